@@ -1,0 +1,151 @@
+"""What all commands share: option flags, exit codes, and how an error reaches the user.
+
+Exit codes: 0 done; 2 the user's input; 1 the machine, or a fault of our own; 130 interrupted; 141 the reader of our
+output went away. No traceback without --debug.
+"""
+
+import argparse
+import errno
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from typing import Any
+
+from nmt.errors import NmtError
+from nmt.recipe.fields import all_fields, sections
+
+Body = Callable[[argparse.Namespace], int | None]
+
+_MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+_OVERRIDE = "override:"
+
+
+def run(tool: str, body: Body, parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
+    """Parse `argv`, call `body(arguments)` and turn whatever happens into an exit code and a readable message."""
+    _speak_utf8()
+    parser.prog = tool
+    parser.formatter_class = _Help
+    parser.allow_abbrev = False  # an abbreviation that works today is ambiguous when an option is added
+    parser.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
+    parser.add_argument("--version", action=_Version, help="Show the version and stop.")
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    try:
+        code = body(arguments) or 0
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _abandon_stdout()
+        return 141
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception as error:
+        code, message = _explain(error)
+        if arguments.debug:
+            traceback.print_exc()
+        for line in message.split("\n"):
+            print(f"{tool}: error: {printable(line)}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _abandon_stdout()
+        return code
+
+
+def printable(text: str) -> str:
+    """Text with every control character escaped: words of a file may be printed, its terminal commands may not."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
+    )
+
+
+def add_override_flags(parser: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:
+    """One flag `--section.option VALUE` for every option, in a group per section.
+
+    only: the sections wanted, "" standing for the options outside any section; all when None.
+    """
+    fields = all_fields()
+    for section, about in sections():
+        if only is not None and section not in only:
+            continue
+        group = parser.add_argument_group(f"{section} options" if section else "options of the recipe", about)
+        for field in fields:
+            if field.section == section:
+                text = field.help if field.inner else f"{field.help} [{field.kind}; default: {field.default}]"
+                group.add_argument(
+                    f"--{field.name}", dest=_OVERRIDE + field.name, metavar="VALUE", help=text.replace("%", "%%")
+                )
+
+
+def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """The (dotted name, value as written) of each flag of `add_override_flags` that was given."""
+    return [
+        (name.removeprefix(_OVERRIDE), value)
+        for name, value in vars(arguments).items()
+        if name.startswith(_OVERRIDE) and value is not None
+    ]
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    """The exit code and the message for an error that ended a command."""
+    if isinstance(error, NmtError):
+        return error.exit_code, str(error)
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return 1 if error.errno in _MACHINE_ERRNOS else 2, f"{where}{reason}"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return 1, f"out of memory: {_first_line(error)} (make batch.max_tokens, or decode.max_tokens, smaller)"
+    return 1, f"a fault of the program itself: {type(error).__name__}: {_first_line(error)} (--debug shows where)"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0]
+
+
+def _speak_utf8() -> None:
+    """Write UTF-8 and bare newlines whatever the locale or system: our output is data for other programs."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _abandon_stdout() -> None:
+    """Let go of an output that cannot be written, or Python tries again while it exits and complains by itself."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+
+
+class _Help(argparse.HelpFormatter):
+    """Keeps the hundred overrides out of the usage line, which stands above every mistake in the arguments."""
+
+    def add_usage(
+        self, usage: str | None, actions: Iterable[argparse.Action], groups: Iterable[Any], prefix: str | None = None
+    ) -> None:
+        own = [action for action in actions if not action.dest.startswith(_OVERRIDE)]
+        super().add_usage(usage, own, groups, prefix)
+
+
+class _Version(argparse.Action):
+    """Look the version up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
+        try:
+            version = metadata.version("nmt")
+        except metadata.PackageNotFoundError:
+            version = "not installed"
+        print(f"{parser.prog} {version}")
+        parser.exit()

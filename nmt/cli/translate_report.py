@@ -1,0 +1,53 @@
+"""What nmt-translate says about translations of which it knows the reference: scores and examples."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from nmt.cli.command import printable
+from nmt.data.lines import write_lines
+from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score
+
+
+def report_scores(outputs: Sequence[str], references: Sequence[str], trg_lang: str, path: str | None) -> None:
+    """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; as JSON to `path` if given."""
+    scores = score(outputs, references, intervals=True, trg_lang=trg_lang)
+    exact = exact_match(outputs, references)
+    for found in scores.values():
+        _print(found.text)
+    _print(f"exact match = {exact:.1f} % of {len(references):,} lines")
+    if note := bleu_tokens(trg_lang)[1]:
+        _print(f"note: {note}")
+    if path:
+        text = json.dumps(_as_json(scores, exact, len(references)), indent=2, ensure_ascii=False)
+        write_lines(path, text.split("\n"))
+
+
+def print_examples(sources: Sequence[str], outputs: Sequence[str], references: Sequence[str], n: int) -> None:
+    """Print n triples, taken at even distances."""
+    n = min(n, len(sources))
+    for i in range(n):
+        line = i * len(sources) // n
+        _print(f"line {line + 1:,}")
+        for name, texts in (("source", sources), ("translation", outputs), ("reference", references)):
+            _print(f"  {name:<12}{texts[line]}")
+
+
+def _as_json(scores: dict[str, Score], exact: float, n_line: int) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        name: {
+            "name": one.name,
+            "score": one.value,
+            "low": one.low,
+            "high": one.high,
+            "signature": one.signature,
+            "details": one.details,
+        }
+        for name, one in scores.items()
+    }
+    return {**found, "exact_match": exact, "n_line": n_line}
+
+
+def _print(text: str) -> None:
+    print(printable(text), file=sys.stderr)

@@ -1,0 +1,95 @@
+"""Pair numbers in, tensors out: padding, BOS and EOS, and reading ahead.
+
+The reader owns no position: it is told which pairs to fetch, so reading ahead cannot make a
+checkpoint wrong.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmt.data.corpus import Corpus
+from nmt.data.plan import Rows
+from nmt.data.subwords import BOS, EOS, PAD
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences as padded matrices of ids.
+
+    src_seq: (B, S) source and EOS. trg_seq: (B, T) BOS and target, what the decoder reads.
+    gold: (B, T) target and EOS, what it must predict. n_gold: target tokens, padding not counted.
+    """
+
+    src_seq: Tensor
+    trg_seq: Tensor
+    gold: Tensor
+    n_gold: int
+
+    def to(self, device: torch.device) -> "Batch":
+        if device.type == "cpu":
+            return self
+        src, trg, gold = (t.pin_memory().to(device, non_blocking=True) for t in (self.src_seq, self.trg_seq, self.gold))
+        return Batch(src, trg, gold, self.n_gold)
+
+
+def pad(sequences: Sequence[NDArray[np.int64]], *, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> Tensor:
+    """Ids of different lengths -> (B, L) int64, each framed by `before` and `after`, then PAD."""
+    frame = len(before) + len(after)
+    length = max(map(len, sequences)) + frame
+    matrix = np.full((len(sequences), length), PAD, dtype=np.int64)
+    for row, ids in zip(matrix, sequences, strict=True):
+        row[: len(before)] = before
+        row[len(before) : len(before) + len(ids)] = ids
+        row[len(before) + len(ids) : frame + len(ids)] = after
+    return torch.from_numpy(matrix)
+
+
+def make_batch(corpus: Corpus, rows: Rows) -> Batch:
+    """Fetch pairs by number and pad them."""
+    src, trg = corpus.pairs(rows)
+    n_gold = sum(map(len, trg)) + len(trg)
+    return Batch(pad(src, after=(EOS,)), pad(trg, before=(BOS,)), pad(trg, after=(EOS,)), n_gold)
+
+
+def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:
+    """Cut sentences, longest first, into batches of at most max_tokens: for translation and validation.
+
+    length: (N,) what a sentence costs; a batch costs sentences x longest. Longest first, so that memory runs
+    out at once or not at all.
+    """
+    order = np.argsort(-length, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        size = max(1, max_tokens // max(1, int(length[order[start]])))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
+
+
+def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Iterator[R]:
+    """Yield make(item) for each item in order, made by a thread up to `depth` items ahead.
+
+    An error in `make` is raised where its item is due.
+    """
+    items = iter(todo)
+
+    def make_next() -> list[R]:
+        return [make(item) for item in itertools.islice(items, 1)]
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as thread:
+        waiting = deque(thread.submit(make_next) for _ in range(depth))
+        while made := waiting.popleft().result():
+            waiting.append(thread.submit(make_next))
+            yield made[0]

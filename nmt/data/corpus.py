@@ -1,0 +1,140 @@
+"""A prepared data folder: rows of ids in memory-mapped Arrow files, their lengths and their fingerprint.
+
+    PREPARED/  train.arrow  valid.arrow  test.arrow  subwords.json  report.json  recipe.yaml  manifest.json
+
+`prepare.py` makes it. The Arrow files are those of the `datasets` library: `Dataset.from_file("train.arrow")`.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nmt.data.manifest import SUBWORDS, read_manifest, settings_of, verify_files
+from nmt.data.subwords import N_SPECIAL, Subwords
+from nmt.errors import DataError
+from nmt.recipe.options import Recipe
+
+Ids = NDArray[np.int64]
+
+
+class Corpus:
+    """The pairs of one split. Rows stay on disk until asked for."""
+
+    def __init__(self, path: Path, size: tuple[int, int], fingerprint: str) -> None:
+        """size: ids of the source and of the target side are below; fingerprint: SHA-256 of the file."""
+        self.path, self.fingerprint = path, fingerprint
+        try:
+            self._table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+            self._table.validate(full=True)
+            self._src = _Rows(self._table["src"])
+            self._trg = _Rows(self._table["trg"])
+            self.src_len: NDArray[np.int32] = self._table["src_len"].to_numpy()
+            self.trg_len: NDArray[np.int32] = self._table["trg_len"].to_numpy()
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: not an Arrow file of nmt-preprocess ({error}).") from None
+        self.n_pair: int = self._table.num_rows
+        for rows, told, below in ((self._src, self.src_len, size[0]), (self._trg, self.trg_len, size[1])):
+            if told.dtype != np.int32 or not np.array_equal(rows.lengths, told):
+                raise DataError(f"{path}: the lengths in it are not those of its rows.")
+            if not rows.are_within(N_SPECIAL, below):
+                raise DataError(f"{path}: ids outside the vocabulary; its subwords belong to other data.")
+
+    def pairs(self, indices: Iterable[int] | NDArray[np.integer]) -> tuple[list[Ids], list[Ids]]:
+        """The source and target ids of some pairs, without BOS and EOS; each an array of its own."""
+        rows = np.fromiter(indices, np.int64) if not isinstance(indices, np.ndarray) else indices
+        return self._src.take(rows), self._trg.take(rows)
+
+    def texts(self) -> tuple[list[str], list[str]]:
+        """The lines as they stood in the files. Training pairs keep none."""
+        if "src_text" not in self._table.column_names:
+            raise DataError(f"{self.path}: holds no text: only validation and test pairs keep theirs.")
+        return self._table["src_text"].to_pylist(), self._table["trg_text"].to_pylist()
+
+
+class Prepared:
+    """A prepared folder that was checked: its files are, to the byte, those that were written."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.settings: dict[str, Any] = manifest["settings"]
+        self.subwords = Subwords.load(folder / SUBWORDS)
+        if self.subwords.sha256 != manifest["subwords_sha256"]:
+            raise DataError(
+                f"{folder}: {SUBWORDS} has SHA-256 {self.subwords.sha256}, but the pairs were encoded with "
+                f"{manifest['subwords_sha256']}. Prepare the data again: nmt-preprocess RECIPE --overwrite."
+            )
+        self.train, self.valid = self._corpus("train"), self._corpus("valid")
+        self.test = self._corpus("test") if "test.arrow" in manifest["files"] else None
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Prepared":
+        """Check the manifest, then sizes and hashes, then structure; a DataError names what is wrong."""
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        verify_files(folder, manifest)
+        return cls(folder, manifest)
+
+    def differences(self, recipe: Recipe) -> list[str]:
+        """Options of a recipe that the data was not made with, as `data.max_len: 256 there, 100 here`."""
+        return differences(self.settings, settings_of(recipe))
+
+    def _corpus(self, split: str) -> Corpus:
+        name = f"{split}.arrow"
+        if name not in self.manifest["files"]:
+            raise DataError(
+                f"{self.folder}: no {name} in it. Prepare the data again: nmt-preprocess RECIPE --overwrite."
+            )
+        fingerprint = self.manifest["files"][name]["sha256"]
+        return Corpus(self.folder / name, (self.subwords.src.size, self.subwords.trg.size), fingerprint)
+
+
+def differences(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[str]:
+    """Where two trees of settings differ, by dotted name."""
+    found = []
+    for key in dict.fromkeys((*there, *here)):
+        a, b = there.get(key), here.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {a} there, {b} here")
+    return found
+
+
+class _Rows:
+    """A column of id lists as numpy arrays over the mapped file: nothing is copied before `take`."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._offsets: list[NDArray[np.int32]] = []
+        self._values: list[NDArray[Any]] = []
+        for chunk in column.chunks:
+            if chunk.null_count or not pa.types.is_list(chunk.type) or not pa.types.is_integer(chunk.type.value_type):
+                raise ValueError("a column of ids is not made of lists of whole numbers")
+            self._offsets.append(chunk.offsets.to_numpy(zero_copy_only=True))
+            self._values.append(chunk.values.to_numpy(zero_copy_only=True))
+        # Chunk c holds the rows first[c] up to first[c + 1].
+        self._first = np.fromiter(itertools.accumulate((len(o) - 1 for o in self._offsets), initial=0), np.int64)
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Ids in each row."""
+        return (
+            np.concatenate([np.diff(offsets) for offsets in self._offsets]) if self._offsets else np.empty(0, np.int32)
+        )
+
+    def are_within(self, low: int, high: int) -> bool:
+        """Whether low <= id < high everywhere."""
+        return all(int(v.min()) >= low and int(v.max()) < high for v in self._values if len(v))
+
+    def take(self, rows: NDArray[np.integer]) -> list[Ids]:
+        """Copies of some rows."""
+        chunks: Sequence[int] = (np.searchsorted(self._first, rows, side="right") - 1).tolist()
+        found = []
+        for row, c in zip(rows.tolist(), chunks, strict=True):
+            offsets, place = self._offsets[c], row - int(self._first[c])
+            found.append(self._values[c][offsets[place] : offsets[place + 1]].astype(np.int64))
+        return found

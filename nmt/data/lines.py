@@ -1,0 +1,185 @@
+"""Bytes in, lines out: the only reader and writer of text.
+
+A line ends at a line feed and nowhere else: not at a carriage return, form feed, U+0085 or U+2028, so our counts are
+those of `wc -l`. Which lines are worth keeping is decided in `clean.py`.
+"""
+
+import contextlib
+import gzip
+import os
+import secrets
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Literal, cast
+
+from nmt.errors import DataError
+
+BOM = b"\xef\xbb\xbf"
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
+_WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+
+def read_lines(
+    path: Path | str,
+    *,
+    bad_utf8: Literal["refuse", "drop"] = "refuse",
+    longest: int | None = None,
+    notes: Counter[str] | None = None,
+) -> Iterator[str | None]:
+    """The lines of a text file, plain or gzip, one by one.
+
+    A byte order mark at the start of the file and one carriage return at the end of a line are removed; everything
+    else inside a line stays. A line that is not UTF-8 raises a DataError, or is None with bad_utf8="drop".
+    longest: bytes of a line that are read; what comes after them up to the line feed is skipped, so that no line can
+    fill the memory. The line that comes out then is longer than `longest - 4` bytes.
+    notes: counts what is odd but harmless, under the keys "bom" and "crlf".
+    """
+    with _opened(path) as file:
+        for number, raw in enumerate(_split(file, longest), start=1):
+            if number == 1 and raw.startswith(BOM):
+                raw = raw[len(BOM) :]
+                if notes is not None:
+                    notes["bom"] += 1
+            if raw.endswith(b"\r"):
+                raw = raw[:-1]
+                if notes is not None:
+                    notes["crlf"] += 1
+            try:
+                yield raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                if longest is not None and len(raw) >= longest - 1 and error.start >= len(raw) - 4:
+                    yield raw[: error.start].decode("utf-8")  # cut inside a character: that is our doing
+                elif bad_utf8 == "drop":
+                    yield None
+                else:
+                    raise DataError(
+                        f"{path}:{number}: invalid UTF-8 at byte {error.start + 1} of the line "
+                        f"(0x{raw[error.start]:02X}). Convert the file to UTF-8; pairs of training files can be "
+                        "dropped instead: data.bad_utf8: drop."
+                    ) from None
+
+
+def decode_line(raw: bytes) -> tuple[str, bool]:
+    """The text of a line, whatever its bytes, and whether it was valid UTF-8.
+
+    For translation, where every line gets an answer: bad bytes become U+FFFD. One carriage return at the end goes.
+    """
+    raw = raw.removesuffix(b"\r")
+    try:
+        return raw.decode("utf-8"), True
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", errors="replace"), False
+
+
+def read_stream(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a binary stream, each as soon as it is there, without line feed; no byte order mark at the start."""
+    for number, raw in enumerate(file):
+        line = raw.removesuffix(b"\n")
+        yield line.removeprefix(BOM) if number == 0 else line
+
+
+def count_lines(path: Path | str) -> int:
+    """As many as `wc -l` says, and one more where the last line has no line feed."""
+    n_line, last = 0, b"\n"
+    with _opened(path) as file:
+        while chunk := file.read(_CHUNK):
+            n_line += chunk.count(b"\n")
+            last = chunk[-1:]
+    return n_line + (last != b"\n")
+
+
+def write_lines(path: Path | str, lines: Iterable[str]) -> None:
+    """Write UTF-8 text, each line ended by a line feed. The file is there whole or not at all."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            for line in lines:
+                assert "\n" not in line, "a line feed inside a line would shift every line after it"
+                file.write(line.encode("utf-8") + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can (Windows cannot open a folder)."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def complaint_about(path: Path | str) -> str | None:
+    """Why this file cannot be read as text, or None. Looks at its first bytes only."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        return f"{path}: {_reason(path, error)}."
+    if str(path).endswith(".gz") and not head.startswith(_GZIP):
+        return f"{path}: named .gz but not compressed by gzip. Was the download an error page? Look at its first lines."
+    if not head.startswith(_GZIP):
+        return _complaint_about_text(path, head)
+    return None
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str) -> Iterator[BinaryIO]:
+    """The file's text as bytes, decompressed; what goes wrong while it is read becomes a DataError."""
+    if complaint := complaint_about(path):
+        raise DataError(complaint)
+    try:
+        with open(path, "rb") as probe:
+            is_gzip = probe.read(2) == _GZIP
+        with cast(BinaryIO, gzip.open(path, "rb") if is_gzip else open(path, "rb")) as file:
+            if is_gzip:
+                if complaint := _complaint_about_text(path, file.read(4096)):
+                    raise DataError(complaint)
+                file.seek(0)
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: damaged gzip file ({error}). Download or compress it again.") from None
+    except OSError as error:
+        raise DataError(f"{path}: {_reason(path, error)}.") from None
+
+
+def _split(file: BinaryIO, longest: int | None) -> Iterator[bytes]:
+    """Split at line feeds only; keep the first `longest` bytes of a line."""
+    start = b""
+    while chunk := file.read(_CHUNK):
+        lines = chunk.split(b"\n")
+        lines[0] = start + lines[0]
+        start = lines.pop()
+        if longest is None:
+            yield from lines
+        else:
+            for line in lines:
+                yield line[:longest]
+            start = start[:longest]
+    if start:
+        yield start
+
+
+def _complaint_about_text(path: Path | str, head: bytes) -> str | None:
+    n_nul = head.count(0)
+    if head.startswith(_WIDE_BOMS) or (n_nul >= 8 and 3 * n_nul >= len(head)):
+        return f"{path}: looks like UTF-16 or UTF-32. Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT."
+    return None
+
+
+def _reason(path: Path | str, error: OSError) -> str:
+    if Path(path).is_dir():
+        return "is a folder; expected a text file"
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    return f"cannot be read ({error.strerror or error})"

@@ -1,0 +1,124 @@
+"""The manifest of a prepared data folder: what went in, how, and what must lie beside it, to the byte.
+
+It is written last. A folder without it, or with other bytes than it says, is not used.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nmt.data.lines import write_lines
+from nmt.errors import DataError
+from nmt.recipe.options import Recipe
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+RECIPE = "recipe.yaml"
+REPORT = "report.json"
+SUBWORDS = "subwords.json"
+# Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
+HASHED_BYTES = 1 << 30
+
+_MADE_BY = "nmt-preprocess"
+_KEYS = {
+    "made_by",
+    "format",
+    "inputs",
+    "settings",
+    "n_pair",
+    "n_vocab",
+    "ids",
+    "subwords_sha256",
+    "tokenizers",
+    "files",
+}
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
+_LARGEST = 1 << 20
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """The options that decide what is in the folder, and no others: two equal answers mean equal data."""
+    data = recipe.data.model_dump(mode="json", exclude={"train", "valid", "test", "out", "workers"})
+    seed = recipe.seed if recipe.data.generate else None
+    return {"data": data, "subwords": recipe.subwords.model_dump(mode="json"), "seed": seed}
+
+
+def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Write the manifest over the files `names` of a folder that is otherwise complete."""
+    files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names}
+    manifest = {"made_by": _MADE_BY, "format": FORMAT, **content, "files": files}
+    assert set(manifest) == _KEYS, set(manifest) ^ _KEYS
+    write_lines(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).split("\n"))
+    return manifest
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a prepared folder; a DataError where there is none of ours."""
+    path = folder / MANIFEST
+    again = "Prepare the data again: nmt-preprocess RECIPE."
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder of prepared data. Make it: nmt-preprocess RECIPE.")
+    if not path.is_file() or path.is_symlink():
+        raise DataError(f"{folder}: not a folder of prepared data, or an incomplete one: no {MANIFEST}. {again}")
+    if path.stat().st_size > _LARGEST:
+        raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a manifest. {again}")
+    try:
+        manifest = json.loads(
+            path.read_bytes().decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: damaged ({error}). {again}") from None
+    if not isinstance(manifest, dict) or manifest.get("made_by") != _MADE_BY:
+        raise DataError(f"{path}: not a manifest of {_MADE_BY}. {again}")
+    if manifest.get("format") != FORMAT:
+        raise DataError(f"{path}: format {manifest.get('format')!r}; this version of nmt reads {FORMAT}. {again}")
+    if set(manifest) != _KEYS or not _are_files(manifest["files"]):
+        raise DataError(f"{path}: damaged: entries are missing, unknown or of the wrong kind. {again}")
+    return manifest
+
+
+def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Compare every file with the manifest: its size first, so that nothing shorter is ever mapped into memory."""
+    for name, expected in manifest["files"].items():
+        path = folder / name
+        if path.is_symlink() or not path.is_file():
+            _refuse(path, "missing, or not a plain file")
+        size = path.stat().st_size
+        if size != expected["size"]:
+            _refuse(path, f"{size:,} bytes, but the manifest says {expected['size']:,}")
+        if size <= HASHED_BYTES and sha256_of(path) != expected["sha256"]:
+            _refuse(path, "its bytes are not those that were written (SHA-256 differs)")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refuse(path: Path, what: str) -> None:
+    raise DataError(f"{path}: {what}. Prepare the data again: nmt-preprocess RECIPE --overwrite.")
+
+
+def _are_files(files: Any) -> bool:
+    return isinstance(files, dict) and all(
+        _PLAIN_NAME.fullmatch(name) is not None
+        and isinstance(entry, dict)
+        and type(entry.get("size")) is int
+        and isinstance(entry.get("sha256"), str)
+        for name, entry in files.items()
+    )
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")

@@ -1,0 +1,99 @@
+"""Which pairs make up which batch, as arithmetic on (seed, epoch).
+
+Numbers only: no text, no tensors, no files. `batches.py` turns the answer into tensors.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands in the data: the next update to be made is number `update` of `epoch`, both from 0."""
+
+    epoch: int = 0
+    update: int = 0
+
+
+class Plan:
+    """The batches of every epoch. Each epoch visits every pair exactly once.
+
+    Pairs are shuffled, taken a pool at a time, sorted by length within the pool, cut to the token
+    budget, and the batches mixed. The answer does not depend on workers, ranks or what was asked before.
+
+    src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
+    max_tokens: bound on sentences x longest side (EOS counted) of a batch; a longer pair is a batch alone.
+    per_update: batches per update, over all ranks.
+    """
+
+    def __init__(
+        self,
+        src_len: NDArray[np.int32],
+        trg_len: NDArray[np.int32],
+        *,
+        seed: int,
+        max_tokens: int,
+        per_update: int,
+        pool: int,
+    ) -> None:
+        assert len(src_len) == len(trg_len) > 0
+        self.src_len = np.asarray(src_len, dtype=np.int64) + 1  # with EOS
+        self.trg_len = np.asarray(trg_len, dtype=np.int64) + 1
+        self.seed = seed
+        self.max_tokens = max_tokens
+        self.per_update = per_update
+        self.pool = pool
+        self._epoch_cached = lru_cache(maxsize=2)(self._epoch)
+
+    def updates(self, epoch: int) -> list[list[Rows]]:
+        """The updates of an epoch in order; an update is a list of batches, a batch an array of pair numbers."""
+        return self._epoch_cached(epoch)
+
+    def at(self, position: Position) -> tuple[list[Rows], Position]:
+        """The batches of the update at `position`, and the position after it."""
+        updates = self.updates(position.epoch)
+        after = position.update + 1
+        following = Position(position.epoch, after) if after < len(updates) else Position(position.epoch + 1, 0)
+        return updates[position.update], following
+
+    def n_gold(self, update: list[Rows]) -> int:
+        """Target tokens an update predicts, EOS counted, padding not: known without looking at the data."""
+        return int(sum(self.trg_len[rows].sum() for rows in update))
+
+    def padding_share(self, epoch: int) -> float:
+        """Share of padding in the source and target matrices of an epoch, from 0 to 1."""
+        batches = [rows for update in self.updates(epoch) for rows in update]
+        used = sum(self.src_len[rows].sum() + self.trg_len[rows].sum() for rows in batches)
+        held = sum(len(rows) * (self.src_len[rows].max() + self.trg_len[rows].max()) for rows in batches)
+        return float(1 - used / held)
+
+    def _epoch(self, epoch: int) -> list[list[Rows]]:
+        rng = np.random.default_rng([self.seed, epoch])
+        order = rng.permutation(len(self.src_len))
+        batches: list[Rows] = []
+        for start in range(0, len(order), self.pool):
+            pool = order[start : start + self.pool]
+            longest = np.maximum(self.src_len[pool], self.trg_len[pool])
+            # Both sides count in the cost, so both decide the order: the longer side first, then the target.
+            pool = pool[np.lexsort((self.src_len[pool], self.trg_len[pool], longest))]
+            cut = _cut(np.maximum(self.src_len[pool], self.trg_len[pool]), self.max_tokens)
+            pieces = np.split(pool, cut[1:])
+            batches.extend(pieces[i] for i in rng.permutation(len(pieces)))
+        return [batches[i : i + self.per_update] for i in range(0, len(batches), self.per_update)]
+
+
+def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
+    """Where batches start, such that (sentences x longest) stays within max_tokens. longest: ascending."""
+    starts = []
+    start = 0
+    while start < len(longest):
+        starts.append(start)
+        reach = longest[start : start + max(1, max_tokens // longest[start])]
+        fits = np.arange(1, len(reach) + 1) * reach <= max_tokens
+        start += max(1, int(fits.sum()))
+    return starts

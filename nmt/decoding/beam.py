@@ -1,0 +1,241 @@
+"""Beam search over ids: a loop over four small functions: forbid, extend, finish, keep.
+
+Knows no text and nothing of a model but the contract in `nmt.models.base`.
+Shapes: B sentences still searched, K beam, R = B·K rows, V vocabulary, C = 2·K candidates.
+
+The search is defined without its shortcut: a sentence is done when `beam` of its hypotheses have ended,
+or when its longest hypotheses have reached the cap, where EOS is forced. The shortcut ends it earlier if
+no unfinished hypothesis can still win, and so never changes the answer. A beam of one is greedy search.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
+from nmt.errors import MachineError
+from nmt.models.base import TranslationModel
+
+# Taking finished sentences out copies every cache once, so it waits until it saves that much of a step.
+WORTHWHILE_SHARE = 0.25
+# Widths of the blocks in which `_top` looks for candidates; vocabularies are multiples of 8.
+BLOCK_WIDTHS = (64, 32, 16, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One translation: ids without BOS and EOS, and what it scores."""
+
+    ids: list[int]
+    score: float  # log-probability, that of EOS included: forced decoding of `ids` gives the same
+    normalised: float  # score / length penalty: what hypotheses are ranked by
+    finished: bool  # False: EOS was forced at the cap
+
+
+class Candidates(NamedTuple):
+    """The best continuations of each sentence, best first; all three are (B, C)."""
+
+    score: Tensor  # log-probability up to and including the token; -inf where there is no candidate
+    parent: Tensor  # hypothesis that is continued, 0 … K-1
+    token: Tensor
+
+
+class Ended(NamedTuple):
+    """Hypotheses that end in this step: both are (B, K), one place for each parent."""
+
+    score: Tensor  # with EOS; -inf where the parent goes on
+    forced: Tensor  # True where only the cap ended it
+
+
+def forbid(logits: Tensor, never: list[int], n_real: int | None) -> Tensor:
+    """Make ids impossible, in place: control symbols, and the columns that pad the vocabulary. logits: (R, V)."""
+    logits[:, never] = -torch.inf
+    if n_real is not None:
+        logits[:, n_real:] = -torch.inf
+    return logits
+
+
+def extend(score: Tensor, logits: Tensor, normaliser: Tensor, n: int) -> Candidates:
+    """The n best ways to continue each sentence by one token.
+
+    score: (B, K) of the live hypotheses; logits: (B·K, V), impossible ones -inf; normaliser: (B·K,).
+    A sentence's n best are among the n best of each of its rows, so no (R, V) log-softmax is needed.
+    """
+    n_sentence, n_live = score.shape
+    best, token = _top(logits, min(n, logits.size(-1)))  # (R, n)
+    total = ((best - normaliser.unsqueeze(1)).view(n_sentence, n_live, -1) + score.unsqueeze(2)).flatten(1)
+    # Stable: among equals the better parent comes first, whatever the batch looks like.
+    total, place = total.sort(dim=1, descending=True, stable=True)
+    total, place = total[:, :n], place[:, :n]
+    found = Candidates(total, place // best.size(1), token.view(n_sentence, -1).gather(1, place))
+    if missing := n - total.size(1):
+        fill = torch.nn.functional.pad
+        found = Candidates(
+            fill(found.score, (0, missing), value=-torch.inf),
+            fill(found.parent, (0, missing)),
+            fill(found.token, (0, missing)),
+        )
+    return found
+
+
+def finish(
+    found: Candidates, forced_score: Tensor | None, at_cap: Tensor | None, n_live: int, beam: int, eos: int
+) -> Ended:
+    """Which hypotheses end: those with EOS among their sentence's `beam` best, and at the cap all of them.
+
+    forced_score: (B, n_live) with EOS, at_cap: (B,), or both None where no sentence is at its cap.
+    """
+    ends = (found.token[:, :beam] == eos) & (found.score[:, :beam] > -torch.inf)
+    score = found.score.new_full((found.score.size(0), n_live), -torch.inf)
+    # A parent has one EOS at most, so adding up is placing; the rest adds nothing to place 0.
+    score.scatter_reduce_(1, found.parent[:, :beam], found.score[:, :beam].masked_fill(~ends, -torch.inf), "amax")
+    if forced_score is None or at_cap is None:
+        return Ended(score, torch.zeros_like(score, dtype=torch.bool))
+    forced = at_cap.unsqueeze(1) & (score == -torch.inf)
+    return Ended(torch.where(forced, forced_score, score), forced)
+
+
+def keep(found: Candidates, beam: int, eos: int) -> Candidates:
+    """The `beam` best continuations that go on. Of 2·beam candidates at most `beam` end, so there are enough."""
+    order = (found.token == eos).to(torch.uint8).sort(dim=1, stable=True).indices[:, :beam]
+    kept = Candidates(*(part.gather(1, order) for part in found))
+    return kept._replace(score=kept.score.masked_fill(kept.token == eos, -torch.inf))
+
+
+@torch.inference_mode()
+def search(
+    model: TranslationModel,
+    src_seq: Tensor,
+    *,
+    bos: int,
+    eos: int,
+    pad: int,
+    beam: int,
+    length_penalty: LengthPenalty,
+    alpha: float,
+    max_len: Tensor,
+    n_best: int = 1,
+    n_real: int | None = None,
+    early_stop: bool = True,
+) -> list[list[Hypothesis]]:
+    """The n_best translations of each sentence, best first.
+
+    src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
+    n_real: ids from here on only pad the vocabulary. early_stop=False searches on when nothing can win.
+    Fewer than n_best come back only where fewer exist.
+    """
+    assert 1 <= n_best <= beam
+    finished = _Finished(src_seq.size(0), n_best, src_seq.device)
+    max_len = max_len.to(src_seq.device)
+    sentence = torch.arange(src_seq.size(0), device=src_seq.device)  # (B,) place in src_seq
+    state = model.start(src_seq)
+    last = torch.full_like(sentence, bos)
+    score: Tensor | None = None  # (B, K) of the live hypotheses; one a sentence before the first step
+    prefix = src_seq.new_zeros(src_seq.size(0), 1, 0)  # (B, K, t)
+    n_token = 0
+    shortest_cap = int(max_len.min()) if len(sentence) else 0
+    while len(sentence):
+        logits = full_precision(model.step(last, state))
+        if score is None:
+            score = logits.new_zeros(len(sentence), 1)
+        n_live = score.size(1)
+        # The normaliser sees every column, like the training loss: only producing some of them is forbidden.
+        normaliser = logits.logsumexp(-1)
+        forced_score = at_cap = None
+        if n_token >= shortest_cap:
+            at_cap = max_len <= n_token
+            forced_score = score + (logits[:, eos] - normaliser).view_as(score)
+        found = extend(score, forbid(logits, [pad, bos], n_real), normaliser, 2 * beam)
+        ended = finish(found, forced_score, at_cap, n_live, beam, eos)
+        n_token += 1
+        finished.add(ended, sentence, prefix, length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
+        kept = keep(found, beam, eos)
+        done = finished.n[sentence] >= beam
+        if at_cap is not None:
+            done |= at_cap
+        if early_stop:
+            # A log-probability only falls, so the best future is today's score under the mildest penalty.
+            hope = kept.score[:, 0].double() / length_divisor(max_len + 1, length_penalty, alpha)
+            done |= finished.worst[sentence] >= hope
+        n_done = int(done.sum())
+        if n_done == len(sentence):
+            break
+        row = torch.arange(len(sentence), device=sentence.device).unsqueeze(1) * n_live + kept.parent  # (B, K)
+        prefix = torch.cat([prefix.flatten(0, 1)[row], kept.token.unsqueeze(2)], dim=2)
+        score, last = kept.score, kept.token
+        leave = n_done >= WORTHWHILE_SHARE * len(sentence)
+        if leave:
+            stay = (~done).nonzero().squeeze(1)
+            state.keep(stay)
+            sentence, max_len, prefix = sentence[stay], max_len[stay], prefix[stay]
+            score, last, row = score[stay], last[stay], row[stay]
+            shortest_cap = int(max_len.min())
+        elif n_done:
+            # Still in the batch, no longer in the search: what is impossible never ends or wins.
+            score = score.masked_fill(done.unsqueeze(1), -torch.inf)
+        if beam > 1 or leave:  # greedy rows stay where they are
+            state.reorder(row.flatten())
+        last = last.flatten()
+    return finished.best()
+
+
+class _Finished:
+    """What has ended so far, of every sentence of the call."""
+
+    def __init__(self, n_sentence: int, n_best: int, device: torch.device) -> None:
+        self.n = torch.zeros(n_sentence, dtype=torch.long, device=device)
+        self._top = torch.full((n_sentence, n_best), -torch.inf, dtype=torch.float64, device=device)
+        self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
+        self._n_best = n_best
+
+    @property
+    def worst(self) -> Tensor:
+        """(n_sentence,) the normalised score that a hypothesis has to beat to be printed."""
+        return self._top[:, -1]
+
+    def add(self, ended: Ended, sentence: Tensor, prefix: Tensor, divisor: Tensor) -> None:
+        """ended: (B, K); sentence: (B,) places in the call; prefix: (B, K, t) the tokens before EOS."""
+        where, hypothesis = (ended.score > -torch.inf).nonzero(as_tuple=True)
+        if not len(where):
+            return
+        normalised = ended.score.double() / divisor
+        self.n.index_add_(0, sentence, (normalised > -torch.inf).sum(1))
+        self._top[sentence] = torch.cat([self._top[sentence], normalised], dim=1).topk(self._n_best).values
+        for place, ids, score, rank, forced in zip(
+            sentence[where].tolist(),
+            prefix[where, hypothesis].tolist(),
+            ended.score[where, hypothesis].tolist(),
+            normalised[where, hypothesis].tolist(),
+            ended.forced[where, hypothesis].tolist(),
+            strict=True,
+        ):
+            self._found[place].append(Hypothesis(ids, score, rank, not forced))
+
+    def best(self) -> list[list[Hypothesis]]:
+        if not all(self._found):
+            raise MachineError(
+                "the model's scores are not finite, so nothing can be translated: the weights are damaged, or the "
+                "numbers are too large for the precision in use; try another checkpoint, or fp32."
+            )
+        # Stable: of two equally good hypotheses the one that ended first.
+        return [sorted(found, key=lambda one: -one.normalised)[: self._n_best] for found in self._found]
+
+
+def _top(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n best columns of each row: two (R, n), value and column.
+
+    The n best of a row lie in the n blocks whose maxima are best: one pass over the logits for the maxima,
+    and a sort of few values, which on a CPU takes a third of the time of `topk` over a whole vocabulary.
+    """
+    n_column = logits.size(-1)
+    width = next((width for width in BLOCK_WIDTHS if n_column % width == 0 and n_column // width >= 2 * n), None)
+    if width is None:
+        best, column = logits.topk(n, dim=-1)
+        return best, column
+    blocks = logits.view(logits.size(0), -1, width)
+    block = blocks.amax(-1).topk(n, dim=-1).indices  # (R, n)
+    inside = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, width)).flatten(1)  # (R, n·width)
+    best, place = inside.topk(n, dim=-1)
+    return best, block.gather(1, place // width) * width + place % width

@@ -1,0 +1,40 @@
+"""Everything the user can be told, as exceptions; what is wrong with our own code is an `assert`.
+
+    NmtError                 exit code 2 unless a child says otherwise
+    ├── RecipeError          the recipe, or an override of it on the command line
+    ├── DataError            a corpus, or a prepared data folder
+    ├── RunError             a run folder or one of its checkpoints
+    └── MachineError         disk, memory, device: exit code 1
+        └── TrainingError    the numbers went wrong (loss not finite): exit code 1
+
+The commands print the message and no traceback. A message says what was found, where, what was
+expected and what to do.
+"""
+
+
+class NmtError(Exception):
+    """A mistake that the user can mend. `str(error)` is the whole message."""
+
+    exit_code = 2
+
+
+class RecipeError(NmtError):
+    """The recipe cannot be used; the message lists every complaint at once."""
+
+
+class DataError(NmtError):
+    """A corpus or a prepared data folder cannot be used."""
+
+
+class RunError(NmtError):
+    """A run folder or a checkpoint cannot be used."""
+
+
+class MachineError(NmtError):
+    """The machine failed us: disk full, device missing, memory short."""
+
+    exit_code = 1
+
+
+class TrainingError(MachineError):
+    """Training cannot go on: the loss or the gradient is not finite."""

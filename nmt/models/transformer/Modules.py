@@ -1,0 +1,201 @@
+"""The smallest boxes: dropout, norms, rotary angles, scaled dot-product attention. No projections live here.
+
+Shapes: B sentences, T queries, S keys, H query heads, G key/value heads (G divides H), D `d_model`.
+Masks are True where looking is allowed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmt.recipe.options import ModelConfig
+
+_WORD_VALUES = 2**16  # a dropout decision is one of so many equally likely values
+
+_SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
+
+
+class _DropAdd(torch.autograd.Function):
+    """residual + x · keep · scale in one pass, remembering one byte an element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, residual: Tensor | None, keep: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(keep)
+        ctx.scale, ctx.x_dtype = scale, x.dtype
+        # The scale travels as a number: in a half-precision tensor it would be off by a thousandth.
+        residual = x.new_zeros(()) if residual is None else residual
+        wide = torch.promote_types(x.dtype, residual.dtype)
+        return torch.addcmul(residual.to(wide), x.to(wide), keep.to(wide), value=scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        (grad,) = grad_outputs
+        (keep,) = ctx.saved_tensors
+        narrow = grad.to(ctx.x_dtype)
+        grad_x = torch.addcmul(narrow.new_zeros(()), narrow, keep.to(ctx.x_dtype), value=ctx.scale)
+        return grad_x, grad if ctx.needs_input_grad[1] else None, None, None
+
+
+_drop_add: Callable[[Tensor, Tensor | None, Tensor, float], Tensor] = _DropAdd.apply
+
+
+class Dropout(nn.Module):
+    """Dropout whose random numbers are cheap on the CPU, where torch draws them one by one.
+
+    There one 64-bit word decides for four elements, so the rate is a multiple of 2^-16, and what is
+    kept is divided by exactly the share that is kept on average.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.n_drop = round(p * _WORD_VALUES)
+        self.scale = _WORD_VALUES / max(1, _WORD_VALUES - self.n_drop)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x with some elements zero and the others scaled up; in evaluation x itself."""
+        if not self._active:
+            return x
+        if self._leave_to_torch(x):
+            return F.dropout(x, self.p)
+        return _drop_add(x, None, self._draw(x), self.scale)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual + dropout(x), in one pass where that can be had."""
+        if not self._active:
+            return residual + x
+        if self._leave_to_torch(x):
+            return residual + F.dropout(x, self.p)
+        return _drop_add(x, residual, self._draw(x), self.scale)
+
+    @property
+    def _active(self) -> bool:
+        return self.training and self.p > 0.0
+
+    def _leave_to_torch(self, x: Tensor) -> bool:
+        return x.device.type != "cpu" or torch.compiler.is_compiling()
+
+    def _draw(self, x: Tensor) -> Tensor:
+        """Which elements of x stay: bool, of x's shape."""
+        n = x.numel()
+        # Bounds that span all 64 bits: the default leaves the sign bit zero, so every fourth value positive.
+        words = torch.empty(-(-n // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        return (words.view(torch.int16)[:n] >= self.n_drop - _WORD_VALUES // 2).view(x.shape)
+
+
+class RMSNorm(nn.RMSNorm):
+    """nn.RMSNorm that under autocast computes as wide as its weight, where torch would warn and be slow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+def make_norm(config: ModelConfig, width: int) -> nn.Module:
+    """The norm over the last dimension that the recipe asks for."""
+    return nn.LayerNorm(width, eps=1e-6) if config.norm_kind == "layer" else RMSNorm(width, eps=1e-6)
+
+
+def sinusoids(first: int, n: int, width: int) -> Tensor:
+    """Rows first, ..., first + n - 1 of the paper's position table: (n, width), sines in even columns, cosines in odd.
+
+    Angles are computed in double precision: at a position of some thousands single precision is visibly wrong.
+    """
+    column = torch.arange(width)
+    rate = 10000.0 ** (-2.0 * (column // 2).double() / width)
+    angle = torch.arange(first, first + n).double().unsqueeze(1) * rate
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos()).float()
+
+
+def extend(table: Tensor, first: int, end: int, dim: int) -> Tensor:
+    """`table` with sinusoids first, ..., end - 1 appended along `dim`, and as many more, so that it seldom grows."""
+    # Translation runs in inference mode, whose tensors could not be used by training afterwards.
+    with torch.inference_mode(False):
+        more = sinusoids(first, 2 * (end - first), table.size(-1)).to(table)
+        return torch.cat([table, more.expand(*table.shape[:dim], -1, -1)], dim)
+
+
+class RotaryEncoding(nn.Module):
+    """Positions as rotations of queries and keys (Su et al. 2021): their product depends on the distance alone."""
+
+    table: Tensor
+
+    def __init__(self, width: int, n_position: int) -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoids(0, n_position, width), persistent=False)
+
+    def forward(self, first: int, n: int) -> tuple[Tensor, Tensor]:
+        """The rotation of n positions from `first` on: cosines and sines, each (n, d_k / 2)."""
+        n_known = self.table.size(0)
+        if first + n > n_known:
+            self.table = extend(self.table, n_known, first + n, dim=0)
+        rows = self.table[first : first + n]
+        return rows[:, 1::2], rows[:, 0::2]
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each pair of neighbouring columns by the angle of its position. x: (B, H, T, d_k), d_k even."""
+    cos, sin = rotation
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
+
+
+class ScaledDotProductAttention(nn.Module):
+    """softmax(q kT / temperature) v, by torch's fused kernel or, when the weights are wanted, written out."""
+
+    def __init__(self, temperature: float, attn_dropout: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.dropout = Dropout(attn_dropout)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, return_attns: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Look up v where q and k agree; a query that may look nowhere gets zeros.
+
+        q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: bool, (B or 1, 1, T or 1, S).
+        Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
+        """
+        (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
+        if n_kv_head != n_head:
+            # The heads that share a key/value head become further queries of it: nothing is copied per head.
+            q = q.reshape(n_row, n_kv_head, -1, q.size(-1))
+            if mask.size(2) > 1:
+                mask = mask.repeat(1, 1, n_head // n_kv_head, 1)
+        if return_attns or self._write_out(q, k):
+            output, attn = self._written_out(q, k, v, mask)
+        else:
+            attn = None
+            output = F.scaled_dot_product_attention(
+                q, k, v, mask, self.dropout.p if self.training else 0.0, scale=1.0 / self.temperature
+            )
+        output = output.reshape(n_row, n_head, n_query, v.size(-1))
+        return output, attn.view(n_row, n_head, n_query, -1) if return_attns and attn is not None else None
+
+    def _write_out(self, q: Tensor, k: Tensor) -> bool:
+        """THE switch between the two ways, which give the same result.
+
+        On the CPU torch has no fused kernel with dropout; without, its many tiny products are several times
+        slower once fp32 products go through oneDNN. At the length of sentences the written-out way is never far
+        behind, so only long inputs, whose weights would not fit the caches, take the fused kernel there.
+        """
+        if q.device.type != "cpu" or torch.compiler.is_compiling():
+            return False
+        return (self.training and self.dropout.p > 0.0) or q.size(2) * k.size(2) <= _SHORT
+
+    def _written_out(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        score = torch.matmul(q, k.transpose(-2, -1))  # (B, G, H/G·T, S)
+        # Half the lowest number, not -inf: a row that is all -inf would become NaN. Adding is one pass less than
+        # filling, and takes the scale along; after the softmax what is hidden is exactly zero either way.
+        bias = torch.zeros(mask.shape, dtype=score.dtype, device=score.device)
+        bias = bias.masked_fill(~mask, torch.finfo(score.dtype).min / 2)
+        attn = F.softmax(torch.add(bias, score, alpha=1.0 / self.temperature), dim=-1)
+        nothing_to_see = ~mask.any(dim=-1, keepdim=True)
+        if nothing_to_see.any():
+            attn = attn.masked_fill(nothing_to_see, 0.0)
+        return torch.matmul(self.dropout(attn), v), attn

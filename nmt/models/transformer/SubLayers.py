@@ -1,0 +1,115 @@
+"""The two sub-layers of Figure 1, each with its residual and its norm: attention and feed-forward.
+
+Shapes: B sentences, T queries, S keys, H query heads, G key/value heads, D `d_model`.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmt.models.transformer.Modules import Dropout, ScaledDotProductAttention, make_norm, rotate
+from nmt.recipe.options import ModelConfig
+
+Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of n_head heads, of which every n_head / n_kv_head share keys and values."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        d_model, n_head = config.d_model, config.n_head
+        self.n_head = n_head
+        self.n_kv_head = config.n_kv_head or n_head
+        self.d_k = config.d_k or d_model // n_head
+        self.d_v = config.d_v or d_model // n_head
+        self.w_qs = nn.Linear(d_model, n_head * self.d_k, bias=config.attn_bias)
+        self.w_ks = nn.Linear(d_model, self.n_kv_head * self.d_k, bias=config.attn_bias)
+        self.w_vs = nn.Linear(d_model, self.n_kv_head * self.d_v, bias=config.attn_bias)
+        self.fc = nn.Linear(n_head * self.d_v, d_model, bias=config.attn_bias)
+        self.q_norm = make_norm(config, self.d_k) if config.qk_norm else nn.Identity()
+        self.k_norm = make_norm(config, self.d_k) if config.qk_norm else nn.Identity()
+        attn_dropout = config.dropout if config.attn_dropout is None else config.attn_dropout
+        self.attention = ScaledDotProductAttention(self.d_k**0.5, attn_dropout)
+        self.dropout = Dropout(config.dropout)
+        self.layer_norm = make_norm(config, d_model)
+        self.pre_norm = config.norm == "pre"
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None, mask: Tensor, rotation: Rotation = None, return_attns: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """x looks at memory, or at itself where memory is None.
+
+        x: (B, T, D), memory: (B, S, D) or None, mask: (B or 1, 1, T or 1, S). Returns (B, T, D) and weights or None.
+        """
+        query = self.before(x)
+        k, v = self.keys_values(query if memory is None else memory, rotation)
+        return self.attend(x, query, k, v, mask, rotation, return_attns)
+
+    def before(self, x: Tensor) -> Tensor:
+        """What enters the projections: the residual stream, normalised first with norm 'pre'."""
+        normed: Tensor = self.layer_norm(x) if self.pre_norm else x
+        return normed
+
+    def keys_values(self, memory: Tensor, rotation: Rotation = None) -> tuple[Tensor, Tensor]:
+        """(B, S, D) -> keys (B, G, S, d_k) and values (B, G, S, d_v)."""
+        k = self._split(self.w_ks(memory), self.n_kv_head)
+        k = self.k_norm(k)
+        return k if rotation is None else rotate(k, rotation), self._split(self.w_vs(memory), self.n_kv_head)
+
+    def attend(
+        self,
+        x: Tensor,
+        query: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+        rotation: Rotation = None,
+        return_attns: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The rest of the sub-layer, given keys and values. x and query: (B, T, D)."""
+        q = self.q_norm(self._split(self.w_qs(query), self.n_head))
+        if rotation is not None:
+            q = rotate(q, rotation)
+        output, attn = self.attention(q, k, v, mask, return_attns)
+        output = self.dropout.add(self.fc(output.transpose(1, 2).flatten(2)), x)
+        return output if self.pre_norm else self.layer_norm(output), attn
+
+    @staticmethod
+    def _split(x: Tensor, n_head: int) -> Tensor:
+        """(B, T, n_head·d) -> (B, n_head, T, d)"""
+        return x.view(x.size(0), x.size(1), n_head, -1).transpose(1, 2)
+
+
+class PositionwiseFeedForward(nn.Module):
+    """Two matrices around an activation; swiglu has a third, w_3, which gates."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.kind = config.ffn
+        self.w_1 = nn.Linear(config.d_model, config.d_inner, bias=config.ffn_bias)
+        self.w_2 = nn.Linear(config.d_inner, config.d_model, bias=config.ffn_bias)
+        if self.kind == "swiglu":
+            self.w_3 = nn.Linear(config.d_model, config.d_inner, bias=config.ffn_bias)
+        self.act_dropout = Dropout(config.act_dropout)
+        self.dropout = Dropout(config.dropout)
+        self.layer_norm = make_norm(config, config.d_model)
+        self.pre_norm = config.norm == "pre"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
+        normed = self.layer_norm(x) if self.pre_norm else x
+        hidden = self.act_dropout(self._activate(normed))
+        output = self.dropout.add(self.w_2(hidden), x)
+        return output if self.pre_norm else self.layer_norm(output)
+
+    def _activate(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, d_inner)"""
+        hidden: Tensor = self.w_1(x)
+        if self.kind == "relu":
+            return F.relu(hidden)
+        if self.kind == "gelu":
+            return F.gelu(hidden)
+        if self.kind == "relu2":
+            return F.relu(hidden).square()
+        gated: Tensor = F.silu(hidden) * self.w_3(x)
+        return gated

@@ -1,0 +1,158 @@
+"""What is wrong with a recipe, in words: one line each: place, dotted name, found, expected, nearest name."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from nmt.recipe.fields import Field, all_fields, sections
+from nmt.recipe.yaml_marks import Mark
+
+# What other toolkits, and people, call our options.
+_OTHER_NAMES = {
+    "learning_rate": "optim.lr",
+    "optimizer": "optim.name",
+    "scheduler": "optim.schedule",
+    "warmup_steps": "optim.warmup",
+    "warmup_updates": "optim.warmup",
+    "n_warmup_steps": "optim.warmup",
+    "clip_norm": "optim.clip",
+    "epochs": "train.updates",
+    "max_steps": "train.updates",
+    "max_updates": "train.updates",
+    "smoothing": "train.label_smoothing",
+    "amp": "train.precision",
+    "early_stopping": "valid.patience",
+    "batch_size": "batch.max_tokens",
+    "accumulate": "batch.per_update",
+    "update_freq": "batch.per_update",
+    "embedding_dim": "model.d_model",
+    "hidden_size": "model.d_model",
+    "ffn_dim": "model.d_inner",
+    "n_layers": "model.n_enc_layer",
+    "n_layer": "model.n_enc_layer",
+    "heads": "model.n_head",
+    "n_heads": "model.n_head",
+    "bpe": "subwords.vocab_size",
+    "vocab": "subwords.vocab_size",
+    "beam_size": "decode.beam",
+}
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """One thing that is wrong. place: a Mark in the file, or None for the command line."""
+
+    place: Mark | None
+    name: str
+    text: str
+
+    def line(self, file: str) -> str:
+        """The complaint as the user reads it."""
+        where = "command line" if self.place is None else f"{file}:{self.place.line}"
+        return ": ".join(part for part in (where, self.name, self.text) if part)
+
+
+def in_order(complaints: Iterable[Complaint], file: str) -> str:
+    """All complaints, those of the command line first, then by line."""
+
+    def order(complaint: Complaint) -> tuple[int, int]:
+        return (complaint.place.line, complaint.place.column) if complaint.place else (0, 0)
+
+    return "\n".join(dict.fromkeys(complaint.line(file) for complaint in sorted(complaints, key=order)))
+
+
+def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """(dotted name, what is wrong) for each thing that pydantic found; several for contradictions."""
+    for found in error.errors(include_url=False):
+        name = ".".join(map(str, found["loc"]))
+        if found["type"] == "value_error" and not name:
+            for line in str(found["ctx"]["error"]).split("\n"):
+                dotted, _, text = line.partition(": ")
+                yield dotted, text
+        elif found["type"] == "extra_forbidden":
+            yield name, f"unknown option{_nearest(name)}"
+        elif found["type"] == "missing":
+            yield name, f"missing (expected {_expected(name)})"
+        else:
+            expected = _expected(name)
+            yield name, f"expected {expected}, found {describe(found['input'])}{_hint(expected, found['input'])}"
+
+
+def unknown(name: str) -> str:
+    """The complaint about a dotted name that no option has."""
+    return f"unknown option{_nearest(name)}"
+
+
+def describe(value: Any) -> str:
+    """A value that was found, in a few words."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"the text {_short(value)!r}"
+    if isinstance(value, dict):
+        return f"a mapping {{{_short(', '.join(map(str, value)))}}}"
+    return f"a list of {len(value)}" if isinstance(value, (list, tuple)) else type(value).__name__
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _expected(name: str) -> str:
+    """What an option takes, in words."""
+    plain = _without_numbers(name)
+    if not plain:
+        return "a mapping of sections and options"
+    for field in all_fields():
+        if field.name == plain:
+            return field.kind
+    return "a section, a mapping of options" if plain in dict(sections()) else "another value"
+
+
+def _hint(expected: str, found: Any) -> str:
+    """How to mend the commonest mistakes."""
+    if expected.startswith("whole number") and isinstance(found, float) and found.is_integer():
+        return f" (write {found:.0f})"
+    if expected.startswith("true or false") and isinstance(found, str):
+        truth = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}.get(
+            found.lower()
+        )
+        truth = truth or (found.lower() if found.lower() in ("true", "false") else None)
+        return f" (write {truth})" if truth else ""
+    if expected.startswith("text") and isinstance(found, (int, float)):
+        return " (write it in quotes)"
+    if "number" in expected and isinstance(found, str):
+        bare = found.replace("_", "").replace(",", "").strip()
+        return f" (write {bare})" if bare.isdigit() else ""
+    return ""
+
+
+def _nearest(name: str) -> str:
+    """The known name that was probably meant: the same word elsewhere, another toolkit's word, or a near spelling."""
+    plain = _without_numbers(name)
+    section, _, word = plain.rpartition(".")
+    fields: dict[str, Field] = {field.name: field for field in all_fields() if not field.inner}
+    known = [*fields, *(title for title, _ in sections() if title)]
+    same_word = [full for full in known if full.rpartition(".")[2] == word]
+    if same_word:
+        return f" (did you mean {' or '.join(same_word)}?)"
+    here = {full.rpartition(".")[2]: full for full in known if full.rpartition(".")[0] == section}
+    anywhere = {full.rpartition(".")[2]: full for full in known}
+    for names, cutoff in ((here, 0.7), (_OTHER_NAMES, 0.8), (anywhere, 0.7)):
+        if close := difflib.get_close_matches(word.lower(), names, n=1, cutoff=cutoff):
+            return f" (did you mean {names[close[0]]}?)"
+    if close := difflib.get_close_matches(plain, fields, n=1, cutoff=0.8):
+        return f" (did you mean {close[0]}?)"
+    return f" (known here: {', '.join(here)})" if here else ""
+
+
+def _without_numbers(name: str) -> str:
+    """data.train.0.src -> data.train.src"""
+    return ".".join(part for part in name.split(".") if not part.isdigit())

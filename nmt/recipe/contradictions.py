@@ -1,0 +1,85 @@
+"""Options that are each allowed, but not together.
+
+Every complaint begins with the dotted name to change and names the other options that take part by their dotted
+names too: the reader finds the line by the first, and stays silent when one of the others is itself mistaken.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nmt.recipe.options import DataConfig, ModelConfig, OptimConfig, Recipe, TrainConfig
+
+
+def find_contradictions(recipe: "Recipe") -> list[str]:
+    """Everything in a recipe that cannot be meant, as "dotted.name: what is wrong and what to do"."""
+    return [
+        *_of_data(recipe.data),
+        *_of_model(recipe.model, joint=recipe.subwords.joint),
+        *_of_optim(recipe.optim, updates=recipe.train.updates),
+        *_of_train(recipe.train),
+        *_of_translation(recipe),
+    ]
+
+
+def _of_data(data: "DataConfig") -> Iterator[str]:
+    if data.generate is None:
+        return
+    for name, given in (
+        ("train", bool(data.train)),
+        ("valid", data.valid is not None),
+        ("test", data.test is not None),
+    ):
+        if given:
+            yield f"data.{name}: files are given, but data.generate makes the corpus (remove one of the two)"
+
+
+def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
+    if model.emb_src_trg_weight_sharing and not joint:
+        yield (
+            "model.emb_src_trg_weight_sharing: source and target cannot share embeddings when their vocabularies "
+            "differ, and subwords.joint is false (set this to false, or subwords.joint to true)"
+        )
+    if model.scale_emb_or_prj != "none" and not model.trg_emb_prj_weight_sharing:
+        yield (
+            f"model.scale_emb_or_prj: {model.scale_emb_or_prj} has no effect when model.trg_emb_prj_weight_sharing is "
+            "false (remove it, or write none)"
+        )
+    if model.d_model % model.n_head and (model.d_k is None or model.d_v is None):
+        yield (
+            f"model.n_head: {model.n_head} heads do not divide model.d_model, which is {model.d_model} (change one of "
+            "them, or give both model.d_k and model.d_v)"
+        )
+    if model.n_kv_head is not None and model.n_head % model.n_kv_head:
+        yield f"model.n_kv_head: {model.n_kv_head} does not divide model.n_head, which is {model.n_head}"
+    d_k = model.d_k if model.d_k is not None else model.d_model // model.n_head
+    if model.position == "rotary" and d_k % 2:
+        yield f"model.position: rotary turns pairs, but model.d_k (or model.d_model / model.n_head) is {d_k}, odd"
+    if model.position == "sinusoid" and model.d_model % 2:
+        yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {model.d_model}, odd"
+
+
+def _of_optim(optim: "OptimConfig", *, updates: int) -> Iterator[str]:
+    if optim.schedule in ("linear", "cosine") and optim.warmup > updates:
+        yield (
+            f"optim.warmup: {optim.warmup} updates of warm-up are more than train.updates, {updates}, so that "
+            f"optim.schedule {optim.schedule} never comes to its decay"
+        )
+
+
+def _of_train(train: "TrainConfig") -> Iterator[str]:
+    for kind, n_kept in (("last", train.keep_last), ("best", train.keep_best)):
+        if train.average == kind and n_kept == 1:
+            yield (
+                f"train.average: {kind} averages the checkpoints that train.keep_{kind} keeps, which is one (keep "
+                "more, or write none)"
+            )
+    if train.precision == "fp16" and train.device == "cpu":
+        yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
+
+
+def _of_translation(recipe: "Recipe") -> Iterator[str]:
+    if recipe.valid.metric in ("bleu", "chrf") and not recipe.valid.translate:
+        yield f"valid.metric: {recipe.valid.metric} needs valid.translate, which is false (or use loss or accuracy)"
+    if recipe.decode.n_best > recipe.decode.beam:
+        yield f"decode.n_best: {recipe.decode.n_best} is more than decode.beam, which is {recipe.decode.beam}"

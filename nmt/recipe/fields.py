@@ -1,0 +1,130 @@
+"""A walk over the options: the name, kind, default and help of each, as text taken from the models in options.py.
+
+`--help`, the option tables and the "expected …" of a complaint are all made from this list.
+"""
+
+import functools
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types as bounds
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from nmt.recipe.options import Recipe
+
+_PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One option. inner: it is a part of another option's value, like `data.valid.src` of `data.valid`."""
+
+    name: str
+    section: str
+    kind: str
+    default: str
+    help: str
+    is_text: bool
+    inner: bool
+
+
+@functools.cache
+def all_fields() -> tuple[Field, ...]:
+    """Every option of a recipe, in the order of their declaration."""
+    found = list(_walk(Recipe, "", ""))
+    return tuple(sorted(found, key=lambda field: field.section != ""))  # stable: the options outside sections first
+
+
+def sections() -> list[tuple[str, str]]:
+    """(name, one-line description) of each section; "" stands for the options outside any section."""
+    inside = [(name, field.description or "") for name, field in Recipe.model_fields.items() if _model_in(field)]
+    return [("", "The experiment itself."), *inside]
+
+
+def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
+    for name, info in model.model_fields.items():
+        inner = _model_in(info)
+        if model is Recipe and inner:
+            yield from _walk(inner, f"{name}.", name)
+            continue
+        kind = _kind(info.annotation, info.metadata)
+        yield Field(
+            name=prefix + name,
+            section=section,
+            kind=kind,
+            default=_default(info),
+            help=info.description or "",
+            is_text=kind.startswith("text"),
+            inner=prefix.count(".") > 1,
+        )
+        if inner:
+            yield from _walk(inner, f"{prefix}{name}.", section)
+
+
+def _model_in(info: FieldInfo) -> type[BaseModel] | None:
+    """The model that a field holds, or holds a list of, or may hold."""
+    todo: list[Any] = [info.annotation]
+    while todo:
+        here = todo.pop()
+        if isinstance(here, type) and not get_args(here) and issubclass(here, BaseModel):
+            return here
+        todo.extend(part for part in get_args(here) if part is not type(None))
+    return None
+
+
+def _kind(annotation: Any, metadata: list[Any]) -> str:
+    """A type and its bounds in words: "whole number >= 1", "adam | adamw | muon", "two numbers"."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(parts[0], [*parts[1:], *metadata])
+    if origin in (Union, types.UnionType):
+        inside = [_kind(part, metadata) for part in parts if part is not type(None)]
+        return " | ".join([*inside, "null"] if type(None) in parts else inside)
+    if origin is Literal:
+        return " | ".join(str(part) for part in parts)
+    if origin is tuple:
+        return f"list of {len(parts)}: {_kind(parts[0], [])}"
+    if origin is list:
+        return f"{_kind(parts[0], [])}, or a list of them"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"mapping {{{', '.join(annotation.model_fields)}}}"
+    return " ".join([_PLAIN_KINDS[annotation], ", ".join(_bounds(metadata))]).rstrip()
+
+
+def _bounds(metadata: list[Any]) -> Iterator[str]:
+    for item in metadata:
+        if isinstance(item, FieldInfo):
+            yield from _bounds(item.metadata)
+        elif isinstance(item, bounds.Ge):
+            yield f">= {item.ge}"
+        elif isinstance(item, bounds.Gt):
+            yield f"> {item.gt}"
+        elif isinstance(item, bounds.Le):
+            yield f"<= {item.le}"
+        elif isinstance(item, bounds.Lt):
+            yield f"< {item.lt}"
+        elif isinstance(item, bounds.MaxLen):
+            yield f"of at most {item.max_length} characters"
+        elif pattern := getattr(item, "pattern", None):
+            yield f"matching {pattern}"
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True, validated_data={})
+    return _as_yaml(value)
+
+
+def _as_yaml(value: Any) -> str:
+    """A default as one would write it in a recipe."""
+    if value is None or value == "":
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_as_yaml(part) for part in value)}]"
+    return str(value)

@@ -1,0 +1,182 @@
+"""Recipes in and out: a YAML file and overrides become a `Recipe`, a `Recipe` becomes a YAML file that says it all."""
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from nmt.errors import RecipeError
+from nmt.recipe.complaints import Complaint, in_order, of_validation, unknown
+from nmt.recipe.fields import all_fields, sections
+from nmt.recipe.options import Recipe
+from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
+
+Overrides = Sequence[tuple[str, str]]
+
+
+def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
+    """The recipe in a file, with overrides (dotted name, value as YAML) laid over it before anything is checked.
+
+    path: None for a recipe made of overrides and defaults alone.
+    Raises RecipeError with all complaints at once, in the order of the lines.
+    """
+    document = parse(_content(path) if path is not None else b"")
+    complaints = [Complaint(*fault) for fault in document.faults]
+    places: dict[str, Mark | None] = dict(document.marks)
+    value = {} if document.value is None else document.value
+    if isinstance(value, dict):
+        for title, _ in sections():
+            if title in value and value[title] is None:  # a title over nothing, or over comments
+                value[title] = {}
+        for name, text in overrides:
+            complaints.extend(_override(value, places, name, text))
+    if complaints and not value:  # not YAML at all: what options it lacks is no news
+        raise RecipeError(in_order(complaints, str(path)))
+    recipe, found = _validate(value)
+    known = {complaint.name for complaint in complaints}
+    complaints += [Complaint(_place(name, text, places), name, text) for name, text in found if name not in known]
+    if complaints:
+        raise RecipeError(in_order(complaints, str(path)))
+    assert recipe is not None
+    return recipe
+
+
+def load_resolved(path: Path | str) -> Recipe:
+    """The recipe that `write_recipe` wrote."""
+    return read_recipe(path)
+
+
+def write_recipe(recipe: Recipe, path: Path | str) -> None:
+    """Write a recipe with every option spelled out, whole or not at all. Reading it gives an equal recipe."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    text = "# The whole truth of this run: every option, resolved.\n" + recipe_text(recipe)
+    try:
+        with temporary.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """A recipe as YAML, every option spelled out."""
+    return "\n".join(_lines(recipe)) + "\n"
+
+
+def _content(path: Path | str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
+
+
+def _override(value: dict[str, Any], places: dict[str, Mark | None], name: str, text: str) -> Iterator[Complaint]:
+    """Lay one override over the recipe's raw value, in place, and forget where the old value stood."""
+    fields = {field.name: field for field in all_fields()}
+    parts = name.split(".")
+    if name not in fields and not _inside_a_list(parts, fields):
+        yield Complaint(None, name, "name an option, not a section" if name in dict(sections()) else unknown(name))
+        return
+    new: Any = text
+    if name not in fields or not fields[name].is_text:
+        document = parse(text)
+        if document.faults:
+            yield from (Complaint(None, name, fault) for _, _, fault in document.faults)
+            return
+        new = document.value
+    here: Any = value
+    for part in parts[:-1]:
+        if isinstance(here, list) and part.isdigit() and int(part) < len(here):
+            here = here[int(part)]
+            continue
+        if not isinstance(here, dict):
+            break
+        if here.get(part) is None or (isinstance(here[part], list) and name in fields):
+            here[part] = {}  # data.train.src takes the place of a list of files
+        here = here[part]
+    if not isinstance(here, dict):
+        if isinstance(here, list):
+            yield Complaint(None, name, f"there is no such place, the list is of {len(here)}")
+        return  # what stands in the file instead of a mapping is complained about where it stands
+    here[parts[-1]] = new
+    for old in [old for old in places if old == name or old.startswith(f"{name}.")]:
+        del places[old]
+    places[name] = None
+
+
+def _inside_a_list(parts: list[str], fields: dict[str, Any]) -> bool:
+    """Whether a name like data.train.0.src is of an option inside a list."""
+    return any(part.isdigit() for part in parts) and ".".join(p for p in parts if not p.isdigit()) in fields
+
+
+def _validate(value: Any) -> tuple[Recipe | None, list[tuple[str, str]]]:
+    """The recipe, or (dotted name, complaint) pairs. Contradictions are looked for even among other mistakes."""
+    try:
+        return Recipe.model_validate(value), []
+    except ValidationError as error:
+        found = list(of_validation(error))
+        bad = [issue["loc"] for issue in error.errors(include_url=False)]
+    if not isinstance(value, dict) or () in bad:
+        return None, found
+    try:  # with the mistaken options left out, the defaults stand in for them
+        Recipe.model_validate({"name": "unnamed", **_without(value, bad)})
+    except ValidationError as error:
+        wrong = {name for name, _ in found}
+        more = [(name, text) for name, text in of_validation(error) if name not in wrong]
+        found += [(name, text) for name, text in more if not any(other in text for other in wrong)]
+    return None, found
+
+
+def _without(value: Any, bad: list[tuple[int | str, ...]], here: tuple[int | str, ...] = ()) -> Any:
+    """A raw value less the parts at the given locations."""
+    if isinstance(value, dict):
+        return {key: _without(part, bad, (*here, key)) for key, part in value.items() if (*here, key) not in bad}
+    return value
+
+
+def _place(name: str, text: str, places: dict[str, Mark | None]) -> Mark | None:
+    """Where a complaint belongs: at the option, at another option it names, at its section, or at the first line."""
+    plain = ".".join(part for part in name.split(".") if not part.isdigit())
+    for known in (name, plain, *(word.strip("(),;") for word in text.split() if "." in word)):
+        if known in places:
+            return places[known]
+    while "." in name:
+        name = name.rpartition(".")[0]
+        if name in places:
+            return places[name]
+    return Mark(1)
+
+
+def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:"
+            yield from _lines(value, indent + "  ")
+        elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
+            yield f"{indent}{name}:"
+            yield from (f"{indent}  - {_scalar(part)}" for part in value)
+        else:
+            yield f"{indent}{name}: {_scalar(value)}"
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, BaseModel):
+        parts = (f"{name}: {_scalar(getattr(value, name))}" for name in type(value).model_fields)
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_scalar, value))}]"
+    return repr(value)

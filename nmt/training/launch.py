@@ -1,0 +1,202 @@
+"""From a recipe to a trained run folder: everything that is checked and set up before the loop, and what follows it."""
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.data.subwords import PAD
+from nmt.errors import DataError, RunError
+from nmt.models.base import TranslationModel
+from nmt.models.build import build_model
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import write_recipe
+from nmt.run import Run, differences
+from nmt.training import parallel
+from nmt.training.finish import choose_final, final_update
+from nmt.training.parallel import Ranks
+from nmt.training.precision import Precision, choose_device, choose_precision
+from nmt.training.record import Record
+from nmt.training.state import refused_changes
+from nmt.training.trainer import Trainer
+
+
+def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> str:
+    """Train what the recipe describes, or go on where it stopped.
+
+    Returns 'done', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe, and
+    RunError when the run folder is another run's or is in use.
+    """
+    data = open_data(recipe)
+    device = choose_device(recipe.train.device)
+    if recipe.train.threads:
+        torch.set_num_threads(recipe.train.threads)
+    ranks, device = parallel.join(device)
+    run = Run(recipe.run_folder)
+    if not ranks.is_main:
+        ranks.tell(0.0)  # rank 0 makes the folder first
+        outcome = _train(recipe, data, run, device, ranks, wants_stop)
+    else:
+        with run.lock():
+            run.tidy()
+            claim(run, recipe, data)
+            ranks.tell(0.0)
+            outcome = _train(recipe, data, run, device, ranks, wants_stop)
+    ranks.leave()
+    return outcome
+
+
+def open_data(recipe: Recipe) -> Prepared:
+    """The prepared data of a recipe, after checking that it was made from this recipe's data and subwords."""
+    folder = recipe.data_folder
+    data = Prepared.open(folder)
+    if changed := data.differences(recipe):
+        raise DataError(
+            f"{folder} was prepared with other settings: {'; '.join(changed)}. Run nmt-preprocess again with "
+            "--overwrite, or give the recipe another data.out."
+        )
+    return data
+
+
+def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
+    """Make a new run folder, or check that the one there is this recipe's."""
+    fingerprint = {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
+    if run.exists:
+        changed = refused_changes(differences(run.recipe().model_dump(mode="json"), recipe.model_dump(mode="json")))
+        if changed:
+            shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(changed.items()))
+            raise RunError(
+                f"{run.folder} is a run with other options: {shown}. To go on with it, give the options it began "
+                "with; to train anew, name another folder with --train.out, or another --name."
+            )
+        if checkpoint.read_json(run.data_file) != fingerprint:
+            raise RunError(
+                f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
+                "or train into another folder with --train.out."
+            )
+    elif run.folder.is_dir() and any(path.name != "lock" for path in run.folder.iterdir()):
+        raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
+    else:
+        shutil.copyfile(recipe.data_folder / run.subwords_file.name, run.subwords_file)
+        run.data_file.write_text(json.dumps(fingerprint, indent=1) + "\n", encoding="utf-8", newline="\n")
+    write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
+
+
+def _train(
+    recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks, wants_stop: Callable[[], bool]
+) -> str:
+    updates = run.updates()
+    if updates and final_update(run) == updates[-1]:
+        if ranks.is_main:
+            print(f"{run.folder}: already trained to update {updates[-1]:,}; nothing to do.", file=sys.stderr)
+        return "done"
+    record = Record(
+        run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main, tensorboard=recipe.train.tensorboard
+    )
+    try:
+        folder, state = _newest(run, record)
+        precision = _same_precision(recipe, state, device, ranks)
+        precision.apply()
+        model = new_model(recipe, data, device)
+        trainer = Trainer(
+            recipe, data, model, precision=precision, ranks=ranks, run=run, record=record, wants_stop=wants_stop
+        )
+        if folder is not None:
+            trainer.restore(folder, state)
+            record.say(f"going on from {folder.name} on {device} in {precision.name}")
+        else:
+            _introduce(trainer, data, precision, device)
+        outcome = trainer.train()
+        if outcome != "stopped" and ranks.is_main:
+            choose_final(recipe, run, model, trainer.state, trainer.validator, record)
+        ranks.tell(0.0)
+        record.say(_farewell(outcome, run, trainer))
+        return outcome
+    finally:
+        record.close()
+
+
+def _newest(run: Run, record: Record) -> tuple[Path | None, dict[str, Any]]:
+    """The checkpoint to go on from and its state; (None, {}) for a new run. Damaged ones are passed over, and named."""
+    folder, state = run.newest_whole()
+    if isinstance(state, dict):
+        for complaint in state["skipped"]:
+            record.say(f"passed over a damaged checkpoint: {complaint}")
+        return folder, state
+    if state:
+        raise RunError(
+            f"{run.folder}: no checkpoint is whole, so training cannot go on: {' '.join(state)} Remove "
+            f"{run.checkpoints} to start again."
+        )
+    return None, {}
+
+
+def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
+    """The arithmetic that the run began with, or a choice for a new run: one for all ranks."""
+    remembered = state.get("arithmetic", {})
+    if remembered.get("device") == device.type:
+        return Precision(remembered["name"], "as the run began", device.type, remembered["fast_fp32"])
+    mine = choose_precision(recipe.train.precision, device)
+    names = ("fp32", "bf16", "fp16")
+    name, fast = ranks.tell(names.index(mine.name), mine.fast_fp32)
+    return replace(mine, name=names[int(name)], fast_fp32=bool(fast))
+
+
+def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> TranslationModel:
+    """The model of a recipe with its first weights, which follow from the seed."""
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
+    if recipe.train.compile:
+        for part in model.children():
+            part.compile(dynamic=True)  # in place: no wrapper, so no parameter changes its name
+    return model
+
+
+def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: torch.device) -> None:
+    model, record, recipe = trainer.model, trainer.record, trainer.recipe
+    n_param = sum(p.numel() for p in model.parameters())
+    padding = trainer.plan.padding_share(0)
+    n_update = len(trainer.plan.updates(0))
+    record.write(
+        "start",
+        0,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        device=str(device),
+        threads=torch.get_num_threads(),
+        cores=os.cpu_count(),
+        precision=precision.name,
+        precision_why=precision.why,
+        parameters=n_param,
+        pairs=data.train.n_pair,
+        updates_per_epoch=n_update,
+        padding=round(padding, 4),
+        data=data.train.fingerprint,
+        seed=recipe.seed,
+    )
+    record.say(
+        f"{recipe.name}: {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, padding "
+        f"{padding:.1%}, {recipe.train.updates:,} updates to go on {device} in {precision.name} ({precision.why})"
+    )
+
+
+def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
+    state = trainer.state
+    speed = state.n_token / max(1e-9, state.seconds)
+    spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, {speed:,.0f} tokens/s"
+    if outcome == "stopped":
+        return f"stopped and saved at {spent}. The same command goes on from here: {_folder(run.folder)}"
+    return f"finished ({outcome}): {spent}. Translate with: nmt-translate {_folder(run.folder)}"
+
+
+def _folder(path: Path) -> str:
+    return f'"{path}"' if " " in str(path) else str(path)

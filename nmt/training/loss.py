@@ -1,0 +1,97 @@
+"""Label-smoothed cross-entropy from hidden states, without ever holding all the logits.
+
+The output layer is the widest of the model: (tokens x vocabulary) logits and as many gradients. Both are made
+and used up chunk by chunk, while they are in the cache; padding is dropped before, not masked after.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Bytes of logits that are alive at a time: a share of the last-level cache of a CPU; on a GPU
+# chunks must be large enough to fill it.
+CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor, weight: Tensor, gold: Tensor, *, smoothing: float, scale: float = 1.0, pad_idx: int = 0
+) -> Tensor:
+    """Sum over gold tokens of the cross-entropy against the smoothed target distribution, in nats.
+
+    The target gives 1 - smoothing to the gold token and spreads `smoothing` evenly over the V - 1 classes that are
+    not padding, the gold one included (Szegedy et al. 2016, section 7, with the padding class left out).
+
+    hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T.
+    gold: (B, T) ids; positions that are pad_idx do not count. Returns a scalar in fp32 (fp64 for fp64 input).
+    """
+    real = (gold != pad_idx).flatten()
+    rows = real.nonzero().squeeze(1)
+    picked = hidden.flatten(0, 1).index_select(0, rows)
+    loss: Tensor = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        picked, weight, gold.flatten()[rows], smoothing, scale, pad_idx
+    )
+    return loss
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    """Computes the gradient together with the loss, so that logits are made once and never stored."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, gold: Tensor, smoothing: float, scale: float, pad_idx: int
+    ) -> Tensor:
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        need_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
+        n_class = weight.size(0)
+        even = smoothing / (n_class - 1)
+        chunk = max(64, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (n_class * 4))
+
+        loss = torch.zeros((), dtype=exact, device=hidden.device)
+        d_hidden = torch.empty_like(hidden_in) if need_grad else None
+        d_weight = torch.zeros_like(weight, dtype=exact) if need_grad else None
+        with torch.autocast(device, enabled=False):
+            for start in range(0, hidden.size(0), chunk):
+                h = hidden_in[start : start + chunk]
+                target = gold[start : start + chunk].unsqueeze(1)
+                z = (h @ weight_in.t()).to(exact)  # (chunk, V)
+                if scale != 1.0:
+                    z.mul_(scale)
+                z.sub_(z.amax(dim=1, keepdim=True))
+                gold_sum = z.gather(1, target).sum()
+                even_sum = z.sum() - z[:, pad_idx].sum() if smoothing else z.new_zeros(())
+                p = z.exp_()
+                total = p.sum(dim=1, keepdim=True)
+                loss += total.log().sum() - (1 - smoothing) * gold_sum - even * even_sum
+                if d_hidden is None or d_weight is None:
+                    continue
+                p.mul_(scale / total)
+                if smoothing:
+                    p.sub_(even * scale)
+                    p[:, pad_idx] += even * scale
+                p.scatter_add_(1, target, p.new_full((1, 1), (smoothing - 1) * scale).expand_as(target))
+                p_in = p.to(dtype)
+                torch.mm(p_in, weight_in, out=d_hidden[start : start + chunk])
+                if dtype == exact:
+                    d_weight.addmm_(p_in.t(), h)
+                else:
+                    d_weight += p_in.t() @ h
+        ctx.save_for_backward(*(t for t in (d_hidden, d_weight) if t is not None))
+        ctx.hidden_dtype, ctx.weight_dtype = hidden.dtype, weight.dtype
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        d_hidden, d_weight = ctx.saved_tensors
+        (grad,) = grads
+        return (
+            (d_hidden * grad.to(d_hidden.dtype)).to(ctx.hidden_dtype),
+            (d_weight * grad).to(ctx.weight_dtype),
+            None,
+            None,
+            None,
+            None,
+        )

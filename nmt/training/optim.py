@@ -1,0 +1,103 @@
+"""Optimizers from a recipe, their learning rate, and the one place where an update is applied."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nmt.recipe.options import OptimConfig
+from nmt.training.muon import Muon
+
+
+@dataclass(frozen=True)
+class Optimizers:
+    """One optimizer, or two that share the parameters between them.
+
+    parts: pairs of an optimizer and its peak learning rate.
+    """
+
+    parts: tuple[tuple[torch.optim.Optimizer, float], ...]
+
+    def set_rate(self, factor: float, *, absolute: bool) -> float:
+        """Set every rate to factor x its peak, or to `factor` itself; returns the first part's rate."""
+        for optimizer, peak in self.parts:
+            for group in optimizer.param_groups:
+                group["lr"] = factor if absolute else factor * peak
+        return float(self.parts[0][0].param_groups[0]["lr"])
+
+    def zero_grad(self) -> None:
+        for optimizer, _ in self.parts:
+            optimizer.zero_grad(set_to_none=True)
+
+    def state(self, model: nn.Module) -> dict[str, Tensor]:
+        """Every tensor of the optimizers' state, named `parameter|quantity`."""
+        name_of: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+        return {
+            f"{name_of[param]}|{quantity}": value
+            for optimizer, _ in self.parts
+            for param, values in optimizer.state.items()
+            for quantity, value in values.items()
+        }
+
+    def load_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+        """Put back what `state` gave. The optimizers must be new."""
+        by_param: dict[str, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            name, quantity = key.split("|")
+            by_param.setdefault(name, {})[quantity] = value
+        params = dict(model.named_parameters())
+        for optimizer, _ in self.parts:
+            mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            for name, values in by_param.items():
+                if id(params[name]) in mine:
+                    device = params[name].device
+                    optimizer.state[params[name]] = {
+                        quantity: value.to(device, copy=True) for quantity, value in values.items()
+                    }
+
+
+def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
+    """Matrices decay, vectors do not. Under muon the hidden matrices go to Muon, all else to AdamW."""
+    params = dict(model.named_parameters())  # a shared matrix occurs once
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    hidden = [p for p in params.values() if p.dim() == 2 and id(p) not in embeddings]
+    output = {id(p) for name, p in params.items() if name == "trg_word_prj.weight"}
+    to_muon = [p for p in hidden if id(p) not in output] if config.name == "muon" else []
+    taken = set(map(id, to_muon))
+    rest = [p for p in params.values() if id(p) not in taken]
+    groups = [
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    adam = kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    if not to_muon:
+        return Optimizers(((adam, config.lr),))
+    muon = Muon(to_muon, lr=config.muon_lr, weight_decay=config.weight_decay)
+    return Optimizers(((muon, config.muon_lr), (adam, config.lr)))
+
+
+def apply_update(
+    model: nn.Module, optimizers: Optimizers, scaler: torch.amp.GradScaler, *, loss: float, clip: float
+) -> tuple[float, bool]:
+    """Unscale, measure, clip, check, step: in this order, and only here.
+
+    Returns the norm of the gradient before clipping, and whether the weights moved: a loss or gradient that is not
+    finite moves nothing.
+    """
+    for optimizer, _ in optimizers.parts:
+        scaler.unscale_(optimizer)
+    params = [p for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+    finite = math.isfinite(loss) and bool(torch.isfinite(norm))
+    if finite:
+        if clip:
+            torch.nn.utils.clip_grads_with_norm_(params, clip, norm)
+        for optimizer, _ in optimizers.parts:
+            scaler.step(optimizer)
+    if scaler.is_enabled():
+        scaler.update()  # after a skipped update too: that is how the scale comes down
+    optimizers.zero_grad()
+    return float(norm), finite

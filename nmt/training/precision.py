@@ -1,0 +1,128 @@
+"""Which arithmetic training runs in: chosen by measuring this machine, never by the name of its processor."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from nmt.errors import MachineError
+
+_SHAPE = (2048, 512, 2048)  # a feed-forward product of a base model, 2,048 tokens
+_WORTH = 1.3  # a path must be this much faster before auto takes it
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The arithmetic of a run.
+
+    name: fp32, bf16 or fp16. why: one line for the user. fast_fp32: whether fp32 products of the CPU go to oneDNN.
+    A run keeps the arithmetic that it began with, or a resumed run would not be the same run.
+    """
+
+    name: str
+    why: str
+    device: str
+    fast_fp32: bool = False
+
+    def apply(self) -> None:
+        """Switch the machine to this arithmetic."""
+        if self.device == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32 where a product stays in fp32
+        else:
+            _mkldnn_matmul().fp32_precision = "bf16" if self.fast_fp32 else "none"
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context that forward passes run in."""
+        if self.name == "fp32":
+            return nullcontext()
+        dtype = torch.bfloat16 if self.name == "bf16" else torch.float16
+        return torch.autocast(self.device, dtype=dtype)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """Loss scaling, which only fp16 needs; otherwise it does nothing."""
+        return torch.amp.GradScaler(self.device, enabled=self.name == "fp16")
+
+
+def choose_device(wanted: str) -> torch.device:
+    """auto, cpu or cuda -> a device. Raises MachineError when a GPU is asked for and none is there."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise MachineError(
+            "device: cuda was asked for, but torch sees no GPU on this machine. Ask for device: cpu or auto, or "
+            "install a torch built for your GPU's driver."
+        )
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def choose_precision(wanted: str, device: torch.device) -> Precision:
+    """auto, fp32, bf16 or fp16 -> the precision of a new run on this device."""
+    if device.type == "cuda":
+        if wanted != "auto":
+            return Precision(wanted, "as the recipe says", "cuda")
+        if torch.cuda.get_device_capability(device) >= (8, 0):
+            return Precision("bf16", f"{torch.cuda.get_device_name(device)} has fast bf16", "cuda")
+        return Precision("fp16", f"{torch.cuda.get_device_name(device)} has no fast bf16", "cuda")
+    if wanted == "fp16":
+        raise MachineError("precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
+    if wanted != "auto":  # nothing is measured: the same recipe gives the same bits on every run
+        return Precision(wanted, "as the recipe says", "cpu")
+    fast, fp32 = _fp32_speed()
+    path = "fp32 products through oneDNN" if fast else "fp32 products through torch's default library"
+    bf16 = _gflops(torch.bfloat16)
+    figures = f"measured: fp32 {fp32:.0f}, bf16 {bf16:.0f} GFLOP/s; {path}"
+    if bf16 > _WORTH * fp32:
+        return Precision("bf16", figures, "cpu")
+    return Precision("fp32", figures, "cpu", fast)
+
+
+def _fp32_speed() -> tuple[bool, float]:
+    """Whether fp32 products should go to oneDNN, because it is faster here and honest, and the speed in GFLOP/s.
+
+    torch's switch for it is named after bf16 because it permits oneDNN to compute in bf16; on machines where it does
+    so (AMX), a product against fp64 shows it.
+    """
+    settings = _mkldnn_matmul()
+    before = settings.fp32_precision
+    speed, error = _gflops(torch.float32), _error()
+    try:
+        settings.fp32_precision = "bf16"
+        switched_speed, switched_error = _gflops(torch.float32), _error()
+    except RuntimeError:  # a torch built without oneDNN
+        return False, speed
+    finally:
+        settings.fp32_precision = before
+    if switched_error < 4 * error and switched_speed > _WORTH * speed:
+        return True, switched_speed
+    return False, speed
+
+
+def _mkldnn_matmul() -> Any:
+    """torch's switches for fp32 products on the CPU, which its type hints do not know."""
+    return cast(Any, torch.backends.mkldnn).matmul
+
+
+def _product(dtype: torch.dtype) -> Callable[[], Tensor]:
+    m, k, n = _SHAPE
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(m, k, generator=generator).to(dtype)
+    b = torch.randn(n, k, generator=generator).to(dtype)
+    return lambda: torch.nn.functional.linear(a, b)
+
+
+def _gflops(dtype: torch.dtype) -> float:
+    m, k, n = _SHAPE
+    product, best = _product(dtype), float("inf")
+    for attempt in range(6):
+        start = time.perf_counter()
+        product()
+        if attempt:  # the first one pays for set-up
+            best = min(best, time.perf_counter() - start)
+    return 2e-9 * m * k * n / best
+
+
+def _error() -> float:
+    exact = _product(torch.float64)()
+    return float((_product(torch.float32)().double() - exact).abs().max())

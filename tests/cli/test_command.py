@@ -1,0 +1,141 @@
+"""Exit codes, messages and flags that all commands share."""
+
+import argparse
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from nmt.cli.command import add_override_flags, overrides_of, printable, run
+from nmt.errors import MachineError, NmtError, RecipeError
+from nmt.recipe.fields import all_fields
+
+
+def parser():
+    found = argparse.ArgumentParser()
+    add_override_flags(found)
+    return found
+
+
+def fail_with(error):
+    def body(_arguments):
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (NmtError("no such thing"), 2, "nmt-x: error: no such thing\n"),
+        (RecipeError("one\ntwo"), 2, "nmt-x: error: one\nnmt-x: error: two\n"),
+        (MachineError("no GPU"), 1, "nmt-x: error: no GPU\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), 2, "a.txt: No such file"),
+        (OSError(errno.ENOSPC, "No space left on device", "big"), 1, "big: No space left on device"),
+        (MemoryError(), 1, "out of memory"),
+        (KeyError("x"), 1, "a fault of the program itself: KeyError: 'x'"),
+    ],
+)
+def test_an_error_becomes_a_message_and_an_exit_code(error, code, message, capsys):
+    assert run("nmt-x", fail_with(error), parser(), []) == code
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.startswith("nmt-x: error: ")
+    assert "Traceback" not in shown
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert run("nmt-x", fail_with(NmtError("no")), parser(), ["--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(3), 3), (SystemExit(), 0)])
+def test_being_stopped_is_silent(stop, code, capsys):
+    assert run("nmt-x", fail_with(stop), parser(), []) == code
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_the_body_returns_is_the_exit_code():
+    assert run("nmt-x", lambda _: None, parser(), []) == 0
+    assert run("nmt-x", lambda _: 143, parser(), []) == 143
+
+
+def test_words_of_a_file_cannot_command_the_terminal(capsys):
+    run("nmt-x", fail_with(NmtError("line \x1b[2Jgone\x07 \u202egr\u00fcn")), parser(), [])
+    shown = capsys.readouterr().err
+    assert "\x1b" not in shown
+    assert "\\x1b[2Jgone\\x07 \\u202egr\u00fcn" in shown
+    assert printable("caf\u00e9 \u65e5\u672c \ud800") == "caf\u00e9 \u65e5\u672c \\ud800"
+
+
+def test_unknown_flags_and_abbreviations_are_refused(capsys):
+    assert run("nmt-x", lambda _: 0, parser(), ["--optim.warm", "3"]) == 2
+    assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_version_is_a_flag(capsys):
+    assert run("nmt-x", lambda _: 0, parser(), ["--version"]) == 0
+    assert capsys.readouterr().out.startswith("nmt-x ")
+
+
+def test_help_lists_every_option_once_with_its_default(capsys):
+    assert run("nmt-x", lambda _: 0, parser(), ["--help"]) == 0
+    shown = capsys.readouterr().out
+    for field in all_fields():
+        assert shown.count(f"--{field.name} VALUE") == 1, field.name
+    assert "default: 0.001" in shown
+
+
+def test_overrides_are_what_was_given_as_it_was_written():
+    given = ["--optim.lr", "1e-3", "--model.preset=tiny", "--data.out", "", "--optim.clip", "-1"]
+    found = overrides_of(parser().parse_args(given))
+    assert sorted(found) == [("data.out", ""), ("model.preset", "tiny"), ("optim.clip", "-1"), ("optim.lr", "1e-3")]
+    assert overrides_of(parser().parse_args([])) == []
+
+
+def test_a_command_may_take_the_options_of_some_sections_only():
+    some = argparse.ArgumentParser()
+    add_override_flags(some, ["decode"])
+    assert overrides_of(some.parse_args(["--decode.beam", "3"])) == [("decode.beam", "3")]
+    with pytest.raises(SystemExit):
+        some.parse_args(["--optim.lr", "1"])
+
+
+PRINTING = """
+import argparse, sys
+from nmt.cli.command import run
+def body(_):
+    for _ in range(100_000):
+        print("gr\\u00fcn \\u65e5\\u672c")
+sys.exit(run("nmt-x", body, argparse.ArgumentParser(), []))
+"""
+
+
+def test_output_is_utf8_with_bare_newlines_in_any_locale():
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", PRINTING.replace("100_000", "2")],
+        capture_output=True,
+        check=True,
+        env={"PATH": "", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": ":".join(sys.path)},
+    )
+    assert done.stdout == 2 * "gr\u00fcn \u65e5\u672c\n".encode()
+
+
+def test_a_closed_pipe_is_silent():
+    with subprocess.Popen([sys.executable, "-c", PRINTING], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        shown = process.stderr.read()
+        assert process.wait() in (0, 141)
+    assert shown == b""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
+def test_an_output_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode() == "nmt-x: error: No space left on device\n"

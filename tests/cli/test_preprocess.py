@@ -1,0 +1,79 @@
+"""nmt-preprocess as its user meets it."""
+
+import pytest
+
+from nmt.cli.preprocess import main
+from nmt.data.corpus import Prepared
+from nmt.recipe.reader import load_resolved
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, n in (("train", 50), ("valid", 5)):
+        for lang in ("de", "no"):
+            lines = "".join(f"{name} {lang} {number}\n" for number in range(n))
+            (tmp_path / f"{name}.{lang}").write_text(lines, encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text(
+        "name: mine\n"
+        "data:\n  src_lang: de\n  trg_lang: no\n"
+        "  train: {src: train.de, trg: train.no}\n  valid: {src: valid.de, trg: valid.no}\n",
+        encoding="utf-8",
+    )
+    return tmp_path
+
+
+OWN = ["--train", "train.de", "train.no", "--valid", "valid.de", "valid.no", "--langs", "de", "no", "--out", "my data"]
+
+
+def test_a_recipe_is_prepared_where_it_says(files, capsys):
+    assert main(["recipe.yaml", "--subwords.vocab_size", "300"]) == 0
+    assert Prepared.open("prepared/mine").train.n_pair == 50
+    out, err = capsys.readouterr()
+    assert out == "" and "50 read, 0 dropped, 50 kept" in err and "nmt-train recipe.yaml" in err
+
+
+def test_files_alone_get_a_recipe_to_train_with(files, capsys):
+    assert main(OWN) == 0
+    recipe = load_resolved("my data/recipe.yaml")
+    assert (recipe.name, recipe.data.out, recipe.data.trg_lang, recipe.model.norm) == (
+        "my-data",
+        "my data",
+        "no",
+        "pre",
+    )
+    assert not Prepared.open("my data").differences(recipe)
+    assert "nmt-train my data/recipe.yaml" in capsys.readouterr().err
+    assert main(["my data/recipe.yaml"]) == 0
+    assert "nothing to do" in capsys.readouterr().err
+
+
+def test_an_edited_recipe_does_not_spoil_the_data_beside_it(files):
+    assert main(OWN) == 0
+    with open("my data/recipe.yaml", "a", encoding="utf-8") as file:
+        file.write("# more dropout next time\n")
+    Prepared.open("my data")
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], "neither a recipe nor --train, --valid, --langs, --out"),
+        (["recipe.yaml", "--out", "x"], "--out: for use without a recipe"),
+        (["none.yaml"], "none.yaml"),
+        (["recipe.yaml", "--data.valid.src", "none.de"], "no file none.de: tried"),
+        (["recipe.yaml", "--data.valid.src", "train.de"], "train.de has 50 lines but valid.no has 5"),
+        (["recipe.yaml", "--data.out", "recipe.yaml"], "expected a folder"),
+    ],
+)
+def test_mistakes_get_a_message_and_code_two(files, capsys, argv, expected):
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert expected in err and "nmt-preprocess: error: " in err and "Traceback" not in err
+
+
+def test_overwrite_replaces(files, capsys):
+    assert main(OWN) == 0
+    assert main([*OWN, "--subwords.vocab_size", "270"]) == 2
+    assert main([*OWN, "--subwords.vocab_size", "270", "--overwrite"]) == 0
+    assert load_resolved("my data/recipe.yaml").subwords.vocab_size == 270

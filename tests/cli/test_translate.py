@@ -1,0 +1,248 @@
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt import checkpoint
+from nmt.cli.translate import main
+from nmt.data.subwords import PAD, Subwords
+from nmt.models.build import build_model
+from nmt.recipe.reader import read_recipe, write_recipe
+from nmt.run import Run
+
+OPTIONS = {
+    "name": "tiny", "data.trg_lang": "en", "model.d_model": "16", "model.d_inner": "16", "model.n_head": "2",
+    "model.n_enc_layer": "1", "model.n_dec_layer": "2", "subwords.vocab_size": "280", "decode.beam": "3",
+    "decode.max_len_a": "1.0", "decode.max_len_b": "4",
+}  # fmt: skip
+SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    """A run folder with weights as they are drawn: nonsense comes out, but always the same."""
+    run = Run(tmp_path_factory.mktemp("runs") / "tiny")
+    run.folder.mkdir()
+    recipe = read_recipe(None, list(OPTIONS.items()))
+    write_recipe(recipe, run.recipe_file)
+    lines = ["the old ship left in May"] * 9
+    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1)
+    subwords.save(run.subwords_file)
+    torch.manual_seed(0)
+    model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
+    tensors = {checkpoint.MODEL: checkpoint.weights_of(model)}
+    checkpoint.save(run.model_folder, tensors, {"update": 1})
+    checkpoint.save(run.checkpoint(7), tensors, {"update": 7})
+    return str(run.folder)
+
+
+@pytest.fixture
+def translate(folder, monkeypatch, capsysbinary):
+    def call(*flags: object, source: bytes = SOURCE, code: int = 0) -> tuple[list[str], str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(source), encoding="ascii"))
+        found = main([folder, *map(str, flags)])
+        out, err = capsysbinary.readouterr()
+        assert found == code, err.decode()
+        assert not out or out.endswith(b"\n")
+        return out.decode("utf-8").split("\n")[:-1], err.decode("utf-8")
+
+    return call
+
+
+def test_as_many_lines_come_out_as_go_in_and_blank_stays_blank(translate):
+    lines, _ = translate()
+    assert [bool(line) for line in lines] == [True, False, True, True, False, True]
+    assert translate("--decode.window", 1, "--decode.max_tokens", 1)[0] == lines
+
+
+def test_nothing_in_nothing_out(translate):
+    assert translate(source=b"")[0] == []
+
+
+def test_only_a_line_feed_ends_a_line_and_a_mark_at_the_start_is_no_text(translate):
+    wanted, _ = translate(source=b"the ship\nin May\n")
+    assert translate(source=b"\xef\xbb\xbfthe ship\r\nin May\r\n")[0] == wanted
+    assert len(translate(source="a\rb\x0bc\x0cd\u2028e\u0085f\x1cg\n".encode())[0]) == 1
+
+
+def test_bytes_that_are_no_text_are_answered_and_named(translate):
+    lines, err = translate(source=b"the ship\nold \xff\xfe ship\nnul \x00\n")
+    assert len(lines) == 3
+    assert "<stdin>:2: invalid UTF-8" in err
+    assert "<stdin>:1:" not in err and "<stdin>:3:" not in err
+
+
+def test_files_give_what_the_pipe_gives(translate, tmp_path):
+    wanted, _ = translate()
+    (tmp_path / "in.txt").write_bytes(SOURCE)
+    (tmp_path / "in.gz").write_bytes(gzip.compress(SOURCE))
+    for name in ("in.txt", "in.gz"):
+        out = tmp_path / f"{name}.out"
+        assert translate("--input", tmp_path / name, "--output", out)[0] == []
+        assert out.read_bytes().decode("utf-8") == "".join(line + "\n" for line in wanted)
+
+
+def test_an_output_that_exists_is_replaced_only_when_told_and_only_when_whole(translate, tmp_path, monkeypatch):
+    out = tmp_path / "out.txt"
+    out.write_bytes(b"old\n")
+    _, err = translate("--output", out, code=2)
+    assert "--overwrite" in err and out.read_bytes() == b"old\n"
+    with monkeypatch.context() as patch:
+        patch.setattr("nmt.cli.translate._formatted", lambda *_: 1 / 0)
+        translate("--output", out, "--overwrite", code=1)
+    assert out.read_bytes() == b"old\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
+    translate("--output", out, "--overwrite")
+    assert len(out.read_bytes().split(b"\n")) == 7
+
+
+def test_show_scores_writes_score_and_tab(translate):
+    plain, _ = translate()
+    for line, text in zip(translate("--show-scores")[0], plain, strict=True):
+        score, found = line.split("\t", 1)
+        assert found == text
+        assert float(score) < 0 if text else float(score) == 0
+
+
+def test_n_best_writes_number_translation_and_score_best_first(translate):
+    plain, _ = translate()
+    lines, _ = translate("--decode.n_best", 3)
+    fields = [line.split(" ||| ") for line in lines]
+    assert [number for number, _, _ in fields] == list("11123334445666")
+    first = {number: text for number, text, _ in reversed(fields)}
+    assert [first[str(number)] for number in range(1, 7)] == plain
+    scores = [float(score) for number, _, score in fields if number == "3"]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_options_of_search_are_those_of_the_recipe(translate):
+    assert "decode.n_best" in translate("--decode.n_best", 9, code=2)[1]
+    assert "decode.beam" in translate("--decode.beam", 0, code=2)[1]
+    assert translate("--decode.beam", 1)[0] != []
+
+
+def test_a_checkpoint_is_chosen_by_name(translate):
+    assert translate("--checkpoint", "update-00000007")[0] == translate()[0]
+    assert "update-00000007" in translate("--checkpoint", "best", code=2)[1]
+
+
+def test_a_reference_is_scored_raw_and_as_json(translate, tmp_path):
+    lines, _ = translate()
+    ref = tmp_path / "ref.gz"
+    ref.write_bytes(gzip.compress("".join(line + "\r\n" for line in [*lines[:-1], "wrong"]).encode("utf-8")))
+    out, err = translate("--ref", ref, "--scores", tmp_path / "scores.json", "--examples", 2)
+    assert out == lines
+    for name in ("BLEU|nrefs:1|bs:1000", "chrF2|", "TER|", "95 %", "exact match = 83.3 % of 6 lines"):
+        assert name in err
+    assert "line 1\n" in err and "line 4\n" in err and "line 2\n" not in err and "für Übung" in err
+    scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
+    assert scores["exact_match"] == pytest.approx(500 / 6)
+    assert scores["bleu"]["low"] <= scores["bleu"]["high"]
+    assert scores["n_line"] == 6
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_reference_of_another_length_is_refused_with_both_counts(translate, tmp_path, from_file):
+    (tmp_path / "ref").write_bytes(b"a\nb\n")
+    (tmp_path / "in").write_bytes(SOURCE)
+    out, err = translate("--ref", tmp_path / "ref", *(["--input", tmp_path / "in"] if from_file else []), code=2)
+    assert "6 lines" in err and "has 2" in err
+    assert bool(out) != from_file  # known before the work where the input is a file
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.html"])
+def test_attention_of_chosen_lines_is_drawn(translate, tmp_path, name):
+    plain, _ = translate()
+    flags = ("--attention", tmp_path / name, "--lines", "1,4", "--layer", "all", "--head", "1,2")
+    assert translate(*flags)[0] == plain
+    if name.endswith("html"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert text.count("<h1>") == 2 and text.count("layer 2, head 1") == 2
+
+
+def test_attention_without_lines_draws_the_first_that_are_not_blank(translate, tmp_path):
+    translate("--attention", tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert [number in text for number in ("<h1>1:", "<h1>3:", "<h1>4:", "<h1>6:")] == [True, True, True, False]
+    assert text.count("layer 2, mean of 2 heads") == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--attention", "OUT.png", "--lines", "2"], "--lines 2"),
+        (["--attention", "OUT.png", "--lines", "77"], "6 lines"),
+        (["--attention", "OUT.png", "--head", "3"], "heads 1 to 2"),
+        (["--attention", "OUT.pdf"], ".html"),
+        (["--attention", "OUT.png", "--lines", "0"], "numbers from 1"),
+        (["--lines", "1"], "--attention"),
+        (["--scores", "OUT.json"], "--ref"),
+        (["--input", "OUT.missing"], "no such file"),
+        (["--ref", "OUT.missing"], "no such file"),
+        (["--output", "no/such/folder/a"], "cannot be written"),
+        (["--device", "cuda:99"], "--device cpu"),
+        (["--device", "abacus"], "--device cpu"),
+    ],
+)
+def test_what_cannot_be_done_is_said_without_a_traceback(translate, tmp_path, flags, message):
+    _, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
+    assert message in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wide_text_and_damaged_gzip_are_refused(translate, tmp_path):
+    (tmp_path / "wide").write_bytes("the old ship left in May\n".encode("utf-16"))
+    assert "UTF-16" in translate("--input", tmp_path / "wide", code=2)[1]
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(SOURCE * 50)[:-20])
+    assert "damaged gzip" in translate("--input", tmp_path / "cut.gz", code=2)[1]
+
+
+def test_a_folder_without_a_run_is_named(capsys, tmp_path):
+    assert main([str(tmp_path)]) == 2
+    assert "not a run folder" in capsys.readouterr().err
+
+
+def start(folder: str, **streams) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    return subprocess.Popen([sys.executable, "-m", "nmt.cli.translate", folder], env=environment, **streams)
+
+
+def test_a_line_that_is_typed_is_answered_before_the_next(folder, translate):
+    wanted, _ = translate(source="für Übung\nin May\n".encode())
+    process = start(folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    for source, answer in zip(["für Übung", "in May"], wanted, strict=True):
+        process.stdin.write(source.encode("utf-8") + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline().decode("utf-8") == answer + "\n"
+    assert process.communicate(timeout=60)[0] == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_is_never_success(folder):
+    with open("/dev/full", "wb") as full:
+        process = start(folder, stdin=subprocess.PIPE, stdout=full, stderr=subprocess.PIPE)
+        _, err = process.communicate(SOURCE, timeout=60)
+    assert process.returncode == 1
+    assert b"No space left" in err and b"Traceback" not in err and b"Exception" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no broken pipes")
+def test_a_reader_that_goes_away_is_no_error(folder):
+    process = start(folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    process.stdin.write(b"the ship\n")
+    process.stdin.flush()
+    # Its own input is still open: the reading thread must not keep the program from ending.
+    assert process.wait(timeout=60) == 141
+    process.stdin.close()
+    assert b"error" not in process.stderr.read()
+    process.stderr.close()

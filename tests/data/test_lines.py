@@ -1,0 +1,113 @@
+"""Bytes in, lines out."""
+
+import gzip
+import io
+from collections import Counter
+
+import pytest
+
+from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, write_lines
+from nmt.errors import DataError
+from tests.data.awkward import AWKWARD
+
+
+def made(tmp_path, content, name="text"):
+    path = tmp_path / name
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\n\nb\n\n", ["a", "", "b", ""]),
+        (b"a\r\nb\r\r\nc\r", ["a", "b\r", "c"]),
+        (b"a\rb\n", ["a\rb"]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+        ("a\u2028b\u0085c\x0b\x0c\x1c\x1d\x1e\x00d\n".encode(), ["a\u2028b\u0085c\x0b\x0c\x1c\x1d\x1e\x00d"]),
+    ],
+)
+def test_only_a_line_feed_ends_a_line_and_counts_are_those_of_wc(tmp_path, content, lines):
+    for path in (made(tmp_path, content), made(tmp_path, gzip.compress(content), "text.gz")):
+        assert list(read_lines(path)) == lines
+        assert (
+            count_lines(path) == len(lines) == content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
+        )
+
+
+def test_a_line_longer_than_the_reading_buffer_stays_one_line(tmp_path):
+    long = "äx" * 2_000_000
+    path = made(tmp_path, f"first\n{long}\nlast\n".encode())
+    assert list(read_lines(path)) == ["first", long, "last"]
+    first, cut, last = read_lines(path, longest=1000)
+    assert (first, last) == ("first", "last")
+    assert long.startswith(cut) and 1000 - 4 < len(cut.encode()) <= 1000
+
+
+def test_written_lines_come_back(tmp_path):
+    lines = [line for line in AWKWARD if not line.startswith("\ufeff")]
+    write_lines(tmp_path / "out", lines)
+    assert list(read_lines(tmp_path / "out")) == lines
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
+    def lines():
+        yield "new"
+        raise KeyboardInterrupt
+
+    write_lines(tmp_path / "out", ["old"])
+    with pytest.raises(KeyboardInterrupt):
+        write_lines(tmp_path / "out", lines())
+    assert list(read_lines(tmp_path / "out")) == ["old"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_bad_utf8_is_refused_with_its_place_or_dropped(tmp_path):
+    path = made(tmp_path, b"good\nf\xfcr\nlast\n")
+    with pytest.raises(DataError, match=r"text:2: invalid UTF-8 at byte 2 .*0xFC"):
+        list(read_lines(path))
+    assert list(read_lines(path, bad_utf8="drop")) == ["good", None, "last"]
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "expected"),
+    [
+        ("Hallo\n".encode("utf-16"), "text", "UTF-16"),
+        ("Hallo Welt\n".encode("utf-16-le"), "text", "UTF-16"),
+        (gzip.compress("Hallo\n".encode("utf-16")), "text.gz", "UTF-16"),
+        (b"<html>404</html>", "text.gz", "not compressed by gzip"),
+        (gzip.compress(bytes(range(65, 91)) * 999)[:-20], "text.gz", "damaged gzip"),
+    ],
+)
+def test_files_that_are_no_text_are_refused_by_name(tmp_path, content, name, expected):
+    path = made(tmp_path, content, name)
+    with pytest.raises(DataError, match=expected) as error:
+        list(read_lines(path))
+    assert str(path) in str(error.value)
+
+
+def test_missing_files_and_folders_are_refused_by_name(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        list(read_lines(tmp_path / "none"))
+    with pytest.raises(DataError, match="is a folder"):
+        count_lines(tmp_path)
+
+
+def test_oddities_are_counted(tmp_path):
+    notes: Counter[str] = Counter()
+    list(read_lines(made(tmp_path, b"\xef\xbb\xbfa\r\nb\nc\r\n"), notes=notes))
+    assert notes == {"bom": 1, "crlf": 2}
+
+
+def test_every_line_of_a_stream_is_answered_whatever_its_bytes():
+    stream = io.BytesIO(b"\xef\xbb\xbfa\r\n\xff\n\nno end")
+    assert [decode_line(raw) for raw in read_stream(stream)] == [
+        ("a", True),
+        ("\ufffd", False),
+        ("", True),
+        ("no end", True),
+    ]

@@ -1,0 +1,69 @@
+"""The plan: every pair once an epoch, within budget, a function of (seed, epoch) alone."""
+
+import numpy as np
+import pytest
+
+from nmt.data.plan import Plan, Position
+
+
+def lengths(n=1000, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 40, n, dtype=np.int32), rng.integers(0, 40, n, dtype=np.int32)
+
+
+def plan(seed=1, max_tokens=400, per_update=3, pool=300, n=1000):
+    return Plan(*lengths(n), seed=seed, max_tokens=max_tokens, per_update=per_update, pool=pool)
+
+
+def batches(a_plan, epoch):
+    return [rows for update in a_plan.updates(epoch) for rows in update]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_an_epoch_visits_every_pair_exactly_once(epoch):
+    assert sorted(np.concatenate(batches(plan(), epoch))) == list(range(1000))
+
+
+def test_no_batch_exceeds_the_token_budget_on_either_side():
+    src, trg = lengths()
+    for rows in batches(plan(), 0):
+        assert len(rows) * (max(src[rows].max(), trg[rows].max()) + 1) <= 400
+
+
+def test_batches_are_filled():
+    a_plan = plan(pool=1000)
+    assert len(batches(a_plan, 0)) < 1.15 * (np.maximum(*lengths()) + 1).sum() / 400
+
+
+def test_a_pair_longer_than_the_budget_is_a_batch_of_its_own():
+    a_plan = Plan(np.array([5, 900, 5]), np.array([5, 1, 5]), seed=0, max_tokens=100, per_update=1, pool=10)
+    assert sorted(rows.tolist() for rows in batches(a_plan, 0)) in ([[0, 2], [1]], [[1], [2, 0]])
+
+
+def test_the_order_depends_on_seed_and_epoch_and_nothing_else():
+    first, second = plan(), plan()
+    second.updates(5)  # what was asked before does not matter
+    for epoch in (0, 1):
+        assert all(np.array_equal(a, b) for a, b in zip(batches(first, epoch), batches(second, epoch), strict=True))
+    assert not np.array_equal(np.concatenate(batches(first, 0)), np.concatenate(batches(first, 1)))
+    assert not np.array_equal(np.concatenate(batches(first, 0)), np.concatenate(batches(plan(seed=2), 0)))
+
+
+def test_an_update_has_per_update_batches_and_positions_walk_over_the_epoch_edge():
+    a_plan = plan()
+    n = len(a_plan.updates(0))
+    assert {len(update) for update in a_plan.updates(0)[:-1]} == {3}
+    _, after = a_plan.at(Position(0, n - 2))
+    assert after == Position(0, n - 1)
+    _, after = a_plan.at(after)
+    assert after == Position(1, 0)
+
+
+def test_gold_tokens_are_counted_with_end_marks_and_without_padding():
+    a_plan = plan()
+    _, trg = lengths()
+    assert sum(map(a_plan.n_gold, a_plan.updates(0))) == trg.sum() + 1000
+
+
+def test_sorting_by_length_saves_padding():
+    assert plan(pool=1000).padding_share(0) < 0.6 * plan(pool=20).padding_share(0)

@@ -1,0 +1,370 @@
+"""Text in, a folder of ids out: whole or not at all, and the same bytes every time."""
+
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nmt.data import prepare as room
+from nmt.data.arrow import dtype_of_ids
+from nmt.data.corpus import Prepared
+from nmt.data.manifest import settings_of
+from nmt.data.prepare import prepare
+from nmt.errors import DataError
+from nmt.recipe.options import CorpusFiles, DataConfig, Recipe, SubwordsConfig
+from tests.data.awkward import AWKWARD
+
+ROOT = Path(__file__).parents[2]
+SRC = [f"Satz {n} handelt von {n % 7} Hunden" for n in range(200)]
+TRG = [f"sentence {n} is about {n % 7} dogs" for n in range(200)]
+VALID = [line for line in AWKWARD if not line.startswith("\ufeff")]
+
+
+def write(path, lines):
+    path.write_bytes("".join(line + "\n" for line in lines).encode())
+    return str(path)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    return recipe_in(tmp_path)
+
+
+def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), **data):
+    files = {
+        "train": [CorpusFiles(src=write(folder / "t.de", src), trg=write(folder / "t.en", trg))],
+        "valid": CorpusFiles(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1])),
+    }
+    return Recipe(
+        name="test",
+        data=DataConfig(src_lang="de", trg_lang="en", **{"workers": 1, **files, **data}),
+        subwords=SubwordsConfig(vocab_size=320),
+    )
+
+
+def bytes_of(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_stored_ids_are_those_of_the_lines(recipe, tmp_path):
+    prepare(recipe, tmp_path / "out")
+    data = Prepared.open(tmp_path / "out")
+    assert data.train.n_pair == len(SRC) and data.test is None
+    for corpus, src, trg in ((data.train, SRC, TRG), (data.valid, VALID, VALID)):
+        order = np.random.default_rng(1).permutation(len(src))
+        ids = corpus.pairs(order)
+        assert [row.tolist() for row in ids[0]] == data.subwords.src.encode([src[n] for n in order])
+        assert [row.tolist() for row in ids[1]] == data.subwords.trg.encode([trg[n] for n in order])
+        assert all(row.dtype == np.int64 for row in ids[0])
+        assert corpus.src_len.tolist() == [len(row) for row in data.subwords.src.encode(src)]
+        assert corpus.trg_len.dtype == np.int32
+    assert data.settings == settings_of(recipe)
+
+
+def test_training_lines_are_encoded_as_they_stand_after_the_first_mark_and_the_last_carriage_return(tmp_path):
+    lines = ["\ufeffmark", "\x00" * 30, *(line for line in VALID if line.strip()), "return\r"]
+    recipe = recipe_in(tmp_path, drop_identical=False, max_len=10_000)
+    for side in ("t.de", "t.en"):
+        (tmp_path / side).write_bytes(("\ufeff" + "".join(line + "\r\n" for line in lines)).encode() + b"x\n" * 200)
+    prepare(recipe, tmp_path / "out")
+    data = Prepared.open(tmp_path / "out")
+    kept = data.train.pairs(range(len(lines)))[0]
+    assert [row.tolist() for row in kept] == data.subwords.src.encode(lines)
+
+
+def test_validation_keeps_every_line_and_its_raw_text(recipe, tmp_path):
+    prepare(recipe, tmp_path / "out")
+    assert Prepared.open(tmp_path / "out").valid.texts() == (VALID, VALID)
+    with pytest.raises(DataError, match="holds no text"):
+        Prepared.open(tmp_path / "out").train.texts()
+
+
+def test_the_datasets_library_opens_the_files(recipe, tmp_path):
+    from datasets import Dataset
+
+    prepare(recipe, tmp_path / "out")
+    dataset = Dataset.from_file(str(tmp_path / "out" / "valid.arrow"))
+    assert dataset.column_names == ["src", "trg", "src_len", "trg_len", "src_text", "trg_text"]
+    assert dataset[2]["src_text"] == VALID[2]
+    assert dataset.features["src"].feature.dtype == "uint16"
+
+
+def test_rows_are_found_across_record_batches(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_BLOCK", 7)
+    prepare(recipe, tmp_path / "out")
+    data = Prepared.open(tmp_path / "out")
+    assert [row.tolist() for row in data.train.pairs([0, 6, 7, 13, 14, 199])[0]] == data.subwords.src.encode(
+        [SRC[n] for n in (0, 6, 7, 13, 14, 199)]
+    )
+
+
+@pytest.mark.parametrize(("n_vocab", "dtype"), [(1 << 16, "uint16"), ((1 << 16) + 8, "int32")])
+def test_ids_take_two_bytes_only_where_they_fit(n_vocab, dtype):
+    codec = SimpleNamespace(n_vocab=n_vocab)
+    assert dtype_of_ids(SimpleNamespace(src=codec, trg=codec)) == np.dtype(dtype)
+
+
+def test_what_is_dropped_is_accounted_for(tmp_path):
+    src = [*SRC[:10], "", "OK", "x" * 100, "y " * 400, SRC[0], "z" * 60_000_000, VALID[-1]]
+    trg = [*TRG[:10], "a", "OK", "x", "y " * 390, TRG[0], "z", "a line of the validation set"]
+    recipe = recipe_in(tmp_path, src, trg, max_len=256, drop_duplicates=True)
+    prepare(recipe, tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    places = {reason: [place.rpartition(":")[2] for place in of["first"]] for reason, of in report["dropped"].items()}
+    assert places == {
+        "empty side": ["11"],
+        "identical sides": ["12"],
+        "too long": ["16", "14"],
+        "length ratio": ["13"],
+        "duplicate": ["15"],
+    }
+    assert (report["read"], report["kept"], report["source_in_valid_or_test"]) == (17, 11, 1)
+
+
+def test_bad_utf8_stops_or_drops_the_pair(tmp_path):
+    recipe = recipe_in(tmp_path)
+    (tmp_path / "t.en").write_bytes(b"\n".join(line.encode() for line in [*TRG[:9], ""]) + b"\xff\n" + b"x\n" * 190)
+    with pytest.raises(DataError, match=r"t\.en:10: invalid UTF-8"):
+        prepare(recipe, tmp_path / "out")
+    data = recipe.data.model_copy(update={"bad_utf8": "drop"})
+    prepare(recipe.model_copy(update={"data": data}), tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert report["dropped"]["bad UTF-8"] == {"count": 1, "first": [f"{tmp_path / 't.de'}:10"]}
+
+
+@pytest.mark.parametrize(("src", "trg"), [(SRC, [*TRG, "x"]), ([*SRC, ""], TRG), (SRC, [*TRG, "", ""]), (SRC[1:], TRG)])
+def test_unequal_counts_are_refused_naming_both_files(tmp_path, src, trg):
+    recipe = recipe_in(tmp_path, src, trg)
+    with pytest.raises(DataError) as error:
+        prepare(recipe, tmp_path / "out")
+    for word in ("t.de", "t.en", f"{len(src)} lines", f"has {len(trg)}"):
+        assert word in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_empty_files_and_nothing_left_are_refused(tmp_path):
+    with pytest.raises(DataError, match="no lines in"):
+        prepare(recipe_in(tmp_path, [], []), tmp_path / "out")
+    with pytest.raises(DataError, match="No training pair is left") as error:
+        prepare(recipe_in(tmp_path, ["a", ""], ["a", "b"]), tmp_path / "out")
+    assert "identical" in str(error.value) and "empty" in str(error.value)
+    with pytest.raises(DataError, match="No training pair is left"):
+        prepare(recipe_in(tmp_path, max_len=1), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_files_are_refused_all_at_once_with_the_places_tried(recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("NMT_DATA", str(tmp_path / "corpora"))
+    data = recipe.data.model_copy(
+        update={
+            "train": [CorpusFiles(src="multi30k.x.de", trg="gone.en")],
+            "valid": CorpusFiles(src=".", trg="gone.en"),
+        }
+    )
+    with pytest.raises(DataError) as error:
+        prepare(recipe.model_copy(update={"data": data}), tmp_path / "out")
+    message = str(error.value)
+    assert str(Path("multi30k.x.de").absolute()) in message and str(tmp_path / "corpora" / "multi30k.x.de") in message
+    assert "download_multi30k" in message and "data.valid: .: is a folder" in message
+
+
+def test_relative_files_are_found_in_the_folder_that_nmt_data_names(recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("NMT_DATA", str(tmp_path))
+    (tmp_path / "t.de.gz").write_bytes(gzip.compress((tmp_path / "t.de").read_bytes()))
+    data = recipe.data.model_copy(update={"train": [CorpusFiles(src="t.de.gz", trg="t.en")]})
+    manifest = prepare(recipe.model_copy(update={"data": data}), tmp_path / "out")
+    assert manifest["n_pair"]["train"] == len(SRC) and manifest["inputs"][0]["name"] == "t.de.gz"
+
+
+def test_the_same_again_is_nothing_to_do_and_anything_else_is_refused_without_overwrite(recipe, tmp_path):
+    said: list[str] = []
+    prepare(recipe, tmp_path / "out")
+    before = bytes_of(tmp_path / "out")
+    prepare(recipe, tmp_path / "out", talk=said.append)
+    assert "nothing to do" in said[-1]
+    other = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=300)})
+    with pytest.raises(DataError, match=r"subwords\.vocab_size: 320 there, 300 here.*--overwrite"):
+        prepare(other, tmp_path / "out")
+    assert bytes_of(tmp_path / "out") == before
+    prepare(other, tmp_path / "out", overwrite=True)
+    assert Prepared.open(tmp_path / "out").subwords.src.size == 300
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_folder_with_other_files_is_never_touched(recipe, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(DataError, match="not touched"):
+        prepare(recipe, out, overwrite=True)
+    (out / "thesis.txt").rename(tmp_path / "thesis.txt")
+    prepare(recipe, out)
+    (tmp_path / "thesis.txt").rename(out / "thesis.txt")
+    with pytest.raises(DataError, match=r"did not write: thesis\.txt"):
+        prepare(recipe, out, overwrite=True)
+    assert (out / "thesis.txt").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("call", ["_learn", "write_recipe", "write_manifest"])
+def test_a_failure_at_any_stage_leaves_the_old_data_and_nothing_else(recipe, tmp_path, monkeypatch, call):
+    prepare(recipe, tmp_path / "out")
+    before = bytes_of(tmp_path / "out")
+
+    def fail(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(room, call, fail)
+    other = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=300)})
+    with pytest.raises(KeyboardInterrupt):
+        prepare(other, tmp_path / "out", overwrite=True)
+    assert bytes_of(tmp_path / "out") == before
+    assert not list(tmp_path.glob(".*"))
+
+
+_KILLED = """
+import sys, time
+from pathlib import Path
+from nmt.data import {module} as room
+from nmt.data.prepare import prepare
+from tests.data.test_prepare import recipe_in
+def stop(*args, **kwargs):
+    print("here", flush=True)
+    time.sleep(60)
+room.{call} = stop
+prepare(recipe_in(Path(sys.argv[1])), Path(sys.argv[1]) / "out")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "call"), [("prepare", "write_arrow"), ("prepare", "write_manifest"), ("folder", "_put_in_place")]
+)
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL is of POSIX")
+def test_a_killed_run_leaves_nothing_that_is_accepted_and_the_next_one_tidies_up(recipe, tmp_path, module, call):
+    code = _KILLED.format(module=module, call=call)
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"here\n"
+    [left] = tmp_path.glob(".out.preparing-*")
+    if call != "_put_in_place":
+        prepare(recipe, tmp_path / "out")
+        assert left.exists(), "a living process is still building there"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    if call == "_put_in_place":
+        with pytest.raises(DataError):
+            Prepared.open(tmp_path / "out")
+        os.utime(left, (time.time() - 100,) * 2)
+    prepare(recipe, tmp_path / "out", overwrite=True)
+    Prepared.open(tmp_path / "out")
+    assert not list(tmp_path.glob(".*"))
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [truncated, flipped, Path.unlink])
+@pytest.mark.parametrize("name", ["train.arrow", "valid.arrow", "subwords.json", "report.json"])
+def test_damaged_files_are_refused_by_name(recipe, tmp_path, damage, name):
+    prepare(recipe, tmp_path / "out")
+    damage(tmp_path / "out" / name)
+    with pytest.raises(DataError, match=name.replace(".", r"\.")) as error:
+        Prepared.open(tmp_path / "out")
+    # Before anything is mapped: touching a page beyond the end of a mapped file ends the process.
+    expected = {truncated: "but the manifest says", flipped: "SHA-256 differs", Path.unlink: "missing"}[damage]
+    assert expected in str(error.value)
+
+
+def rewritten(change):
+    def damage(path):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        change(content)
+        path.write_text(json.dumps(content), encoding="utf-8")
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (Path.unlink, "incomplete"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-99]), "damaged"),
+        (lambda path: path.write_text('{"a": 1, "a": 2}', encoding="utf-8"), "twice"),
+        (lambda path: path.write_text('{"a": NaN}', encoding="utf-8"), "NaN"),
+        (lambda path: path.write_text("[" * 100_000, encoding="utf-8"), "damaged"),
+        (rewritten(lambda c: c.update(format=99)), "99"),
+        (rewritten(lambda c: c.update(made_by="other")), "not a manifest"),
+        (rewritten(lambda c: c["files"].update({"../x": {"size": 1, "sha256": ""}})), "wrong kind"),
+        (rewritten(lambda c: c["files"].pop("train.arrow")), r"no train\.arrow"),
+        (rewritten(lambda c: c.update(subwords_sha256="0")), "SHA-256"),
+    ],
+)
+def test_a_manifest_that_is_not_ours_is_refused(recipe, tmp_path, damage, expected):
+    prepare(recipe, tmp_path / "out")
+    damage(tmp_path / "out" / "manifest.json")
+    with pytest.raises(DataError, match=expected):
+        Prepared.open(tmp_path / "out")
+
+
+def test_ids_beyond_the_vocabulary_are_refused(recipe, tmp_path):
+    """A folder whose hashes are right need not have honest content."""
+    small = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=264)})
+    prepare(recipe, tmp_path / "a")
+    prepare(small, tmp_path / "b")
+    manifest = json.loads((tmp_path / "a" / "manifest.json").read_text(encoding="utf-8"))
+    of_small = json.loads((tmp_path / "b" / "manifest.json").read_text(encoding="utf-8"))
+    manifest["files"]["subwords.json"] = of_small["files"]["subwords.json"]
+    manifest["subwords_sha256"] = of_small["subwords_sha256"]
+    (tmp_path / "b" / "subwords.json").rename(tmp_path / "a" / "subwords.json")
+    (tmp_path / "a" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(DataError, match="ids outside the vocabulary"):
+        Prepared.open(tmp_path / "a")
+
+
+def test_the_bytes_do_not_depend_on_the_run_the_threads_or_the_hash_seed(recipe, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from tests.data.test_prepare import recipe_in; "
+        "from nmt.data.prepare import prepare; folder = Path(sys.argv[1]); "
+        "prepare(recipe_in(folder, workers=int(sys.argv[2])), folder / sys.argv[3])"
+    )
+    told = []
+    for number, workers in enumerate(("1", "2")):
+        env = {**os.environ, "PYTHONHASHSEED": str(number)}
+        command = [sys.executable, "-c", code, str(tmp_path), workers, f"out{number}"]
+        subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True)
+        told.append({k: v for k, v in bytes_of(tmp_path / f"out{number}").items() if k != "recipe.yaml"})
+    assert told[0] == told[1] and "manifest.json" in told[0]
+
+
+def test_multi30k_is_prepared_within_ten_seconds(tmp_path):
+    corpora = os.environ.get("NMT_DATA")
+    if not corpora or not (Path(corpora) / "multi30k.train.de.gz").exists():
+        pytest.skip("NMT_DATA names no folder with Multi30k")
+    data = DataConfig(
+        src_lang="de",
+        trg_lang="en",
+        train=[CorpusFiles(src="multi30k.train.de.gz", trg="multi30k.train.en.gz")],
+        valid=CorpusFiles(src="multi30k.val.de.gz", trg="multi30k.val.en.gz"),
+        test=CorpusFiles(src="multi30k.test_2016_flickr.de.gz", trg="multi30k.test_2016_flickr.en.gz"),
+    )
+    start = time.process_time()
+    manifest = prepare(Recipe(name="multi30k", data=data), tmp_path / "out")
+    assert time.process_time() - start < 20, "two cores for ten seconds"
+    assert manifest["n_pair"] == {"train": 28_998, "valid": 1014, "test": 1000}
+    data_folder = Prepared.open(tmp_path / "out")
+    assert data_folder.test is not None and len(data_folder.test.texts()[0]) == 1000

@@ -1,0 +1,86 @@
+"""A model without weights whose next token depends on the source and on every token before: hard for search.
+
+Each row carries a rolling hash of its prefix in the per-row state, so a cache that is not reordered gives other
+numbers. Padding of the source is ignored, as the contract wants.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from nmt.models.base import DecoderState, TranslationModel
+
+PRIME = 1_000_003
+
+
+class HashModel(TranslationModel):
+    def __init__(self, n_vocab: int = 6, seed: int = 0, sharpness: float = 1.0, pad: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.table = nn.Parameter(sharpness * torch.randn(4096, n_vocab, generator=generator, dtype=torch.float64))
+        self.pad, self.logit_scale = pad, 1.0
+        self.rows_of_step: list[int] = []
+
+    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        raise AssertionError("search has no use for this")
+
+    @property
+    def output_weight(self) -> Tensor:
+        raise AssertionError("search has no use for this")
+
+    def _logits(self, key: Tensor) -> Tensor:
+        return self.table[key % len(self.table)]
+
+    def _source_key(self, src_seq: Tensor) -> Tensor:
+        key = torch.zeros(src_seq.size(0), dtype=torch.long)
+        for column in src_seq.unbind(1):
+            key = torch.where(column == self.pad, key, (key * 31 + column + 7) % PRIME)
+        return key
+
+    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        source, key = self._source_key(src_seq), torch.ones(src_seq.size(0), dtype=torch.long)
+        logits = []
+        for column in trg_seq.unbind(1):
+            key = (key * 37 + column + 3) % PRIME
+            logits.append(self._logits(key * 13 + source))
+        return torch.stack(logits, dim=1)
+
+    def start(self, src_seq: Tensor) -> DecoderState:
+        key = torch.ones(src_seq.size(0), dtype=torch.long)
+        return DecoderState({"source": self._source_key(src_seq)}, {"key": key}, src_seq.size(0))
+
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        self.rows_of_step.append(len(last))
+        key = (state.per_row["key"] * 37 + last + 3) % PRIME
+        state.per_row["key"] = key
+        state.n_step += 1
+        source = state.per_sentence["source"].repeat_interleave(len(last) // state.n_sentence)
+        return self._logits(key * 13 + source)
+
+    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        n_sentence, n_src, n_trg = src_seq.size(0), src_seq.size(1), trg_seq.size(1)
+        weights = torch.rand(2, n_sentence, 3, n_trg, n_src, generator=torch.Generator().manual_seed(1))
+        return weights / weights.sum(-1, keepdim=True)
+
+
+class CopyModel(HashModel):
+    """Writes the source down, surely, while everything else stays as unruly as in its parent."""
+
+    def start(self, src_seq: Tensor) -> DecoderState:
+        state = super().start(src_seq)
+        state.per_sentence["src_seq"] = src_seq
+        return state
+
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        place = state.n_step
+        logits = super().step(last, state).clone()
+        src_seq = state.per_sentence["src_seq"].repeat_interleave(len(last) // state.n_sentence, 0)
+        copied = src_seq[:, min(place, src_seq.size(1) - 1)]
+        logits[torch.arange(len(last)), copied] += 20.0
+        return logits
+
+    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        logits = super().forward(src_seq, trg_seq).clone()
+        for place in range(trg_seq.size(1)):
+            copied = src_seq[:, min(place, src_seq.size(1) - 1)]
+            logits[torch.arange(len(src_seq)), place, copied] += 20.0
+        return logits

@@ -1,0 +1,218 @@
+import random
+
+import pytest
+import torch
+from fake_model import CopyModel
+
+from nmt.data.subwords import EOS, Subwords
+from nmt.decoding import translator as translator_module
+from nmt.decoding.scorer import score_pairs
+from nmt.decoding.translator import MAX_SRC_LEN, Translator, is_blank
+from nmt.errors import MachineError
+from nmt.recipe.options import DecodeConfig, SubwordsConfig
+
+WORDS = ["the", "old", "ship", "left", "in", "May", "für", "Übung", "und", "日本", "naïve", "🙂", "a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def subwords() -> Subwords:
+    lines = [" ".join(WORDS)] * 20
+    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+
+
+@pytest.fixture(scope="module")
+def model(subwords):
+    return CopyModel(subwords.trg.n_vocab, seed=1).eval()
+
+
+def some_lines(n: int) -> list[str]:
+    draw = random.Random(5)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 9))) for _ in range(n)]
+
+
+def texts(translator: Translator, lines: list[str]) -> list[str]:
+    return [one.text for one in translator.translate(lines)]
+
+
+def test_a_copy_model_gives_every_line_back_in_order(subwords, model):
+    lines = some_lines(60)
+    assert texts(Translator(model, subwords, DecodeConfig(window=25)), lines) == lines
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_output_does_not_depend_on_batches_windows_or_order(subwords, model, beam):
+    lines = some_lines(120)
+    wanted = texts(Translator(model, subwords, DecodeConfig(beam=beam, max_tokens=1)), lines)
+    for max_tokens, window in ((400, 7), (4000, 1000)):
+        config = DecodeConfig(beam=beam, max_tokens=max_tokens, window=window)
+        assert "\n".join(texts(Translator(model, subwords, config), lines)) == "\n".join(wanted)
+        assert texts(Translator(model, subwords, config), lines[::-1]) == wanted[::-1]
+
+
+def test_control_symbols_and_odd_characters_are_ordinary_text(subwords, model):
+    lines = ["a </s> b", "<s>", "<pad> <unk> @@ ▁ ￨", "x\ry", "a\u2028b\u0085c\x0bd", "tab\there", "nul\x00nul", "🙂"]
+    wanted = [line.replace("\r", " ") for line in lines]
+    assert texts(Translator(model, subwords, DecodeConfig()), lines) == wanted
+
+
+def test_a_blank_line_is_answered_blank_without_the_model(subwords):
+    class Untouchable(CopyModel):
+        def start(self, src_seq):
+            raise AssertionError("the model was asked about a blank line")
+
+    lines = ["", " ", "\t \r", "\u3000", "\u200b", "\ufeff", "\u00a0\u2003"]
+    found = list(Translator(Untouchable(8), subwords, DecodeConfig()).translate(lines))
+    assert [one.text for one in found] == [""] * len(lines)
+    assert [one.score for one in found] == [0.0] * len(lines)
+
+
+@pytest.mark.parametrize("line", [".", "a", "日", " \u0301", "🙂", "-"])
+def test_a_line_with_something_to_see_is_not_blank(line):
+    assert not is_blank(line)
+
+
+def test_blank_lines_do_not_shift_the_others(subwords, model):
+    lines = ["", "a b", " ", "the old ship", ""]
+    assert texts(Translator(model, subwords, DecodeConfig(window=2)), lines) == ["", "a b", "", "the old ship", ""]
+
+
+def test_identical_lines_are_searched_once(subwords, model):
+    model.rows_of_step.clear()
+    assert texts(Translator(model, subwords, DecodeConfig(beam=1)), ["a b c"] * 50) == ["a b c"] * 50
+    assert max(model.rows_of_step) == 1
+
+
+def test_a_batch_keeps_to_its_budget(subwords, model):
+    model.rows_of_step.clear()
+    lines = some_lines(100)
+    list(Translator(model, subwords, DecodeConfig(beam=4, max_tokens=200)).translate(lines))
+    shortest = min(map(len, subwords.src.encode(lines))) + 1
+    assert 4 < max(model.rows_of_step) <= 200 // shortest
+
+
+def test_a_too_long_line_is_cut_and_named_and_its_neighbours_unchanged(subwords, model, monkeypatch):
+    monkeypatch.setattr(translator_module, "MAX_SRC_LEN", 12)
+    found = list(Translator(model, subwords, DecodeConfig()).translate(["a b", "a b c " * 50, "c"]))
+    assert [one.text for one in found][::2] == ["a b", "c"]
+    assert "a b c a b c".startswith(found[1].text[:11]) and len(found[1].src_ids) == 12
+    assert [one.warning is None for one in found] == [True, False, True]
+    assert "first 12 subwords" in found[1].warning
+
+
+def test_a_huge_line_without_a_space_is_bounded_work(subwords, model, monkeypatch):
+    seen = []
+    encode = subwords.src.encode
+    monkeypatch.setattr(subwords.src, "encode", lambda lines: seen.extend(map(len, lines)) or encode(lines))
+    monkeypatch.setattr(translator_module, "MAX_SRC_LEN", 12)
+    (found,) = Translator(model, subwords, DecodeConfig()).translate(["x" * 3_000_000])
+    assert found.warning
+    assert max(seen) <= 64 * MAX_SRC_LEN
+
+
+def test_every_way_a_line_can_be_cut_leaves_a_whole_limit_of_subwords():
+    assert translator_module._MAX_CHARACTERS >= MAX_SRC_LEN * translator_module.LONGEST_PIECE
+
+
+def test_output_appears_window_by_window(subwords, model):
+    taken = []
+
+    def lines():
+        for line in some_lines(9):
+            taken.append(line)
+            yield line
+
+    answers = Translator(model, subwords, DecodeConfig(window=3)).translate(lines())
+    next(answers)
+    assert len(taken) == 3
+    assert len(list(answers)) == 8
+
+
+def test_progress_adds_up_to_the_lines(subwords, model):
+    done = []
+    list(Translator(model, subwords, DecodeConfig(window=4)).translate(["a", "", "a", "b c", " ", "a"], done.append))
+    assert sum(done) == 6
+
+
+def test_n_best_comes_best_first_with_its_texts(subwords, model):
+    (found,) = Translator(model, subwords, DecodeConfig(n_best=3)).translate(["the old ship"])
+    assert len(found.texts) == len(found.hypotheses) == 3
+    assert found.text == found.texts[0] == "the old ship"
+    assert found.score == found.hypotheses[0].normalised >= found.hypotheses[1].normalised
+
+
+def test_the_score_is_that_of_forced_decoding_over_the_penalty(subwords, model):
+    config = DecodeConfig(length_penalty="wu", alpha=0.7)
+    found = list(Translator(model, subwords, config).translate(some_lines(20)))
+    forced = score_pairs(model, [one.src_ids for one in found], [one.hypotheses[0].ids for one in found])
+    for one, score in zip(found, forced, strict=True):
+        length = len(one.hypotheses[0].ids) + 1
+        assert one.score == pytest.approx(score / ((5 + length) / 6) ** 0.7, abs=1e-9)
+
+
+def test_a_line_feed_in_a_translation_does_not_become_a_line(subwords):
+    line_feed = subwords.trg.encode(["\n"])[0][-1]
+
+    class SaysLineFeed(CopyModel):
+        def step(self, last, state):
+            logits = super().step(last, state)
+            if state.n_step <= 2:
+                logits[:, line_feed] += 99.0
+            return logits
+
+    (text,) = texts(Translator(SaysLineFeed(subwords.trg.n_vocab), subwords, DecodeConfig()), ["a b c"])
+    assert "\n" not in text
+
+
+def test_the_length_cap_follows_the_source(subwords):
+    class NeverEnds(CopyModel):
+        def step(self, last, state):
+            logits = super().step(last, state)
+            logits[:, EOS] -= 99.0
+            return logits
+
+    config = DecodeConfig(beam=1, max_len_a=1.5, max_len_b=3)
+    for one in Translator(NeverEnds(subwords.trg.n_vocab), subwords, config).translate(["a", "the old ship left"]):
+        assert len(one.hypotheses[0].ids) == int(1.5 * len(one.src_ids)) + 3
+        assert not one.hypotheses[0].finished
+
+
+def test_dropout_is_off_while_translating_and_on_again_after(subwords):
+    modes = []
+
+    class Watched(CopyModel):
+        def start(self, src_seq):
+            modes.append(self.training)
+            return super().start(src_seq)
+
+    watched = Watched(subwords.trg.n_vocab).train()
+    list(Translator(watched, subwords, DecodeConfig()).translate(["a"]))
+    assert modes == [False]
+    assert watched.training
+
+
+def test_too_little_memory_halves_the_batch_and_changes_nothing(subwords):
+    class SmallMemory(CopyModel):
+        def start(self, src_seq):
+            if src_seq.size(0) > 3:
+                raise torch.OutOfMemoryError("no memory")
+            return super().start(src_seq)
+
+    lines = some_lines(40)
+    assert texts(Translator(SmallMemory(subwords.trg.n_vocab), subwords, DecodeConfig()), lines) == lines
+
+
+def test_too_little_memory_for_one_sentence_is_an_error(subwords):
+    class NoMemory(CopyModel):
+        def start(self, src_seq):
+            raise torch.OutOfMemoryError("no memory")
+
+    with pytest.raises(MachineError, match=r"decode\.beam"):
+        list(Translator(NoMemory(subwords.trg.n_vocab), subwords, DecodeConfig()).translate(["a"]))
+
+
+def test_attention_comes_with_the_pieces_of_both_sides(subwords, model):
+    translator = Translator(model, subwords, DecodeConfig())
+    (found,) = translator.translate(["the old ship"])
+    weights, src_pieces, trg_pieces = translator.attention(found)
+    assert weights.shape == (2, 3, len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1)
+    assert weights.shape[2:] == (len(trg_pieces), len(src_pieces))

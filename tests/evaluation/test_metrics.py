@@ -1,0 +1,132 @@
+import gzip
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt.errors import DataError
+from nmt.evaluation.metrics import bleu_tokens, exact_match, score
+
+# From the table in sacreBLEU's README: BLEU (13a) and chrF2 on newstest2017 en-de.
+PUBLISHED = {
+    "online-A.0": ("20.8", "52.0"),
+    "online-B.0": ("26.7", "56.3"),
+    "online-F.0": ("15.5", "49.3"),
+    "online-G.0": ("18.2", "51.6"),
+    "LIUM-NMT.4900": ("26.6", "55.9"),
+}
+FILE_PAIRS = {
+    "plain": (["The cat sat.", "A second line, here!"], ["The cat sat.", "One second line is here!"]),
+    "unicode": (
+        ["Übung macht den Meister …", "日本語 と 🙂", "naïve ﬁn"],
+        ["Übung macht Meister…", "日本 と 🙃", "naive fin"],
+    ),
+    "carriage returns and blanks": (["a b\rc d", "", "x\u2028y z w\x0b v", "  "], ["a b c d", "b", "x y z w v", "e"]),
+}
+
+
+def wmt17(name: str) -> list[str]:
+    folder = os.environ.get("NMT_DATA")
+    path = Path(folder or ".") / f"wmt17-en-de.{name}.de.gz"
+    if not folder or not path.exists():
+        pytest.skip(f"NMT_DATA does not lead to {path.name}")
+    # A mark U+FEFF at the start of online-A is part of the published text, so bytes are only decoded here.
+    return gzip.decompress(path.read_bytes()).decode("utf-8").removesuffix("\n").split("\n")
+
+
+@pytest.mark.parametrize("system", PUBLISHED)
+def test_bleu_and_chrf_of_wmt17_systems_are_those_published(system):
+    found = score(wmt17(f"hyp.{system}"), wmt17("ref"), ("bleu", "chrf"))
+    assert (f"{found['bleu'].value:.1f}", f"{found['chrf'].value:.1f}") == PUBLISHED[system]
+    assert "tok:13a" in found["bleu"].signature
+
+
+@pytest.mark.parametrize("name", FILE_PAIRS)
+def test_scores_and_signatures_are_those_of_the_sacrebleu_command(tmp_path, name):
+    for path, lines in zip((tmp_path / "hyp", tmp_path / "ref"), FILE_PAIRS[name], strict=True):
+        path.write_bytes("".join(line + "\n" for line in lines).encode("utf-8"))
+    files = [str(tmp_path / "ref"), "-i", str(tmp_path / "hyp")]
+    command = [sys.executable, "-m", "sacrebleu", *files, "-m", "bleu", "chrf", "ter", "-w", "8", "-f", "json"]
+    printed = json.loads(subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout)
+    found = [(one.name, one.signature, round(one.value, 8)) for one in score(*FILE_PAIRS[name]).values()]
+    assert found == [(one["name"], one["signature"], one["score"]) for one in printed]
+
+
+def test_a_perfect_translation_scores_100_and_a_shuffled_one_does_not():
+    lines = ["The cat sat on the mat.", "There is a second line here.", "And this is the third one."]
+    assert [found.value for found in score(lines, lines).values()] == pytest.approx([100.0, 100.0, 0.0])
+    assert score(lines, lines[::-1])["bleu"].value < 50
+
+
+@pytest.mark.parametrize("function", [score, exact_match])
+def test_different_counts_are_refused_with_both(function):
+    with pytest.raises(DataError, match=r"2 translations but 3 references"):
+        function(["a", "b"], ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("function", [score, exact_match])
+def test_nothing_to_score_is_said(function):
+    with pytest.raises(DataError, match="nothing to score"):
+        function([], [])
+
+
+def test_blank_lines_on_both_sides_are_scored():
+    found = score(["", "a b c d e"], ["", "a b c d e"])
+    assert found["bleu"].value == pytest.approx(100.0)
+
+
+def test_intervals_enclose_the_score_and_say_how_they_were_made():
+    hypotheses = ["the cat sat on the mat", "a dog ran in the park", "he saw her there"] * 20
+    references = ["the cat sat on a mat", "a dog ran in the park", "she saw him there"] * 20
+    for found in score(hypotheses, references, intervals=True, n_bootstrap=200).values():
+        assert found.low < found.value < found.high
+        assert "bs:200" in found.signature
+        assert "95 %" in found.text
+    for found in score(hypotheses, references).values():
+        assert found.low is None and found.high is None
+        assert "bs:" not in found.signature
+
+
+@pytest.mark.parametrize("references", [["", "", "a b"], ["a b"] * 3, ["x"] * 3, [""] * 3])
+def test_intervals_of_blank_perfect_and_hopeless_translations(references):
+    for found in score(["", "a b", "a b"], references, intervals=True).values():
+        assert found.low <= found.value <= found.high
+
+
+def test_the_line_for_people_has_name_signature_and_score():
+    found = score(["a b c d"], ["a b c d"], ("bleu",))["bleu"]
+    assert re.match(r"BLEU\|nrefs:1\|case:mixed\|.*version:\S+ = 100\.0 ", found.text)
+
+
+@pytest.mark.parametrize("code", ["zh", "zh-CN", "zh_Hant", "ZH"])
+def test_chinese_has_its_own_tokens(code):
+    found = score(["我们去公园。"], ["我们走公园。"], trg_lang=code)
+    assert "tok:zh" in found["bleu"].signature
+    assert 0 < found["ter"].value < 100
+
+
+@pytest.mark.parametrize("code", ["ja", "ko"])
+def test_missing_tokens_of_a_language_are_replaced_and_said(code, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    tokens, note = bleu_tokens(code)
+    assert tokens == "char"
+    assert f"sacrebleu[{code}]" in note
+    assert "tok:char" in score(["a b"], ["a b"], ("bleu",), trg_lang=code)["bleu"].signature
+
+
+@pytest.mark.parametrize("code", ["", "de", "en", "trg", "zhx"])
+def test_other_languages_are_scored_with_13a(code):
+    assert bleu_tokens(code) == ("13a", None)
+
+
+def test_exact_match_is_a_percentage_and_blind_to_white_space_at_the_ends():
+    assert exact_match(["2001-01-02 ", "x", "a  b"], ["2001-01-02", "y", "a b"]) == pytest.approx(100 / 3)
+
+
+def test_scores_are_numbers():
+    assert all(math.isfinite(found.value) for found in score([""], ["a"]).values())

@@ -1,0 +1,174 @@
+"""Options as the recipe names them: sharing, scales, sizes; and the model as a citizen of torch."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nmt.errors import RecipeError
+from nmt.models.build import build_model
+from nmt.models.transformer.Modules import Dropout
+from nmt.recipe.options import ModelConfig
+
+MODERN = {"norm": "pre", "norm_kind": "rms", "ffn": "swiglu", "position": "rotary", "n_kv_head": 2, "qk_norm": True}
+
+
+def test_a_shared_embedding_of_unequal_vocabularies_is_refused_by_name(make):
+    with pytest.raises(RecipeError, match=r"model\.emb_src_trg_weight_sharing"):
+        make(n_src_vocab=32)
+    assert make(n_src_vocab=32, emb_src_trg_weight_sharing=False).encoder.src_word_emb.num_embeddings == 32
+
+
+@pytest.mark.parametrize("src_trg", [True, False])
+@pytest.mark.parametrize("trg_prj", [True, False])
+def test_tied_matrices_are_one_and_their_gradients_add_up(make, batch, src_trg, trg_prj):
+    options = {"emb_src_trg_weight_sharing": src_trg, "trg_emb_prj_weight_sharing": trg_prj, "scale_emb_or_prj": "none"}
+    model, apart = make(**options), make(emb_src_trg_weight_sharing=False, trg_emb_prj_weight_sharing=False)
+    apart.load_state_dict(model.state_dict())
+    for one in (model, apart):
+        one(*batch).square().sum().backward()
+
+    def matrices(m):
+        return m.encoder.src_word_emb.weight, m.decoder.trg_word_emb.weight, m.trg_word_prj.weight
+
+    src, trg, prj = matrices(model)
+    assert (src is trg) == src_trg
+    assert (prj is trg) == trg_prj
+    assert len({id(x) for x in matrices(apart)}) == 3
+    tied = [(src, {0}), (trg, {1}), (prj, {2})]
+    for mine, members in tied:
+        members |= {i for i, other in enumerate(matrices(model)) if other is mine}
+        expected = sum(matrices(apart)[i].grad for i in members)
+        assert torch.allclose(mine.grad, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_scales_act_on_embeddings_or_logits_and_only_with_a_shared_projection(make, batch):
+    plain = make(scale_emb_or_prj="none")
+    scaled_logits, scaled_words = make(scale_emb_or_prj="prj"), make(scale_emb_or_prj="emb")
+    assert torch.allclose(scaled_logits(*batch), plain(*batch) / 4)  # sqrt(d_model) = 4
+    assert (scaled_logits.logit_scale, scaled_words.logit_scale) == (0.25, 1.0)
+    table = scaled_words.encoder.position_enc
+    words = scaled_words.encoder.src_word_emb(batch[0])
+    assert torch.allclose(
+        scaled_words.encoder._enter(words)[0], scaled_words.encoder.layer_norm(4 * words + table.pos_table[:, :7])
+    )
+    apart = [make(trg_emb_prj_weight_sharing=False, scale_emb_or_prj=scale)(*batch) for scale in ("emb", "prj", "none")]
+    assert torch.equal(apart[0], apart[2])
+    assert torch.equal(apart[1], apart[2])
+
+
+@torch.no_grad()
+def test_forward_is_the_projection_of_decode_hidden(make, batch):
+    model = make()
+    hidden = model.decode_hidden(*batch)
+    assert hidden.shape == (4, 6, 16)
+    expected = hidden @ model.trg_word_prj.weight.T * model.logit_scale
+    assert torch.allclose(model(*batch), expected, rtol=1e-12)
+    assert torch.equal(model(*batch), model.project(hidden))
+
+
+def test_grouped_heads_make_the_key_and_value_projections_that_small(make):
+    attention = make(n_kv_head=2, d_k=6, d_v=5).decoder.layer_stack[0].enc_attn
+    shapes = [tuple(layer.weight.shape) for layer in (attention.w_qs, attention.w_ks, attention.w_vs, attention.fc)]
+    assert shapes == [(24, 16), (12, 16), (10, 16), (16, 20)]
+
+
+@torch.no_grad()
+def test_heads_that_share_equal_heads_with_copies(make, batch):
+    shared, full = make(n_kv_head=2), make()
+    state = shared.state_dict()
+    for name, weight in state.items():
+        if "w_ks" in name or "w_vs" in name:
+            state[name] = weight.view(2, 4, 16).repeat_interleave(2, dim=0).reshape(16, 16)
+    full.load_state_dict(state)
+    assert (full(*batch) - shared(*batch)).abs().max() < 1e-12
+
+
+def test_biases_are_where_the_options_put_them(make):
+    biased = {
+        n for n, _ in make(attn_bias=True, ffn_bias=False).named_parameters() if n.endswith("bias") and "norm" not in n
+    }
+    assert {n.split(".")[-2] for n in biased} == {"w_qs", "w_ks", "w_vs", "fc"}
+    biased = {n for n, _ in make(ffn="swiglu").named_parameters() if n.endswith("bias") and "norm" not in n}
+    assert {n.split(".")[-2] for n in biased} == {"w_1", "w_2", "w_3"}
+
+
+def test_feed_forward_kinds_are_their_formulas(make):
+    x = torch.randn(2, 3, 16).double()
+    for kind in ("relu", "gelu", "swiglu", "relu2"):
+        ffn = make(ffn=kind).encoder.layer_stack[0].pos_ffn
+        inner = ffn.w_1(x)
+        hidden = {
+            "relu": lambda h: h.clamp(min=0),
+            "gelu": lambda h: h * 0.5 * (1 + torch.erf(h / 2**0.5)),
+            "relu2": lambda h: h.clamp(min=0) ** 2,
+            "swiglu": lambda h, ffn=ffn: h * h.sigmoid() * ffn.w_3(x),
+        }[kind](inner)
+        expected = F.layer_norm(ffn.w_2(hidden) + x, (16,), ffn.layer_norm.weight, ffn.layer_norm.bias, 1e-6)
+        assert (ffn(x) - expected).abs().max() < 1e-12
+
+
+def test_each_dropout_has_its_own_rate(make):
+    model = make(dropout=0.11, emb_dropout=0.22, attn_dropout=0.33, act_dropout=0.44)
+    rates = {name.split("layer_stack.0.")[-1]: m.p for name, m in model.named_modules() if isinstance(m, Dropout)}
+    assert rates["encoder.dropout"] == rates["decoder.dropout"] == 0.22
+    assert rates["enc_attn.attention.dropout"] == rates["slf_attn.attention.dropout"] == 0.33
+    assert rates["pos_ffn.act_dropout"] == 0.44
+    assert rates["pos_ffn.dropout"] == rates["slf_attn.dropout"] == rates["enc_attn.dropout"] == 0.11
+    follow = make(dropout=0.11)
+    assert follow.encoder.dropout.p == follow.encoder.layer_stack[0].slf_attn.attention.dropout.p == 0.11
+
+
+@pytest.mark.parametrize("options", [{}, MODERN])
+def test_training_depends_on_the_seed_alone_and_uses_every_parameter(make, batch, options):
+    model = make(act_dropout=0.1, **options).train()
+
+    def gradients():
+        model.zero_grad()
+        torch.manual_seed(9)
+        model(*batch).square().sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    first = gradients()
+    assert all(grad.abs().sum() > 0 for grad in first)
+    assert all(torch.equal(a, b) for a, b in zip(first, gradients(), strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, MODERN])
+def test_autocast_to_bf16_trains_and_decodes(make, batch, options):
+    model = make(**options).float()
+    with torch.no_grad():
+        exact = model(*batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
+            close = model(*batch)
+            state = model.start(batch[0])
+            assert model.step(batch[1][:, 0], state).isfinite().all()
+        model.train()(*batch).float().square().sum().backward()
+    assert (close - exact).abs().max() < 0.1 * exact.abs().max()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{}, MODERN])
+def test_copies_and_saved_weights_give_the_same_logits(make, batch, options):
+    model = make(**options)
+    twin = copy.deepcopy(model)
+    assert twin.trg_word_prj.weight is twin.decoder.trg_word_emb.weight
+    loaded = make(seed=99, **options)
+    assert not torch.equal(loaded(*batch), model(*batch))
+    loaded.load_state_dict(model.state_dict(), strict=True)
+    assert torch.equal(twin(*batch), model(*batch))
+    assert torch.equal(loaded(*batch), model(*batch))
+
+
+def test_the_seed_decides_the_weights():
+    config = ModelConfig(d_model=16, d_inner=16, n_head=2, n_enc_layer=1, n_dec_layer=1)
+
+    def weights(seed):
+        torch.manual_seed(seed)
+        return torch.cat([p.flatten() for p in build_model(config, 8, 8).parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))

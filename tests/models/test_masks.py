@@ -1,0 +1,77 @@
+"""What must not be seen is not seen: later target tokens, padding, and nothing at all."""
+
+import pytest
+import torch
+
+from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
+
+KINDS = [
+    {},
+    {"norm": "pre", "norm_kind": "rms", "position": "rotary", "n_kv_head": 2, "qk_norm": True, "ffn": "swiglu"},
+    {"norm": "pre", "position": "learned", "n_kv_head": 1, "scale_emb_or_prj": "emb"},
+]
+
+
+def test_masks_are_true_where_looking_is_allowed():
+    seq = torch.tensor([[5, 6, 0], [7, 0, 0]])
+    assert get_pad_mask(seq, 0).tolist() == [[[True, True, False]], [[True, False, False]]]
+    assert get_subsequent_mask(seq).tolist() == [[[True, False, False], [True, True, False], [True, True, True]]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", KINDS)
+def test_a_target_token_changes_no_logit_before_it(make, options):
+    model = make(**options)
+    src_seq, trg_seq = torch.randint(3, 24, (2, 5)), torch.randint(3, 24, (2, 8))
+    logits = model(src_seq, trg_seq)
+    for t in range(8):
+        other = trg_seq.clone()
+        other[:, t] = 3 + (other[:, t] - 2) % 21
+        changed = model(src_seq, other)
+        assert torch.equal(changed[:, :t], logits[:, :t])
+        assert not torch.equal(changed[:, t], logits[:, t])
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_padding_changes_no_logit_and_no_gradient(make, batch, options):
+    model = make(**options)
+    src_seq, trg_seq = batch
+    real = trg_seq != 0
+
+    def logits_and_gradient(n_src_pad, n_trg_pad):
+        model.zero_grad()
+        src, trg = torch.nn.functional.pad(src_seq, (0, n_src_pad)), torch.nn.functional.pad(trg_seq, (0, n_trg_pad))
+        logits = model(src, trg)[:, : trg_seq.size(1)][real]
+        logits.square().sum().backward()
+        return logits.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    logits, gradient = logits_and_gradient(0, 0)
+    more_logits, more_gradient = logits_and_gradient(9, 4)
+    assert (more_logits - logits).abs().max() < 1e-12
+    assert (more_gradient - gradient).abs().max() < 1e-12 * gradient.abs().max()
+    for i in range(4):
+        n_src, n_trg = int((src_seq[i] != 0).sum()), int(real[i].sum())
+        alone = model(src_seq[i : i + 1, :n_src], trg_seq[i : i + 1, :n_trg])
+        assert (alone[0] - model(src_seq, trg_seq)[i, :n_trg]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_source_of_padding_alone_gives_finite_logits_and_gradients(make, batch, train):
+    model = make().train(train)
+    src_seq, trg_seq = batch[0].clone(), batch[1].clone()
+    src_seq[1] = 0
+    trg_seq[2, 0] = 0
+    logits = model(src_seq, trg_seq)
+    logits.square().sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@torch.no_grad()
+def test_attention_weights_sum_to_one_and_are_zero_at_padding(make, batch):
+    src_seq, trg_seq = batch
+    weights = make(n_kv_head=2, n_dec_layer=3).attention(src_seq, trg_seq)
+    assert weights.shape == (3, 4, 4, 6, 7)
+    assert torch.allclose(weights.sum(-1), torch.ones(3, 4, 4, 6).double())
+    assert weights.masked_select((src_seq == 0).view(1, 4, 1, 1, 7)).eq(0).all()
+    assert weights.masked_select((src_seq != 0).view(1, 4, 1, 1, 7)).gt(0).all()

@@ -1,0 +1,187 @@
+"""Dropout, attention's two ways, rotary positions, and gradients by finite differences."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nmt.models.transformer.Modules import Dropout, RotaryEncoding, ScaledDotProductAttention, rotate
+
+
+@pytest.mark.parametrize("p", [0.1, 0.15, 0.5, 0.9])
+def test_dropout_drops_the_share_it_says_and_keeps_the_mean(p):
+    torch.manual_seed(1)
+    x = torch.ones(1_000_003)
+    y = Dropout(p).train()(x)
+    assert abs((y == 0).double().mean().item() - p) < 4 * (p * (1 - p) / x.numel()) ** 0.5
+    assert abs(y.double().mean().item() - 1) < 4 * (p / (1 - p) / x.numel()) ** 0.5
+    assert y.unique().numel() == 2
+    assert y.max().item() == pytest.approx(1 / (1 - p), rel=2e-4)
+    # The four decisions that share a random word are as independent as those that do not.
+    kept = (y != 0).double()
+    for distance in (1, 2, 3, 4):
+        both = (kept[:-distance] * kept[distance:]).mean().item()
+        assert abs(both - (1 - p) ** 2) < 5e-3
+
+
+def test_every_sixteen_bits_of_a_dropout_word_are_uniform():
+    """A rate of one half separates the sign bit, which bounds short of 64 bits would leave at zero."""
+    torch.manual_seed(2)
+    kept = (Dropout(0.5).train()(torch.ones(400_000)) != 0).view(-1, 4).double().mean(0)
+    assert (kept - 0.5).abs().max() < 0.01
+
+
+def test_dropout_follows_the_seed_and_nothing_else():
+    x, dropout = torch.randn(7, 5), Dropout(0.3).train()
+    torch.manual_seed(4)
+    first, second = dropout(x), dropout(x)
+    torch.manual_seed(4)
+    assert torch.equal(dropout(x), first)
+    assert torch.equal(dropout(x), second)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("residual_dtype", [torch.float32, torch.float64])
+def test_dropout_passes_the_gradient_to_what_it_kept(residual_dtype):
+    x = torch.randn(6, 11, requires_grad=True)
+    residual = torch.randn(6, 11, dtype=residual_dtype, requires_grad=True)
+    dropout = Dropout(0.4).train()
+    torch.manual_seed(5)
+    factor = dropout(torch.ones(6, 11))
+    torch.manual_seed(5)
+    total = dropout.add(x, residual)
+    assert total.dtype == residual_dtype
+    assert torch.allclose(total, residual + x * factor)
+    seen = torch.randn(6, 11, dtype=residual_dtype)
+    total.backward(seen)
+    assert x.grad.dtype == torch.float32
+    assert torch.allclose(x.grad, seen.float() * factor)
+    assert torch.equal(residual.grad, seen)
+    torch.manual_seed(5)
+    y = x.detach().clone().requires_grad_()
+    dropout(y).backward(seen.float())
+    assert torch.allclose(x.grad, y.grad)
+
+
+def test_dropout_is_nothing_in_evaluation_and_at_rate_zero():
+    x = torch.randn(3)
+    assert Dropout(0.5).eval()(x) is x
+    assert Dropout(0.0).train()(x) is x
+    assert torch.equal(Dropout(0.5).eval().add(x, x), 2 * x)
+
+
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def formula(q, k, v, mask):
+    """softmax(q kT / 1.7) v as a quotient of sums, so that nothing to see is 0 / 1: output and weights."""
+    k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
+    share = torch.where(mask, (torch.einsum("bhtk,bhsk->bhts", q, k) / 1.7).exp(), 0.0)
+    total = share.sum(-1, keepdim=True)
+    weight = share / torch.where(total == 0, 1.0, total)
+    return torch.einsum("bhts,bhsv->bhtv", weight, v), weight
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("n_mask_row", [1, 5])
+@pytest.mark.parametrize("n_kv_head", [4, 2, 1])
+def test_both_ways_of_attention_are_the_formula_rows_without_anything_to_see_included(
+    n_kv_head, n_mask_row, train, device
+):
+    torch.manual_seed(6)
+    shapes = (4, 5, 6), (n_kv_head, 7, 6), (n_kv_head, 7, 3)
+    q, k, v = leaves = [torch.randn(3, *shape).double().to(device).requires_grad_() for shape in shapes]
+    mask = torch.rand(3, 1, n_mask_row, 7) < 0.5
+    mask[0, 0, 0] = False
+    mask[1:, 0, :, -1] = True
+    mask = mask.to(device)
+    expected, weight = formula(q, k, v, mask)
+    gradients = torch.autograd.grad(expected.square().sum(), leaves)
+    attention = ScaledDotProductAttention(temperature=1.7, attn_dropout=0.0).train(train)
+    for write_out in (False, True):
+        attention._write_out = lambda q, k, write_out=write_out: write_out
+        output, none = attention(q, k, v, mask)
+        assert none is None
+        assert (output - expected).abs().max() < 1e-12
+        assert output[0, :, 0].eq(0).all()
+        for found, wanted in zip(torch.autograd.grad(output.square().sum(), leaves), gradients, strict=True):
+            assert (found - wanted).abs().max() < 1e-11
+    output, found = attention(q, k, v, mask, return_attns=True)
+    assert (output - expected).abs().max() < 1e-12
+    assert (found - weight).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"), [("cpu", torch.float32), pytest.param("cuda", torch.bfloat16, marks=NEEDS_GPU)]
+)
+def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype):
+    """In the precision that training uses, where other kernels run than in double precision."""
+    torch.manual_seed(6)
+    q, k, v = leaves = [torch.randn(2, 4, n, 64, device=device, dtype=dtype, requires_grad=True) for n in (24, 40, 40)]
+    mask = torch.ones(2, 1, 24, 40, dtype=torch.bool, device=device)
+    mask[0, :, :5] = mask[1] = False
+    attention = ScaledDotProductAttention(8.0, 0.0).train()
+    attention._write_out = lambda q, k: False
+    output, _ = attention(q, k, v, mask)
+    assert output[~mask.any(-1).expand(2, 4, 24)].eq(0).all()
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(output.sum(), leaves))
+
+
+def test_attention_dropout_has_the_right_mean_either_way():
+    torch.manual_seed(7)
+    q, k, v = (torch.randn(1, 1, 3, 4) for _ in range(3))
+    mask = torch.ones(1, 1, 1, 3, dtype=torch.bool)
+    attention = ScaledDotProductAttention(2.0, 0.3).train()
+    expected = F.scaled_dot_product_attention(q, k, v)
+    for write_out in (False, True):
+        attention._write_out = lambda q, k, write_out=write_out: write_out
+        outputs = torch.stack([attention(q, k, v, mask)[0] for _ in range(3000)])
+        assert outputs.std(0).max() > 0.1
+        assert (outputs.mean(0) - expected).abs().max() < 0.06
+
+
+def test_rotary_products_depend_on_the_distance_alone_and_keep_lengths():
+    torch.manual_seed(8)
+    encoding = RotaryEncoding(8, n_position=5).double()
+    q, k = torch.randn(2, 1, 1, 1, 8).double()
+
+    def at(x, position):
+        return rotate(x, encoding(position, 1))
+
+    # The table is stored in single precision, like that of the sinusoids.
+    for distance in (0, 1, 6):
+        products = [(at(q, n) * at(k, n + distance)).sum() for n in (0, 3, 11, 200)]
+        assert torch.allclose(torch.stack(products), products[0].expand(4), atol=1e-5)
+    assert not torch.allclose((at(q, 0) * at(k, 1)).sum(), (at(q, 0) * at(k, 2)).sum(), atol=1e-3)
+    assert torch.allclose(at(q, 9).norm(), q.norm(), atol=1e-6)
+    assert torch.equal(at(q, 0), q)
+
+
+def test_self_attention_with_rotary_positions_sees_distances_and_nothing_else(make):
+    model = make(position="rotary", d_k=8)
+    attention, positions = model.encoder.layer_stack[0].slf_attn, model.encoder.position_enc
+    x, mask = torch.randn(2, 5, 16).double(), torch.ones(1, 1, 1, 5, dtype=torch.bool)
+    here, there = (attention(x, None, mask, positions(first, 5))[0] for first in (0, 13))
+    assert (here - there).abs().max() < 1e-5
+    assert (here - attention(x, None, mask)[0]).abs().max() > 1e-2
+
+
+def test_rotation_turns_each_pair_by_its_own_angle():
+    cos, sin = RotaryEncoding(4, n_position=10)(3, 2)
+    angle = torch.tensor([[3.0, 3.0 / 100], [4.0, 4.0 / 100]])
+    assert torch.allclose(cos, angle.cos())
+    assert torch.allclose(sin, angle.sin())
+    turned = rotate(torch.tensor([[1.0, 0.0, 0.0, 1.0]]).view(1, 1, 1, 4), (cos[:1], sin[:1]))
+    a, b = angle[0]
+    assert torch.allclose(turned.flatten(), torch.stack([a.cos(), a.sin(), -b.sin(), b.cos()]))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"norm": "pre", "norm_kind": "rms", "ffn": "swiglu", "n_kv_head": 1, "qk_norm": True}]
+)
+def test_gradients_of_a_layer_match_finite_differences(make, options):
+    layer = make(d_model=8, n_head=2, d_inner=10, **options).decoder.layer_stack[0]
+    x, memory = (torch.randn(2, 3, 8).double().requires_grad_() for _ in range(2))
+    causal = torch.ones(1, 1, 3, 3).tril().bool()
+    see_memory = torch.tensor([True, True, False]).view(1, 1, 1, 3)
+    assert torch.autograd.gradcheck(lambda x, memory: layer(x, memory, causal, see_memory)[0], (x, memory))

@@ -1,0 +1,118 @@
+"""Decoding token by token is the forward pass, whatever the options and whatever search does to the beams."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+OPTIONS = {
+    "norm": ["post", "pre"],
+    "norm_kind": ["layer", "rms"],
+    "ffn": ["relu", "gelu", "swiglu", "relu2"],
+    "position": ["sinusoid", "learned", "rotary"],
+    "n_kv_head": [None, 1, 2],
+    "qk_norm": [False, True],
+    "attn_bias": [False, True],
+    "ffn_bias": [True, False],
+    "trg_emb_prj_weight_sharing": [True, False],
+    "emb_src_trg_weight_sharing": [True, False],
+    "scale_emb_or_prj": ["prj", "emb", "none"],
+    "d_k": [None, 6],
+    "d_v": [None, 5],
+    "n_position": [8, 3],
+    "n_dec_layer": [2, 1],
+}
+
+
+def some_combinations(n: int) -> list[dict]:
+    """n seeded combinations in which every option takes each of its values equally often."""
+    columns = {}
+    for name, values in OPTIONS.items():
+        columns[name] = [values[i % len(values)] for i in range(n)]
+        random.Random(name).shuffle(columns[name])
+    return [{name: column[i] for name, column in columns.items()} for i in range(n)]
+
+
+COMBINATIONS = some_combinations(48)
+
+
+def test_any_two_values_of_two_options_meet_in_some_combination():
+    for one, two in itertools.combinations(OPTIONS, 2):
+        met = {(options[one], options[two]) for options in COMBINATIONS}
+        assert met == set(itertools.product(OPTIONS[one], OPTIONS[two])), (one, two)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n", range(len(COMBINATIONS)))
+def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(make, batch, n):
+    model = make(**COMBINATIONS[n])
+    src_seq, _ = batch
+    torch.manual_seed(n)
+    state = model.start(src_seq)
+    sentences, k = torch.arange(4), 3
+    words = torch.empty(4 * k, 0, dtype=torch.long)  # what each row has read
+    for t in range(6):
+        last = torch.randint(0, 24, (words.size(0),))  # 0, padding, among them
+        words = torch.cat([words, last.unsqueeze(1)], dim=1)
+        found = model.step(last, state)
+        expected = model(src_seq[sentences].repeat_interleave(k, 0), words)[:, -1]
+        assert (found - expected).abs().max() < 1e-10
+        # Survivors descend from random hypotheses of their own sentence; K changes, and now and then a sentence leaves.
+        stay = torch.arange(len(sentences)) if t % 2 == 0 else torch.randperm(len(sentences))[:-1]
+        new_k = (3, 2, 4, 1, 2, 3)[t]
+        rows = (stay.unsqueeze(1) * k + torch.randint(0, k, (len(stay), new_k))).flatten()
+        if len(stay) < len(sentences):
+            state.keep(stay)
+        state.reorder(rows)
+        sentences, words, k = sentences[stay], words[rows], new_k
+
+
+@torch.no_grad()
+def test_what_is_known_of_a_sentence_is_stored_once_however_many_hypotheses(make, batch):
+    model = make(n_kv_head=2)
+    state = model.start(batch[0])
+    stored = {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()}
+    for _ in range(2):
+        model.step(torch.full((4 * 5,), 7), state)
+    assert {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()} == stored
+    assert state.per_sentence["enc_k.0"].shape == (4, 2, 7, 4)
+    assert state.per_row["slf_v.1"].shape == (20, 2, 2, 4)
+    assert state.n_step == 2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position", ["sinusoid", "learned", "rotary"])
+def test_no_length_is_too_long(make, position):
+    long, table_fits = make(position=position, n_position=4), make(position=position, n_position=64)
+    if position != "learned":
+        names = [name for name, _ in long.named_parameters()]
+        assert names == [name for name, _ in table_fits.named_parameters()]
+        table_fits.load_state_dict(dict(long.named_parameters()), strict=False)
+    src_seq, trg_seq = torch.randint(3, 24, (2, 50)), torch.randint(3, 24, (2, 30))
+    saved = {name: tensor.shape for name, tensor in long.state_dict().items()}
+    logits = long(src_seq, trg_seq)
+    assert {name: tensor.shape for name, tensor in long.state_dict().items()} == saved
+    if position != "learned":
+        assert torch.equal(logits, table_fits(src_seq, trg_seq))
+    state = long.start(src_seq)
+    for t in range(30):
+        assert (long.step(trg_seq[:, t], state) - logits[:, t]).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("position", ["sinusoid", "rotary"])
+def test_a_table_that_grew_during_translation_serves_training(make, position):
+    model = make(position=position, n_position=2)
+    seq = torch.randint(3, 24, (2, 9))
+    with torch.inference_mode():
+        expected = model(seq, seq)
+    logits = model(seq, seq)
+    logits.sum().backward()
+    assert torch.equal(logits, expected)
+
+
+def test_positions_beyond_a_learned_table_repeat_its_last_row(make):
+    position_enc = make(position="learned", n_position=4).encoder.position_enc
+    added = position_enc(torch.zeros(1, 7, 16).double(), first=2)
+    table = position_enc.pos_emb.weight
+    assert torch.equal(added[0], table[[2, 3, 3, 3, 3, 3, 3]])

@@ -1,0 +1,127 @@
+"""With the default options the model is the upstream one: same names, same shapes, same logits."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.models.build import build_model
+from nmt.recipe.options import ModelConfig
+
+N_VOCAB, D, D_INNER, N_LAYER, N_HEAD, D_K, D_V, N_POSITION = 13, 12, 20, 2, 3, 5, 6, 9
+SIZES = {"d_model": D, "d_inner": D_INNER, "n_enc_layer": N_LAYER, "n_dec_layer": N_LAYER, "n_head": N_HEAD}
+
+
+def upstream_shapes(n_vocab: int, d: int, d_inner: int, n_layer: int, qk: int, v: int, n_position: int) -> dict:
+    """The state dict's names and shapes as the upstream implementation saves them."""
+    attention = {"w_qs.weight": (qk, d), "w_ks.weight": (qk, d), "w_vs.weight": (v, d), "fc.weight": (d, v)}
+    feed_forward = {"w_1.weight": (d_inner, d), "w_1.bias": (d_inner,), "w_2.weight": (d, d_inner), "w_2.bias": (d,)}
+    norm = {"layer_norm.weight": (d,), "layer_norm.bias": (d,)}
+    shapes: dict[str, tuple[int, ...]] = {"trg_word_prj.weight": (n_vocab, d)}
+    for stack, embedding, attentions in (
+        ("encoder", "src_word_emb", ["slf_attn"]),
+        ("decoder", "trg_word_emb", ["slf_attn", "enc_attn"]),
+    ):
+        shapes |= {f"{stack}.{embedding}.weight": (n_vocab, d), f"{stack}.position_enc.pos_table": (1, n_position, d)}
+        shapes |= {f"{stack}.{name}": shape for name, shape in norm.items()}
+        for n in range(n_layer):
+            for part, kind in [*((name, attention) for name in attentions), ("pos_ffn", feed_forward)]:
+                shapes |= {f"{stack}.layer_stack.{n}.{part}.{k}": shape for k, shape in (kind | norm).items()}
+    return shapes
+
+
+def random_state() -> dict[str, Tensor]:
+    shapes = upstream_shapes(N_VOCAB, D, D_INNER, N_LAYER, N_HEAD * D_K, N_HEAD * D_V, N_POSITION)
+    generator = torch.Generator().manual_seed(5)
+    state = {name: torch.randn(shape, generator=generator) * 0.4 for name, shape in shapes.items()}
+    for name in state:
+        if name.endswith("pos_table"):
+            state[name] = torch.tensor([[upstream_position(p) for p in range(N_POSITION)]])
+    return state
+
+
+def upstream_position(p: int) -> list[float]:
+    angles = [p / 10000 ** (2 * (j // 2) / D) for j in range(D)]
+    return [math.cos(a) if j % 2 else math.sin(a) for j, a in enumerate(angles)]
+
+
+def upstream_logits(state: dict[str, Tensor], src: Tensor, trg: Tensor, emb: float, prj: float) -> Tensor:
+    """The upstream forward pass in evaluation mode, written out over a state dict."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        return scaled * state[f"{name}.weight"] + state[f"{name}.bias"]
+
+    def attend(x: Tensor, memory: Tensor, allowed: Tensor, name: str) -> Tensor:
+        def heads(y: Tensor, w: str) -> Tensor:
+            return torch.einsum("bld,hkd->bhlk", y, state[f"{name}.{w}.weight"].view(N_HEAD, -1, D))
+
+        score = torch.einsum("bhtk,bhsk->bhts", heads(x, "w_qs"), heads(memory, "w_ks")) / D_K**0.5
+        weight = torch.where(allowed.unsqueeze(1), score, torch.tensor(-1e9)).softmax(-1)
+        mixed = torch.einsum("bhts,bhsv->bthv", weight, heads(memory, "w_vs")).flatten(2)
+        return norm(mixed @ state[f"{name}.fc.weight"].T + x, f"{name}.layer_norm")
+
+    def feed(x: Tensor, name: str) -> Tensor:
+        inner = (x @ state[f"{name}.w_1.weight"].T + state[f"{name}.w_1.bias"]).clamp(min=0)
+        return norm(inner @ state[f"{name}.w_2.weight"].T + state[f"{name}.w_2.bias"] + x, f"{name}.layer_norm")
+
+    def embed(seq: Tensor, stack: str, table: str) -> Tensor:
+        words = state[f"{stack}.{table}.weight"][seq] * emb
+        return norm(words + state[f"{stack}.position_enc.pos_table"][:, : seq.size(1)], f"{stack}.layer_norm")
+
+    see_src = (src != 0).unsqueeze(1)
+    see_trg = (trg != 0).unsqueeze(1) & torch.ones(trg.size(1), trg.size(1)).tril().bool()
+    memory, x = embed(src, "encoder", "src_word_emb"), embed(trg, "decoder", "trg_word_emb")
+    for n in range(N_LAYER):
+        layer = f"encoder.layer_stack.{n}"
+        memory = feed(attend(memory, memory, see_src, f"{layer}.slf_attn"), f"{layer}.pos_ffn")
+    for n in range(N_LAYER):
+        layer = f"decoder.layer_stack.{n}"
+        x = attend(x, x, see_trg, f"{layer}.slf_attn")
+        x = feed(attend(x, memory, see_src, f"{layer}.enc_attn"), f"{layer}.pos_ffn")
+    return x @ state["trg_word_prj.weight"].T * prj
+
+
+def test_the_default_model_has_the_names_and_shapes_of_upstream():
+    with torch.device("meta"):
+        model = build_model(ModelConfig(), 1000, 1000)
+    found = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    assert found == upstream_shapes(1000, 512, 2048, 6, 512, 512, 200)
+
+
+@pytest.mark.parametrize("scale", ["emb", "prj", "none"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_upstream_state_dict_loads_and_gives_the_upstream_logits(scale, shared):
+    sharing = {"trg_emb_prj_weight_sharing": shared, "emb_src_trg_weight_sharing": shared}
+    options = {"d_k": D_K, "d_v": D_V, "n_position": N_POSITION, "scale_emb_or_prj": scale}
+    model = build_model(ModelConfig(**SIZES, **options, **sharing), N_VOCAB, N_VOCAB).eval()
+    state = random_state()
+    if shared:
+        state["encoder.src_word_emb.weight"] = state["decoder.trg_word_emb.weight"] = state["trg_word_prj.weight"]
+    model.load_state_dict(state, strict=True)
+    src_seq = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [11, 0, 0, 0, 0]])
+    trg_seq = torch.tensor([[1, 5, 6, 7], [1, 9, 0, 0], [1, 12, 3, 0]])
+    # Section 3.4 is about a shared matrix: without one nothing is scaled.
+    emb = D**0.5 if shared and scale == "emb" else 1.0
+    prj = D**-0.5 if shared and scale == "prj" else 1.0
+    expected = upstream_logits(state, src_seq, trg_seq, emb, prj)
+    assert torch.allclose(model(src_seq, trg_seq), expected, rtol=0, atol=1e-5)
+
+
+def test_every_matrix_starts_xavier_uniform():
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(**(SIZES | {"d_model": 48, "d_inner": 64})), 64, 64)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            bound = (6 / sum(parameter.shape)) ** 0.5
+            assert 0.9 * bound < parameter.abs().max() <= bound, name
+            assert abs(parameter.std().item() / (bound / 3**0.5) - 1) < 0.1, name
+
+
+def test_position_tables_follow_the_formula_of_the_paper(make):
+    table = make(d_model=D, n_head=3, n_position=50).encoder.position_enc.pos_table
+    expected = torch.tensor([upstream_position(p) for p in range(50)], dtype=torch.float64)
+    assert table.shape == (1, 50, D)
+    assert torch.equal(table[0].float(), expected.float())

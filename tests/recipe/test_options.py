@@ -1,0 +1,99 @@
+"""Presets, contradictions, and what the models promise when they are made in Python."""
+
+import pytest
+from pydantic import ValidationError
+
+from nmt.recipe.contradictions import find_contradictions
+from nmt.recipe.options import ModelConfig, Recipe
+from nmt.recipe.presets import PRESETS
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_sets_sizes_and_an_option_beside_it_wins(preset):
+    model = ModelConfig(preset=preset)
+    assert {name: getattr(model, name) for name in PRESETS[preset]} == PRESETS[preset]
+    assert ModelConfig(preset=preset, d_inner=96).d_inner == 96
+    assert ModelConfig(preset=preset, d_inner=96).d_model == model.d_model
+
+
+def test_base_is_what_a_model_without_preset_is():
+    assert ModelConfig(preset="base").model_dump(exclude={"preset"}) == ModelConfig().model_dump(exclude={"preset"})
+
+
+def test_a_recipe_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        Recipe(name="x").name = "y"
+
+
+def test_a_projection_of_its_own_has_no_scale_unless_one_is_asked_for():
+    assert ModelConfig(trg_emb_prj_weight_sharing=False).scale_emb_or_prj == "none"
+    assert ModelConfig().scale_emb_or_prj == "prj"
+
+
+def test_a_recipe_without_contradictions_has_none():
+    assert find_contradictions(Recipe(name="x")) == []
+
+
+FILES = {"src": "a", "trg": "b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "sections"),
+    [
+        ("model.emb_src_trg_weight_sharing", {"subwords": {"joint": False}}),
+        ("model.scale_emb_or_prj", {"model": {"trg_emb_prj_weight_sharing": False, "scale_emb_or_prj": "emb"}}),
+        ("model.n_head", {"model": {"n_head": 7}}),
+        ("model.n_head", {"model": {"n_head": 7, "d_k": 8}}),
+        ("model.n_kv_head", {"model": {"n_kv_head": 3}}),
+        ("model.position", {"model": {"position": "rotary", "d_k": 7}}),
+        ("model.position", {"model": {"position": "sinusoid", "d_model": 33, "n_head": 3}}),
+        ("data.train", {"data": {"generate": "dates", "train": FILES}}),
+        ("data.valid", {"data": {"generate": "dates", "valid": FILES}}),
+        ("data.test", {"data": {"generate": "dates", "test": FILES}}),
+        ("optim.warmup", {"optim": {"schedule": "linear", "warmup": 11}, "train": {"updates": 10}}),
+        ("train.average", {"train": {"average": "best", "keep_best": 1}}),
+        ("train.average", {"train": {"average": "last", "keep_last": 1}}),
+        ("train.precision", {"train": {"precision": "fp16", "device": "cpu"}}),
+        ("valid.metric", {"valid": {"translate": False}}),
+        ("decode.n_best", {"decode": {"beam": 2, "n_best": 3}}),
+    ],
+)
+def test_a_contradiction_is_refused_by_name(name, sections):
+    with pytest.raises(ValidationError) as caught:
+        Recipe.model_validate({"name": "x", **sections})
+    (message,) = str(caught.value.errors()[0]["ctx"]["error"]).split("\n")
+    assert message.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"subwords": {"joint": False}, "model": {"emb_src_trg_weight_sharing": False}},
+        {"model": {"n_head": 7, "d_k": 8, "d_v": 8}},
+        {"model": {"n_kv_head": 2}},
+        {"model": {"position": "rotary"}},
+        {"optim": {"schedule": "noam", "warmup": 11}, "train": {"updates": 10}},
+        {"train": {"average": "none", "keep_last": 1}},
+        {"valid": {"translate": False, "metric": "loss"}},
+    ],
+)
+def test_what_only_looks_like_a_contradiction_is_allowed(sections):
+    Recipe.model_validate({"name": "x", **sections})
+
+
+def test_every_contradiction_names_real_options():
+    """The reader finds lines by these names, so a renamed option must be renamed in the messages."""
+    from nmt.recipe.fields import all_fields
+
+    known = {field.name for field in all_fields()}
+    recipe = Recipe(name="x").model_copy(
+        update={
+            "model": ModelConfig().model_copy(
+                update={"n_head": 7, "n_kv_head": 3, "position": "rotary", "d_model": 33}
+            ),
+        }
+    )
+    messages = find_contradictions(recipe)
+    assert len(messages) >= 2
+    for message in messages:
+        assert message.partition(":")[0] in known

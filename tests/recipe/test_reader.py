@@ -1,0 +1,253 @@
+"""Recipes in and out: every complaint at once with its place, overrides, and the resolved file."""
+
+import pytest
+
+from nmt.errors import RecipeError
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import load_resolved, read_recipe, recipe_text, write_recipe
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_text(text, overrides=()):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text, encoding="utf-8", newline="\n")
+        return read_recipe(path, overrides)
+
+    return read_text
+
+
+@pytest.fixture
+def complaints(read, tmp_path):
+    def complaints_about(text, overrides=()):
+        with pytest.raises(RecipeError) as caught:
+            read(text, overrides)
+        return str(caught.value).replace(f"{tmp_path / 'recipe.yaml'}", "recipe.yaml").split("\n")
+
+    return complaints_about
+
+
+def test_a_name_is_enough(read):
+    assert read("name: x\n") == Recipe(name="x")
+
+
+def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_lines(complaints):
+    text = """\
+seed: 8.0
+data:
+  src_lang: 12
+  train: {src: a.de, trg: b.en}
+  train: again
+model:
+  preset: tiny
+  n_head: 5
+train:
+  lr: 3
+  compile: yes
+optim:
+  lr: fast
+  warmup: 1_000
+  eps: .inf
+  lerning_rate: 1
+modle: {}
+"""
+    assert complaints(text) == [
+        "recipe.yaml:1: name: missing (expected text of at most 100 characters, matching ^[A-Za-z0-9][A-Za-z0-9._-]*$)",
+        "recipe.yaml:1: seed: expected whole number >= 0, found the number 8.0 (write 8)",
+        "recipe.yaml:3: data.src_lang: expected text, found the number 12 (write it in quotes)",
+        "recipe.yaml:5: data.train: written twice (first in line 4; keep one)",
+        "recipe.yaml:8: model.n_head: 5 heads do not divide model.d_model, which is 128 (change one of them, or give "
+        "both model.d_k and model.d_v)",
+        "recipe.yaml:10: train.lr: unknown option (did you mean optim.lr?)",
+        "recipe.yaml:11: train.compile: expected true or false, found the text 'yes' (write true)",
+        "recipe.yaml:13: optim.lr: expected number > 0.0, found the text 'fast'",
+        "recipe.yaml:14: optim.warmup: expected whole number >= 0, found the text '1_000' (write 1000)",
+        "recipe.yaml:15: optim.eps: .inf is not a finite number",
+        "recipe.yaml:16: optim.lerning_rate: unknown option (did you mean optim.lr?)",
+        "recipe.yaml:17: modle: unknown option (did you mean model?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("optim: {learning_rate: 1}", "optim.lr"),
+        ("train: {lr: 1}", "optim.lr"),
+        ("lr: 1", "optim.lr"),
+        ("model: {d_modle: 1}", "model.d_model"),
+        ("model: {dropuot: 0.1}", "model.dropout"),
+        ("train: {beam: 1}", "valid.beam or decode.beam"),
+        ("batch: {max_token: 1}", "batch.max_tokens"),
+        ("train: {epochs: 3}", "train.updates"),
+        ("Model: {}", "model"),
+        ("optim.lr: 1", "optim.lr"),
+    ],
+)
+def test_the_name_that_was_meant_is_found(complaints, written, meant):
+    assert complaints(f"name: x\n{written}\n")[0].endswith(f"unknown option (did you mean {meant}?)")
+
+
+def test_a_name_that_is_like_nothing_gets_the_names_that_are_known_there(complaints):
+    assert "known here: max_tokens, per_update, pool" in complaints("name: x\nbatch: {qqq: 1}\n")[0]
+
+
+def test_norwegian_is_a_language(read):
+    assert read("name: x\ndata: {src_lang: no}\n").data.src_lang == "no"
+
+
+def test_numbers_are_numbers(read):
+    recipe = read("name: x\noptim: {lr: 1e-4, clip: 1, betas: [0.5, 0.9], eps: 1.0E-5}\ntrain: {updates: 010}\n")
+    assert recipe.optim.lr == 1e-4
+    assert recipe.optim.clip == 1.0
+    assert recipe.optim.betas == (0.5, 0.9)
+    assert recipe.optim.eps == 1e-5
+    assert recipe.train.updates == 10
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("seed: true", "seed: expected whole number >= 0, found true"),
+        ("optim: {lr: true}", "optim.lr: expected number > 0.0, found true"),
+        ("optim: {lr: -1}", "optim.lr: expected number > 0.0, found the number -1"),
+        ("optim: {betas: [0.9]}", "optim.betas.1: missing (expected list of 2: number >= 0.0, < 1.0)"),
+        ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found the number 2"),
+        (
+            "optim: {schedule: cosin}",
+            "expected noam | inverse_sqrt | cosine | linear | constant, found the text 'cosin'",
+        ),
+        ("model: {d_model: null}", "model.d_model: expected whole number >= 1, found nothing"),
+        ("model: 5", "model: expected a section, a mapping of options, found the number 5"),
+        ("data: {valid: {src: a}}", "data.valid.trg: missing (expected text)"),
+        ("data: {train: {src: a}}", "data.train.0.trg: missing (expected text)"),
+        ("data: {train: [{src: a, trg: b}, x]}", "data.train.1: expected mapping {src, trg}, or a list of them"),
+    ],
+)
+def test_a_wrong_type_or_bound_says_what_is_expected(complaints, written, complaint):
+    (line,) = complaints(f"name: x\n{written}\n")
+    assert line.startswith("recipe.yaml:2: ")
+    assert complaint in line
+
+
+def test_a_section_with_nothing_in_it_is_the_default(read):
+    assert read("name: x\nmodel:\n  # d_model: 3\n") == Recipe(name="x")
+
+
+@pytest.mark.parametrize("text", ["- a\n", "just text\n", "5\n"])
+def test_what_is_no_mapping_is_no_recipe(complaints, text):
+    (line,) = complaints(text)
+    assert "expected a mapping of sections and options" in line
+
+
+def test_an_empty_file_lacks_a_name(complaints):
+    assert complaints("")[0].startswith("recipe.yaml:1: name: missing")
+
+
+def test_a_file_that_is_not_yaml_gets_one_complaint_only(complaints):
+    (line,) = complaints("name: [x\n")
+    assert "not YAML" in line
+
+
+@pytest.mark.parametrize("name", ["absent.yaml", "."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+    with pytest.raises(RecipeError, match="cannot read the recipe"):
+        read_recipe(tmp_path / name)
+
+
+def test_a_contradiction_stands_at_the_line_of_what_was_written(complaints):
+    assert complaints("name: x\n\nsubwords:\n  joint: false\n") == [
+        "recipe.yaml:4: model.emb_src_trg_weight_sharing: source and target cannot share embeddings when their "
+        "vocabularies differ, and subwords.joint is false (set this to false, or subwords.joint to true)"
+    ]
+
+
+def test_no_contradiction_is_made_up_from_the_default_of_a_mistaken_option(complaints):
+    (line,) = complaints("name: x\nmodel: {n_head: 7, d_model: many}\n")
+    assert "model.d_model: expected whole number" in line
+
+
+def test_an_override_wins_over_the_file_before_anything_is_checked(read):
+    recipe = read("name: x\noptim: {lr: nonsense}\n", [("optim.lr", "1e-3"), ("seed", "7"), ("model.preset", "tiny")])
+    assert recipe.optim.lr == 1e-3
+    assert recipe.seed == 7
+    assert recipe.model.d_model == 128
+
+
+def test_an_override_may_be_a_list_or_a_mapping(read):
+    overrides = [("optim.betas", "[0.5, 0.9]"), ("data.valid", "{src: a, trg: b}"), ("model.d_k", "null")]
+    recipe = read("name: x\nmodel: {d_k: 8}\n", overrides)
+    assert recipe.optim.betas == (0.5, 0.9)
+    assert recipe.data.valid is not None
+    assert recipe.data.valid.trg == "b"
+    assert recipe.model.d_k is None
+
+
+def test_an_override_reaches_into_files(read):
+    text = "name: x\ndata: {train: [{src: a, trg: b}, {src: c, trg: d}], valid: {src: e, trg: f}}\n"
+    recipe = read(text, [("data.train.1.src", "z"), ("data.valid.src", "y")])
+    assert [(files.src, files.trg) for files in recipe.data.train] == [("a", "b"), ("z", "d")]
+    assert recipe.data.valid is not None
+    assert (recipe.data.valid.src, recipe.data.valid.trg) == ("y", "f")
+    recipe = read(text, [("data.train.src", "z"), ("data.train.trg", "y")])
+    assert [(files.src, files.trg) for files in recipe.data.train] == [("z", "y")]
+
+
+def test_an_override_of_a_text_is_taken_as_it_stands(read):
+    recipe = read("name: x\n", [("name", "2024"), ("data.src_lang", "no"), ("train.out", "a: b"), ("data.out", "")])
+    assert (recipe.name, recipe.data.src_lang, recipe.train.out, recipe.data.out) == ("2024", "no", "a: b", "")
+
+
+def test_a_mistaken_override_is_told_to_be_on_the_command_line(complaints):
+    overrides = [("optim.lr", "fast"), ("optim.rl", "1"), ("model", "{}"), ("seed", "[1"), ("decode.n_best", "9")]
+    assert complaints("name: x\nwrong: 1\n", overrides) == [
+        "command line: optim.rl: unknown option (did you mean optim.lr?)",
+        "command line: model: name an option, not a section",
+        "command line: seed: not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'",
+        "command line: optim.lr: expected number > 0.0, found the text 'fast'",
+        "command line: decode.n_best: 9 is more than decode.beam, which is 5",
+        "recipe.yaml:2: wrong: unknown option (known here: name, seed, data, subwords, model, batch, optim, train, "
+        "valid, decode)",
+    ]
+
+
+def test_an_override_does_not_hide_a_mistake_in_the_file(complaints):
+    (line,) = complaints("name: x\ndecode: 5\n", [("decode.beam", "3")])
+    assert line == "recipe.yaml:2: decode: expected a section, a mapping of options, found the number 5"
+
+
+def test_an_override_of_a_place_that_a_list_does_not_have_is_refused(complaints):
+    (line,) = complaints("name: x\ndata: {train: [{src: a, trg: b}]}\n", [("data.train.3.src", "z")])
+    assert line == "command line: data.train.3.src: there is no such place, the list is of 1"
+
+
+def test_a_recipe_can_be_made_of_overrides_alone():
+    assert read_recipe(None, [("name", "x"), ("model.n_head", "4")]).model.n_head == 4
+
+
+def test_the_resolved_recipe_spells_everything_out_and_reads_back_equal(tmp_path):
+    recipe = Recipe.model_validate(
+        {
+            "name": "1e4",
+            "data": {
+                "src_lang": "no",
+                "train": [{"src": "C:\\a b", "trg": 'x"\u2028\U0001f600'}, {"src": "~", "trg": "1"}],
+            },
+            "model": {"preset": "big", "trg_emb_prj_weight_sharing": False},
+            "optim": {"betas": [0.5, 0.9], "lr": 1e-7},
+        }
+    )
+    path = tmp_path / "resolved.yaml"
+    write_recipe(recipe, path)
+    assert load_resolved(path) == recipe
+    assert [file.name for file in tmp_path.iterdir()] == ["resolved.yaml"]
+    written = [line.strip().split(":")[0] for line in recipe_text(recipe).split("\n")]
+    for section in ("model", "optim", "train", "decode"):
+        for name in type(getattr(recipe, section)).model_fields:
+            assert name in written
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    (tmp_path / "resolved.yaml").mkdir()
+    with pytest.raises(OSError):
+        write_recipe(Recipe(name="x"), tmp_path / "resolved.yaml")
+    assert [file.name for file in tmp_path.iterdir()] == ["resolved.yaml"]

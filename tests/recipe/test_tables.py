@@ -1,0 +1,66 @@
+"""The generated pages are up to date, and say everything."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from nmt.recipe.fields import all_fields
+from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
+from nmt.recipe.tables import json_schema, option_tables
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+EDITOR_LINE = "# yaml-language-server: $schema=schema.json"
+
+
+def _option_tables_tool():
+    spec = importlib.util.spec_from_file_location("option_tables", ROOT / "tools" / "option_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["README.md", "schema.json"])
+def test_the_generated_file_is_what_the_options_say(name):
+    wanted = _option_tables_tool().readme() if name == "README.md" else json_schema()
+    found = (ROOT / "recipes" / name).read_text(encoding="utf-8")
+    assert found == wanted, f"recipes/{name} is out of date: run python tools/option_tables.py"
+
+
+def test_every_option_has_help_and_a_row():
+    tables = option_tables()
+    for field in all_fields():
+        assert field.help, field.name
+        assert field.inner or f"| `{field.name}` |" in tables
+
+
+def test_the_schema_refuses_unknown_keys_everywhere():
+    schema = json.loads(json_schema())
+    for part in [schema, *schema["$defs"].values()]:
+        assert part["additionalProperties"] is False
+    assert schema["required"] == ["name"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_a_recipe_that_ships_resolves_and_comes_back_equal(path, tmp_path):
+    recipe = read_recipe(path)
+    write_recipe(recipe, tmp_path / "resolved.yaml")
+    assert load_resolved(tmp_path / "resolved.yaml") == recipe
+    assert f"{recipe.name}.yaml" == path.name
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_a_recipe_that_ships_tells_what_one_must_know(path):
+    lines = path.read_text(encoding="utf-8").split("\n")
+    assert lines[0] == EDITOR_LINE
+    comment = "\n".join(line for line in lines if line.startswith("#"))
+    for word in ("Corpus", "Hardware", "nmt-preprocess", "nmt-translate", path.name):
+        assert word in comment, word
+
+
+def test_recipes_ship():
+    names = {path.name for path in RECIPES}
+    assert {"dates.yaml", "multi30k.de-en.yaml", "multi30k.en-de.yaml"} <= names
+    assert {"wmt14.en-de.base.yaml", "wmt14.en-de.big.yaml"} <= names

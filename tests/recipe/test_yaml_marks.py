@@ -1,0 +1,141 @@
+"""The strict YAML reader: scalars of YAML 1.2, places, and everything that is refused."""
+
+import math
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted, scalar
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("no", "no"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("Off", "Off"),
+        ("y", "y"),
+        ("true", True),
+        ("false", False),
+        ("True", "True"),
+        ("", None),
+        ("~", None),
+        ("null", None),
+        ("12", 12),
+        ("-3", -3),
+        ("010", 10),
+        ("1_000", "1_000"),
+        ("0x1f", "0x1f"),
+        ("1e-4", 1e-4),
+        ("1.0E5", 1e5),
+        ("1.5e-3", 1.5e-3),
+        (".5", 0.5),
+        ("3.", 3.0),
+        ("1:30", "1:30"),
+        ("2024-01-02", "2024-01-02"),
+        ("1.2.3", "1.2.3"),
+        ("<<", "<<"),
+    ],
+)
+def test_a_plain_scalar_means_what_yaml_1_2_says(text, value):
+    found = parse(f"key: {text}").value["key"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_quoted_scalar_is_text_whatever_it_looks_like():
+    assert parse("""[ "1e-4", 'true', "", "~" ]""").value == ["1e-4", "true", "", "~"]
+
+
+@pytest.mark.parametrize("text", [".inf", "-.inf", ".nan", "1e999"])
+def test_infinities_are_refused(text):
+    (fault,) = parse(f"a: 1\nb: {text}\n").faults
+    assert fault == (Mark(2, 4), "b", f"{text} is not a finite number")
+
+
+def test_every_name_has_a_place():
+    document = parse("a: 1\nb:\n  c: [1, {d: 2}]\n  e: 3\n")
+    assert document.marks == {
+        "a": Mark(1, 1),
+        "b": Mark(2, 1),
+        "b.c": Mark(3, 3),
+        "b.c.0": Mark(3, 7),
+        "b.c.1": Mark(3, 10),
+        "b.c.1.d": Mark(3, 11),
+        "b.e": Mark(4, 3),
+    }
+
+
+def test_a_key_written_twice_is_a_fault_and_the_rest_is_still_read():
+    document = parse("a: {b: 1, b: 2}\nc: 3\na: 4\n")
+    assert document.value == {"a": {"b": 1}, "c": 3}
+    assert [(mark.line, name) for mark, name, _ in document.faults] == [(1, "a.b"), (3, "a")]
+
+
+def test_the_same_key_written_in_two_ways_is_the_same_key():
+    assert parse("a: 1\n'a': 2\n").faults
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("a: &x 1\nb: *x\n", 1, "anchors and aliases"),
+        ("a: 1\nb: *x\n", 2, "anchors and aliases"),
+        ("a: 1\nb: !!python/object/apply:os.system ['true']\n", 2, "tags"),
+        ("a: !!str 1\n", 1, "tags"),
+        ("a: 1\nb: " + "[" * 30 + "]" * 30, 2, "nested deeper"),
+        ("a: 1\n\tb: 2\n", 2, "tab"),
+        ("a: [1\nb: 2\n", 2, "not YAML"),
+        ("a: 1\n---\nb: 2\n", 2, "not YAML"),
+        ("a: 1\n? [x]\n: 2\n", 2, "as a key"),
+        ("a: 1\nb: \x07\n", 2, "U+0007"),
+    ],
+)
+def test_what_a_recipe_does_not_need_is_refused_with_its_line(text, line, words):
+    (fault,) = parse(text).faults
+    assert fault[0].line == line
+    assert words in fault[2]
+
+
+def test_an_alias_bomb_is_refused_before_it_is_built():
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30))
+    document = parse(bomb)
+    assert document.faults
+    assert document.value is None
+
+
+def test_nesting_cannot_exhaust_the_stack():
+    assert "nested deeper" in parse("[" * 100_000).faults[0][2]
+
+
+def test_a_file_that_is_too_large_is_not_parsed():
+    assert "larger than" in parse(b"#" * (MAX_BYTES + 1)).faults[0][2]
+
+
+def test_bytes_that_are_not_utf8_are_told_with_their_line():
+    (fault,) = parse("a: 1\nb: gr\u00fcn\n".encode("latin-1")).faults
+    assert fault[0].line == 2
+    assert "0xfc is not UTF-8" in fault[2]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_do_not_matter():
+    assert parse(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n").value == {"a": 1, "b": 2}
+
+
+@given(st.text())
+def test_quoted_text_comes_back_from_this_reader_and_from_any_other(text):
+    document = parse(f"a: {quoted(text)}\n")
+    assert document.value == {"a": text}
+    assert not document.faults
+    assert yaml.safe_load(f"a: {quoted(text)}\n") == {"a": text}
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_as_python_writes_it_comes_back(number):
+    found = scalar(repr(number))
+    assert isinstance(found, float)
+    assert found == number
+    assert math.copysign(1, found) == math.copysign(1, number)

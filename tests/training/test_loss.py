@@ -1,0 +1,102 @@
+"""The loss: equal to torch's, whatever the chunks; its gradient equal to autograd's."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, log_softmax
+
+from nmt.training import loss as room
+from nmt.training.loss import smoothed_cross_entropy
+
+PAD = 0
+
+
+def example(dtype=torch.float64, v=11, d=6):
+    torch.manual_seed(0)
+    hidden = torch.randn(4, 5, d, dtype=dtype, requires_grad=True)
+    weight = torch.randn(v, d, dtype=dtype, requires_grad=True)
+    gold = torch.randint(1, v, (4, 5))
+    gold[1, 3:] = PAD
+    gold[2, 1:] = PAD
+    return hidden, weight, gold
+
+
+def by_target_distributions(hidden, weight, gold, smoothing, scale):
+    """The definition, with the target distribution written out."""
+    logits = scale * hidden @ weight.t()
+    v = logits.size(-1)
+    target = torch.full_like(logits, smoothing / (v - 1))
+    target[..., PAD] = 0
+    target.scatter_add_(-1, gold.unsqueeze(-1), torch.full_like(logits[..., :1], 1 - smoothing))
+    each = cross_entropy(logits.flatten(0, 1), target.flatten(0, 1), reduction="none")
+    return each[(gold != PAD).flatten()].sum()
+
+
+@pytest.fixture(params=[1 << 30, 1])
+def chunk_bytes(request, monkeypatch):
+    monkeypatch.setitem(room.CHUNK_BYTES, "cpu", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_loss_and_gradients_are_those_of_the_definition(smoothing, scale, chunk_bytes):
+    hidden, weight, gold = example()
+    wanted = by_target_distributions(hidden, weight, gold, smoothing, scale)
+    wanted_grads = torch.autograd.grad(wanted, (hidden, weight))
+    found = smoothed_cross_entropy(hidden, weight, gold, smoothing=smoothing, scale=scale, pad_idx=PAD)
+    found_grads = torch.autograd.grad(found * 1.0, (hidden, weight))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    for a, b in zip(found_grads, wanted_grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_many_chunks_are_one_chunk(monkeypatch):
+    torch.manual_seed(1)
+    hidden = torch.randn(20, 30, 8, dtype=torch.float64)
+    weight = torch.randn(16, 8, dtype=torch.float64)
+    gold = torch.randint(1, 16, (20, 30))
+    found = []
+    for size in (1 << 30, 1):
+        monkeypatch.setitem(room.CHUNK_BYTES, "cpu", size)
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        value = smoothed_cross_entropy(h, w, gold, smoothing=0.1)
+        found.append((value, *torch.autograd.grad(value, (h, w))))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+def test_without_smoothing_it_is_the_negative_log_likelihood():
+    hidden, weight, gold = example()
+    logp = log_softmax(hidden @ weight.t(), -1).gather(-1, gold.unsqueeze(-1)).squeeze(-1)
+    found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.0)
+    torch.testing.assert_close(found, -logp[gold != PAD].sum(), rtol=0, atol=1e-12)
+
+
+def test_padding_changes_neither_loss_nor_gradient():
+    hidden, weight, gold = example()
+    value = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1)
+    wanted = torch.autograd.grad(value, (hidden, weight))
+    longer = torch.cat([hidden.detach(), torch.randn(4, 9, 6, dtype=torch.float64)], dim=1).requires_grad_()
+    padded = smoothed_cross_entropy(longer, weight, torch.nn.functional.pad(gold, (0, 9)), smoothing=0.1)
+    found = torch.autograd.grad(padded, (longer, weight))
+    torch.testing.assert_close(padded, value, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[0][:, :5], wanted[0], rtol=0, atol=1e-12)
+    assert not found[0][:, 5:].any()
+    torch.testing.assert_close(found[1], wanted[1], rtol=0, atol=1e-12)
+
+
+def test_the_gradient_follows_a_factor():
+    hidden, weight, gold = example()
+    one = torch.autograd.grad(smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1), hidden)[0]
+    third = torch.autograd.grad(smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1) / 3, hidden)[0]
+    torch.testing.assert_close(third, one / 3)
+
+
+def test_under_bf16_autocast_it_is_close_to_fp32_and_gives_gradients_in_the_weights_type():
+    hidden, weight, gold = example(torch.float32)
+    wanted = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=0)
+    assert torch.autograd.grad(found, weight)[0].dtype == torch.float32

@@ -1,0 +1,144 @@
+"""Optimizers: which parameter goes where, the order of an update, and Muon's arithmetic."""
+
+import pytest
+import torch
+from torch import nn
+
+from nmt.recipe.options import OptimConfig
+from nmt.training.muon import Muon, orthogonalise
+from nmt.training.optim import apply_update, build_optimizers
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(7, 4)
+        self.w = nn.Linear(4, 6)
+        self.trg_word_prj = nn.Linear(4, 7, bias=False)
+        self.trg_word_prj.weight = self.emb.weight
+
+
+def no_scaler():
+    return torch.amp.GradScaler("cpu", enabled=False)
+
+
+def with_gradients(model, seed=0):
+    torch.manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 9), (2, 16, 4)])
+def test_orthogonalised_matrices_have_singular_values_near_one(shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    values = torch.linalg.svdvals(orthogonalise(x))
+    assert values.min() > 0.3 and values.max() < 1.25
+    # and the same singular vectors: the product with the original is nearly symmetric
+    product = orthogonalise(x).mT @ x
+    torch.testing.assert_close(product, product.mT, rtol=0, atol=2e-3 * float(product.abs().max()))
+
+
+def test_muon_moves_a_matrix_by_its_rate_whatever_the_size_of_the_gradient():
+    for scale in (1e-6, 1e3):
+        weight = nn.Parameter(torch.zeros(8, 8))
+        torch.manual_seed(0)
+        weight.grad = scale * torch.randn(8, 8)
+        Muon([weight], lr=0.01).step()
+        assert float(weight.detach().norm()) == pytest.approx(0.01 * 0.2 * 8**0.5 * 8**0.5, rel=0.35)
+
+
+def test_muon_decays_decoupled():
+    weight = nn.Parameter(torch.eye(4))
+    weight.grad = torch.zeros(4, 4)
+    Muon([weight], lr=0.1, weight_decay=0.5).step()
+    torch.testing.assert_close(weight.detach(), torch.eye(4) * 0.95)
+
+
+@pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])
+def test_every_parameter_has_exactly_one_optimizer(name, n_part):
+    model = Small()
+    optimizers = build_optimizers(model, OptimConfig(name=name))
+    mine = [id(p) for optimizer, _ in optimizers.parts for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(mine) == sorted(map(id, model.parameters()))
+    assert len(optimizers.parts) == n_part
+    if name == "muon":
+        in_muon = [p for group in optimizers.parts[0][0].param_groups for p in group["params"]]
+        assert [id(p) for p in in_muon] == [id(model.w.weight)]
+
+
+def test_biases_and_gains_do_not_decay():
+    optimizer = build_optimizers(Small(), OptimConfig(name="adamw", weight_decay=0.3)).parts[0][0]
+    assert {g["weight_decay"]: min(p.dim() for p in g["params"]) for g in optimizer.param_groups} == {0.3: 2, 0.0: 1}
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
+def test_state_comes_back_bit_for_bit(name):
+    config = OptimConfig(name=name)
+
+    def run(model, optimizers, updates):
+        for u in updates:
+            with_gradients(model, u)
+            apply_update(model, optimizers, no_scaler(), loss=1.0, clip=1.0)
+
+    torch.manual_seed(3)
+    model = Small()
+    optimizers = build_optimizers(model, config)
+    run(model, optimizers, range(3))
+    other = Small()
+    other.load_state_dict(model.state_dict())
+    restored = build_optimizers(other, config)
+    saved = {key: value.clone() for key, value in optimizers.state(model).items()}
+    restored.load_state(other, saved)
+    run(model, optimizers, range(3, 6))
+    run(other, restored, range(3, 6))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_a_gradient_or_loss_that_is_not_finite_moves_nothing():
+    model = Small()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizers = build_optimizers(model, OptimConfig())
+    with_gradients(model)
+    model.w.bias.grad[0] = float("nan")
+    assert not apply_update(model, optimizers, no_scaler(), loss=1.0, clip=0.0)[1]
+    with_gradients(model)
+    assert not apply_update(model, optimizers, no_scaler(), loss=float("inf"), clip=0.0)[1]
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_clipping_is_by_the_norm_over_all_parameters():
+    model = Small()
+    optimizers = build_optimizers(model, OptimConfig())
+    with_gradients(model)
+    wanted = float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+    seen = {}
+    optimizers.parts[0][0].register_step_pre_hook(
+        lambda *_: seen.update(norm=float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()))
+    )
+    norm, moved = apply_update(model, optimizers, no_scaler(), loss=1.0, clip=0.5)
+    assert moved and norm == pytest.approx(wanted, rel=1e-6) and seen["norm"] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_the_scaler_unscales_before_clipping():
+    model = Small()
+    optimizers = build_optimizers(model, OptimConfig())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with_gradients(model)
+    wanted = float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+    scaler.scale(torch.ones(()))  # the first use makes the scale
+    for p in model.parameters():
+        p.grad *= 1024.0
+    norm, _ = apply_update(model, optimizers, scaler, loss=1.0, clip=1.0)
+    assert norm == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_scale_comes_down_after_an_infinite_gradient():
+    model = Small()
+    optimizers = build_optimizers(model, OptimConfig())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.ones(()))
+    with_gradients(model)
+    model.w.bias.grad[0] = float("inf")
+    assert not apply_update(model, optimizers, scaler, loss=1.0, clip=1.0)[1]
+    assert scaler.get_scale() == 512.0

@@ -1,0 +1,181 @@
+"""A resumed run is the uninterrupted run, bit for bit; and nothing that only watches changes it."""
+
+import hashlib
+import json
+
+import pytest
+
+from nmt import checkpoint
+from nmt.errors import RunError
+from nmt.run import Run
+from nmt.training.launch import launch
+
+
+class StopAt:
+    """Wants to stop after a number of questions: the loop asks once an update."""
+
+    def __init__(self, n):
+        self.left = n
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def digest(run, update):
+    """SHA-256 over all tensors of model and optimizer."""
+    folder = run.checkpoint(update)
+    whole = hashlib.sha256()
+    for name in (checkpoint.MODEL, checkpoint.OPTIMIZER):
+        for key, tensor in sorted(checkpoint.load_tensors(folder, name).items()):
+            whole.update(key.encode() + tensor.numpy().tobytes())
+    return whole.hexdigest()
+
+
+def losses(run):
+    lines = [json.loads(line) for line in run.log_file.read_bytes().split(b"\n") if line]
+    return {line["update"]: line["loss"] for line in lines if line["kind"] == "valid"}
+
+
+VARIANTS = {
+    "adam": {},
+    "muon": {"optim": {"name": "muon", "muon_lr": 3e-3}},
+    "moving average": {"train": {"ema": 0.9}},
+    "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}},
+    "bf16": {"train": {"precision": "bf16"}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_three_resumes_in_a_chain_end_at_the_same_bits(recipe_of, variant):
+    whole = recipe_of("whole", **VARIANTS[variant])
+    assert launch(whole) == "done"
+    chain = recipe_of("chain", **VARIANTS[variant])
+    assert whole.batch.per_update > 1 and whole.model.dropout > 0
+    for n in (3, 4, 9):  # 300 pairs make about 13 updates an epoch: two stops in the first, one in the second
+        assert launch(chain, StopAt(n)) == "stopped"
+    assert launch(chain) == "done"
+    one, other = Run(whole.run_folder), Run(chain.run_folder)
+    assert digest(one, 30) == digest(other, 30)
+    assert losses(one) == losses(other)
+
+
+def test_a_stop_exactly_at_the_end_of_an_epoch_goes_on_with_the_next(recipe_of):
+    never = {"every": 1000}  # a validation asks whether to stop, too
+    whole, chain = recipe_of("whole", valid=never), recipe_of("chain", valid=never)
+    launch(whole)
+    first_epoch = next(n for n in range(5, 30) if _epoch_after(recipe_of(f"try{n}"), n) == 1)
+    assert launch(chain, StopAt(first_epoch - 1)) == "stopped"
+    state = checkpoint.verify(Run(chain.run_folder).checkpoint(first_epoch))
+    assert (state["epoch"], state["update_in_epoch"]) == (1, 0)
+    launch(chain)
+    assert digest(Run(whole.run_folder), 30) == digest(Run(chain.run_folder), 30)
+
+
+def _epoch_after(recipe, n):
+    from nmt.data.corpus import Prepared
+    from nmt.data.plan import Plan, Position
+
+    train = Prepared.open(recipe.data_folder).train
+    batch = recipe.batch
+    plan = Plan(
+        train.src_len,
+        train.trg_len,
+        seed=recipe.seed,
+        max_tokens=batch.max_tokens,
+        per_update=batch.per_update,
+        pool=batch.pool,
+    )
+    position = Position()
+    for _ in range(n):
+        _, position = plan.at(position)
+    return position.epoch
+
+
+def test_watching_changes_nothing_and_the_seed_changes_everything(recipe_of):
+    found = {}
+    for run, sections in {
+        "plain": {},
+        "again": {},
+        "watched": {"train": {"log_every": 1, "save_every": 3}, "valid": {"every": 4, "beam": 2}},
+        "unwatched": {
+            "train": {"log_every": 1000, "save_every": 1000},
+            "valid": {"every": 1000, "translate": False, "metric": "loss"},
+        },
+        "other seed": {"seed": 4},
+    }.items():
+        recipe = recipe_of(run.replace(" ", "-"), **sections)
+        launch(recipe)
+        found[run] = digest(Run(recipe.run_folder), 30)
+    assert found["plain"] == found["again"] == found["watched"] == found["unwatched"]
+    assert found["plain"] != found["other seed"]
+
+
+def test_changed_options_are_refused_by_name_and_harmless_ones_are_not(recipe_of):
+    launch(recipe_of(), StopAt(2))
+    with pytest.raises(RunError, match=r"optim\.lr was 0\.003, now 0\.004"):
+        launch(recipe_of(optim={"lr": 4e-3}))
+    with pytest.raises(RunError, match=r"model\.dropout was 0\.2, now 0\.1; seed was 3, now 5"):
+        launch(recipe_of(model={"dropout": 0.1}, seed=5))
+    assert launch(recipe_of(train={"log_every": 9}, decode={"beam": 2})) == "done"
+
+
+def test_a_finished_run_has_nothing_to_do(recipe_of, capsys):
+    recipe = recipe_of()
+    launch(recipe)
+    before = {path: path.stat().st_mtime_ns for path in Run(recipe.run_folder).checkpoints.rglob("*")}
+    assert launch(recipe) == "done"
+    assert "nothing to do" in capsys.readouterr().err
+    assert before == {path: path.stat().st_mtime_ns for path in Run(recipe.run_folder).checkpoints.rglob("*")}
+
+
+def test_a_second_process_on_the_folder_is_refused(recipe_of):
+    recipe = recipe_of()
+    with Run(recipe.run_folder).lock(), pytest.raises(RunError, match=r"is in use by process \d+ on \S+ since"):
+        launch(recipe)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_named(recipe_of, capsys):
+    whole, hurt = recipe_of("whole"), recipe_of("hurt")
+    launch(whole)
+    launch(hurt, StopAt(16))
+    run = Run(hurt.run_folder)
+    newest = run.checkpoint(run.updates()[-1])
+    file = newest / checkpoint.MODEL
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    assert launch(hurt) == "done"
+    assert f"passed over a damaged checkpoint: {file}" in capsys.readouterr().err
+    assert digest(Run(whole.run_folder), 30) == digest(run, 30)
+
+
+def test_when_no_checkpoint_is_whole_training_refuses_to_start_over(recipe_of):
+    recipe = recipe_of()
+    launch(recipe, StopAt(3))
+    run = Run(recipe.run_folder)
+    for update in run.updates():
+        (run.checkpoint(update) / checkpoint.STATE).write_text("{}", encoding="utf-8")
+    with pytest.raises(RunError, match="no checkpoint is whole"):
+        launch(recipe)
+
+
+def test_a_folder_of_somebody_else_is_left_alone(recipe_of):
+    recipe = recipe_of()
+    recipe.run_folder.mkdir()
+    (recipe.run_folder / "thesis.tex").write_text("x", encoding="utf-8")
+    with pytest.raises(RunError, match="is no run of ours"):
+        launch(recipe)
+
+
+def test_the_log_of_a_resumed_run_has_every_line_once(recipe_of):
+    recipe = recipe_of()
+    launch(recipe, StopAt(8))
+    with Run(recipe.run_folder).log_file.open("ab") as file:
+        file.write(
+            b'{"kind": "train", "update": 25, "loss": 1}\n{"kind": "tra'
+        )  # written after the checkpoint, then killed
+    launch(recipe)
+    lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
+    updates = [line["update"] for line in lines if line["kind"] == "train"]
+    assert updates == [5, 10, 15, 20, 25, 30]

@@ -1,0 +1,52 @@
+"""Write recipes/README.md (the option tables) and recipes/schema.json again, from the models in nmt/recipe/options.py.
+
+Run it after any change of an option: python tools/option_tables.py. A test compares.
+"""
+
+from pathlib import Path
+
+from nmt.recipe.tables import json_schema, option_tables
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+_OPENING = """\
+# Recipes
+
+One YAML file is the whole truth of an experiment. A new one needs a `name` and two pairs of files; everything else has
+a default. Any option can be overridden on the command line by its dotted name: `nmt-train RECIPE --optim.lr 5e-4`.
+
+- Names of corpus files are looked for in the current folder, then in the folder that `NMT_DATA` names.
+- Only `true` and `false` are truth values, `1e-4` is a number and `no` is Norwegian; anchors, aliases and tags are
+  refused, and so is a key that is written twice.
+- Everything that is wrong is told at once, before any work: file, line, option, what was found and what is expected.
+- The resolved recipe, every option spelled out, lies in the run folder; nothing needs the original file again.
+- `schema.json` lets an editor complete and check recipes: start yours with the first line of the ones here.
+
+| recipe | what it is |
+|---|---|
+{list}
+This page is made by `python tools/option_tables.py`; an empty default means what the description says.
+
+"""
+
+
+def readme() -> str:
+    """The whole page."""
+    rows = (f"| [{path.name}]({path.name}) | {_about(path)} |\n" for path in sorted(RECIPES.glob("*.yaml")))
+    return _OPENING.replace("{list}", "".join(rows)) + option_tables()
+
+
+def main() -> None:
+    """Write both files."""
+    for name, text in (("README.md", readme()), ("schema.json", json_schema())):
+        (RECIPES / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def _about(path: Path) -> str:
+    """The first line of a recipe's opening comment, after the line for editors."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return next(line for line in lines if line.startswith("# ") and "yaml-language-server" not in line)[2:]
+
+
+if __name__ == "__main__":
+    main()

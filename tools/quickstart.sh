@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# A translation model trained and scored on a corpus made on the spot: bash tools/quickstart.sh
+set -euo pipefail
+# shellcheck source=tools/environment.sh
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+prepare_environment ""
+cd "$ROOT"
+
+recipe=recipes/dates.yaml
+data=prepared/quickstart
+run=runs/quickstart
+out=$run/translated
+
+# Starting over is the point of a demonstration: these two folders are its own, and nothing else is touched.
+rm -rf "${ROOT:?}/$run" "${ROOT:?}/$data"
+
+say "Preparing data: making dates in many shapes, learning subwords -> $data"
+"$BIN/nmt-preprocess" "$recipe" --data.out "$data"
+
+say "Training a small Transformer on them -> $run"
+"$BIN/nmt-train" "$recipe" --data.out "$data" --train.out "$run"
+
+say "Translating the test set, none of whose dates occurs in training, and scoring the answers"
+mkdir -p "$out"
+"$BIN/nmt-translate" "$run" --input "$data/test.src" --output "$out/test.iso" --ref "$data/test.trg" \
+  --scores "$out/scores.json" --examples 5 --attention "$out/attention.png" --lines 1
+cat <<EOF
+
+attention picture   $out/attention.png
+run folder          $run
+translate a date    echo 'the 3rd of May 1999' | $(basename "$(dirname "$BIN")")/$(basename "$BIN")/nmt-translate $run
+your own corpus     see README.md
+EOF

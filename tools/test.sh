@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The linter, the type checker and the tests, in an environment made for them: bash tools/test.sh [PYTEST ARGUMENTS]
+set -euo pipefail
+# shellcheck source=tools/environment.sh
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+prepare_environment test
+cd "$ROOT"
+
+say "Layout of the code (ruff format)"
+"$BIN/ruff" format --check .
+
+say "Common mistakes (ruff check)"
+"$BIN/ruff" check .
+
+say "Types (mypy)"
+"$BIN/mypy"
+
+say "Tests (pytest, two processes; a skipped test says why)"
+# One thread a process: two that each want all cores only hinder each other. Nothing may reach for the network.
+export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
+"$BIN/python" -m pytest -q -n 2 --dist loadscope "$@"
