@@ -7,7 +7,6 @@ the size and SHA-256 of every file; loading checks them. Nothing is pickled. `ru
 """
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from nmt.errors import MachineError, RunError
+from nmt.files import sha256_of, sync_file, sync_folder
 
 FORMAT = 1
 MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
@@ -68,29 +68,6 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) ->
             tensor.copy_(weights[name])
 
 
-def sha256_of(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file, read as a stream."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable, where the system lets a folder be opened (Windows does not)."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-
-
 def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
     """Write a checkpoint and commit it.
 
@@ -110,9 +87,9 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
             path.name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(beside.iterdir())
         }
         for name in files:
-            _sync_file(beside / name)
+            sync_file(beside / name)
         _write_json(beside / MANIFEST, {"format": FORMAT, "files": files})
-        _sync_file(beside / MANIFEST)
+        sync_file(beside / MANIFEST)
         sync_folder(beside)
         if folder.exists():
             remove(folder)

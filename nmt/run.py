@@ -5,7 +5,6 @@ RUN/  recipe.yaml  subwords.json  log.jsonl  lock
       model/                         the model that translation uses, chosen when training ends
 """
 
-import json
 import os
 import shutil
 import socket
@@ -163,16 +162,3 @@ def _lock_file(handle: int) -> None:
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
     else:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Options that two resolved recipes set differently: {dotted name: (old, new)}."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for key in old.keys() | new.keys():
-        name = f"{prefix}{key}"
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found |= differences(a, b, f"{name}.")
-        elif json.dumps(a, sort_keys=True) != json.dumps(b, sort_keys=True):
-            found[name] = (a, b)
-    return found

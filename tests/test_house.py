@@ -14,6 +14,7 @@ MOST_LINES = 400
 # An import may point to the same room or to a lower layer. Rooms of one layer do not see each other.
 LAYER = {
     "errors": 0,
+    "files": 0,
     "recipe": 0,
     "data": 1,
     "models": 1,

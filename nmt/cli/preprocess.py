@@ -25,11 +25,15 @@ names are looked for in the current folder, then in the folder that the environm
 _OWN_CORPUS = (
     ("model.preset", "small"),
     ("model.norm", "pre"),
-    ("model.dropout", "0.2"),
-    ("optim.name", "adamw"),
+    ("model.scale_emb_or_prj", "emb"),
+    ("model.emb_init", "normal"),
+    ("model.dropout", "0.1"),
+    ("batch.max_tokens", "2048"),
+    ("optim.name", "muon"),
+    ("optim.muon_lr", "4e-3"),
+    ("optim.lr", "2e-3"),
     ("optim.schedule", "inverse_sqrt"),
-    ("optim.lr", "1e-3"),
-    ("optim.warmup", "1000"),
+    ("optim.warmup", "200"),
     ("optim.clip", "1.0"),
     ("train.updates", "20000"),
     ("train.save_every", "500"),
@@ -83,13 +87,18 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
         ("name", name or "own"),
         ("data.src_lang", args.langs[0]),
         ("data.trg_lang", args.langs[1]),
-        ("data.train", json.dumps([{"src": src, "trg": trg} for src, trg in args.train])),
-        ("data.valid", json.dumps({"src": args.valid[0], "trg": args.valid[1]})),
+        ("data.train", _yaml([{"src": src, "trg": trg} for src, trg in args.train])),
+        ("data.valid", _yaml({"src": args.valid[0], "trg": args.valid[1]})),
         ("data.out", args.out),
     ]
     if args.test:
-        told.append(("data.test", json.dumps({"src": args.test[0], "trg": args.test[1]})))
+        told.append(("data.test", _yaml({"src": args.test[0], "trg": args.test[1]})))
     return read_recipe(None, [*_OWN_CORPUS, *told, *overrides_of(args)])
+
+
+def _yaml(value: object) -> str:
+    """A value as an override says it. Names of files stay as they are: JSON's escapes are not all YAML's."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _talk(line: str) -> None:

@@ -44,6 +44,7 @@ def read_references(args: argparse.Namespace) -> list[str] | None:
 
 
 def check_count(n_line: int, n_reference: int, args: argparse.Namespace) -> None:
+    """Refuse input and reference that do not belong together, or nothing at all, with a DataError."""
     if n_line != n_reference:
         raise DataError(
             f"{args.input or 'the input'} has {n_line:,} lines but {args.ref} has {n_reference:,}: line n of one must "

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nmt.data.manifest import SUBWORDS, read_manifest, settings_of, verify_files
+from nmt.data.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
@@ -81,7 +81,7 @@ class Prepared:
 
     def differences(self, recipe: Recipe) -> list[str]:
         """Options of a recipe that the data was not made with, as `data.max_len: 256 there, 100 here`."""
-        return differences(self.settings, settings_of(recipe))
+        return changed_settings(self.settings, settings_of(recipe))
 
     def _corpus(self, split: str) -> Corpus:
         name = f"{split}.arrow"
@@ -91,18 +91,6 @@ class Prepared:
             )
         fingerprint = self.manifest["files"][name]["sha256"]
         return Corpus(self.folder / name, (self.subwords.src.size, self.subwords.trg.size), fingerprint)
-
-
-def differences(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[str]:
-    """Where two trees of settings differ, by dotted name."""
-    found = []
-    for key in dict.fromkeys((*there, *here)):
-        a, b = there.get(key), here.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += differences(a, b, f"{prefix}{key}.")
-        elif a != b:
-            found.append(f"{prefix}{key}: {a} there, {b} here")
-    return found
 
 
 class _Rows:

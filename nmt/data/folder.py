@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nmt.data.lines import sync_folder
 from nmt.data.manifest import MANIFEST, RECIPE, read_manifest
 from nmt.errors import DataError
+from nmt.files import sync_file, sync_folder
 
 if sys.platform != "win32":
     import fcntl
@@ -65,7 +65,7 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
             _lock(lock)
             yield temporary
             for path in sorted(temporary.iterdir()):
-                _sync(path)
+                sync_file(path)
         (temporary / _LOCK).unlink()
         sync_folder(temporary)
         _put_in_place(temporary, folder, replace)
@@ -127,8 +127,3 @@ def _lock(file: BinaryIO) -> None:
     """Hold the file until it is closed; OSError if another process does."""
     if sys.platform != "win32":
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _sync(path: Path) -> None:
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())

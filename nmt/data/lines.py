@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from nmt.errors import DataError
+from nmt.files import sync_folder
 
 BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
@@ -107,16 +108,6 @@ def write_lines(path: Path | str, lines: Iterable[str]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can (Windows cannot open a folder)."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def complaint_about(path: Path | str) -> str | None:

@@ -3,7 +3,6 @@
 It is written last. A folder without it, or with other bytes than it says, is not used.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -12,6 +11,8 @@ from typing import Any
 
 from nmt.data.lines import write_lines
 from nmt.errors import DataError
+from nmt.files import sha256_of
+from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
 
 FORMAT = 1
@@ -44,6 +45,11 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data.model_dump(mode="json", exclude={"train", "valid", "test", "out", "workers"})
     seed = recipe.seed if recipe.data.generate else None
     return {"data": data, "subwords": recipe.subwords.model_dump(mode="json"), "seed": seed}
+
+
+def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`."""
+    return [f"{name}: {a} there, {b} here" for name, (a, b) in differences(there, here).items()]
 
 
 def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -91,12 +97,6 @@ def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
             _refuse(path, f"{size:,} bytes, but the manifest says {expected['size']:,}")
         if size <= HASHED_BYTES and sha256_of(path) != expected["sha256"]:
             _refuse(path, "its bytes are not those that were written (SHA-256 differs)")
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refuse(path: Path, what: str) -> None:

@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 from nmt.data.arrow import dtype_of_ids, table_of, write_arrow
 from nmt.data.clean import BAD_UTF8, DUPLICATE, TOO_LONG, DataReport, Seen, most_bytes, oddities, reason_to_drop
-from nmt.data.corpus import Prepared, differences
+from nmt.data.corpus import Prepared
 from nmt.data.folder import building, refuse_foreign_files
 from nmt.data.lines import write_lines
-from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, settings_of, write_manifest
+from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, settings_of, write_manifest
 from nmt.data.sources import Source, find_sources, survey
 from nmt.data.subwords import Codec, Subwords
 from nmt.errors import DataError
@@ -117,7 +117,7 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     changed = [f"{each['name']} is new" for each in inputs if identity(each) not in before]
     if not changed and list(map(identity, present["inputs"])) != list(map(identity, inputs)):
         changed = ["the list of files is another"]
-    return changed + differences(present["settings"], settings)
+    return changed + changed_settings(present["settings"], settings)
 
 
 def _read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> tuple[list[str], list[str]]:

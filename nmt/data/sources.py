@@ -14,6 +14,7 @@ from typing import Any, Literal
 from nmt.data.dates import generate
 from nmt.data.lines import complaint_about, count_lines, read_lines
 from nmt.errors import DataError
+from nmt.files import sha256_of
 from nmt.recipe.options import Recipe
 
 SPLITS = ("train", "valid", "test")
@@ -40,9 +41,8 @@ class Text:
         """{"name", "n_line", "size", "sha256"}: what tells this text from any other."""
         if self.path is not None:
             n_line = count_lines(self.path)
-            with open(self.path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return {"name": self.name, "n_line": n_line, "size": self.path.stat().st_size, "sha256": digest}
+            size = self.path.stat().st_size
+            return {"name": self.name, "n_line": n_line, "size": size, "sha256": sha256_of(self.path)}
         content = "".join(line + "\n" for line in self.lines).encode("utf-8")
         digest = hashlib.sha256(content).hexdigest()
         return {"name": self.name, "n_line": len(self.lines), "size": len(content), "sha256": digest}

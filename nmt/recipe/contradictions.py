@@ -65,6 +65,11 @@ def _of_optim(optim: "OptimConfig", *, updates: int) -> Iterator[str]:
             f"optim.warmup: {optim.warmup} updates of warm-up are more than train.updates, {updates}, so that "
             f"optim.schedule {optim.schedule} never comes to its decay"
         )
+    if optim.name == "muon" and optim.schedule == "noam":
+        yield (
+            "optim.schedule: noam computes the rate itself, but optim.name muon has two rates, optim.lr and "
+            "optim.muon_lr (choose another schedule)"
+        )
 
 
 def _of_train(train: "TrainConfig") -> Iterator[str]:

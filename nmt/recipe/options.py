@@ -130,6 +130,11 @@ class ModelConfig(Section):
         "prj",
         description="With a shared projection, scale embeddings by sqrt(d_model), or logits by its inverse, or none.",
     )
+    emb_init: Literal["xavier", "normal"] = Field(
+        "xavier",
+        description="First embeddings: Xavier-uniform as every matrix, or normal of variance 1 / d_model, which "
+        "scale_emb_or_prj: emb makes as large as the positions, and which learns sooner.",
+    )
 
     @model_validator(mode="before")
     @classmethod

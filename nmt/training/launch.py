@@ -18,9 +18,10 @@ from nmt.data.subwords import PAD
 from nmt.errors import DataError, RunError
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
+from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
-from nmt.run import Run, differences
+from nmt.run import Run
 from nmt.training import parallel
 from nmt.training.finish import choose_final, final_update
 from nmt.training.parallel import Ranks

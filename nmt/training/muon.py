@@ -26,11 +26,32 @@ def orthogonalise(matrices: Tensor, n_iteration: int = 5) -> Tensor:
     if not wide:
         x = x.mT
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    for _ in range(n_iteration):
-        gram = x @ x.mT  # (N, small, small)
-        polynomial = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
-        x = torch.baddbmm(x, polynomial, x, beta=_A)
+    # The Gram matrix needs the exactness of fp32, and pays where it is much smaller than the matrix.
+    small = x.size(2) >= 2 * x.size(1) and not x.is_cuda
+    x = _iterate_on_gram(x, n_iteration) if small else _iterate(x, n_iteration)
     return (x if wide else x.mT).to(matrices.dtype)
+
+
+def _iterate(x: Tensor, n_iteration: int) -> Tensor:
+    for _ in range(n_iteration):
+        x = torch.baddbmm(x, _polynomial(x @ x.mT), x, beta=_A)
+    return x
+
+
+def _iterate_on_gram(x: Tensor, n_iteration: int) -> Tensor:
+    """The same iteration with its factors collected: all are polynomials of x x^T, so only that need be updated."""
+    gram = x @ x.mT  # (N, rows, rows)
+    product = torch.eye(x.size(1), dtype=x.dtype, device=x.device).expand_as(gram)
+    for _ in range(n_iteration):
+        factor = _polynomial(gram)
+        factor.diagonal(dim1=1, dim2=2).add_(_A)
+        product = factor @ product
+        gram = factor @ gram @ factor
+    return product @ x
+
+
+def _polynomial(gram: Tensor) -> Tensor:
+    return torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
 
 
 class Muon(torch.optim.Optimizer):

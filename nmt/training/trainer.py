@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -136,36 +137,49 @@ class Trainer:
     def train(self) -> str:
         """Train until the end. Returns why it ended: 'done', 'patience' or 'stopped'."""
         recipe, state = self.recipe, self.state
-        if self._is_over():
-            return self._is_over()
+        if self._catch_up():
+            return "stopped"
+        if over := self._is_over():
+            return over
         self.model.train()
         meter = Meter()
         for batches, following in self._fetch():
             loss, n_gold = self._backward(batches, state.position)
             norm = self._apply(loss, n_gold, state.position)
             state.position = following
-            seconds = meter.add(loss, n_gold, norm)
-            state.seconds += seconds
+            state.seconds += meter.add(loss, n_gold, norm)
             if state.n_bad:
                 continue
             u = state.update
-            stop = self.ranks.any(self.wants_stop())
-            valid_due = u % recipe.valid.every == 0 or u == recipe.train.updates
             if u % recipe.train.log_every == 0 or u == recipe.train.updates:
                 self._log(meter)
                 meter = Meter()
             else:
                 self.record.progress(u)
-            if valid_due and not stop:
-                self.validate()
-                meter.restart_clock()
+            stop = self.ranks.any(self.wants_stop())
+            validated = self._validation_is_due() and not stop
+            if validated:
+                stop = not self.validate()
             over = self._is_over()
-            if stop or over or valid_due or u % recipe.train.save_every == 0:
+            if stop or over or validated or u % recipe.train.save_every == 0:
                 self.save()
                 meter.restart_clock()
-            if over or stop:
-                return over or "stopped"
+            if stop or over:
+                return "stopped" if stop else over
         raise AssertionError("the plan never ends")
+
+    def _catch_up(self) -> bool:
+        """Make the validation that a stop prevented. Returns whether a stop prevented it again."""
+        if not self._validation_is_due():
+            return False
+        finished = self.validate()
+        self.save()
+        return not finished
+
+    def _validation_is_due(self) -> bool:
+        u, every = self.state.update, self.recipe.valid.every
+        reached = u > 0 and (u % every == 0 or u == self.recipe.train.updates)
+        return reached and all(entry["update"] != u for entry in self.state.history)
 
     def _is_over(self) -> str:
         """Why training is over: 'done', 'patience', or '' if it is not."""
@@ -271,12 +285,19 @@ class Trainer:
             shown["best"] = f"{entry[self.recipe.valid.metric]:.2f}"
         self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
 
-    def validate(self) -> None:
-        """Measure the model on the validation set, on rank 0; every rank remembers the numbers."""
+    def validate(self) -> bool:
+        """Measure the model on the validation set, on rank 0; every rank remembers the numbers.
+
+        Returns False, remembering nothing, when somebody wanted to stop meanwhile.
+        """
         numbers: dict[str, float] = {}
+        beside: dict[str, Any] = {}
         names = ["loss", "perplexity", "accuracy"] + (["bleu", "chrf"] if self.recipe.valid.translate else [])
         if self.ranks.is_main:
             numbers, beside = self.validator.measure(self.model, lambda: not self.wants_stop())
+        if self.ranks.any(self.wants_stop()):
+            return False
+        if self.ranks.is_main:
             self.record.write("valid", self.state.update, **numbers, **beside)
             self.record.say(describe(self.state.update, numbers))
             for example in beside.get("examples", []):
@@ -284,6 +305,7 @@ class Trainer:
         told = self.ranks.tell(*(numbers.get(name, math.nan) for name in names))
         entry = {name: value for name, value in zip(names, told, strict=True) if math.isfinite(value)}
         self.state.history.append({"update": self.state.update, **entry})
+        return True
 
 
 class Meter:

@@ -125,3 +125,16 @@ def test_position_tables_follow_the_formula_of_the_paper(make):
     expected = torch.tensor([upstream_position(p) for p in range(50)], dtype=torch.float64)
     assert table.shape == (1, 50, D)
     assert torch.equal(table[0].float(), expected.float())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_normal_embeddings_scaled_have_the_size_of_the_positions(shared):
+    torch.manual_seed(0)
+    model = build_model(
+        ModelConfig(**(SIZES | {"d_model": 64, "emb_src_trg_weight_sharing": shared, "emb_init": "normal"})), 80, 80
+    )
+    for embedding in (model.encoder.src_word_emb, model.decoder.trg_word_emb):
+        assert embedding.weight.std().item() * 64**0.5 == pytest.approx(1.0, rel=0.05)
+    assert model.trg_word_prj.weight is model.decoder.trg_word_emb.weight
+    queries = model.encoder.layer_stack[0].slf_attn.w_qs.weight
+    assert queries.abs().max() <= (6 / sum(queries.shape)) ** 0.5

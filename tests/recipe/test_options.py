@@ -51,6 +51,7 @@ FILES = {"src": "a", "trg": "b"}
         ("data.valid", {"data": {"generate": "dates", "valid": FILES}}),
         ("data.test", {"data": {"generate": "dates", "test": FILES}}),
         ("optim.warmup", {"optim": {"schedule": "linear", "warmup": 11}, "train": {"updates": 10}}),
+        ("optim.schedule", {"optim": {"name": "muon", "schedule": "noam"}}),
         ("train.average", {"train": {"average": "best", "keep_best": 1}}),
         ("train.average", {"train": {"average": "last", "keep_last": 1}}),
         ("train.precision", {"train": {"precision": "fp16", "device": "cpu"}}),

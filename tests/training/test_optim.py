@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nmt.recipe.options import OptimConfig
-from nmt.training.muon import Muon, orthogonalise
+from nmt.training.muon import Muon, _iterate, orthogonalise
 from nmt.training.optim import apply_update, build_optimizers
 
 
@@ -37,6 +37,16 @@ def test_orthogonalised_matrices_have_singular_values_near_one(shape):
     # and the same singular vectors: the product with the original is nearly symmetric
     product = orthogonalise(x).mT @ x
     torch.testing.assert_close(product, product.mT, rtol=0, atol=2e-3 * float(product.abs().max()))
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 16), (2, 8, 64), (2, 64, 8)])
+def test_the_iteration_on_the_gram_matrix_is_the_plain_one(shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64)
+    plain = x if x.size(1) <= x.size(2) else x.mT
+    plain = _iterate(plain / (plain.norm(dim=(1, 2), keepdim=True) + 1e-7), 5)
+    plain = plain if x.size(1) <= x.size(2) else plain.mT
+    torch.testing.assert_close(orthogonalise(x), plain, rtol=0, atol=1e-10)
 
 
 def test_muon_moves_a_matrix_by_its_rate_whatever_the_size_of_the_gradient():

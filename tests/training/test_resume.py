@@ -92,6 +92,19 @@ def _epoch_after(recipe, n):
     return position.epoch
 
 
+def test_a_stop_in_the_middle_of_a_validation_is_made_up_for(recipe_of):
+    whole, chain = recipe_of("whole"), recipe_of("chain")
+    launch(whole)
+    # The tenth update is validated; the eleventh and twelfth question are asked during that.
+    assert launch(chain, StopAt(11)) == "stopped"
+    state = checkpoint.verify(Run(chain.run_folder).checkpoint(10))
+    assert (state["update"], state["history"]) == (10, [])
+    launch(chain)
+    assert digest(Run(whole.run_folder), 30) == digest(Run(chain.run_folder), 30)
+    histories = [checkpoint.verify(Run(recipe.run_folder).checkpoint(30))["history"] for recipe in (whole, chain)]
+    assert histories[0] == histories[1] and len(histories[0]) == 3
+
+
 def test_watching_changes_nothing_and_the_seed_changes_everything(recipe_of):
     found = {}
     for run, sections in {

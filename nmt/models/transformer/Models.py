@@ -177,6 +177,9 @@ class Transformer(TranslationModel):
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
+        if config.emb_init == "normal":
+            for embedding in (self.encoder.src_word_emb, self.decoder.trg_word_emb):
+                nn.init.normal_(embedding.weight, std=config.d_model**-0.5)
         if config.trg_emb_prj_weight_sharing:
             self.trg_word_prj.weight = self.decoder.trg_word_emb.weight
         if config.emb_src_trg_weight_sharing:

@@ -1,0 +1,33 @@
+"""The scripts beside the package that draw and tune."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[1] / "tools"
+
+
+def run(script, *args):
+    command = [sys.executable, str(TOOLS / script), *map(str, args)]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+
+
+def test_learning_curves_become_a_picture(tmp_path):
+    for name in ("one", "two"):
+        lines = [{"kind": "train", "update": u, "seconds": u / 2} for u in (10, 20)]
+        lines += [{"kind": "valid", "update": u, "loss": 9.0 / u, "bleu": u} for u in (10, 20)]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    done = run("draw_curves.py", tmp_path / "curves.png", tmp_path / "one", tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("script", ["draw_curves.py", "tune_search.py"])
+def test_a_mistake_is_answered_in_words(script, tmp_path):
+    done = run(script, tmp_path / "nothing", tmp_path / "none")
+    assert done.returncode and "Traceback" not in done.stderr, done.stderr
+    assert str(tmp_path) in done.stderr or "usage" in done.stderr.lower()
