@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nmt.recipe.options import OptimConfig
-from nmt.training.muon import _COEFFICIENTS, Muon, _iterate, orthogonalise
+from nmt.training.muon import Muon, _iterate, orthogonalise
 from nmt.training.optim import apply_update, build_optimizers
 
 
@@ -33,18 +33,10 @@ def test_orthogonalised_matrices_have_singular_values_near_one(shape):
     torch.manual_seed(0)
     x = torch.randn(shape)
     values = torch.linalg.svdvals(orthogonalise(x))
-    assert values.min() > 0.3 and values.max() < 1.28
+    assert values.min() > 0.3 and values.max() < 1.25
     # and the same singular vectors: the product with the original is nearly symmetric
     product = orthogonalise(x).mT @ x
     torch.testing.assert_close(product, product.mT, rtol=0, atol=2e-3 * float(product.abs().max()))
-
-
-def test_every_singular_value_above_a_hundredth_ends_near_one():
-    values = torch.linspace(0.01, 1, 400, dtype=torch.float64)  # a matrix of one is its own singular value
-    for coefficients in _COEFFICIENTS:
-        a, b, c = coefficients
-        values = a * values + b * values**3 + c * values**5
-    assert (values - 1).abs().max() < 0.28
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 16), (2, 8, 64), (2, 64, 8)])
@@ -52,7 +44,7 @@ def test_the_iteration_on_the_gram_matrix_is_the_plain_one(shape):
     torch.manual_seed(0)
     x = torch.randn(shape, dtype=torch.float64)
     plain = x if x.size(1) <= x.size(2) else x.mT
-    plain = _iterate(plain / (plain.norm(dim=(1, 2), keepdim=True) + 1e-7))
+    plain = _iterate(plain / (plain.norm(dim=(1, 2), keepdim=True) + 1e-7), 5)
     plain = plain if x.size(1) <= x.size(2) else plain.mT
     torch.testing.assert_close(orthogonalise(x), plain, rtol=0, atol=1e-10)
 
