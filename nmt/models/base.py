@@ -5,6 +5,7 @@ R = B·K rows, row b·K + k being hypothesis k of sentence b.
 """
 
 from abc import ABC, abstractmethod
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,11 @@ class TranslationModel(nn.Module, ABC):
 
     @property
     @abstractmethod
+    def embeddings(self) -> tuple[nn.Embedding, nn.Embedding]:
+        """That of the source and that of the target; sharing, they hold one and the same weight."""
+
+    @property
+    @abstractmethod
     def output_weight(self) -> Tensor:
         """(V, D), the matrix of the output layer: losses that never hold all the logits multiply by it themselves."""
 
@@ -82,3 +88,11 @@ class TranslationModel(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+@runtime_checkable
+class Blocked(Protocol):
+    """A module some of whose weights are several matrices in one, such as those of the heads of attention."""
+
+    def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
+        """Those weights, each with the shape of one of its matrices, which tile it."""

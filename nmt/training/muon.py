@@ -57,13 +57,16 @@ def _polynomial(gram: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum, orthogonalised, with decoupled weight decay. For 2-D parameters that are not embeddings.
 
+    A group of parameters may name a `block`, the shape of the matrices that each of its parameters is composed of:
+    those are orthogonalised one by one. The heads of attention are such: what one head does is no reason to turn
+    another, and their small matrices cost a tenth of the large one.
     The update of an (n, m) matrix is scaled by 0.2 sqrt(max(n, m)), the root mean square of a typical Adam update.
     """
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.95, weight_decay: float = 0.0
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "block": None})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -85,7 +88,21 @@ class Muon(torch.optim.Optimizer):
         grads = [param.grad for param in params if param.grad is not None]
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
         ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov: look one step ahead
-        direction = orthogonalise(torch.stack(ahead))
+        block = group["block"] or tuple(shape)
+        direction = _join(orthogonalise(_split(torch.stack(ahead), block)), shape)
         if group["weight_decay"]:
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(params, list(direction.unbind()), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+        torch._foreach_add_(params, list(direction.unbind()), alpha=-group["lr"] * 0.2 * max(block) ** 0.5)
+
+
+def _split(x: Tensor, block: tuple[int, int]) -> Tensor:
+    """(N, rows, columns) -> the blocks of all of them, (N', *block)."""
+    n, rows, columns = x.shape
+    return x.view(n, rows // block[0], block[0], columns // block[1], block[1]).transpose(2, 3).reshape(-1, *block)
+
+
+def _join(blocks: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `_split`: blocks of matrices of this shape -> (N, *shape)."""
+    (rows, columns), (high, wide) = shape, blocks.shape[1:]
+    grid = blocks.view(-1, rows // high, columns // wide, high, wide)
+    return grid.transpose(2, 3).reshape(-1, rows, columns)

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nmt.models.base import Blocked
 from nmt.recipe.options import OptimConfig
 from nmt.training.muon import Muon
 
@@ -75,8 +77,18 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
     adam = kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     if not to_muon:
         return Optimizers(((adam, config.lr),))
-    muon = Muon(to_muon, lr=config.muon_lr, weight_decay=config.weight_decay)
+    muon = Muon(_by_block(model, to_muon), lr=config.muon_lr, weight_decay=config.weight_decay)
     return Optimizers(((muon, config.muon_lr), (adam, config.lr)))
+
+
+def _by_block(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """Parameters in groups of one block shape; None where a matrix is one block."""
+    blocked = (module for module in model.modules() if isinstance(module, Blocked))
+    block_of = {id(weight): shape for module in blocked for weight, shape in module.blocks()}
+    groups: dict[tuple[int, int] | None, list[nn.Parameter]] = {}
+    for param in params:
+        groups.setdefault(block_of.get(id(param)), []).append(param)
+    return [{"params": members, "block": block} for block, members in groups.items()]
 
 
 def apply_update(

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.recipe.options import OptimConfig
+from nmt.models.build import build_model
+from nmt.recipe.options import ModelConfig, OptimConfig
 from nmt.training.muon import Muon, _iterate, orthogonalise
 from nmt.training.optim import apply_update, build_optimizers
 
@@ -63,6 +64,32 @@ def test_muon_decays_decoupled():
     weight.grad = torch.zeros(4, 4)
     Muon([weight], lr=0.1, weight_decay=0.5).step()
     torch.testing.assert_close(weight.detach(), torch.eye(4) * 0.95)
+
+
+@pytest.mark.parametrize("block", [(2, 6), (8, 3), (4, 2)])
+def test_muon_turns_each_block_of_a_matrix_by_itself(block):
+    torch.manual_seed(0)
+    whole = nn.Parameter(torch.zeros(8, 6))
+    whole.grad = torch.randn(8, 6)
+    Muon([{"params": [whole], "block": block}], lr=0.1).step()
+    for row in range(0, 8, block[0]):
+        for column in range(0, 6, block[1]):
+            here = (slice(row, row + block[0]), slice(column, column + block[1]))
+            part = nn.Parameter(torch.zeros(block))
+            part.grad = whole.grad[here].clone()
+            Muon([part], lr=0.1).step()
+            torch.testing.assert_close(whole.detach()[here], part.detach(), rtol=0, atol=1e-6)
+
+
+def test_the_heads_of_attention_are_blocks_for_muon():
+    config = ModelConfig(d_model=12, n_head=3, n_kv_head=1, d_k=4, d_v=6, d_inner=8, n_enc_layer=1, n_dec_layer=1)
+    model = build_model(config, 9, 9)
+    muon, _ = build_optimizers(model, OptimConfig(name="muon")).parts[0]
+    block_of = {id(p): group["block"] for group in muon.param_groups for p in group["params"]}
+    attention, ffn = model.decoder.layer_stack[0].enc_attn, model.decoder.layer_stack[0].pos_ffn
+    found = [block_of[id(getattr(attention, name).weight)] for name in ("w_qs", "w_ks", "w_vs", "fc")]
+    assert found == [(4, 12), (4, 12), (6, 12), (12, 6)]
+    assert block_of[id(ffn.w_1.weight)] is None and block_of[id(ffn.w_2.weight)] is None
 
 
 @pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])

@@ -74,6 +74,12 @@ class MultiHeadAttention(nn.Module):
         output = self.dropout.add(self.fc(output.transpose(1, 2).flatten(2)), x)
         return output if self.pre_norm else self.layer_norm(output), attn
 
+    def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
+        """The projections, each with the shape of one head's part."""
+        d_model = self.fc.out_features
+        rows = [(self.w_qs, self.d_k), (self.w_ks, self.d_k), (self.w_vs, self.d_v)]
+        return [(w.weight, (width, d_model)) for w, width in rows] + [(self.fc.weight, (d_model, self.d_v))]
+
     @staticmethod
     def _split(x: Tensor, n_head: int) -> Tensor:
         """(B, T, n_head·d) -> (B, n_head, T, d)"""
