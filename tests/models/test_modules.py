@@ -185,3 +185,15 @@ def test_gradients_of_a_layer_match_finite_differences(make, options):
     causal = torch.ones(1, 1, 3, 3).tril().bool()
     see_memory = torch.tensor([True, True, False]).view(1, 1, 1, 3)
     assert torch.autograd.gradcheck(lambda x, memory: layer(x, memory, causal, see_memory)[0], (x, memory))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rotation_is_the_same_by_complex_numbers_and_for_the_compiler(dtype, monkeypatch):
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 3, 8, dtype=dtype).transpose(1, 2)  # as heads are: not contiguous
+    rotation = RotaryEncoding(8, 50)(7, 5)
+    eager = rotate(x, rotation)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    compiled = rotate(x, rotation)
+    assert eager.dtype == compiled.dtype == dtype
+    torch.testing.assert_close(eager, compiled, rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-6)
