@@ -130,10 +130,11 @@ class ModelConfig(Section):
         "prj",
         description="With a shared projection, scale embeddings by sqrt(d_model), or logits by its inverse, or none.",
     )
-    emb_init: Literal["xavier", "normal"] = Field(
+    emb_init: Literal["xavier", "normal", "cooccurrence"] = Field(
         "xavier",
-        description="First embeddings: Xavier-uniform as every matrix, or normal of variance 1 / d_model, which "
-        "scale_emb_or_prj: emb makes as large as the positions, and which learns sooner.",
+        description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "
+        "scale_emb_or_prj: emb makes as large as the positions; or of that size, but with subwords that occur in "
+        "the same training pairs, as translations do, near each other, which learns soonest from little text.",
     )
 
     @model_validator(mode="before")

@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
 from nmt.training import parallel
+from nmt.training.cooccurrence import MAX_PAIRS, cooccurrence_embeddings
 from nmt.training.finish import choose_final, final_update
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_device, choose_precision
@@ -108,6 +110,8 @@ def _train(
         precision = _same_precision(recipe, state, device, ranks)
         precision.apply()
         model = new_model(recipe, data, device)
+        if folder is None and recipe.model.emb_init == "cooccurrence":
+            record.say(start_embeddings(model, data, recipe.seed))
         trainer = Trainer(
             recipe, data, model, precision=precision, ranks=ranks, run=run, record=record, wants_stop=wants_stop
         )
@@ -160,6 +164,26 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
         for part in model.children():
             part.compile(dynamic=True)  # in place: no wrapper, so no parameter changes its name
     return model
+
+
+def start_embeddings(model: TranslationModel, data: Prepared, seed: int) -> str:
+    """Fill in first embeddings that know which subwords occur in the same training pairs. Returns a line about it."""
+    begin = time.perf_counter()
+    source, target = model.embeddings
+    n_src, n_trg = source.num_embeddings, target.num_embeddings
+    shared = source.weight is target.weight
+    rows = cooccurrence_embeddings(
+        data.train,
+        n_trg if shared else n_src + n_trg,
+        target.embedding_dim,
+        trg_offset=0 if shared else n_src,
+        seed=seed,
+    )
+    with torch.no_grad():
+        source.weight.copy_(rows[:n_src])
+        target.weight.copy_(rows[-n_trg:])
+    n_pair = min(data.train.n_pair, MAX_PAIRS)
+    return f"first embeddings from co-occurrence in {n_pair:,} pairs: {time.perf_counter() - begin:.1f} s"
 
 
 def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: torch.device) -> None:

@@ -24,6 +24,10 @@ class HashModel(TranslationModel):
         raise AssertionError("search has no use for this")
 
     @property
+    def embeddings(self):
+        raise NotImplementedError
+
+    @property
     def output_weight(self) -> Tensor:
         raise AssertionError("search has no use for this")
 

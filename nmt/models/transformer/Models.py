@@ -177,7 +177,7 @@ class Transformer(TranslationModel):
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
-        if config.emb_init == "normal":
+        if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
             for embedding in (self.encoder.src_word_emb, self.decoder.trg_word_emb):
                 nn.init.normal_(embedding.weight, std=config.d_model**-0.5)
         if config.trg_emb_prj_weight_sharing:
@@ -195,6 +195,10 @@ class Transformer(TranslationModel):
         hidden: Tensor
         hidden, *_ = self.decoder(trg_seq, trg_mask, enc_output, src_mask)
         return hidden
+
+    @property
+    def embeddings(self) -> tuple[nn.Embedding, nn.Embedding]:
+        return self.encoder.src_word_emb, self.decoder.trg_word_emb
 
     @property
     def output_weight(self) -> Tensor:
