@@ -4,6 +4,7 @@ The output layer is the widest of the model: (tokens x vocabulary) logits and as
 and used up chunk by chunk, while they are in the cache; padding is dropped before, not masked after.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,10 +29,7 @@ def smoothed_cross_entropy(
     real = (gold != pad_idx).flatten()
     rows = real.nonzero().squeeze(1)
     picked = hidden.flatten(0, 1).index_select(0, rows)
-    loss: Tensor = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        picked, weight, gold.flatten()[rows], smoothing, scale, pad_idx
-    )
-    return loss
+    return _cross_entropy(picked, weight, gold.flatten()[rows], smoothing, scale, pad_idx)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -95,3 +93,6 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
+
+
+_cross_entropy: Callable[[Tensor, Tensor, Tensor, float, float, int], Tensor] = _SmoothedCrossEntropy.apply

@@ -14,9 +14,10 @@ from torch import Tensor
 # Coefficients of the quintic Newton-Schulz iteration (Jordan et al.): steepest at zero, so that five
 # iterations bring all singular values near one.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
+_N_ITERATION = 5
 
 
-def orthogonalise(matrices: Tensor, n_iteration: int = 5) -> Tensor:
+def orthogonalise(matrices: Tensor) -> Tensor:
     """The nearest semi-orthogonal matrix of each, roughly: singular values end between 0.7 and 1.2.
 
     matrices: (N, rows, columns). On a GPU the products run in bf16, which is exact enough for this.
@@ -28,26 +29,32 @@ def orthogonalise(matrices: Tensor, n_iteration: int = 5) -> Tensor:
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     # The Gram matrix needs the exactness of fp32, and pays where it is much smaller than the matrix.
     small = x.size(2) >= 2 * x.size(1) and not x.is_cuda
-    x = _iterate_on_gram(x, n_iteration) if small else _iterate(x, n_iteration)
+    x = _iterate_on_gram(x) if small else _iterate(x)
     return (x if wide else x.mT).to(matrices.dtype)
 
 
-def _iterate(x: Tensor, n_iteration: int) -> Tensor:
-    for _ in range(n_iteration):
+def _iterate(x: Tensor) -> Tensor:
+    for _ in range(_N_ITERATION):
         x = torch.baddbmm(x, _polynomial(x @ x.mT), x, beta=_A)
     return x
 
 
-def _iterate_on_gram(x: Tensor, n_iteration: int) -> Tensor:
+def _iterate_on_gram(x: Tensor) -> Tensor:
     """The same iteration with its factors collected: all are polynomials of x x^T, so only that need be updated."""
     gram = x @ x.mT  # (N, rows, rows)
-    product = torch.eye(x.size(1), dtype=x.dtype, device=x.device).expand_as(gram)
-    for _ in range(n_iteration):
-        factor = _polynomial(gram)
-        factor.diagonal(dim1=1, dim2=2).add_(_A)
-        product = factor @ product
+    product = factor = _factor(gram)
+    for _ in range(_N_ITERATION - 1):
         gram = factor @ gram @ factor
+        factor = _factor(gram)
+        product = factor @ product
     return product @ x
+
+
+def _factor(gram: Tensor) -> Tensor:
+    """What one iteration multiplies x by."""
+    factor = _polynomial(gram)
+    factor.diagonal(dim1=1, dim2=2).add_(_A)
+    return factor
 
 
 def _polynomial(gram: Tensor) -> Tensor:
@@ -59,7 +66,7 @@ class Muon(torch.optim.Optimizer):
 
     A group of parameters may name a `block`, the shape of the matrices that each of its parameters is composed of:
     those are orthogonalised one by one. The heads of attention are such: what one head does is no reason to turn
-    another, and their small matrices cost a tenth of the large one.
+    another, and small matrices cost much less than a large one.
     The update of an (n, m) matrix is scaled by 0.2 sqrt(max(n, m)), the root mean square of a typical Adam update.
     """
 
@@ -69,7 +76,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "block": None})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override] # torch's is overloaded for closures
         """Move every parameter that has a gradient."""
         assert closure is None
         for group in self.param_groups:

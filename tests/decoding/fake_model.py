@@ -25,7 +25,7 @@ class HashModel(TranslationModel):
 
     @property
     def embeddings(self):
-        raise NotImplementedError
+        raise AssertionError("search has no use for this")
 
     @property
     def output_weight(self) -> Tensor:
