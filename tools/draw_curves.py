@@ -20,7 +20,10 @@ def validations(run: Path) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in (run / "log.jsonl").read_bytes().split(b"\n") if line]
     except (OSError, ValueError) as error:
         sys.exit(f"draw_curves: error: {run} is no run folder with a log.jsonl ({error})")
-    return [line for line in lines if line["kind"] == "valid"]
+    found = [line for line in lines if line["kind"] == "valid"]
+    if not found:
+        sys.exit(f"draw_curves: error: {run} has no validation yet: its log.jsonl has nothing to draw")
+    return found
 
 
 def main() -> None:

@@ -134,7 +134,7 @@ class ModelConfig(Section):
         "xavier",
         description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "
         "scale_emb_or_prj: emb makes as large as the positions; or of that size, but with subwords that occur in "
-        "the same training pairs, as translations do, near each other, which learns soonest from little text.",
+        "the same training pairs, as translations do, near each other: a dictionary before the first update.",
     )
 
     @model_validator(mode="before")

@@ -6,11 +6,14 @@ which subword occurs in which pair. Training then has a dictionary before its fi
 the randomised subspace iteration of Halko, Martinsson, Tropp 2011, algorithm 4.4.
 """
 
+import sys
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
+from tqdm import tqdm
 
 from nmt.data.corpus import Corpus
 
@@ -21,17 +24,19 @@ _NOISE = 0.1  # share of the variance: what tells apart subwords that occur in e
 Ids = NDArray[np.int64]
 
 
-def cooccurrence_embeddings(corpus: Corpus, n_vocab: int, width: int, *, trg_offset: int, seed: int) -> Tensor:
+def cooccurrence_embeddings(
+    corpus: Corpus, n_vocab: int, width: int, *, trg_offset: int, seed: int, quiet: bool = True
+) -> Tensor:
     """(n_vocab, width) embeddings, of variance 1 / width as a normal initialisation would have.
 
     trg_offset: what is added to target ids, 0 where both sides share their ids and n_src_vocab where they do not;
     n_vocab counts all rows. A subword that occurs nowhere gets noise. At most MAX_PAIRS pairs are looked at, evenly
-    spread over the corpus.
+    spread over the corpus. Unless quiet, stderr has a progress bar.
     """
     occurrence = _Occurrence(*_occurrences(corpus, trg_offset), n_vocab)
     generator = torch.Generator().manual_seed(seed)
     known = torch.zeros(n_vocab, width)
-    vectors = _singular_vectors(occurrence, width + 1, generator)[:, 1:]  # the first says only how frequent one is
+    vectors = _singular_vectors(occurrence, width + 1, generator, quiet)[:, 1:]  # the first tells only how frequent
     known[:, : vectors.size(1)] = normalize(vectors, dim=1)
     noise = torch.randn(n_vocab, width, generator=generator) * width**-0.5
     seen = known.any(dim=1, keepdim=True)
@@ -81,11 +86,11 @@ class _Occurrence:
         return product
 
 
-def _singular_vectors(a: _Occurrence, n: int, generator: torch.Generator) -> Tensor:
+def _singular_vectors(a: _Occurrence, n: int, generator: torch.Generator, quiet: bool = True) -> Tensor:
     """The first n left singular vectors of A, or as many as it has, each times the root of its singular value."""
     n_found = min(n + _N_EXTRA, *a.shape)
     y = a.times(torch.randn(a.shape[1], n_found, generator=generator))
-    for _ in range(_N_POWER):
+    for _ in tqdm(range(_N_POWER), desc="first embeddings", disable=quiet, delay=2, leave=False, file=sys.stderr):
         y = a.times(a.transposed_times(torch.linalg.qr(y).Q))
     vectors, squares, _ = torch.linalg.svd(y, full_matrices=False)
     rooted: Tensor = vectors[:, :n] * squares[:n] ** 0.25

@@ -111,7 +111,7 @@ def _train(
         precision.apply()
         model = new_model(recipe, data, device)
         if folder is None and recipe.model.emb_init == "cooccurrence":
-            record.say(start_embeddings(model, data, recipe.seed))
+            record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
         trainer = Trainer(
             recipe, data, model, precision=precision, ranks=ranks, run=run, record=record, wants_stop=wants_stop
         )
@@ -166,7 +166,7 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     return model
 
 
-def start_embeddings(model: TranslationModel, data: Prepared, seed: int) -> str:
+def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
     """Fill in first embeddings that know which subwords occur in the same training pairs. Returns a line about it."""
     begin = time.perf_counter()
     source, target = model.embeddings
@@ -178,6 +178,7 @@ def start_embeddings(model: TranslationModel, data: Prepared, seed: int) -> str:
         target.embedding_dim,
         trg_offset=0 if shared else n_src,
         seed=seed,
+        quiet=quiet,
     )
     with torch.no_grad():
         source.weight.copy_(rows[:n_src])
