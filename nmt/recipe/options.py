@@ -115,6 +115,11 @@ class ModelConfig(Section):
     n_position: PositiveInt = Field(
         200, description="Rows of the position table: sinusoids go on beyond it, learned positions repeat its last row."
     )
+    rotary_enc_attn: bool = Field(
+        False,
+        description="Rotary positions in the attention over the source too, which then sees how far ahead or behind "
+        "a source word is; without it no position is told there.",
+    )
     qk_norm: bool = Field(False, description="Normalise queries and keys per head before their product.")
     attn_bias: bool = Field(False, description="Biases in the attention projections.")
     ffn_bias: bool = Field(True, description="Biases in the feed-forward sub-layer.")

@@ -166,6 +166,30 @@ def test_self_attention_with_rotary_positions_sees_distances_and_nothing_else(ma
     assert (here - attention(x, None, mask)[0]).abs().max() > 1e-2
 
 
+@torch.no_grad()
+def test_attention_over_the_source_is_told_positions_only_if_asked(make):
+    src_seq, trg_seq = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[2, 9, 10]])
+    for told in (False, True):
+        model = make(position="rotary", rotary_enc_attn=told)
+        mask, causal = model._masks(src_seq, trg_seq)
+        enc_output = torch.randn(1, 4, 16).double()
+        words = model.decoder(trg_seq, causal, enc_output, mask)[0]
+        turned_round = model.decoder(trg_seq, causal, enc_output.flip(1), mask)[0]
+        assert ((words - turned_round).abs().max() > 1e-3) == told
+
+
+def test_attention_over_the_source_with_rotary_positions_sees_how_far_ahead_a_word_is(make):
+    model = make(position="rotary", rotary_enc_attn=True)
+    attention, positions = model.decoder.layer_stack[0].enc_attn, model.decoder.position_enc
+    x, memory, mask = torch.randn(2, 5, 16).double(), torch.randn(2, 7, 16).double(), torch.ones(1, 1, 1, 7).bool()
+    here, there, ahead = (
+        attention(x, memory, mask, positions(first, 5), positions(src_first, 7))[0]
+        for first, src_first in ((0, 0), (13, 13), (0, 1))
+    )
+    assert (here - there).abs().max() < 1e-5
+    assert (here - ahead).abs().max() > 1e-2
+
+
 def test_rotation_turns_each_pair_by_its_own_angle():
     cos, sin = RotaryEncoding(4, n_position=10)(3, 2)
     angle = torch.tensor([[3.0, 3.0 / 100], [4.0, 4.0 / 100]])

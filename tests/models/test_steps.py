@@ -10,7 +10,7 @@ OPTIONS = {
     "norm": ["post", "pre"],
     "norm_kind": ["layer", "rms"],
     "ffn": ["relu", "gelu", "swiglu", "relu2"],
-    "position": ["sinusoid", "learned", "rotary"],
+    "position": ["sinusoid", "learned", "rotary", "rotary over the source too"],
     "n_kv_head": [None, 1, 2],
     "qk_norm": [False, True],
     "attn_bias": [False, True],
@@ -37,6 +37,12 @@ def some_combinations(n: int) -> list[dict]:
 COMBINATIONS = some_combinations(48)
 
 
+def options_of(combination: dict) -> dict:
+    """The options of the model: one position goes with a second option."""
+    both = combination["position"] == "rotary over the source too"
+    return {**combination, "position": "rotary", "rotary_enc_attn": True} if both else combination
+
+
 def test_any_two_values_of_two_options_meet_in_some_combination():
     for one, two in itertools.combinations(OPTIONS, 2):
         met = {(options[one], options[two]) for options in COMBINATIONS}
@@ -46,7 +52,7 @@ def test_any_two_values_of_two_options_meet_in_some_combination():
 @torch.no_grad()
 @pytest.mark.parametrize("n", range(len(COMBINATIONS)))
 def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(make, batch, n):
-    model = make(**COMBINATIONS[n])
+    model = make(**options_of(COMBINATIONS[n]))
     src_seq, _ = batch
     torch.manual_seed(n)
     state = model.start(src_seq)
@@ -82,9 +88,13 @@ def test_what_is_known_of_a_sentence_is_stored_once_however_many_hypotheses(make
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("position", ["sinusoid", "learned", "rotary"])
-def test_no_length_is_too_long(make, position):
-    long, table_fits = make(position=position, n_position=4), make(position=position, n_position=64)
+@pytest.mark.parametrize(
+    ("position", "rotary_enc_attn"), [("sinusoid", False), ("learned", False), ("rotary", False), ("rotary", True)]
+)
+def test_no_length_is_too_long(make, position, rotary_enc_attn):
+    long, table_fits = (
+        make(position=position, rotary_enc_attn=rotary_enc_attn, n_position=n_position) for n_position in (4, 64)
+    )
     if position != "learned":
         names = [name for name, _ in long.named_parameters()]
         assert names == [name for name, _ in table_fits.named_parameters()]

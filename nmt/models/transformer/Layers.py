@@ -22,7 +22,7 @@ class EncoderLayer(nn.Module):
         self, x: Tensor, mask: Tensor, rotation: Rotation = None, return_attns: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """(B, S, D), (B, 1, 1, S) -> (B, S, D) and the weights (B, H, S, S) if asked for."""
-        x, attn = self.slf_attn(x, None, mask, rotation, return_attns)
+        x, attn = self.slf_attn(x, None, mask, rotation, return_attns=return_attns)
         return self.pos_ffn(x), attn
 
 
@@ -31,6 +31,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.rotary_enc_attn = config.rotary_enc_attn
         self.slf_attn = MultiHeadAttention(config)
         self.enc_attn = MultiHeadAttention(config)
         self.pos_ffn = PositionwiseFeedForward(config)
@@ -42,14 +43,16 @@ class DecoderLayer(nn.Module):
         slf_mask: Tensor,
         enc_mask: Tensor,
         rotation: Rotation = None,
+        src_rotation: Rotation = None,
         return_attns: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """x: (B, T, D), enc_output: (B, S, D), masks (B, 1, T, T) and (B, 1, 1, S).
+        """x: (B, T, D), enc_output: (B, S, D), masks (B, 1, T, T) and (B, 1, 1, S), rotations of target and source.
 
         Returns (B, T, D) and the weights over target and source if asked for.
         """
-        x, slf_attn = self.slf_attn(x, None, slf_mask, rotation, return_attns)
-        x, enc_attn = self.enc_attn(x, enc_output, enc_mask, None, return_attns)
+        x, slf_attn = self.slf_attn(x, None, slf_mask, rotation, return_attns=return_attns)
+        turn = rotation if self.rotary_enc_attn else None
+        x, enc_attn = self.enc_attn(x, enc_output, enc_mask, turn, src_rotation, return_attns)
         return self.pos_ffn(x), slf_attn, enc_attn
 
     def step(self, x: Tensor, n: int, state: DecoderState, rotation: Rotation = None) -> Tensor:
@@ -62,6 +65,6 @@ class DecoderLayer(nn.Module):
         known, n_row = state.per_sentence, x.size(0)
         x = x.view(state.n_sentence, n_row // state.n_sentence, -1)
         query, k, v = self.enc_attn.before(x), known[f"enc_k.{n}"], known[f"enc_v.{n}"]
-        x, _ = self.enc_attn.attend(x, query, k, v, known["src_mask"])
+        x, _ = self.enc_attn.attend(x, query, k, v, known["src_mask"], rotation if self.rotary_enc_attn else None)
         x = self.pos_ffn(x)
         return x.view(n_row, 1, -1)

@@ -122,6 +122,7 @@ class Decoder(_Stack):
 
     def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float) -> None:
         super().__init__(config, emb_scale)
+        self.rotary_enc_attn = config.rotary_enc_attn
         self.trg_word_emb = nn.Embedding(n_trg_vocab, config.d_model, padding_idx=pad_idx)
         self.layer_stack = nn.ModuleList([DecoderLayer(config) for _ in range(config.n_dec_layer)])
         self.layer_norm = make_norm(config, config.d_model)
@@ -132,20 +133,29 @@ class Decoder(_Stack):
         """(B, T), (B, 1, T, T), (B, S, D), (B, 1, 1, S) -> (B, T, D), and each layer's weights if asked for:
         over the target (B, H, T, T) and over the source (B, H, T, S)."""
         x, rotation = self._enter(self.trg_word_emb(trg_seq))
+        src_rotation = self._src_rotation(enc_output)
         slf_attns, enc_attns = [], []
         for layer in self.layer_stack:
-            x, slf_attn, enc_attn = layer(x, enc_output, trg_mask, src_mask, rotation, return_attns)
+            x, slf_attn, enc_attn = layer(x, enc_output, trg_mask, src_mask, rotation, src_rotation, return_attns)
             slf_attns.append(slf_attn)
             enc_attns.append(enc_attn)
         return self._leave(x), slf_attns if return_attns else [], enc_attns if return_attns else []
 
     def start(self, enc_output: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
         """What is known of each sentence before its first target token: (B, S, D), (B, 1, 1, S) -> B-row tensors."""
-        known = {"src_mask": src_mask}
+        known, rotation = {"src_mask": src_mask}, self._src_rotation(enc_output)
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
-            known[f"enc_k.{n}"], known[f"enc_v.{n}"] = layer.enc_attn.keys_values(enc_output)
+            known[f"enc_k.{n}"], known[f"enc_v.{n}"] = layer.enc_attn.keys_values(enc_output, rotation)
         return known
+
+    def _src_rotation(self, enc_output: Tensor) -> Rotation:
+        """What turns the keys of the source, (B, S, D), if they are turned: the positions of its words."""
+        if not self.rotary_enc_attn:
+            return None
+        assert isinstance(self.position_enc, RotaryEncoding)
+        rotation: Rotation = self.position_enc(0, enc_output.size(1))
+        return rotation
 
     def step(self, last: Tensor, visible: Tensor, state: DecoderState) -> Tensor:
         """Read one token of every hypothesis: last (R,) ids, visible (R,) False at padding -> (R, D).

@@ -35,14 +35,21 @@ class MultiHeadAttention(nn.Module):
         self.pre_norm = config.norm == "pre"
 
     def forward(
-        self, x: Tensor, memory: Tensor | None, mask: Tensor, rotation: Rotation = None, return_attns: bool = False
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        mask: Tensor,
+        rotation: Rotation = None,
+        memory_rotation: Rotation = None,
+        return_attns: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """x looks at memory, or at itself where memory is None.
 
-        x: (B, T, D), memory: (B, S, D) or None, mask: (B or 1, 1, T or 1, S). Returns (B, T, D) and weights or None.
+        x: (B, T, D), memory: (B, S, D) or None, mask: (B or 1, 1, T or 1, S). rotation is that of x, and
+        memory_rotation that of memory. Returns (B, T, D) and weights or None.
         """
         query = self.before(x)
-        k, v = self.keys_values(query if memory is None else memory, rotation)
+        k, v = self.keys_values(query, rotation) if memory is None else self.keys_values(memory, memory_rotation)
         return self.attend(x, query, k, v, mask, rotation, return_attns)
 
     def before(self, x: Tensor) -> Tensor:
