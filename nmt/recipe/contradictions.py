@@ -45,6 +45,11 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
             f"model.scale_emb_or_prj: {model.scale_emb_or_prj} has no effect when model.trg_emb_prj_weight_sharing is "
             "false (remove it, or write none)"
         )
+    if model.prj_transform and not model.trg_emb_prj_weight_sharing:
+        yield (
+            "model.prj_transform: a projection that model.trg_emb_prj_weight_sharing: false sets free needs no further "
+            "matrix before it (set this to false)"
+        )
     if model.d_model % model.n_head and (model.d_k is None or model.d_v is None):
         yield (
             f"model.n_head: {model.n_head} heads do not divide model.d_model, which is {model.d_model} (change one of "

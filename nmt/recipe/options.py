@@ -135,6 +135,11 @@ class ModelConfig(Section):
         "prj",
         description="With a shared projection, scale embeddings by sqrt(d_model), or logits by its inverse, or none.",
     )
+    prj_transform: bool = Field(
+        False,
+        description="A square matrix, orthogonal at first, before the shared projection: without it what is left of a "
+        "word's own embedding makes that word likely to be written again.",
+    )
     emb_init: Literal["xavier", "normal", "cooccurrence"] = Field(
         "xavier",
         description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "

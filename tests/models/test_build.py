@@ -43,6 +43,23 @@ def test_tied_matrices_are_one_and_their_gradients_add_up(make, batch, src_trg, 
         assert torch.allclose(mine.grad, expected, rtol=1e-10, atol=1e-12)
 
 
+@torch.no_grad()
+def test_a_transform_before_the_projection_keeps_a_word_from_being_its_own_successor(make, batch):
+    options = {"norm": "pre", "scale_emb_or_prj": "emb", "position": "rotary", "emb_init": "normal", "d_model": 64}
+    options |= {"n_enc_layer": 2, "n_dec_layer": 2, "d_inner": 64}
+    repeated = {}
+    for transform in (False, True):
+        torch.manual_seed(5)
+        model = build_model(ModelConfig(**options, prj_transform=transform), 24, 24).double().eval()  # as it begins
+        logits = model(*batch)[batch[1] != 0]
+        repeated[transform] = (logits.argmax(-1) == batch[1][batch[1] != 0]).double().mean()
+        matrix = model.prj_transform(torch.eye(64).double())
+        assert torch.allclose(matrix @ matrix.T, torch.eye(64).double(), atol=1e-5)
+    assert repeated[False] > 0.8
+    assert repeated[True] < 0.3
+    assert "prj_transform.weight" not in make().state_dict()
+
+
 def test_scales_act_on_embeddings_or_logits_and_only_with_a_shared_projection(make, batch):
     plain = make(scale_emb_or_prj="none")
     scaled_logits, scaled_words = make(scale_emb_or_prj="prj"), make(scale_emb_or_prj="emb")

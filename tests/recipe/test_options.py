@@ -35,6 +35,7 @@ def test_a_recipe_without_contradictions_has_none():
 
 
 FILES = {"src": "a", "trg": "b"}
+NO_SCALE = {"scale_emb_or_prj": "none"}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ FILES = {"src": "a", "trg": "b"}
     [
         ("model.emb_src_trg_weight_sharing", {"subwords": {"joint": False}}),
         ("model.scale_emb_or_prj", {"model": {"trg_emb_prj_weight_sharing": False, "scale_emb_or_prj": "emb"}}),
+        ("model.prj_transform", {"model": {"trg_emb_prj_weight_sharing": False, "prj_transform": True, **NO_SCALE}}),
         ("model.n_head", {"model": {"n_head": 7}}),
         ("model.n_head", {"model": {"n_head": 7, "d_k": 8}}),
         ("model.n_kv_head", {"model": {"n_kv_head": 3}}),

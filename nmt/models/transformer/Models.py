@@ -183,10 +183,15 @@ class Transformer(TranslationModel):
         self.logit_scale = config.d_model**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
         self.encoder = Encoder(config, n_src_vocab, pad_idx, emb_scale)
         self.decoder = Decoder(config, n_trg_vocab, pad_idx, emb_scale)
+        self.prj_transform: nn.Module = nn.Identity()
+        if config.prj_transform:
+            self.prj_transform = nn.Linear(config.d_model, config.d_model, bias=False)
         self.trg_word_prj = nn.Linear(config.d_model, n_trg_vocab, bias=False)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
+        if isinstance(self.prj_transform, nn.Linear):
+            nn.init.orthogonal_(self.prj_transform.weight)
         if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
             for embedding in (self.encoder.src_word_emb, self.decoder.trg_word_emb):
                 nn.init.normal_(embedding.weight, std=config.d_model**-0.5)
@@ -204,6 +209,7 @@ class Transformer(TranslationModel):
         enc_output, _ = self.encoder(src_seq, src_mask)
         hidden: Tensor
         hidden, *_ = self.decoder(trg_seq, trg_mask, enc_output, src_mask)
+        hidden = self.prj_transform(hidden)
         return hidden
 
     @property
@@ -233,7 +239,7 @@ class Transformer(TranslationModel):
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         hidden = self.decoder.step(last, last != self.pad_idx, state)
         state.n_step += 1
-        return self.project(hidden)
+        return self.project(self.prj_transform(hidden))
 
     def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         src_mask, trg_mask = self._masks(src_seq, trg_seq)
