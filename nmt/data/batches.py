@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.corpus import Corpus
+from nmt.data.corpus import Corpus, Ids
 from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, PAD
 
 T = TypeVar("T")
 R = TypeVar("R")
+Sides = tuple[list[Ids], list[Ids]]
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,11 @@ def pad(sequences: Sequence[NDArray[np.int64]], *, before: tuple[int, ...] = (),
     return torch.from_numpy(matrix)
 
 
-def make_batch(corpus: Corpus, rows: Rows) -> Batch:
-    """Fetch pairs by number and pad them."""
+def make_batch(corpus: Corpus, rows: Rows, change: Callable[[list[Ids], list[Ids]], Sides] | None = None) -> Batch:
+    """Fetch pairs by number, change their ids if there is a way to, and pad them."""
     src, trg = corpus.pairs(rows)
+    if change is not None:
+        src, trg = change(src, trg)
     n_gold = sum(map(len, trg)) + len(trg)
     return Batch(pad(src, after=(EOS,)), pad(trg, before=(BOS,)), pad(trg, after=(EOS,)), n_gold)
 

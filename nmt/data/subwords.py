@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.lines import write_lines
@@ -69,6 +71,14 @@ class Codec:
         if len(known) < _MOST_REMEMBERED:
             known.update((word, ids) for word, ids in new.items() if len(word) <= _LONGEST_REMEMBERED)
         return [[i for word in words for i in (new.get(word) or known[word])] for words in words_of]
+
+    def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(size,) and (size,) ids of the two pieces that each piece was merged from; -1 for those that were not."""
+        id_of = {piece: i for i, piece in enumerate(self.vocab, N_SPECIAL)}
+        left, right = np.full((2, self.size), -1, dtype=np.int64)
+        for a, b in reversed(self.merges):  # where two merges make one piece, the first is the one that is applied
+            left[id_of[a + b]], right[id_of[a + b]] = id_of[a], id_of[b]
+        return left, right
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; control symbols and the padding of the vocabulary have none.

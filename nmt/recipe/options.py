@@ -170,6 +170,11 @@ class BatchConfig(Section):
         1, description="Batches per update over all devices: more devices are faster, not different."
     )
     pool: PositiveInt = Field(100_000, description="Shuffled pairs that are sorted by length together.")
+    split_rate: Rate = Field(
+        0.0,
+        description="Share of the subwords of training pairs that fall apart into what they were merged from, anew "
+        "each time, as with BPE-dropout: for rare words. Batches grow by about as much.",
+    )
 
 
 class OptimConfig(Section):

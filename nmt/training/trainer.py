@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nmt import checkpoint
-from nmt.data.batches import Batch, make_batch, read_ahead
-from nmt.data.corpus import Prepared
+from nmt.data.batches import Batch, Sides, make_batch, read_ahead
+from nmt.data.corpus import Ids, Prepared
 from nmt.data.plan import Plan, Position, Rows
+from nmt.data.split import Splitter
 from nmt.data.subwords import PAD
 from nmt.errors import TrainingError
 from nmt.models.base import TranslationModel
@@ -85,6 +87,9 @@ class Trainer:
             per_update=recipe.batch.per_update,
             pool=recipe.batch.pool,
         )
+        rate = recipe.batch.split_rate
+        sides = (data.subwords.src, data.subwords.trg)
+        self.splitters = (Splitter(sides[0], rate), Splitter(sides[1], rate)) if rate else None
         self.validator = Validator(
             data.valid, data.subwords, recipe.valid, recipe.decode, precision, recipe.data.trg_lang
         )
@@ -194,25 +199,40 @@ class Trainer:
         A batch comes with whether it counts and its index among all batches of the update.
         """
 
-        def positions() -> Iterator[tuple[list[Rows], Position]]:
-            position = self.state.position
+        def positions() -> Iterator[tuple[list[Rows], Position, Position]]:
+            following = self.state.position
             while True:
-                update, position = self.plan.at(position)
-                yield update, position
+                position = following
+                update, following = self.plan.at(position)
+                yield update, position, following
 
-        def make(item: tuple[list[Rows], Position]) -> tuple[list[tuple[Batch, bool, int]], Position]:
-            update, following = item
+        def make(item: tuple[list[Rows], Position, Position]) -> tuple[list[tuple[Batch, bool, int]], Position]:
+            update, position, following = item
             numbered = list(enumerate(update))
             mine = self.ranks.share(numbered)
-            made = [(make_batch(self.data.train, rows), counts, index) for (index, rows), counts in mine]
+            made = [
+                (make_batch(self.data.train, rows, self._splits(position, index)), counts, index)
+                for (index, rows), counts in mine
+            ]
             return made, following
 
         return read_ahead(make, positions())
 
+    def _splits(self, position: Position, index: int) -> Callable[[list[Ids], list[Ids]], Sides] | None:
+        """How batch `index` of an update splits its subwords, if they are to be split."""
+        if self.splitters is None:
+            return None
+        split_src, split_trg = self.splitters
+        rng = np.random.default_rng(dropout_seed(self.recipe.seed, position, index))
+        return lambda src, trg: (split_src(src, rng), split_trg(trg, rng))
+
     def _backward(self, batches: list[tuple[Batch, bool, int]], position: Position) -> tuple[float, int]:
         """Accumulate the gradient of an update. Returns the summed loss and the gold tokens over all ranks."""
-        # Every rank knows every length, so the divisor needs no communication.
-        n_gold = self.plan.n_gold(self.plan.updates(position.epoch)[position.update])
+        if self.splitters is None:
+            # Every rank knows every length, so the divisor needs no communication.
+            n_gold = self.plan.n_gold(self.plan.updates(position.epoch)[position.update])
+        else:
+            n_gold = int(self.ranks.sum(sum(batch.n_gold for batch, counts, _ in batches if counts))[0])
         loss_sum = torch.zeros((), device=self.model.device)
         for turn, (host_batch, counts, index) in enumerate(batches):
             batch = host_batch.to(self.model.device)

@@ -62,9 +62,11 @@ def logged(recipe):
     return {(line["kind"], line["update"]): line["loss"] for line in lines if line["kind"] in ("train", "valid")}
 
 
-def test_two_processes_give_the_losses_and_weights_of_one(recipe_of, tmp_path):
+@pytest.mark.parametrize("split_rate", [0.0, 0.2])
+def test_two_processes_give_the_losses_and_weights_of_one(recipe_of, tmp_path, split_rate):
     # Three batches an update: the ranks have unequally many. Dropout is on: masks do not depend on the rank.
-    sections = {"batch": {"max_tokens": 80, "per_update": 3}, "train": {"log_every": 1, "updates": 20}}
+    batch = {"max_tokens": 80, "per_update": 3, "split_rate": split_rate}
+    sections = {"batch": batch, "train": {"log_every": 1, "updates": 20}}
     one, two = recipe_of("one", **sections), recipe_of("two", **sections)
     launch(one)
     said = run_on_two(two, tmp_path)

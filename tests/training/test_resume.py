@@ -43,6 +43,7 @@ VARIANTS = {
     "moving average": {"train": {"ema": 0.9}},
     "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}},
     "bf16": {"train": {"precision": "bf16"}},
+    "subwords that fall apart": {"batch": {"split_rate": 0.2}},
 }
 
 
