@@ -231,7 +231,7 @@ class Trainer:
         if self.splitters is None:
             # Every rank knows every length, so the divisor needs no communication.
             n_gold = self.plan.n_gold(self.plan.updates(position.epoch)[position.update])
-        else:
+        else:  # what was split is known only where the batch was made
             n_gold = int(self.ranks.sum(sum(batch.n_gold for batch, counts, _ in batches if counts))[0])
         loss_sum = torch.zeros((), device=self.model.device)
         for turn, (host_batch, counts, index) in enumerate(batches):
