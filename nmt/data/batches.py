@@ -22,7 +22,8 @@ from nmt.data.subwords import BOS, EOS, PAD
 
 T = TypeVar("T")
 R = TypeVar("R")
-Sides = tuple[list[Ids], list[Ids]]
+# From the source and target ids of some pairs to those that are trained on.
+Change = Callable[[list[Ids], list[Ids]], tuple[list[Ids], list[Ids]]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def pad(sequences: Sequence[NDArray[np.int64]], *, before: tuple[int, ...] = (),
     return torch.from_numpy(matrix)
 
 
-def make_batch(corpus: Corpus, rows: Rows, change: Callable[[list[Ids], list[Ids]], Sides] | None = None) -> Batch:
+def make_batch(corpus: Corpus, rows: Rows, change: Change | None = None) -> Batch:
     """Fetch pairs by number, change their ids if there is a way to, and pad them."""
     src, trg = corpus.pairs(rows)
     if change is not None:

@@ -8,11 +8,9 @@ enough: no text is stored or encoded again, a batch costs milliseconds, and the 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nmt.data.corpus import Ids
 from nmt.data.subwords import Codec
-
-Ids = NDArray[np.int64]
 
 
 class Splitter:
@@ -26,9 +24,9 @@ class Splitter:
         """Sequences of ids, without BOS and EOS -> as many, of the same text and the same length or longer."""
         ids = np.concatenate(sequences)
         of_sequence = np.repeat(np.arange(len(sequences)), [len(one) for one in sequences])
-        whole = np.ones(len(ids), dtype=bool)  # pieces that have not been asked yet
+        unasked = np.ones(len(ids), dtype=bool)  # each piece is asked once
         while True:
-            splits = whole & (self.left[ids] >= 0)
+            splits = unasked & (self.left[ids] >= 0)
             splits &= rng.random(len(ids)) < self.rate
             if not splits.any():
                 break
@@ -37,5 +35,5 @@ class Splitter:
             parts = np.repeat(ids, n_part)
             parts[first[splits]] = self.left[ids[splits]]
             parts[first[splits] + 1] = self.right[ids[splits]]
-            ids, of_sequence, whole = parts, np.repeat(of_sequence, n_part), np.repeat(splits, n_part)
+            ids, of_sequence, unasked = parts, np.repeat(of_sequence, n_part), np.repeat(splits, n_part)
         return np.split(ids, np.cumsum(np.bincount(of_sequence, minlength=len(sequences)))[:-1])

@@ -62,7 +62,7 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
         yield f"model.position: rotary turns pairs, but model.d_k (or model.d_model / model.n_head) is {d_k}, odd"
     if model.rotary_enc_attn and model.position != "rotary":
         yield (
-            f"model.rotary_enc_attn: rotary positions are wanted over the source, but model.position is "
+            "model.rotary_enc_attn: rotary positions are wanted over the source, but model.position is "
             f"{model.position} (set that to rotary, or this to false)"
         )
     if model.position == "sinusoid" and model.d_model % 2:

@@ -15,13 +15,11 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 from tqdm import tqdm
 
-from nmt.data.corpus import Corpus
+from nmt.data.corpus import Corpus, Ids
 
 MAX_PAIRS = 200_000  # more of them change the neighbours little, and take memory and time
 _N_POWER, _N_EXTRA = 4, 32  # iterations, and dimensions beyond those wanted: both make the vectors more exact
 _NOISE = 0.1  # share of the variance: what tells apart subwords that occur in exactly the same pairs
-
-Ids = NDArray[np.int64]
 
 
 def cooccurrence_embeddings(

@@ -5,8 +5,8 @@ the magnitude of Adam's updates is that of J. Liu et al. 2025, "Muon is scalable
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -75,10 +75,19 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "block": None})
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override] # torch's is overloaded for closures
-        """Move every parameter that has a gradient."""
-        assert closure is None
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Move every parameter that has a gradient; a closure is called before, and its loss returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             same_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for param in group["params"]:
@@ -86,6 +95,7 @@ class Muon(torch.optim.Optimizer):
                     same_shape[param.shape].append(param)
             for shape, params in same_shape.items():
                 self._move(params, shape, group)
+        return loss
 
     def _move(self, params: list[Tensor], shape: torch.Size, group: dict[str, Any]) -> None:
         for param in params:

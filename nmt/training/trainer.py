@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt import checkpoint
-from nmt.data.batches import Batch, Sides, make_batch, read_ahead
-from nmt.data.corpus import Ids, Prepared
+from nmt.data.batches import Batch, Change, make_batch, read_ahead
+from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position, Rows
 from nmt.data.split import Splitter
 from nmt.data.subwords import PAD
@@ -88,8 +88,8 @@ class Trainer:
             pool=recipe.batch.pool,
         )
         rate = recipe.batch.split_rate
-        sides = (data.subwords.src, data.subwords.trg)
-        self.splitters = (Splitter(sides[0], rate), Splitter(sides[1], rate)) if rate else None
+        subwords = data.subwords
+        self.splitters = (Splitter(subwords.src, rate), Splitter(subwords.trg, rate)) if rate else None
         self.validator = Validator(
             data.valid, data.subwords, recipe.valid, recipe.decode, precision, recipe.data.trg_lang
         )
@@ -218,7 +218,7 @@ class Trainer:
 
         return read_ahead(make, positions())
 
-    def _splits(self, position: Position, index: int) -> Callable[[list[Ids], list[Ids]], Sides] | None:
+    def _splits(self, position: Position, index: int) -> Change | None:
         """How batch `index` of an update splits its subwords, if they are to be split."""
         if self.splitters is None:
             return None
