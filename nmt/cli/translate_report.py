@@ -7,7 +7,7 @@ from typing import Any
 
 from nmt.cli.command import printable
 from nmt.data.lines import write_lines
-from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score
+from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score, tokenised_note
 
 
 def report_scores(outputs: Sequence[str], references: Sequence[str], trg_lang: str, path: str | None) -> None:
@@ -17,8 +17,9 @@ def report_scores(outputs: Sequence[str], references: Sequence[str], trg_lang: s
     for found in scores.values():
         _print(found.text)
     _print(f"exact match = {exact:.1f} % of {len(references):,} lines")
-    if note := bleu_tokens(trg_lang)[1]:
-        _print(f"note: {note}")
+    for note in (bleu_tokens(trg_lang)[1], tokenised_note(references)):
+        if note:
+            _print(f"note: {note}")
     if path:
         text = json.dumps(_as_json(scores, exact, len(references)), indent=2, ensure_ascii=False)
         write_lines(path, text.split("\n"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import DataError
-from nmt.evaluation.metrics import bleu_tokens, exact_match, score
+from nmt.evaluation.metrics import bleu_tokens, exact_match, score, tokenised_note
 
 # From the table in sacreBLEU's README: BLEU (13a) and chrF2 on newstest2017 en-de.
 PUBLISHED = {
@@ -122,6 +122,19 @@ def test_missing_tokens_of_a_language_are_replaced_and_said(code, monkeypatch):
 @pytest.mark.parametrize("code", ["", "de", "en", "trg", "zhx"])
 def test_other_languages_are_scored_with_13a(code):
     assert bleu_tokens(code) == ("13a", None)
+
+
+def test_tokenised_references_are_noticed_and_raw_ones_are_not():
+    note = tokenised_note(["a dog runs .", "it barks .", "a cat ?", "no."])
+    assert note is not None and "2 of 4 references" in note
+    assert tokenised_note(["A dog runs.", "It barks.", "A cat . . .", "no"]) is None
+    assert tokenised_note([]) is None
+
+
+def test_sacrebleu_is_not_left_to_warn_of_its_own_parameters(caplog):
+    lines = ["a dog runs ."] * 120
+    score(lines, lines, ("bleu",))
+    assert not caplog.records
 
 
 def test_exact_match_is_a_percentage_and_blind_to_white_space_at_the_ends():
