@@ -140,6 +140,11 @@ class ModelConfig(Section):
         description="A square matrix, orthogonal at first, before the shared projection: without it what is left of a "
         "word's own embedding makes that word likely to be written again.",
     )
+    lexical_attn: bool = Field(
+        False,
+        description="One more head looks at the source and adds the embeddings of the words that it finds to the last "
+        "state: a word's own way to its translation; with emb_init: cooccurrence, a dictionary to begin with.",
+    )
     emb_init: Literal["xavier", "normal", "cooccurrence"] = Field(
         "xavier",
         description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "

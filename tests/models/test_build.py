@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from nmt.errors import RecipeError
 from nmt.models.build import build_model
-from nmt.models.transformer.Modules import Dropout
+from nmt.models.transformer.Modules import Dropout, rotate
 from nmt.recipe.options import ModelConfig
 
 MODERN = {"norm": "pre", "norm_kind": "rms", "ffn": "swiglu", "position": "rotary", "n_kv_head": 2, "qk_norm": True}
@@ -58,6 +58,37 @@ def test_a_transform_before_the_projection_keeps_a_word_from_being_its_own_succe
     assert repeated[False] > 0.8
     assert repeated[True] < 0.3
     assert "prj_transform.weight" not in make().state_dict()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scale", ["emb", "prj", "none"])
+def test_lexical_attention_begins_by_adding_the_word_it_finds(scale):
+    options = {"d_model": 16, "n_head": 2, "d_inner": 16, "n_enc_layer": 1, "n_dec_layer": 1, "scale_emb_or_prj": scale}
+    torch.manual_seed(5)
+    model = build_model(ModelConfig(**options, lexical_attn=True), 24, 24).double().eval()
+    plain = build_model(ModelConfig(**options), 24, 24).double().eval()
+    missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
+    assert not missing
+    assert sorted(unexpected) == [f"lexical_attn.{name}.weight" for name in ("fc", "w_ks", "w_qs")]
+    src_seq, trg_seq = torch.tensor([[7, 0, 0], [9, 9, 0]]), torch.tensor([[2, 5, 6, 8], [2, 4, 3, 3]])
+    added = model.decode_hidden(src_seq, trg_seq) - plain.decode_hidden(src_seq, trg_seq)
+    words = model.encoder.src_word_emb.weight[src_seq[:, :1]] * (4.0 if scale == "emb" else 1.0)
+    assert torch.allclose(added, words.expand(-1, 4, -1))
+
+
+@torch.no_grad()
+def test_lexical_attention_chooses_among_the_words(make):
+    model = make(lexical_attn=True, position="rotary", rotary_enc_attn=True, scale_emb_or_prj="emb", norm="pre")
+    src_seq, trg_seq = torch.tensor([[7, 9, 11, 13, 4]]), torch.tensor([[2, 5, 6, 8]])
+    src_mask, trg_mask = model._masks(src_seq, trg_seq)
+    enc_output = model.encoder(src_seq, src_mask)[0]
+    x = model.decoder(trg_seq, trg_mask, enc_output, src_mask)[0]
+    lexical, rotation = model.lexical_attn, model.decoder.position_enc
+    q = rotate(lexical.w_qs(x), rotation(0, 4))
+    k = rotate(lexical.w_ks(enc_output), rotation(0, 5))
+    weights = torch.softmax(q @ k.mT / 2, dim=-1)  # the root of d_k = 4
+    expected = lexical.fc(weights @ model.encoder.src_word_emb(src_seq) * 4) + x
+    assert (model.decode_hidden(src_seq, trg_seq) - expected).abs().max() < 1e-12
 
 
 def test_scales_act_on_embeddings_or_logits_and_only_with_a_shared_projection(make, batch):

@@ -8,7 +8,8 @@ from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
 KINDS = [
     {},
     {"norm": "pre", "norm_kind": "rms", "position": "rotary", "n_kv_head": 2, "qk_norm": True, "ffn": "swiglu"},
-    {"norm": "pre", "position": "rotary", "rotary_enc_attn": True},
+    {"norm": "pre", "position": "rotary", "rotary_enc_attn": True, "lexical_attn": True},
+    {"norm": "post", "position": "sinusoid", "lexical_attn": True},
     {"norm": "pre", "position": "learned", "n_kv_head": 1, "scale_emb_or_prj": "emb"},
 ]
 

@@ -19,6 +19,7 @@ OPTIONS = {
     "emb_src_trg_weight_sharing": [True, False],
     "scale_emb_or_prj": ["prj", "emb", "none"],
     "prj_transform": [False, True],
+    "lexical_attn": [False, True],
     "d_k": [None, 6],
     "d_v": [None, 5],
     "n_position": [8, 3],

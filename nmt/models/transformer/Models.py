@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nmt.models.base import DecoderState, TranslationModel
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Dropout, RotaryEncoding, extend, make_norm, sinusoids
-from nmt.models.transformer.SubLayers import Rotation
+from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
 from nmt.recipe.options import ModelConfig
 
 
@@ -133,7 +133,7 @@ class Decoder(_Stack):
         """(B, T), (B, 1, T, T), (B, S, D), (B, 1, 1, S) -> (B, T, D), and each layer's weights if asked for:
         over the target (B, H, T, T) and over the source (B, H, T, S)."""
         x, rotation = self._enter(self.trg_word_emb(trg_seq))
-        src_rotation = self._src_rotation(enc_output)
+        src_rotation = self.enc_rotation(0, enc_output.size(1))
         slf_attns, enc_attns = [], []
         for layer in self.layer_stack:
             x, slf_attn, enc_attn = layer(x, enc_output, trg_mask, src_mask, rotation, src_rotation, return_attns)
@@ -143,18 +143,18 @@ class Decoder(_Stack):
 
     def start(self, enc_output: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
         """What is known of each sentence before its first target token: (B, S, D), (B, 1, 1, S) -> B-row tensors."""
-        known, rotation = {"src_mask": src_mask}, self._src_rotation(enc_output)
+        known, rotation = {"src_mask": src_mask}, self.enc_rotation(0, enc_output.size(1))
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
             known[f"enc_k.{n}"], known[f"enc_v.{n}"] = layer.enc_attn.keys_values(enc_output, rotation)
         return known
 
-    def _src_rotation(self, enc_output: Tensor) -> Rotation:
-        """What turns the keys of the source, (B, S, D), if they are turned: the positions of its words."""
+    def enc_rotation(self, first: int, n: int) -> Rotation:
+        """What turns queries to the source and its keys at n positions from `first` on, if they are turned."""
         if not self.rotary_enc_attn:
             return None
         assert isinstance(self.position_enc, RotaryEncoding)
-        rotation: Rotation = self.position_enc(0, enc_output.size(1))
+        rotation: Rotation = self.position_enc(first, n)
         return rotation
 
     def step(self, last: Tensor, visible: Tensor, state: DecoderState) -> Tensor:
@@ -186,12 +186,15 @@ class Transformer(TranslationModel):
         self.prj_transform: nn.Module = nn.Identity()
         if config.prj_transform:
             self.prj_transform = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.lexical_attn = LexicalAttention(config) if config.lexical_attn else None
         self.trg_word_prj = nn.Linear(config.d_model, n_trg_vocab, bias=False)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
         if isinstance(self.prj_transform, nn.Linear):
             nn.init.orthogonal_(self.prj_transform.weight)
+        if self.lexical_attn is not None:
+            self.lexical_attn.reset()
         if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
             for embedding in (self.encoder.src_word_emb, self.decoder.trg_word_emb):
                 nn.init.normal_(embedding.weight, std=config.d_model**-0.5)
@@ -209,8 +212,23 @@ class Transformer(TranslationModel):
         enc_output, _ = self.encoder(src_seq, src_mask)
         hidden: Tensor
         hidden, *_ = self.decoder(trg_seq, trg_mask, enc_output, src_mask)
-        hidden = self.prj_transform(hidden)
-        return hidden
+        known = {"src_mask": src_mask, **self._dictionary(src_seq, enc_output)}
+        return self._end(hidden, known, self.decoder.enc_rotation(0, trg_seq.size(1)))
+
+    def _dictionary(self, src_seq: Tensor, enc_output: Tensor) -> dict[str, Tensor]:
+        """What lexical attention, if there is any, looks at: its keys, and the words as they enter the encoder."""
+        if self.lexical_attn is None:
+            return {}
+        k = self.lexical_attn.keys(enc_output, self.decoder.enc_rotation(0, src_seq.size(1)))
+        return {"lex_k": k, "lex_words": self.encoder.src_word_emb(src_seq) * self.encoder.emb_scale}
+
+    def _end(self, hidden: Tensor, known: dict[str, Tensor], rotation: Rotation) -> Tensor:
+        """From the decoder's states (B, T, D) to those that `project` takes. rotation: that of their positions."""
+        end: Tensor = self.prj_transform(hidden)
+        if self.lexical_attn is None:
+            return end
+        found: Tensor = self.lexical_attn(hidden, known["lex_k"], known["lex_words"], known["src_mask"], rotation)
+        return end + found
 
     @property
     def embeddings(self) -> tuple[nn.Embedding, nn.Embedding]:
@@ -234,12 +252,16 @@ class Transformer(TranslationModel):
     def start(self, src_seq: Tensor) -> DecoderState:
         src_mask = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)
         enc_output, _ = self.encoder(src_seq, src_mask)
-        return DecoderState(self.decoder.start(enc_output, src_mask), {}, n_sentence=src_seq.size(0))
+        known = self.decoder.start(enc_output, src_mask) | self._dictionary(src_seq, enc_output)
+        return DecoderState(known, {}, n_sentence=src_seq.size(0))
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         hidden = self.decoder.step(last, last != self.pad_idx, state)
+        rotation = self.decoder.enc_rotation(state.n_step, 1)
         state.n_step += 1
-        return self.project(self.prj_transform(hidden))
+        # As in the decoder, the K hypotheses of a sentence are K queries to it.
+        hidden = self._end(hidden.view(state.n_sentence, -1, hidden.size(-1)), state.per_sentence, rotation)
+        return self.project(hidden.flatten(0, 1))
 
     def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         src_mask, trg_mask = self._masks(src_seq, trg_seq)

@@ -1,4 +1,5 @@
-"""The two sub-layers of Figure 1, each with its residual and its norm: attention and feed-forward.
+"""The two sub-layers of Figure 1, each with its residual and its norm: attention and feed-forward; and attention that
+looks up words.
 
 Shapes: B sentences, T queries, S keys, H query heads, G key/value heads, D `d_model`.
 """
@@ -126,3 +127,42 @@ class PositionwiseFeedForward(nn.Module):
             return F.relu(hidden).square()
         gated: Tensor = F.silu(hidden) * self.w_3(x)
         return gated
+
+
+class LexicalAttention(nn.Module):
+    """What the source words stand for in themselves, to be added to the decoder's last states: a dictionary.
+
+    One head looks at the encoder's output, but finds the embeddings that entered the encoder. So a word leads to its
+    translation on a way of its own, which a rare word needs seen but a few times. After T. Nguyen and D. Chiang 2018,
+    "Improving lexical choice in neural machine translation", section 4; other than there the attention has weights of
+    its own, and the words it finds share the output matrix with the states.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        d_model = config.d_model
+        self.d_k = config.d_k or d_model // config.n_head
+        self.w_qs = nn.Linear(d_model, self.d_k, bias=config.attn_bias)
+        self.w_ks = nn.Linear(d_model, self.d_k, bias=config.attn_bias)
+        self.fc = nn.Linear(d_model, d_model, bias=config.attn_bias)
+        attn_dropout = config.dropout if config.attn_dropout is None else config.attn_dropout
+        self.attention = ScaledDotProductAttention(self.d_k**0.5, attn_dropout)
+        self.dropout = Dropout(config.dropout)
+
+    def reset(self) -> None:
+        """Begin with words that stand for themselves, and for what their embeddings are near to."""
+        nn.init.eye_(self.fc.weight)
+
+    def keys(self, enc_output: Tensor, rotation: Rotation = None) -> Tensor:
+        """(B, S, D) -> (B, 1, S, d_k)"""
+        k: Tensor = self.w_ks(enc_output).unsqueeze(1)
+        return k if rotation is None else rotate(k, rotation)
+
+    def forward(self, x: Tensor, k: Tensor, words: Tensor, mask: Tensor, rotation: Rotation = None) -> Tensor:
+        """States x: (B, T, D), their keys, the embedded source words (B, S, D), mask: (B, 1, 1, S) -> (B, T, D)"""
+        q = self.w_qs(x).unsqueeze(1)
+        if rotation is not None:
+            q = rotate(q, rotation)
+        found, _ = self.attention(q, k, words.unsqueeze(1), mask)
+        looked_up: Tensor = self.fc(self.dropout(found.squeeze(1)))
+        return looked_up
