@@ -18,7 +18,8 @@ N_TRAIN, N_VALID, N_TEST = 40_000, 500, 1_000
 # Shapes with words help each other to be learned; one of bare numbers must be learned from its own lines.
 _WEIGHT_OF_NUMBERS = 3
 
-# {d} {m}: 7 3, {dd} {mm}: 07 03, {mon} {month}: abbreviated and full name, {o}: ordinal, {wd} {wday}: weekday.
+# {d} {m}: 7 3, {dd} {mm}: 07 03, {mon} {month}: abbreviated and full name, {ROMAN} {roman}: III iii, {o}: ordinal,
+# {wd} {wday}: weekday.
 _IN_EVERY_LANGUAGE = (
     "{d} {month} {yyyy}",
     "{dd} {month} {yyyy}",
@@ -66,9 +67,16 @@ _NUMBERS_ONLY = (
         for y in ("yyyy", "yy")
     ),
     *(f"{{yyyy}}{dot}{{{m}}}{dot}{{{d}}}" for dot in "/.-" for d, m in (("d", "m"), ("dd", "mm"))),
-    *(f"{{{d}}}{dot}{{roman}}{dot}{{{y}}}" for dot in "/.-" for d in ("d", "dd") for y in ("yyyy", "yy")),
+    *(
+        f"{{{d}}}{dot}{{{m}}}{dot}{{{y}}}"
+        for dot in "/.-"
+        for m in ("ROMAN", "roman")
+        for d in ("d", "dd")
+        for y in ("yyyy", "yy")
+    ),
     "{d}. {m}. {yyyy}",
     "{d}. {m}. '{yy}",
+    "{yyyy} {ROMAN} {d}",
     "{yyyy} {roman} {d}",
     "{yyyy}年{m}月{d}日",
     "{yyyy}年{mm}月{dd}日",
@@ -101,7 +109,8 @@ class Shape:
             "mm": f"{day.month:02}",
             "yy": f"{day.year % 100:02}",
             "yyyy": str(day.year),
-            "roman": ROMAN[day.month - 1],
+            "ROMAN": ROMAN[day.month - 1],
+            "roman": ROMAN[day.month - 1].lower(),
         }
         if self.language is not None:
             fields |= {
