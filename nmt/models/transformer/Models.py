@@ -86,11 +86,15 @@ class _Stack(nn.Module):
         rotation: Rotation = None
         if isinstance(self.position_enc, RotaryEncoding):
             rotation = self.position_enc(first, x.size(1))
-            x = x if self.emb_scale == 1.0 else x * self.emb_scale
+            x = self._scaled(x)
         else:
             x = self.position_enc(x, first, self.emb_scale)
         x = self.dropout(x)
         return x if self.pre_norm else self.layer_norm(x), rotation
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """Embedded words (B, T, D) at the size that the layers see."""
+        return x if self.emb_scale == 1.0 else x * self.emb_scale
 
     def _leave(self, x: Tensor) -> Tensor:
         """With norm 'pre' nothing has normalised the sum of the layers yet."""
@@ -115,6 +119,10 @@ class Encoder(_Stack):
             x, attn = layer(x, src_mask, rotation, return_attns)
             attns.append(attn)
         return self._leave(x), attns if return_attns else []
+
+    def embed(self, src_seq: Tensor) -> Tensor:
+        """The words themselves, (B, S) -> (B, S, D), as they enter the first layer but for their positions."""
+        return self._scaled(self.src_word_emb(src_seq))
 
 
 class Decoder(_Stack):
@@ -220,7 +228,7 @@ class Transformer(TranslationModel):
         if self.lexical_attn is None:
             return {}
         k = self.lexical_attn.keys(enc_output, self.decoder.enc_rotation(0, src_seq.size(1)))
-        return {"lex_k": k, "lex_words": self.encoder.src_word_emb(src_seq) * self.encoder.emb_scale}
+        return {"lex_k": k, "lex_words": self.encoder.embed(src_seq)}
 
     def _end(self, hidden: Tensor, known: dict[str, Tensor], rotation: Rotation) -> Tensor:
         """From the decoder's states (B, T, D) to those that `project` takes. rotation: that of their positions."""

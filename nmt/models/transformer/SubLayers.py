@@ -13,6 +13,11 @@ from nmt.recipe.options import ModelConfig
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
 
 
+def _make_attention(config: ModelConfig, d_k: int) -> ScaledDotProductAttention:
+    """Attention over keys of width d_k, with the dropout that the recipe asks for."""
+    return ScaledDotProductAttention(d_k**0.5, config.dropout if config.attn_dropout is None else config.attn_dropout)
+
+
 class MultiHeadAttention(nn.Module):
     """Attention of n_head heads, of which every n_head / n_kv_head share keys and values."""
 
@@ -29,8 +34,7 @@ class MultiHeadAttention(nn.Module):
         self.fc = nn.Linear(n_head * self.d_v, d_model, bias=config.attn_bias)
         self.q_norm = make_norm(config, self.d_k) if config.qk_norm else nn.Identity()
         self.k_norm = make_norm(config, self.d_k) if config.qk_norm else nn.Identity()
-        attn_dropout = config.dropout if config.attn_dropout is None else config.attn_dropout
-        self.attention = ScaledDotProductAttention(self.d_k**0.5, attn_dropout)
+        self.attention = _make_attention(config, self.d_k)
         self.dropout = Dropout(config.dropout)
         self.layer_norm = make_norm(config, d_model)
         self.pre_norm = config.norm == "pre"
@@ -145,8 +149,7 @@ class LexicalAttention(nn.Module):
         self.w_qs = nn.Linear(d_model, self.d_k, bias=config.attn_bias)
         self.w_ks = nn.Linear(d_model, self.d_k, bias=config.attn_bias)
         self.fc = nn.Linear(d_model, d_model, bias=config.attn_bias)
-        attn_dropout = config.dropout if config.attn_dropout is None else config.attn_dropout
-        self.attention = ScaledDotProductAttention(self.d_k**0.5, attn_dropout)
+        self.attention = _make_attention(config, self.d_k)
         self.dropout = Dropout(config.dropout)
 
     def reset(self) -> None:
