@@ -3,7 +3,7 @@
 from nmt.errors import RecipeError
 from nmt.models.base import TranslationModel
 from nmt.models.transformer.Models import Transformer
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 
 def build_model(config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int = 0) -> TranslationModel:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nmt.recipe.options import DataConfig, ModelConfig, OptimConfig, Recipe, TrainConfig
+    from nmt.recipe.model_options import ModelConfig
+    from nmt.recipe.options import DataConfig, Recipe
+    from nmt.recipe.training_options import OptimConfig, TrainConfig
 
 
 def find_contradictions(recipe: "Recipe") -> list[str]:

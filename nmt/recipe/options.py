@@ -1,37 +1,23 @@
 """THE options: every name, type, default, bound and one-line help, written once.
 
-The YAML reader, `--help`, the option tables and the JSON Schema are made from these models.
+The YAML reader, `--help`, the option tables and the JSON Schema are made from these models. The two largest sections
+have files of their own, `model_options.py` and `training_options.py`; here is the rest, and the recipe as a whole.
 Presets live in `presets.py`, reading in `reader.py`, tables in `tables.py`.
 """
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from nmt.recipe.contradictions import find_contradictions
-from nmt.recipe.presets import PRESETS
-
-PositiveInt = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-PositiveFloat = Annotated[float, Field(gt=0.0)]
-NonNegativeFloat = Annotated[float, Field(ge=0.0)]
-PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.section import Count, NonNegativeFloat, PlainName, PositiveInt, Section
+from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 
 
 def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, dict) else value
-
-
-def _list_to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-class Section(BaseModel):
-    """A part of a recipe: frozen, strict about types, unknown keys and infinities refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class CorpusFiles(Section):
@@ -84,153 +70,6 @@ class SubwordsConfig(Section):
     max_train_lines: PositiveInt = Field(
         10_000_000, description="Lines that BPE learns from; a seeded sample when there are more."
     )
-
-
-class ModelConfig(Section):
-    """The Transformer. The defaults of a model without preset are those of the upstream layout."""
-
-    preset: Literal["tiny", "small", "base", "big"] | None = Field(
-        None, description="Sizes to start from; any option beside it refines it."
-    )
-    d_model: PositiveInt = Field(512, description="Width of the residual stream, and of the embeddings.")
-    d_inner: PositiveInt = Field(2048, description="Width inside the feed-forward sub-layer.")
-    n_enc_layer: PositiveInt = Field(6, description="Encoder layers.")
-    n_dec_layer: PositiveInt = Field(6, description="Decoder layers.")
-    n_head: PositiveInt = Field(8, description="Attention heads.")
-    n_kv_head: PositiveInt | None = Field(
-        None, description="Key/value heads: n_head = MHA, 1 = MQA, between = GQA; empty: n_head."
-    )
-    d_k: PositiveInt | None = Field(None, description="Width of a query and a key; empty: d_model / n_head.")
-    d_v: PositiveInt | None = Field(None, description="Width of a value; empty: d_model / n_head.")
-    norm: Literal["post", "pre"] = Field(
-        "post", description="Normalise after each residual (the paper) or before each sub-layer."
-    )
-    norm_kind: Literal["layer", "rms"] = Field("layer", description="LayerNorm or RMSNorm.")
-    ffn: Literal["relu", "gelu", "swiglu", "relu2"] = Field(
-        "relu", description="Activation inside the feed-forward sub-layer."
-    )
-    position: Literal["sinusoid", "learned", "rotary"] = Field(
-        "sinusoid", description="How a position is told; none has a hidden length limit."
-    )
-    n_position: PositiveInt = Field(
-        200, description="Rows of the position table: sinusoids go on beyond it, learned positions repeat its last row."
-    )
-    rotary_enc_attn: bool = Field(
-        False,
-        description="Rotary positions in the attention over the source too, which then sees how far ahead or behind "
-        "a source word is; without it no position is told there.",
-    )
-    qk_norm: bool = Field(False, description="Normalise queries and keys per head before their product.")
-    attn_bias: bool = Field(False, description="Biases in the attention projections.")
-    ffn_bias: bool = Field(True, description="Biases in the feed-forward sub-layer.")
-    dropout: Rate = Field(0.1, description="Dropout on sub-layer outputs (the residual branches).")
-    emb_dropout: Rate | None = Field(None, description="Dropout on embeddings + positions; empty: dropout.")
-    attn_dropout: Rate | None = Field(None, description="Dropout on attention weights; empty: dropout.")
-    act_dropout: Rate = Field(0.0, description="Dropout inside the feed-forward sub-layer, after the activation.")
-    trg_emb_prj_weight_sharing: bool = Field(True, description="The output projection is the target embedding.")
-    emb_src_trg_weight_sharing: bool = Field(
-        True, description="Source and target embedding are one; needs subwords.joint."
-    )
-    scale_emb_or_prj: Literal["emb", "prj", "none"] = Field(
-        "prj",
-        description="With a shared projection, scale embeddings by sqrt(d_model), or logits by its inverse, or none.",
-    )
-    prj_transform: bool = Field(
-        False,
-        description="A square matrix, orthogonal at first, before the shared projection: without it what is left of a "
-        "word's own embedding makes that word likely to be written again.",
-    )
-    lexical_attn: bool = Field(
-        False,
-        description="One more head looks at the source and adds the embeddings of the words that it finds to the last "
-        "state: a word's own way to its translation; with emb_init: cooccurrence, a dictionary to begin with.",
-    )
-    emb_init: Literal["xavier", "normal", "cooccurrence"] = Field(
-        "xavier",
-        description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "
-        "scale_emb_or_prj: emb makes as large as the positions; or of that size, but with subwords that occur in "
-        "the same training pairs, as translations do, near each other: a dictionary before the first update.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _resolve(cls, given: Any) -> Any:
-        """Fill in the preset's sizes, and no scale where the projection has a matrix of its own, as upstream does."""
-        if not isinstance(given, dict):
-            return given
-        preset = given.get("preset")
-        resolved = {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **given}
-        if given.get("trg_emb_prj_weight_sharing") is False:
-            resolved.setdefault("scale_emb_or_prj", "none")
-        return resolved
-
-
-class BatchConfig(Section):
-    """Which pairs make up an update; nothing here depends on the number of devices."""
-
-    max_tokens: PositiveInt = Field(
-        4096, description="Bound on sentences x longest sentence in one batch, so on memory."
-    )
-    per_update: PositiveInt = Field(
-        1, description="Batches per update over all devices: more devices are faster, not different."
-    )
-    pool: PositiveInt = Field(100_000, description="Shuffled pairs that are sorted by length together.")
-    split_rate: Rate = Field(
-        0.0,
-        description="Share of the subwords of training pairs that fall apart into what they were merged from, anew "
-        "each time, as with BPE-dropout: for rare words. Batches grow by about as much.",
-    )
-
-
-class OptimConfig(Section):
-    """The optimizer, its learning rate over the updates, and clipping."""
-
-    name: Literal["adam", "adamw", "muon"] = Field(
-        "adam", description="adam, adamw, or muon: orthogonalised momentum for matrices, adamw for the rest."
-    )
-    lr: PositiveFloat = Field(1e-3, description="Peak learning rate (noam computes its own: see lr_mul).")
-    muon_lr: PositiveFloat = Field(0.02, description="Peak learning rate of the matrices under muon.")
-    betas: Annotated[tuple[Rate, Rate], BeforeValidator(_list_to_tuple)] = Field(
-        (0.9, 0.98), description="Decay of Adam's two moments."
-    )
-    eps: PositiveFloat = Field(1e-9, description="Added to Adam's denominator.")
-    weight_decay: NonNegativeFloat = Field(0.0, description="Decay of matrices; decoupled in adamw and muon.")
-    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = Field(
-        "noam", description="Learning rate over the updates, after a linear warm-up."
-    )
-    warmup: Count = Field(4000, description="Updates of linear warm-up.")
-    lr_mul: PositiveFloat = Field(2.0, description="Factor of the noam schedule, as upstream.")
-    end_factor: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        0.0, description="Where cosine and linear end, as a share of the peak."
-    )
-    clip: NonNegativeFloat = Field(0.0, description="Largest norm of the gradient; 0: no clipping.")
-
-
-class TrainConfig(Section):
-    """How long, in which precision, what is written and what is kept."""
-
-    out: str = Field("", description="The run folder; empty: runs/NAME.")
-    updates: PositiveInt = Field(100_000, description="Updates to train for.")
-    label_smoothing: Rate = Field(
-        0.1, description="Mass taken from the gold token and spread over the vocabulary, padding excepted."
-    )
-    ema: Rate = Field(
-        0.0, description="Decay of a moving average of the weights, a candidate for the final model; 0: none."
-    )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="auto measures the machine and says what it chose; the others measure nothing."
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU if there is one.")
-    threads: Count = Field(0, description="CPU threads; 0: one a core.")
-    compile: bool = Field(False, description="torch.compile the model.")
-    log_every: PositiveInt = Field(50, description="Updates between two lines of log.jsonl.")
-    save_every: PositiveInt = Field(1000, description="Updates between two checkpoints.")
-    keep_last: PositiveInt = Field(3, description="Newest checkpoints that are kept.")
-    keep_best: PositiveInt = Field(1, description="Best checkpoints that are kept; the best is never deleted.")
-    average: Literal["none", "last", "best"] = Field(
-        "last", description="Which of the kept checkpoints are averaged at the end."
-    )
-    tensorboard: bool = Field(False, description="Also write TensorBoard events (needs the tensorboard extra).")
 
 
 class ValidConfig(Section):

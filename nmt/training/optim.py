@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.base import Blocked
-from nmt.recipe.options import OptimConfig
+from nmt.recipe.training_options import OptimConfig
 from nmt.training.muon import Muon
 
 

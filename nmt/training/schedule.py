@@ -2,7 +2,7 @@
 
 import math
 
-from nmt.recipe.options import OptimConfig
+from nmt.recipe.training_options import OptimConfig
 
 
 def learning_rate_factor(update: int, config: OptimConfig, *, n_update: int, d_model: int) -> float:

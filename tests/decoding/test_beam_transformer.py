@@ -9,7 +9,7 @@ from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import search
 from nmt.decoding.scorer import score_pairs
 from nmt.models.build import build_model
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 SRC_IDS = [[5, 4, 3], [4], [3, 3, 5, 6, 7, 3, 4], [7, 7], [6, 3, 4, 5]]
 MAX_LEN = torch.tensor([9, 4, 12, 0, 7])

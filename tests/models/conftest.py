@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmt.models.build import build_model
 from nmt.models.transformer.Models import Transformer
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 N_VOCAB = 24
 TINY: dict[str, Any] = {"d_model": 16, "d_inner": 24, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "n_position": 8}

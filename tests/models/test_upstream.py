@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmt.models.build import build_model
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 N_VOCAB, D, D_INNER, N_LAYER, N_HEAD, D_K, D_V, N_POSITION = 13, 12, 20, 2, 3, 5, 6, 9
 SIZES = {"d_model": D, "d_inner": D_INNER, "n_enc_layer": N_LAYER, "n_dec_layer": N_LAYER, "n_head": N_HEAD}

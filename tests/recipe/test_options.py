@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from nmt.recipe.contradictions import find_contradictions
-from nmt.recipe.options import ModelConfig, Recipe
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.options import Recipe
 from nmt.recipe.presets import PRESETS
 
 

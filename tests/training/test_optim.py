@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from nmt.models.build import build_model
-from nmt.recipe.options import ModelConfig, OptimConfig
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.training_options import OptimConfig
 from nmt.training.muon import Muon, _iterate, orthogonalise
 from nmt.training.optim import apply_update, build_optimizers
 

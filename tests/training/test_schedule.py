@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nmt.recipe.options import OptimConfig
+from nmt.recipe.training_options import OptimConfig
 from nmt.training.schedule import learning_rate_factor
 
 

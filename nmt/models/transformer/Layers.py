@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nmt.models.base import DecoderState
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward, Rotation
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 
 class EncoderLayer(nn.Module):

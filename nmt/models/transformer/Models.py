@@ -11,7 +11,7 @@ from nmt.models.base import DecoderState, TranslationModel
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Dropout, RotaryEncoding, extend, make_norm, sinusoids
 from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 
 def get_pad_mask(seq: Tensor, pad_idx: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 _WORD_VALUES = 2**16  # a dropout decision is one of so many equally likely values
 

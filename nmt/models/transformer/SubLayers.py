@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.models.transformer.Modules import Dropout, ScaledDotProductAttention, make_norm, rotate
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
 
