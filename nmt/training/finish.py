@@ -10,8 +10,7 @@ from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.record import Record
 from nmt.training.state import TrainState, goodness
-from nmt.training.trainer import describe
-from nmt.training.validate import Validator
+from nmt.training.validate import Validator, describe
 
 
 def choose_final(

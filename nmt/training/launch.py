@@ -190,8 +190,8 @@ def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quie
 def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: torch.device) -> None:
     model, record, recipe = trainer.model, trainer.record, trainer.recipe
     n_param = sum(p.numel() for p in model.parameters())
-    padding = trainer.plan.padding_share(0)
-    n_update = len(trainer.plan.updates(0))
+    padding = trainer.feed.plan.padding_share(0)
+    n_update = len(trainer.feed.plan.updates(0))
     record.write(
         "start",
         0,

@@ -1,6 +1,5 @@
 """Optimizers from a recipe, their learning rate, and the one place where an update is applied."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,11 @@ class Optimizers:
     """
 
     parts: tuple[tuple[torch.optim.Optimizer, float], ...]
+
+    @property
+    def guarded(self) -> bool:
+        """Whether every part can be told on its device not to move anything."""
+        return all(optimizer.defaults.get("fused") for optimizer, _ in self.parts)
 
     def set_rate(self, factor: float, *, absolute: bool) -> float:
         """Set every rate to factor x its peak, or to `factor` itself; returns the first part's rate."""
@@ -92,24 +96,33 @@ def _by_block(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, An
 
 
 def apply_update(
-    model: nn.Module, optimizers: Optimizers, scaler: torch.amp.GradScaler, *, loss: float, clip: float
-) -> tuple[float, bool]:
+    model: nn.Module,
+    optimizers: Optimizers,
+    scaler: torch.amp.GradScaler,
+    *,
+    loss: Tensor,
+    clip: float,
+    late: bool = False,
+) -> tuple[Tensor, Tensor]:
     """Unscale, measure, clip, check, step: in this order, and only here.
 
-    Returns the norm of the gradient before clipping, and whether the weights moved: a loss or gradient that is not
-    finite moves nothing.
+    late: leave the check to the device, so that nobody waits for it. Returns the norm of the gradient before clipping,
+    and whether the weights moved, 0-dim both: a loss or gradient that is not finite moves nothing.
     """
     for optimizer, _ in optimizers.parts:
         scaler.unscale_(optimizer)
     params = [p for p in model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
-    finite = math.isfinite(loss) and bool(torch.isfinite(norm))
-    if finite:
+    finite = torch.isfinite(loss) & torch.isfinite(norm)
+    if late or finite:
         if clip:
             torch.nn.utils.clip_grads_with_norm_(params, clip, norm)
         for optimizer, _ in optimizers.parts:
+            if late:
+                # What fused optimizers look at before they move anything; the scaler tells them so, too.
+                vars(optimizer).update(grad_scale=None, found_inf=(~finite).float())
             scaler.step(optimizer)
     if scaler.is_enabled():
         scaler.update()  # after a skipped update too: that is how the scale comes down
     optimizers.zero_grad()
-    return float(norm), finite
+    return norm, finite

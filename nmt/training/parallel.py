@@ -41,13 +41,18 @@ class Ranks:
         mine = [turn * self.world_size + self.rank for turn in range(n_turn)]
         return [(batches[i], True) if i < len(batches) else (batches[0], False) for i in mine]
 
+    def add_up(self, numbers: Tensor) -> Tensor:
+        """Add up a tensor over all ranks, where it is; a GPU does so while this process goes on."""
+        if self.world_size > 1:
+            dist.all_reduce(numbers)
+        return numbers
+
     def sum(self, *values: float) -> list[float]:
         """Add up numbers over all ranks."""
         if self.world_size == 1:
             return list(values)
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        total = torch.tensor(values, dtype=torch.float64, device=device)
-        dist.all_reduce(total)
+        total = self.add_up(torch.tensor(values, dtype=torch.float64, device=device))
         return [float(v) for v in total.tolist()]
 
     def any(self, value: bool) -> bool:

@@ -94,3 +94,10 @@ def _loss_and_hits(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     loss = nn.functional.cross_entropy(flat, gold.flatten(), ignore_index=PAD, reduction="sum")
     hits = (logits.argmax(-1) == gold) & (gold != PAD)
     return loss, hits.sum()
+
+
+def describe(update: int, numbers: dict[str, float]) -> str:
+    """One line of validation results for people."""
+    shown = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%", "bleu": ".2f", "chrf": ".2f"}
+    parts = [f"{name} {numbers[name]:{form}}" for name, form in shown.items() if name in numbers]
+    return f"update {update:,}: " + ", ".join(parts)

@@ -130,7 +130,7 @@ def test_state_comes_back_bit_for_bit(name):
     def run(model, optimizers, updates):
         for u in updates:
             with_gradients(model, u)
-            apply_update(model, optimizers, no_scaler(), loss=1.0, clip=1.0)
+            apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=1.0)
 
     torch.manual_seed(3)
     model = Small()
@@ -152,9 +152,9 @@ def test_a_gradient_or_loss_that_is_not_finite_moves_nothing():
     optimizers = build_optimizers(model, OptimConfig())
     with_gradients(model)
     model.w.bias.grad[0] = float("nan")
-    assert not apply_update(model, optimizers, no_scaler(), loss=1.0, clip=0.0)[1]
+    assert not apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.0)[1]
     with_gradients(model)
-    assert not apply_update(model, optimizers, no_scaler(), loss=float("inf"), clip=0.0)[1]
+    assert not apply_update(model, optimizers, no_scaler(), loss=torch.tensor(float("inf")), clip=0.0)[1]
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
@@ -167,7 +167,7 @@ def test_clipping_is_by_the_norm_over_all_parameters():
     optimizers.parts[0][0].register_step_pre_hook(
         lambda *_: seen.update(norm=float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()))
     )
-    norm, moved = apply_update(model, optimizers, no_scaler(), loss=1.0, clip=0.5)
+    norm, moved = apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.5)
     assert moved and norm == pytest.approx(wanted, rel=1e-6) and seen["norm"] == pytest.approx(0.5, rel=1e-4)
 
 
@@ -180,7 +180,7 @@ def test_the_scaler_unscales_before_clipping():
     scaler.scale(torch.ones(()))  # the first use makes the scale
     for p in model.parameters():
         p.grad *= 1024.0
-    norm, _ = apply_update(model, optimizers, scaler, loss=1.0, clip=1.0)
+    norm, _ = apply_update(model, optimizers, scaler, loss=torch.tensor(1.0), clip=1.0)
     assert norm == pytest.approx(wanted, rel=1e-5)
 
 
@@ -191,5 +191,5 @@ def test_the_scale_comes_down_after_an_infinite_gradient():
     scaler.scale(torch.ones(()))
     with_gradients(model)
     model.w.bias.grad[0] = float("inf")
-    assert not apply_update(model, optimizers, scaler, loss=1.0, clip=1.0)[1]
+    assert not apply_update(model, optimizers, scaler, loss=torch.tensor(1.0), clip=1.0)[1]
     assert scaler.get_scale() == 512.0

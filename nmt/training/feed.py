@@ -1,0 +1,80 @@
+"""What an update is made of: this rank's batches, made a little ahead of their use.
+
+The feed owns no position: it is told where to begin, so reading ahead cannot make a checkpoint wrong.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt.data.batches import Change, make_batch, read_ahead
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Plan, Position, Rows
+from nmt.data.split import Splitter
+from nmt.recipe.options import Recipe
+from nmt.training.engine import Work
+from nmt.training.parallel import Ranks
+from nmt.training.state import dropout_seed
+
+
+@dataclass(frozen=True)
+class Portion:
+    """This rank's part of the update at `position`, and the position after it."""
+
+    work: list[Work]
+    position: Position
+    following: Position
+
+
+class Feed:
+    """Portions of the training pairs, in the order of the plan."""
+
+    def __init__(self, recipe: Recipe, data: Prepared, ranks: Ranks) -> None:
+        self.seed, self.corpus, self.ranks = recipe.seed, data.train, ranks
+        self.plan = Plan(
+            data.train.src_len,
+            data.train.trg_len,
+            seed=recipe.seed,
+            max_tokens=recipe.batch.max_tokens,
+            per_update=recipe.batch.per_update,
+            pool=recipe.batch.pool,
+        )
+        rate, subwords = recipe.batch.split_rate, data.subwords
+        self.splitters = (Splitter(subwords.src, rate), Splitter(subwords.trg, rate)) if rate else None
+
+    def begin(self, position: Position) -> Iterator[Portion]:
+        """The portions from a position on, for ever."""
+
+        def todo() -> Iterator[tuple[list[Rows], Position, Position]]:
+            following = position
+            while True:
+                here = following
+                update, following = self.plan.at(here)
+                yield update, here, following
+
+        return read_ahead(lambda item: self._make(*item), todo())
+
+    def n_gold(self, portion: Portion) -> int:
+        """Target tokens of the whole update, over all ranks."""
+        if self.splitters is None:
+            # Every rank knows every length, so the divisor needs no communication.
+            return self.plan.n_gold(self.plan.at(portion.position)[0])
+        # What was split is known only where the batch was made.
+        return int(self.ranks.sum(sum(item.batch.n_gold for item in portion.work if item.counts))[0])
+
+    def _make(self, update: list[Rows], position: Position, following: Position) -> Portion:
+        work = []
+        for (index, rows), counts in self.ranks.share(list(enumerate(update))):
+            # The index counts over all ranks, so the masks do not depend on how many there are.
+            seed = dropout_seed(self.seed, position, index)
+            work.append(Work(make_batch(self.corpus, rows, self._splits(seed)), counts, seed))
+        return Portion(work, position, following)
+
+    def _splits(self, seed: int) -> Change | None:
+        """How a batch splits its subwords, if they are to be split."""
+        if self.splitters is None:
+            return None
+        split_src, split_trg = self.splitters
+        rng = np.random.default_rng(seed)
+        return lambda src, trg: (split_src(src, rng), split_trg(trg, rng))

@@ -1,0 +1,47 @@
+"""A run's checkpoints: what is saved of a training that is under way, how it is taken up again, and which may go."""
+
+from pathlib import Path
+from typing import Any
+
+from nmt import checkpoint
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+from nmt.training.engine import Engine
+from nmt.training.state import TrainState
+
+
+def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState) -> None:
+    """Commit a checkpoint of this moment, then delete those that may go."""
+    if not engine.ranks.is_main:
+        return
+    metric = recipe.valid.metric
+    state.scaler = engine.scaler.state_dict()
+    tensors = {
+        checkpoint.MODEL: checkpoint.weights_of(engine.model),
+        checkpoint.OPTIMIZER: engine.optimizers.state(engine.model),
+    }
+    if engine.ema:
+        tensors[checkpoint.EMA] = {**checkpoint.weights_of(engine.model), **engine.ema_weights()}
+    arithmetic = {name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32")}
+    checkpoint.save(run.checkpoint(state.update), tensors, {**state.to_json(metric), "arithmetic": arithmetic})
+    scores = state.scores(metric)
+    for update in checkpoint.checkpoints_to_delete(
+        {update: scores.get(update) for update in run.updates()},
+        keep_last=recipe.train.keep_last,
+        keep_best=recipe.train.keep_best,
+    ):
+        checkpoint.remove(run.checkpoint(update))
+
+
+def restore(folder: Path, saved: dict[str, Any], engine: Engine) -> TrainState:
+    """Take up a verified checkpoint and its state."""
+    checkpoint.load_weights(engine.model, checkpoint.load_tensors(folder, checkpoint.MODEL), str(folder))
+    engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
+    state = TrainState.from_json(saved)
+    if state.scaler:
+        engine.scaler.load_state_dict(state.scaler)
+    if engine.ema:
+        average = checkpoint.load_tensors(folder, checkpoint.EMA)
+        for name, mine in engine.ema_weights().items():
+            mine.copy_(average[name])
+    return state

@@ -1,0 +1,76 @@
+"""An update whose outcome is read late is the update whose outcome is waited for."""
+
+import pytest
+import torch
+
+from nmt import checkpoint
+from nmt.run import Run
+from nmt.training import engine as engine_module
+from nmt.training.engine import Engine
+from nmt.training.launch import launch
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Make engines on the CPU behave as on a GPU."""
+    begin = Engine.__init__
+
+    def init(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        assert not self.late and self.optimizers.guarded
+        self.late = True
+
+    return lambda: monkeypatch.setattr(Engine, "__init__", init)
+
+
+@pytest.fixture
+def spoilt(monkeypatch):
+    """Make the gradients of some updates, counted from the first, not finite."""
+
+    def spoil(*which):
+        count = iter(range(10**6))
+        apply = engine_module.apply_update
+
+        def spoiling(model, *args, **kwargs):
+            if next(count) in which:
+                next(model.parameters()).grad[0, 0] = float("inf")
+            return apply(model, *args, **kwargs)
+
+        monkeypatch.setattr(engine_module, "apply_update", spoiling)
+
+    return spoil
+
+
+def tensors(recipe):
+    folder = Run(recipe.run_folder).checkpoint(recipe.train.updates)
+    files = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA)
+    state = checkpoint.verify(folder)
+    kept = {name: state[name] for name in ("update", "epoch", "update_in_epoch", "n_skipped", "n_token", "history")}
+    return {f"{file}/{k}": v for file in files for k, v in checkpoint.load_tensors(folder, file).items()}, kept
+
+
+def test_reading_outcomes_late_changes_no_bit(recipe_of, late, spoilt):
+    sections = {"train": {"ema": 0.9, "save_every": 12, "updates": 24}, "valid": {"every": 12}}
+    now, later = recipe_of("now", **sections), recipe_of("later", **sections)
+    spoilt(3, 10, 11, 25)  # the first, the one before a validation, several in a row, the last but one
+    launch(now)
+    late()
+    spoilt(3, 10, 11, 25)
+    launch(later)
+    (one, state), (other, other_state) = tensors(now), tensors(later)
+    assert state == other_state and state["n_skipped"] == 4
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_learning_rate_counts_only_updates_that_moved_the_weights(recipe_of, late, spoilt):
+    rates = {}
+    for name in ("now", "later"):
+        recipe = recipe_of(name, optim={"schedule": "linear", "warmup": 10}, train={"log_every": 1, "updates": 15})
+        spoilt(2, 3, 7)
+        if name == "later":
+            late()
+        launch(recipe)
+        lines = Run(recipe.run_folder).log_file.read_text(encoding="utf-8").split("\n")
+        rates[name] = [line.split('"learning_rate": ')[1].split(",")[0] for line in lines if "learning_rate" in line]
+    assert rates["now"] == rates["later"]
+    assert [float(rate) for rate in rates["now"][:10]] == pytest.approx([3e-3 * u / 10 for u in range(1, 11)])
