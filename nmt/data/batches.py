@@ -32,18 +32,28 @@ class Batch:
 
     src_seq: (B, S) source and EOS. trg_seq: (B, T) BOS and target, what the decoder reads.
     gold: (B, T) target and EOS, what it must predict. n_gold: target tokens, padding not counted.
+    Or packed: all in one row (B = 1), end to end, with the places where each begins, and the row's length, in src_start
+    and trg_start, (N + 1,) int32; what is left of the row is sentences of padding.
     """
 
     src_seq: Tensor
     trg_seq: Tensor
     gold: Tensor
     n_gold: int
+    src_start: Tensor | None = None
+    trg_start: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":
             return self
-        src, trg, gold = (t.pin_memory().to(device, non_blocking=True) for t in (self.src_seq, self.trg_seq, self.gold))
-        return Batch(src, trg, gold, self.n_gold)
+
+        def send(tensor: Tensor) -> Tensor:
+            return tensor.pin_memory().to(device, non_blocking=True)
+
+        src, trg, gold = map(send, (self.src_seq, self.trg_seq, self.gold))
+        if self.src_start is None or self.trg_start is None:
+            return Batch(src, trg, gold, self.n_gold)
+        return Batch(src, trg, gold, self.n_gold, send(self.src_start), send(self.trg_start))
 
 
 def pad(sequences: Sequence[NDArray[np.int64]], *, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> Tensor:
@@ -65,6 +75,46 @@ def make_batch(corpus: Corpus, rows: Rows, change: Change | None = None) -> Batc
         src, trg = change(src, trg)
     n_gold = sum(map(len, trg)) + len(trg)
     return Batch(pad(src, after=(EOS,)), pad(trg, before=(BOS,)), pad(trg, after=(EOS,)), n_gold)
+
+
+def pack(
+    sequences: Sequence[NDArray[np.int64]], n_place: int, *, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
+) -> Tensor:
+    """Ids of different lengths, each framed by `before` and `after`, end to end and then PAD -> (1, n_place) int64."""
+    framed = [part for ids in sequences for part in (before, ids, after)]
+    row = np.full((1, n_place), PAD, dtype=np.int64)
+    used = np.concatenate(framed)
+    row[0, : len(used)] = used
+    return torch.from_numpy(row)
+
+
+def starts(lengths: Sequence[int], n_place: int, n_sentence: int, longest: int) -> Tensor:
+    """Where packed sentences begin, (N + 1,) int32; the last is n_place, where the row ends.
+
+    What is left of the row is cut into sentences of padding of at most `longest`. N is that of any batch of at most
+    n_sentence sentences, so that all batches have one shape: the last sentences may be empty.
+    """
+    assert len(lengths) <= n_sentence and max(lengths) <= longest
+    used = np.concatenate([[0], np.cumsum(lengths)])
+    where = np.full(n_sentence + n_place // longest + 2, n_place, dtype=np.int32)
+    begins = np.concatenate([used, np.arange(used[-1] + longest, n_place, longest)])
+    where[: len(begins)] = begins
+    return torch.from_numpy(where)
+
+
+def make_packed(corpus: Corpus, rows: Rows, n_place: int, n_sentence: int, longest: int) -> Batch:
+    """Fetch pairs by number and pack them into rows of n_place. longest: bound on the length of a sentence with EOS."""
+    src, trg = corpus.pairs(rows)
+    src_start = starts([len(ids) + 1 for ids in src], n_place, n_sentence, longest)
+    trg_start = starts([len(ids) + 1 for ids in trg], n_place, n_sentence, longest)
+    return Batch(
+        pack(src, n_place, after=(EOS,)),
+        pack(trg, n_place, before=(BOS,)),
+        pack(trg, n_place, after=(EOS,)),
+        sum(map(len, trg)) + len(trg),
+        src_start,
+        trg_start,
+    )
 
 
 def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:

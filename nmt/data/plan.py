@@ -28,6 +28,7 @@ class Plan:
 
     src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
     max_tokens: bound on sentences x longest side (EOS counted) of a batch; a longer pair is a batch alone.
+    packed: max_tokens bounds the tokens of each side instead; nothing is sorted, since nothing is padded.
     per_update: batches per update, over all ranks.
     """
 
@@ -40,6 +41,7 @@ class Plan:
         max_tokens: int,
         per_update: int,
         pool: int,
+        packed: bool = False,
     ) -> None:
         assert len(src_len) == len(trg_len) > 0
         self.src_len = np.asarray(src_len, dtype=np.int64) + 1  # with EOS
@@ -48,6 +50,9 @@ class Plan:
         self.max_tokens = max_tokens
         self.per_update = per_update
         self.pool = pool
+        self.packed = packed
+        # As many sentences as a packed batch may hold: with fewer tokens each it is cut before it is full.
+        self.most_packed = max(1, max_tokens // 8)
         self._epoch_cached = lru_cache(maxsize=2)(self._epoch)
 
     def updates(self, epoch: int) -> list[list[Rows]]:
@@ -69,12 +74,17 @@ class Plan:
         """Share of padding in the source and target matrices of an epoch, from 0 to 1."""
         batches = [rows for update in self.updates(epoch) for rows in update]
         used = sum(self.src_len[rows].sum() + self.trg_len[rows].sum() for rows in batches)
+        if self.packed:
+            return float(1 - used / (2 * len(batches) * self.max_tokens))
         held = sum(len(rows) * (self.src_len[rows].max() + self.trg_len[rows].max()) for rows in batches)
         return float(1 - used / held)
 
     def _epoch(self, epoch: int) -> list[list[Rows]]:
         rng = np.random.default_rng([self.seed, epoch])
         order = rng.permutation(len(self.src_len))
+        if self.packed:
+            cut = _cut_packed(self.src_len[order], self.trg_len[order], self.max_tokens, self.most_packed)
+            return self._in_updates(np.split(order, cut[1:]))
         batches: list[Rows] = []
         for start in range(0, len(order), self.pool):
             pool = order[start : start + self.pool]
@@ -84,6 +94,9 @@ class Plan:
             cut = _cut(np.maximum(self.src_len[pool], self.trg_len[pool]), self.max_tokens)
             pieces = np.split(pool, cut[1:])
             batches.extend(pieces[i] for i in rng.permutation(len(pieces)))
+        return self._in_updates(batches)
+
+    def _in_updates(self, batches: list[Rows]) -> list[list[Rows]]:
         return [batches[i : i + self.per_update] for i in range(0, len(batches), self.per_update)]
 
 
@@ -97,3 +110,20 @@ def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
         fits = np.arange(1, len(reach) + 1) * reach <= max_tokens
         start += max(1, int(fits.sum()))
     return starts
+
+
+def _cut_packed(src_len: NDArray[np.int64], trg_len: NDArray[np.int64], most: int, n_most: int) -> list[int]:
+    """Where batches start, such that each has at most `most` tokens a side and n_most pairs."""
+    starts = [0]
+    src_end, trg_end = np.cumsum(src_len), np.cumsum(trg_len)
+    while True:
+        first = starts[-1]
+        src_before, trg_before = (end[first - 1] if first else 0 for end in (src_end, trg_end))
+        following = min(
+            int(np.searchsorted(src_end, src_before + most, side="right")),
+            int(np.searchsorted(trg_end, trg_before + most, side="right")),
+            first + n_most,
+        )
+        if following >= len(src_len):
+            return starts
+        starts.append(following)

@@ -5,7 +5,7 @@ R = B·K rows, row b·K + k being hypothesis k of sentence b.
 """
 
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,27 @@ class DecoderState:
         self.n_sentence = sentences.size(0)
 
 
+class Packing(NamedTuple):
+    """Sentences that lie end to end in one row, in place of one row each with padding.
+
+    start: (N + 1,) int32, where each begins, and where the last ends: the length of the row. longest: a bound on their
+    lengths; the same for all batches of a run, or a compiled model would be compiled for each.
+    """
+
+    start: Tensor
+    longest: int
+
+    def sentence(self, n: int) -> Tensor:
+        """Which sentence each of the row's n places belongs to: (n,)"""
+        place = torch.arange(n, device=self.start.device, dtype=self.start.dtype)
+        return torch.bucketize(place, self.start[1:], right=True)
+
+    def position(self, n: int) -> Tensor:
+        """Where in its sentence each place is: (n,)"""
+        place = torch.arange(n, device=self.start.device)
+        return place - self.start.to(torch.int64)[self.sentence(n)]
+
+
 class TranslationModel(nn.Module, ABC):
     """Every model family implements these, and search needs nothing else.
 
@@ -57,8 +78,11 @@ class TranslationModel(nn.Module, ABC):
         """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t]."""
 
     @abstractmethod
-    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        """(B, S), (B, T) -> last states (B, T, D), such that logits = logit_scale · states · output_weightT."""
+    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
+        """(B, S), (B, T) -> last states (B, T, D), such that logits = logit_scale · states · output_weightT.
+
+        packing: of source and target, where all sentences are in one row each, (1, S) and (1, T).
+        """
 
     @property
     @abstractmethod

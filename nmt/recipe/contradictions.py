@@ -18,6 +18,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     return [
         *_of_data(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
+        *_of_packing(recipe),
         *_of_optim(recipe.optim, updates=recipe.train.updates),
         *_of_train(recipe.train),
         *_of_translation(recipe),
@@ -69,6 +70,27 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
         )
     if model.position == "sinusoid" and model.d_model % 2:
         yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {model.d_model}, odd"
+
+
+def _of_packing(recipe: "Recipe") -> Iterator[str]:
+    model, batch = recipe.model, recipe.batch
+    if recipe.train.cuda_graphs and not (recipe.train.compile and batch.packed):
+        yield "train.cuda_graphs: needs train.compile and batch.packed (set both to true, or this to false)"
+    if not batch.packed:
+        return
+    if batch.split_rate:
+        yield "batch.packed: batch.split_rate makes pairs longer than they were planned with (set one of the two to 0)"
+    if batch.max_tokens <= recipe.data.max_len:
+        yield (
+            f"batch.packed: a pair of data.max_len, which is {recipe.data.max_len}, and its end do not fit a row of "
+            f"batch.max_tokens, which is {batch.max_tokens} (raise the latter)"
+        )
+    if model.dropout if model.attn_dropout is None else model.attn_dropout:
+        yield "batch.packed: its attention kernel knows no dropout (set model.attn_dropout to 0)"
+    if model.lexical_attn:
+        yield "batch.packed: its attention kernel is not made for model.lexical_attn (set one of the two to false)"
+    if model.d_k != model.d_v:
+        yield "batch.packed: its attention kernel wants model.d_k and model.d_v equal"
 
 
 def _of_optim(optim: "OptimConfig", *, updates: int) -> Iterator[str]:

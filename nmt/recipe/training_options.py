@@ -21,6 +21,11 @@ class BatchConfig(Section):
         1, description="Batches per update over all devices: more devices are faster, not different."
     )
     pool: PositiveInt = Field(100_000, description="Shuffled pairs that are sorted by length together.")
+    packed: bool = Field(
+        False,
+        description="Lay sentences end to end instead of padding them: max_tokens then bounds the tokens of each side, "
+        "and all batches have one shape. For GPUs in bf16 or fp16, whose attention has a kernel for it.",
+    )
     split_rate: Rate = Field(
         0.0,
         description="Share of the subwords of training pairs that fall apart into what they were merged from, anew "
@@ -68,7 +73,12 @@ class TrainConfig(Section):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU if there is one.")
     threads: Count = Field(0, description="CPU threads; 0: one a core.")
-    compile: bool = Field(False, description="torch.compile the model.")
+    compile: bool = Field(False, description="torch.compile the model: norm, dropout and residual become one pass.")
+    cuda_graphs: bool = Field(
+        False,
+        description="Record the compiled model once and replay it, which spares a GPU the waiting for its orders; "
+        "needs compile, and packed batches, which all have one shape.",
+    )
     log_every: PositiveInt = Field(50, description="Updates between two lines of log.jsonl.")
     save_every: PositiveInt = Field(1000, description="Updates between two checkpoints.")
     keep_last: PositiveInt = Field(3, description="Newest checkpoints that are kept.")

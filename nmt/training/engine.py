@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.batches import Batch
-from nmt.models.base import TranslationModel
+from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
@@ -75,6 +75,7 @@ class Engine:
         self.objective = ranks.wrap(Objective(model, recipe.train.label_smoothing), model.device)
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
+        self.longest = recipe.data.max_len + 1  # with EOS
         self._pending: _Pending | None = None
         self._loss_sum, self._n_gold = torch.zeros(()), 0  # of the update whose gradient is there
 
@@ -84,15 +85,26 @@ class Engine:
         for turn, item in enumerate(work):
             batch = item.batch.to(self.model.device)
             torch.manual_seed(item.seed)
+            if self.recipe.train.cuda_graphs:  # what the last replay left in the graphs' memory may be overwritten
+                cast(Any, torch.compiler).cudagraph_mark_step_begin()
             with self.ranks.exchange(self.objective, now=turn == len(work) - 1):
                 with self.precision.autocast():
-                    loss = self.objective(batch.src_seq, batch.trg_seq, batch.gold)
+                    loss = self.objective(
+                        batch.src_seq, batch.trg_seq, batch.gold, self.packing_of(batch, self.longest)
+                    )
                 # Gradients are averaged over ranks, so the sum over ranks needs the factor back.
                 share = self.ranks.world_size / n_gold if item.counts else 0.0
                 self.scaler.scale(loss * share).backward()
             if item.counts:
                 loss_sum += loss.detach()
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
+
+    @staticmethod
+    def packing_of(batch: Batch, longest: int) -> tuple[Packing, Packing] | None:
+        """How source and target of a batch are packed, if they are. longest: bound on a sentence, EOS counted."""
+        if batch.src_start is None or batch.trg_start is None:
+            return None
+        return Packing(batch.src_start, longest), Packing(batch.trg_start, longest)
 
     def step(self, factor: float, update: int, *, wish: bool = False) -> None:
         """Move the weights by the gradient, if it and the loss are finite.

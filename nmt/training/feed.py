@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nmt.data.batches import Change, make_batch, read_ahead
+from nmt.data.batches import Batch, Change, make_batch, make_packed, read_ahead
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position, Rows
 from nmt.data.split import Splitter
@@ -39,7 +39,9 @@ class Feed:
             max_tokens=recipe.batch.max_tokens,
             per_update=recipe.batch.per_update,
             pool=recipe.batch.pool,
+            packed=recipe.batch.packed,
         )
+        self.longest = recipe.data.max_len + 1  # with EOS
         rate, subwords = recipe.batch.split_rate, data.subwords
         self.splitters = (Splitter(subwords.src, rate), Splitter(subwords.trg, rate)) if rate else None
 
@@ -68,8 +70,13 @@ class Feed:
         for (index, rows), counts in self.ranks.share(list(enumerate(update))):
             # The index counts over all ranks, so the masks do not depend on how many there are.
             seed = dropout_seed(self.seed, position, index)
-            work.append(Work(make_batch(self.corpus, rows, self._splits(seed)), counts, seed))
+            work.append(Work(self._batch(rows, seed), counts, seed))
         return Portion(work, position, following)
+
+    def _batch(self, rows: Rows, seed: int) -> Batch:
+        if self.plan.packed:
+            return make_packed(self.corpus, rows, self.plan.max_tokens, self.plan.most_packed, self.longest)
+        return make_batch(self.corpus, rows, self._splits(seed))
 
     def _splits(self, seed: int) -> Change | None:
         """How a batch splits its subwords, if they are to be split."""

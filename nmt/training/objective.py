@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from nmt.data.subwords import PAD
-from nmt.models.base import TranslationModel
+from nmt.models.base import Packing, TranslationModel
 from nmt.training.loss import smoothed_cross_entropy
 
 
@@ -15,9 +15,11 @@ class Objective(nn.Module):
         self.model = model
         self.smoothing = smoothing
 
-    def forward(self, src_seq: Tensor, trg_seq: Tensor, gold: Tensor) -> Tensor:
+    def forward(
+        self, src_seq: Tensor, trg_seq: Tensor, gold: Tensor, packing: tuple[Packing, Packing] | None = None
+    ) -> Tensor:
         """(B, S), (B, T), (B, T) -> sum over gold tokens of the label-smoothed cross-entropy."""
-        hidden = self.model.decode_hidden(src_seq, trg_seq)
+        hidden = self.model.decode_hidden(src_seq, trg_seq, packing)
         return smoothed_cross_entropy(
             hidden,
             self.model.output_weight,

@@ -67,3 +67,22 @@ def test_gold_tokens_are_counted_with_end_marks_and_without_padding():
 
 def test_sorting_by_length_saves_padding():
     assert plan(pool=1000).padding_share(0) < 0.6 * plan(pool=20).padding_share(0)
+
+
+@pytest.mark.parametrize("max_tokens", [41, 400, 50_000])
+def test_a_packed_batch_fits_its_rows_and_is_full(max_tokens):
+    src, trg = lengths()
+    a_plan = Plan(src, trg, seed=1, max_tokens=max_tokens, per_update=3, pool=300, packed=True)
+    found = batches(a_plan, 0)
+    assert sorted(np.concatenate(found)) == list(range(1000))
+    used = [max((src[rows] + 1).sum(), (trg[rows] + 1).sum()) for rows in found]
+    assert max(used) <= max_tokens and max(map(len, found)) <= a_plan.most_packed
+    # The pair after a batch did not fit any more.
+    for rows, after, n in zip(found, found[1:], used, strict=False):
+        more = np.append(rows, after[0])
+        assert max((src[more] + 1).sum(), (trg[more] + 1).sum()) > max_tokens or len(rows) == a_plan.most_packed, n
+
+
+def test_long_packed_rows_have_hardly_any_padding():
+    a_plan = Plan(*lengths(20_000), seed=1, max_tokens=16_000, per_update=1, pool=300, packed=True)
+    assert a_plan.padding_share(0) < 0.06  # of which the end of the epoch is half

@@ -43,6 +43,7 @@ VARIANTS = {
     "moving average": {"train": {"ema": 0.9}},
     "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}},
     "bf16": {"train": {"precision": "bf16"}},
+    "packed": {"model": {"attn_dropout": 0.0}, "batch": {"packed": True, "max_tokens": 257}},
     "subwords that fall apart": {"batch": {"split_rate": 0.2}},
 }
 

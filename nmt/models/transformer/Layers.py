@@ -6,6 +6,7 @@ Shapes: B sentences, S source length, T target length, K hypotheses a sentence, 
 from torch import Tensor, nn
 
 from nmt.models.base import DecoderState
+from nmt.models.transformer.Modules import Mask
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward, Rotation
 from nmt.recipe.model_options import ModelConfig
 
@@ -19,7 +20,7 @@ class EncoderLayer(nn.Module):
         self.pos_ffn = PositionwiseFeedForward(config)
 
     def forward(
-        self, x: Tensor, mask: Tensor, rotation: Rotation = None, return_attns: bool = False
+        self, x: Tensor, mask: Mask, rotation: Rotation = None, return_attns: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """(B, S, D), (B, 1, 1, S) -> (B, S, D) and the weights (B, H, S, S) if asked for."""
         x, attn = self.slf_attn(x, None, mask, rotation, return_attns=return_attns)
@@ -40,8 +41,8 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         enc_output: Tensor,
-        slf_mask: Tensor,
-        enc_mask: Tensor,
+        slf_mask: Mask,
+        enc_mask: Mask,
         rotation: Rotation = None,
         src_rotation: Rotation = None,
         return_attns: bool = False,

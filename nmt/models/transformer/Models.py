@@ -7,9 +7,9 @@ Shapes: B sentences, S source length, T target length, D `d_model`, V target voc
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import DecoderState, TranslationModel
+from nmt.models.base import DecoderState, Packing, TranslationModel
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
-from nmt.models.transformer.Modules import Dropout, RotaryEncoding, extend, make_norm, sinusoids
+from nmt.models.transformer.Modules import Dropout, Mask, PackedMask, RotaryEncoding, extend, make_norm, sinusoids
 from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
 from nmt.recipe.model_options import ModelConfig
 
@@ -37,17 +37,22 @@ class PositionalEncoding(nn.Module):
         # Not in the state dict, whose table keeps its size whatever lengths were seen.
         self.register_buffer("more", torch.empty(1, 0, d_model), persistent=False)
 
-    def forward(self, x: Tensor, first: int = 0, scale: float = 1.0) -> Tensor:
-        """scale · x + positions first, first + 1, ...: (B, T, D) -> (B, T, D)"""
-        end, n_known = first + x.size(1), self.pos_table.size(1)
-        if end <= n_known:
-            rows = self.pos_table[:, first:end]
+    def forward(self, x: Tensor, first: int = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
+        """scale · x + positions first, first + 1, ..., or those of a packed row: (B, T, D) -> (B, T, D)"""
+        if packing:
+            rows = self._rows(0, packing.longest)[:, packing.position(x.size(1))]
         else:
-            n_more = self.more.size(1)
-            if end > n_known + n_more:
-                self.more = extend(self.more, n_known + n_more, end, dim=1)
-            rows = torch.cat([self.pos_table[:, first:], self.more[:, max(0, first - n_known) : end - n_known]], dim=1)
+            rows = self._rows(first, first + x.size(1))
         return torch.add(rows, x, alpha=scale)
+
+    def _rows(self, first: int, end: int) -> Tensor:
+        n_known = self.pos_table.size(1)
+        if end <= n_known:
+            return self.pos_table[:, first:end]
+        n_more = self.more.size(1)
+        if end > n_known + n_more:
+            self.more = extend(self.more, n_known + n_more, end, dim=1)
+        return torch.cat([self.pos_table[:, first:], self.more[:, max(0, first - n_known) : end - n_known]], dim=1)
 
 
 class LearnedPositions(nn.Module):
@@ -57,9 +62,11 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.pos_emb = nn.Embedding(n_position, d_model)
 
-    def forward(self, x: Tensor, first: int = 0, scale: float = 1.0) -> Tensor:
-        """scale · x + positions first, first + 1, ...: (B, T, D) -> (B, T, D)"""
-        position = torch.arange(first, first + x.size(1), device=x.device).clamp(max=self.pos_emb.num_embeddings - 1)
+    def forward(self, x: Tensor, first: int = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
+        """scale · x + positions first, first + 1, ..., or those of a packed row: (B, T, D) -> (B, T, D)"""
+        n = x.size(1)
+        position = packing.position(n) if packing else torch.arange(first, first + n, device=x.device)
+        position = position.clamp(max=self.pos_emb.num_embeddings - 1)
         return torch.add(self.pos_emb(position), x, alpha=scale)
 
 
@@ -81,14 +88,14 @@ class _Stack(nn.Module):
             self.position_enc = RotaryEncoding(config.d_k or config.d_model // config.n_head, config.n_position)
         self.dropout = Dropout(config.dropout if config.emb_dropout is None else config.emb_dropout)
 
-    def _enter(self, x: Tensor, first: int = 0) -> tuple[Tensor, Rotation]:
+    def _enter(self, x: Tensor, first: int = 0, packing: Packing | None = None) -> tuple[Tensor, Rotation]:
         """Embedded words (B, T, D) at positions first, ... -> (B, T, D), and the rotation if positions are rotary."""
         rotation: Rotation = None
         if isinstance(self.position_enc, RotaryEncoding):
-            rotation = self.position_enc(first, x.size(1))
+            rotation = self.position_enc(first, x.size(1), packing)
             x = self._scaled(x)
         else:
-            x = self.position_enc(x, first, self.emb_scale)
+            x = self.position_enc(x, first, self.emb_scale, packing)
         x = self.dropout(x)
         return x if self.pre_norm else self.layer_norm(x), rotation
 
@@ -111,9 +118,11 @@ class Encoder(_Stack):
         self.layer_stack = nn.ModuleList([EncoderLayer(config) for _ in range(config.n_enc_layer)])
         self.layer_norm = make_norm(config, config.d_model)
 
-    def forward(self, src_seq: Tensor, src_mask: Tensor, return_attns: bool = False) -> tuple[Tensor, list[Tensor]]:
+    def forward(
+        self, src_seq: Tensor, src_mask: Mask, return_attns: bool = False, packing: Packing | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
         """(B, S), (B, 1, 1, S) -> (B, S, D), and each layer's weights (B, H, S, S) if asked for."""
-        x, rotation = self._enter(self.src_word_emb(src_seq))
+        x, rotation = self._enter(self.src_word_emb(src_seq), packing=packing)
         attns = []
         for layer in self.layer_stack:
             x, attn = layer(x, src_mask, rotation, return_attns)
@@ -136,12 +145,19 @@ class Decoder(_Stack):
         self.layer_norm = make_norm(config, config.d_model)
 
     def forward(
-        self, trg_seq: Tensor, trg_mask: Tensor, enc_output: Tensor, src_mask: Tensor, return_attns: bool = False
+        self,
+        trg_seq: Tensor,
+        trg_mask: Mask,
+        enc_output: Tensor,
+        src_mask: Mask,
+        return_attns: bool = False,
+        packing: tuple[Packing, Packing] | None = None,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """(B, T), (B, 1, T, T), (B, S, D), (B, 1, 1, S) -> (B, T, D), and each layer's weights if asked for:
         over the target (B, H, T, T) and over the source (B, H, T, S)."""
-        x, rotation = self._enter(self.trg_word_emb(trg_seq))
-        src_rotation = self.enc_rotation(0, enc_output.size(1))
+        of_src, of_trg = packing or (None, None)
+        x, rotation = self._enter(self.trg_word_emb(trg_seq), packing=of_trg)
+        src_rotation = self.enc_rotation(0, enc_output.size(1), of_src)
         slf_attns, enc_attns = [], []
         for layer in self.layer_stack:
             x, slf_attn, enc_attn = layer(x, enc_output, trg_mask, src_mask, rotation, src_rotation, return_attns)
@@ -157,12 +173,12 @@ class Decoder(_Stack):
             known[f"enc_k.{n}"], known[f"enc_v.{n}"] = layer.enc_attn.keys_values(enc_output, rotation)
         return known
 
-    def enc_rotation(self, first: int, n: int) -> Rotation:
+    def enc_rotation(self, first: int, n: int, packing: Packing | None = None) -> Rotation:
         """What turns queries to the source and its keys at n positions from `first` on, if they are turned."""
         if not self.rotary_enc_attn:
             return None
         assert isinstance(self.position_enc, RotaryEncoding)
-        rotation: Rotation = self.position_enc(first, n)
+        rotation: Rotation = self.position_enc(first, n, packing)
         return rotation
 
     def step(self, last: Tensor, visible: Tensor, state: DecoderState) -> Tensor:
@@ -214,14 +230,31 @@ class Transformer(TranslationModel):
     def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         return self.project(self.decode_hidden(src_seq, trg_seq))
 
-    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
         """(B, S), (B, T) -> the decoder's last states (B, T, D), ready for `project`."""
+        if packing:
+            return self._decode_packed(src_seq, trg_seq, *packing)
         src_mask, trg_mask = self._masks(src_seq, trg_seq)
         enc_output, _ = self.encoder(src_seq, src_mask)
         hidden: Tensor
         hidden, *_ = self.decoder(trg_seq, trg_mask, enc_output, src_mask)
         known = {"src_mask": src_mask, **self._dictionary(src_seq, enc_output)}
         return self._end(hidden, known, self.decoder.enc_rotation(0, trg_seq.size(1)))
+
+    def _decode_packed(self, src_seq: Tensor, trg_seq: Tensor, src: Packing, trg: Packing) -> Tensor:
+        """`decode_hidden` of sentences that lie end to end. Lexical attention, whose values are wide, has no kernel."""
+        assert self.lexical_attn is None
+        enc_output, _ = self.encoder(src_seq, PackedMask(src, src, causal=False), packing=src)
+        hidden: Tensor
+        hidden, *_ = self.decoder(
+            trg_seq,
+            PackedMask(trg, trg, causal=True),
+            enc_output,
+            PackedMask(trg, src, causal=False),
+            packing=(src, trg),
+        )
+        end: Tensor = self.prj_transform(hidden)
+        return end
 
     def _dictionary(self, src_seq: Tensor, enc_output: Tensor) -> dict[str, Tensor]:
         """What lexical attention, if there is any, looks at: its keys, and the words as they enter the encoder."""

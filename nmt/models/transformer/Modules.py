@@ -5,12 +5,14 @@ Masks are True where looking is allowed.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 
+from nmt.models.base import Packing
 from nmt.recipe.model_options import ModelConfig
 
 _WORD_VALUES = 2**16  # a dropout decision is one of so many equally likely values
@@ -129,12 +131,13 @@ class RotaryEncoding(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(0, n_position, width), persistent=False)
 
-    def forward(self, first: int, n: int) -> tuple[Tensor, Tensor]:
-        """The rotation of n positions from `first` on: cosines and sines, each (n, d_k / 2)."""
-        n_known = self.table.size(0)
-        if first + n > n_known:
-            self.table = extend(self.table, n_known, first + n, dim=0)
-        rows = self.table[first : first + n]
+    def forward(self, first: int, n: int, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
+        """The rotation of n positions from `first` on, or of n places of a packed row: cosines and sines, (n, d_k / 2)
+        each."""
+        n_known, end = self.table.size(0), packing.longest if packing else first + n
+        if end > n_known:
+            self.table = extend(self.table, n_known, end, dim=0)
+        rows = self.table[packing.position(n)] if packing else self.table[first:end]
         return rows[:, 1::2], rows[:, 0::2]
 
 
@@ -150,6 +153,22 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
+class PackedMask(NamedTuple):
+    """Where queries of a packed row may look: at the keys of their own sentence, and only back if causal."""
+
+    query: Packing
+    key: Packing
+    causal: bool
+
+    def written_out(self, n_query: int, n_key: int) -> Tensor:
+        """The same as a matrix, (1, 1, T, S): dear, and for where no kernel knows packing."""
+        mask = self.query.sentence(n_query).unsqueeze(1) == self.key.sentence(n_key)
+        return (mask.tril() if self.causal else mask)[None, None]
+
+
+Mask = Tensor | PackedMask
+
+
 class ScaledDotProductAttention(nn.Module):
     """softmax(q kT / temperature) v, by torch's fused kernel or, when the weights are wanted, written out."""
 
@@ -159,13 +178,17 @@ class ScaledDotProductAttention(nn.Module):
         self.dropout = Dropout(attn_dropout)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, return_attns: bool = False
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Look up v where q and k agree; a query that may look nowhere gets zeros.
 
-        q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: bool, (B or 1, 1, T or 1, S).
+        q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: bool, (B or 1, 1, T or 1, S), or packed.
         Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
         """
+        if isinstance(mask, PackedMask):
+            if v.dtype in (torch.bfloat16, torch.float16) and v.is_cuda:
+                return self._packed(q, k, v, mask), None
+            mask = mask.written_out(q.size(2), k.size(2))
         (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
         if n_kv_head != n_head:
             # The heads that share a key/value head become further queries of it: nothing is copied per head.
@@ -181,6 +204,26 @@ class ScaledDotProductAttention(nn.Module):
             )
         output = output.reshape(n_row, n_head, n_query, v.size(-1))
         return output, attn.view(n_row, n_head, n_query, -1) if return_attns and attn is not None else None
+
+    def _packed(self, q: Tensor, k: Tensor, v: Tensor, mask: PackedMask) -> Tensor:
+        """Flash attention within each sentence of the one row; the kernel knows no dropout."""
+        q, k, v = (x[0].transpose(0, 1).to(v.dtype) for x in (q, k, v))  # (T, H, d)
+        n_share = q.size(1) // k.size(1)
+        if n_share > 1:  # not every torch that has this kernel lets it share keys
+            k, v = k.repeat_interleave(n_share, dim=1), v.repeat_interleave(n_share, dim=1)
+        found = varlen_attn(
+            q,
+            k,
+            v,
+            mask.query.start,
+            mask.key.start,
+            mask.query.longest,
+            mask.key.longest,
+            window_size=(-1, 0) if mask.causal else (-1, -1),
+            scale=1.0 / self.temperature,
+        )
+        assert isinstance(found, Tensor)
+        return found.transpose(0, 1).unsqueeze(0)
 
     def _write_out(self, q: Tensor, k: Tensor) -> bool:
         """THE switch between the two ways, which give the same result.

@@ -7,7 +7,7 @@ Shapes: B sentences, T queries, S keys, H query heads, G key/value heads, D `d_m
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.models.transformer.Modules import Dropout, ScaledDotProductAttention, make_norm, rotate
+from nmt.models.transformer.Modules import Dropout, Mask, ScaledDotProductAttention, make_norm, rotate
 from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
@@ -43,7 +43,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Tensor,
         memory: Tensor | None,
-        mask: Tensor,
+        mask: Mask,
         rotation: Rotation = None,
         memory_rotation: Rotation = None,
         return_attns: bool = False,
@@ -74,7 +74,7 @@ class MultiHeadAttention(nn.Module):
         query: Tensor,
         k: Tensor,
         v: Tensor,
-        mask: Tensor,
+        mask: Mask,
         rotation: Rotation = None,
         return_attns: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
@@ -161,7 +161,7 @@ class LexicalAttention(nn.Module):
         k: Tensor = self.w_ks(enc_output).unsqueeze(1)
         return k if rotation is None else rotate(k, rotation)
 
-    def forward(self, x: Tensor, k: Tensor, words: Tensor, mask: Tensor, rotation: Rotation = None) -> Tensor:
+    def forward(self, x: Tensor, k: Tensor, words: Tensor, mask: Mask, rotation: Rotation = None) -> Tensor:
         """States x: (B, T, D), their keys, the embedded source words (B, S, D), mask: (B, 1, 1, S) -> (B, T, D)"""
         q = self.w_qs(x).unsqueeze(1)
         if rotation is not None:

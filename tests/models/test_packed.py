@@ -1,0 +1,106 @@
+"""Sentences that lie end to end give the states, losses and gradients of sentences that are padded."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nmt.data.batches import make_batch, make_packed
+from nmt.data.subwords import PAD
+from nmt.models.build import build_model as build
+from nmt.recipe.model_options import ModelConfig
+from nmt.training.engine import Engine
+from nmt.training.launch import compile_parts
+from nmt.training.objective import Objective
+
+SIZES = {"d_model": 16, "d_inner": 32, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0, "n_position": 8}
+N_PLACE, LONGEST = 40, 12
+
+
+class Pairs:
+    """Pairs of random ids with a corpus's one method."""
+
+    def __init__(self, lengths):
+        draw = np.random.default_rng(1)
+        self.all = [[draw.integers(4, 20, n) for n in pair] for pair in lengths]
+
+    def pairs(self, rows):
+        return tuple([self.all[row][side] for row in rows] for side in (0, 1))
+
+
+PAIRS = Pairs([(3, 5), (11, 2), (1, 7), (6, 6)])
+
+
+def model_of(**options):
+    torch.manual_seed(2)
+    return build(ModelConfig(**{**SIZES, **options}), 20, 20, PAD).double().train()
+
+
+def loss_and_gradient(model, batch):
+    model.zero_grad()
+    packing = Engine.packing_of(batch, LONGEST)
+    loss = Objective(model, 0.1)(batch.src_seq, batch.trg_seq, batch.gold, packing)
+    loss.backward()
+    return loss.detach(), [p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"position": "learned", "norm": "pre"},
+        {"position": "rotary", "rotary_enc_attn": True, "prj_transform": True},
+        {"n_kv_head": 2, "qk_norm": True, "norm_kind": "rms", "ffn": "swiglu"},
+    ],
+)
+def test_packed_is_padded(options):
+    model, rows = model_of(**options), np.arange(4)
+    loss, gradient = loss_and_gradient(model, make_batch(PAIRS, rows))
+    packed_loss, packed_gradient = loss_and_gradient(model, make_packed(PAIRS, rows, N_PLACE, 5, LONGEST))
+    torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
+    for one, other in zip(gradient, packed_gradient, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_all_packed_batches_have_one_shape_and_cover_their_row():
+    batches = [make_packed(PAIRS, np.array(rows), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
+    for name in ("src_seq", "trg_seq", "gold", "src_start", "trg_start"):
+        assert len({getattr(batch, name).shape for batch in batches}) == 1
+    for batch in batches:
+        for start in (batch.src_start, batch.trg_start):
+            steps = start.diff()
+            assert start[0] == 0 and start[-1] == N_PLACE and steps.min() >= 0 and steps.max() <= LONGEST
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # that the compiler looks for it
+def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
+    """With a backend that only counts: whatever the sentences, one graph for each stack and no break in it."""
+    model, seen, compile_with = model_of(position="rotary"), [], nn.Module.compile
+
+    def count(graph, _inputs):
+        seen.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_with(self, backend=count, fullgraph=True))
+    compile_parts(model, LONGEST, one_shape=True)
+    batches = [make_packed(PAIRS, np.array(rows), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
+    losses = [loss_and_gradient(model, batch)[0] for batch in batches]
+    assert len(seen) == 2
+    plain = model_of(position="rotary")
+    for loss, batch in zip(losses, batches, strict=True):
+        torch.testing.assert_close(loss, loss_and_gradient(plain, batch)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="flash attention of packed rows needs a GPU")
+@pytest.mark.parametrize("n_kv_head", [4, 2])
+def test_the_kernel_for_packed_rows_is_the_written_out_attention(n_kv_head):
+    model = model_of(n_kv_head=n_kv_head, d_model=64).float().cuda()
+    results = []
+    for make in (make_batch, lambda *args: make_packed(*args, N_PLACE, 5, LONGEST)):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            results.append(loss_and_gradient(model, make(PAIRS, np.arange(4)).to(torch.device("cuda"))))
+    (loss, gradient), (packed_loss, packed_gradient) = results
+    torch.testing.assert_close(packed_loss, loss, rtol=2e-2, atol=0)
+    for one, other in zip(gradient, packed_gradient, strict=True):
+        assert torch.isfinite(other).all() and float((one - other).norm()) <= 0.05 * float(one.norm()) + 1e-3
