@@ -1,0 +1,69 @@
+"""What only a GPU can show: by every path of its own its runs are those of the CPU, up to its arithmetic."""
+
+import json
+
+import pytest
+import torch
+
+from nmt import checkpoint
+from nmt.run import Run
+from nmt.training.launch import launch
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+# The kernel of packed attention wants heads of at least 8, and knows no dropout.
+WIDE = {"d_model": 32, "n_head": 2, "attn_dropout": 0.0, "dropout": 0.0}
+PACKED = {"model": WIDE, "batch": {"packed": True, "max_tokens": 257, "per_update": 1}}
+
+
+def losses(recipe):
+    lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
+    return [line["loss"] for line in lines if line["kind"] in ("train", "valid")]
+
+
+def on(device, precision="fp32", **train):
+    return {"train": {"device": device, "precision": precision, **train}}
+
+
+def test_a_gpu_learns_as_the_cpu_does(recipe_of):
+    cpu, gpu = recipe_of("cpu", model=WIDE, **on("cpu")), recipe_of("gpu", model=WIDE, **on("cuda"))
+    launch(cpu)
+    launch(gpu)
+    assert losses(gpu) == pytest.approx(losses(cpu), abs=2e-2)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_learns_too(recipe_of, precision):
+    cpu, gpu = recipe_of("cpu", model=WIDE, **on("cpu")), recipe_of("gpu", model=WIDE, **on("cuda", precision))
+    launch(cpu)
+    launch(gpu)
+    assert losses(gpu) == pytest.approx(losses(cpu), abs=0.1)
+    assert checkpoint.verify(Run(gpu.run_folder).checkpoint(30))["arithmetic"]["name"] == precision
+
+
+@pytest.mark.parametrize("train", [{}, {"compile": True}, {"compile": True, "cuda_graphs": True}])
+def test_packed_batches_learn_alike_however_they_are_run(recipe_of, train):
+    cpu, gpu = recipe_of("cpu", **PACKED, **on("cpu")), recipe_of("gpu", **PACKED, **on("cuda", "bf16", **train))
+    launch(cpu)
+    launch(gpu)
+    assert losses(gpu) == pytest.approx(losses(cpu), abs=0.1)
+
+
+def test_a_run_goes_on_bit_for_bit_on_a_gpu(recipe_of):
+    class StopAt:
+        def __init__(self, n):
+            self.left = n
+
+        def __call__(self):
+            self.left -= 1
+            return self.left < 0
+
+    whole, chain = recipe_of("whole", **on("cuda", "bf16")), recipe_of("chain", **on("cuda", "bf16"))
+    launch(whole)
+    for n in (3, 4, 9):
+        assert launch(chain, StopAt(n)) == "stopped"
+    launch(chain)
+    one, other = (
+        checkpoint.load_tensors(Run(recipe.run_folder).checkpoint(30), checkpoint.MODEL) for recipe in (whole, chain)
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
