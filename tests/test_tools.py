@@ -31,3 +31,13 @@ def test_a_mistake_is_answered_in_words(script, tmp_path):
     done = run(script, tmp_path / "nothing", tmp_path / "none")
     assert done.returncode and "Traceback" not in done.stderr, done.stderr
     assert str(tmp_path) in done.stderr or "usage" in done.stderr.lower()
+
+
+def test_the_tables_about_gpus_are_those_of_the_script():
+    page = (TOOLS.parent / "docs" / "gpu.md").read_text(encoding="utf-8")
+    blocks = [block for block in page.split("```") if block.startswith("\n$ python tools/roofline.py ")]
+    assert len(blocks) == 4
+    for block in blocks:
+        command, _, table = block.removeprefix("\n$ python tools/roofline.py ").partition("\n")
+        done = run("roofline.py", *command.split())
+        assert done.returncode == 0 and done.stdout == table, done.stderr

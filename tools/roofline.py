@@ -1,0 +1,121 @@
+"""The least time that each part of an update can take on a GPU: its operations over the peak, its bytes over bandwidth.
+
+    python tools/roofline.py [--model base|big] [--vocabulary 37000] [--tokens 16384] [--length 30]
+                             [--peak 790] [--bandwidth 4300] [--unfused]
+
+For a packed batch of so many source and as many target tokens, in bf16 under autocast (matrix products in 2 bytes,
+the residual stream and the norms in 4). One line a part: TFLOP, GB, the milliseconds of each, and which of them rules.
+No part can be faster; how near the sum comes to the truth is what tools/bench_training.py --device cuda measures.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nmt.recipe.presets import PRESETS
+
+HALF, FULL = 2, 4  # bytes of a number in matrix products, and in the residual stream, weights and optimizer
+
+
+@dataclass(frozen=True)
+class Part:
+    """flop and byte: of forward and backward together, for one update."""
+
+    name: str
+    flop: float
+    byte: float
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an update is made of."""
+
+    d_model: int
+    d_inner: int
+    n_enc: int
+    n_dec: int
+    vocabulary: int
+    tokens: int
+    length: int
+
+    @property
+    def n_param(self) -> float:
+        """Weights with one shared embedding; biases and norms are too few to count."""
+        layer = 4 * self.d_model**2 + 2 * self.d_model * self.d_inner
+        return self.n_enc * layer + self.n_dec * (layer + 4 * self.d_model**2) + self.vocabulary * self.d_model
+
+
+def product(name: str, shape: Shape, n: float, d_in: int, d_out: int) -> Part:
+    """n matrices of (d_in, d_out) applied to all tokens: y = x W, then the gradients of x and of W."""
+    x, y, w = shape.tokens * d_in * HALF, shape.tokens * d_out * HALF, d_in * d_out
+    # Each of the three products reads two and writes one of x, y, W; W's gradient in full precision, its cast once.
+    moved = 3 * (x + y) + 2 * w * HALF + w * FULL + w * (FULL + HALF)
+    return Part(name, n * 3 * 2 * shape.tokens * d_in * d_out, n * moved)
+
+
+def parts(shape: Shape, *, fused: bool) -> Iterator[Part]:
+    """Everything that an update does, part by part."""
+    d, n_layer = shape.d_model, shape.n_enc + shape.n_dec
+    n_attention = shape.n_enc + 2 * shape.n_dec
+    n_sublayer = 2 * shape.n_enc + 3 * shape.n_dec
+    yield product("attention projections", shape, 4 * n_attention, d, d)
+    yield product("feed-forward", shape, 2 * n_layer, d, shape.d_inner)
+    # Flash attention: q kT and its product with v, backward two and a half times as much; nothing but q, k, v, the
+    # output and their gradients is moved.
+    flop = n_attention * 3.5 * 4 * shape.tokens * shape.length * d
+    yield Part("attention itself", flop, n_attention * (4 + 8) * shape.tokens * d * HALF)
+    # The logits are made and used up chunk by chunk. Fused: written, read for the sum and for the probabilities, which
+    # are written and read by two products; else a pass in fp32 for each of maximum, exponent, sum, scale, target, ...
+    output = product("", shape, 1, d, 0)
+    passes = 6 * HALF if fused else 13 * FULL + 4 * HALF
+    flop = 3 * 2 * shape.tokens * d * shape.vocabulary
+    yield Part("output layer and loss", flop, output.byte + shape.tokens * shape.vocabulary * passes)
+    # Between two products: dropout, residual, norm, and their gradients. Fused, forward reads the branch and the
+    # residual and writes the new residual and what is normed; backward moves as much again, and the mask.
+    row = shape.tokens * d
+    passes = (2 * HALF + 2 * FULL) * 2 + 1 if fused else (6 * HALF + 5 * FULL) * 2 + 4
+    yield Part("norm, dropout, residual", 0, n_sublayer * row * passes)
+    inner = shape.tokens * shape.d_inner * HALF
+    yield Part("activation", 0, n_layer * inner * (2 + 3) * (1 if fused else 2))
+    yield Part("embeddings", 0, 2 * row * (2 * FULL + 3 * FULL))
+    yield Part("clipping and Adam", 0, shape.n_param * FULL * (7 + 1 + 2))
+
+
+def table(shape: Shape, *, fused: bool, peak: float, bandwidth: float) -> Iterator[str]:
+    """The lines to print. peak in TFLOP/s, bandwidth in GB/s."""
+    yield f"{'part':24} {'TFLOP':>8} {'GB':>8} {'ms FLOP':>9} {'ms byte':>9}  rules"
+    total = flop = 0.0
+    for part in parts(shape, fused=fused):
+        by_flop, by_byte = part.flop / peak / 1e9, part.byte / bandwidth / 1e6
+        total += max(by_flop, by_byte)
+        flop += part.flop
+        rules = "arithmetic" if by_flop >= by_byte else "memory"
+        yield f"{part.name:24} {part.flop / 1e12:8.2f} {part.byte / 1e9:8.2f} {by_flop:9.2f} {by_byte:9.2f}  {rules}"
+    yield (
+        f"{'all':24} {flop / 1e12:8.2f} {'':8} {flop / peak / 1e9:9.2f} {total:9.2f}  at most "
+        f"{shape.tokens / total:,.0f} k target tokens/s, {flop / peak / 1e9 / total:.0%} of the peak"
+    )
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=[name for name in PRESETS if name != "auto"], default="base")
+    parser.add_argument("--vocabulary", type=int, default=37_000)
+    parser.add_argument("--tokens", type=int, default=16_384, help="of each side, in a batch")
+    parser.add_argument("--length", type=int, default=30, help="of a sentence, in subwords")
+    parser.add_argument("--peak", type=float, default=790.0, help="TFLOP/s of dense bf16 products")
+    parser.add_argument("--bandwidth", type=float, default=4300.0, help="GB/s of the device memory")
+    parser.add_argument("--unfused", action="store_true", help="every small operation a pass of its own")
+    args = parser.parse_args()
+    sizes = PRESETS[args.model]
+    d_model, d_inner, n_enc, n_dec = (int(sizes[name]) for name in ("d_model", "d_inner", "n_enc_layer", "n_dec_layer"))
+    shape = Shape(d_model, d_inner, n_enc, n_dec, args.vocabulary, args.tokens, args.length)
+    for line in table(shape, fused=not args.unfused, peak=args.peak, bandwidth=args.bandwidth):
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
