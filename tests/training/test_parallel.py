@@ -27,24 +27,30 @@ def test_every_batch_counts_on_exactly_one_rank_and_all_ranks_have_equally_many(
     assert len({len(share) for share in shares}) == 1
 
 
-def run_on_two(recipe, folder):
-    """What torchrun does, without its start-up time: two processes that find each other by the environment."""
-    file = folder / "recipe.yaml"
-    write_recipe(recipe, file)
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def run_on_two(recipe, folder, worker=WORKER, *args):
+    """What torchrun does, without its start-up time: two processes that find each other by the environment.
+
+    args: what each rank is told beside the recipe, with {rank} for its number.
+    """
+    file = folder / "recipe.yaml"
+    write_recipe(recipe, file)
     here = str(Path(__file__).parents[2])
     group = {
         "PYTHONPATH": here,
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(WORKER), str(file)],
+            [sys.executable, str(worker), str(file), *(arg.replace("{rank}", str(rank)) for arg in args)],
             env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
@@ -52,7 +58,11 @@ def run_on_two(recipe, folder):
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=120)[1] for process in ranks]
+    try:
+        said = [process.communicate(timeout=120)[1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
     assert [process.returncode for process in ranks] == [0, 0], said
     return said
 
