@@ -61,6 +61,7 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
     monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", **doubling))
     batch = {"max_tokens": 220, "split_rate": 0.1}
     options = {"train": {"ema": 0.9, "log_every": 1}, "batch": batch, "optim": {"schedule": "cosine"}}
+    options["valid"] = {"every": 8}  # not where it would be asked whether to stop
     whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
     assert whole.batch.per_update > 1 and whole.model.dropout > 0
     plan = plan_of(whole)
@@ -68,7 +69,10 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
     assert launch(whole) == "done"
     updates, places = [], []
     for update in (3, 4, 6, n_first, n_first + 1, n_first + n_second):
-        assert launch(chain, lambda due=update: max(logged(chain, "train", "loss")) >= due) == "stopped"
+        # Asked in every update, and while a validation is going on.
+        assert (
+            launch(chain, lambda last=update - 1: max(logged(chain, "train", "loss"), default=0) >= last) == "stopped"
+        )
         _, state = contents(chain)
         updates.append(state["update"])
         places.append((state["epoch"], state["update_in_epoch"]))
@@ -78,7 +82,7 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
     files, state = contents(whole)
     assert (files, state) == contents(chain)
     assert files.keys() == {checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA}
-    assert state["scaler"]["scale"] == 4.0 * 2 ** (30 // 7) and len(state["history"]) == 3
+    assert state["scaler"]["scale"] == 4.0 * 2 ** (30 // 7) and len(state["history"]) == 4
     for kind, names in {"train": ("loss", "learning_rate", "gradient_norm"), "valid": ("loss", "bleu")}.items():
         for name in names:
             assert logged(whole, kind, name) == logged(chain, kind, name)

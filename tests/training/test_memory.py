@@ -1,0 +1,29 @@
+"""Memory stays where it is, however long training runs."""
+
+from pathlib import Path
+
+import pytest
+
+from nmt.training.launch import launch
+
+STATM = Path("/proc/self/statm")
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="no /proc to read the size of this process from")
+def test_memory_grows_by_less_than_twenty_megabytes_in_fifteen_hundred_updates(recipe_of):
+    """Measured over a third of them, against a third of the growth, to be quick."""
+    recipe = recipe_of(
+        model={"d_model": 8, "d_inner": 8, "n_head": 1},
+        batch={"max_tokens": 24, "per_update": 1},
+        train={"updates": 750, "save_every": 250, "log_every": 50, "ema": 0.9},
+        valid={"every": 250, "max_sentences": 4, "metric": "loss"},
+    )
+    megabytes = []
+
+    def measure():
+        megabytes.append(int(STATM.read_bytes().split()[1]) * 4096 / 1e6)
+        return False
+
+    launch(recipe, measure)
+    assert len(megabytes) >= 750
+    assert megabytes[-1] - megabytes[260] < 20 / 3
