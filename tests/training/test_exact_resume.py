@@ -1,6 +1,7 @@
 """Everything that a checkpoint must remember, at once: many stops in a chain, updates that were skipped, averages."""
 
 import hashlib
+import itertools
 import json
 import math
 
@@ -11,10 +12,12 @@ from witness import StopAt, pairs_of, plan_of, real, witness
 from nmt import checkpoint
 from nmt.data.batches import read_ahead
 from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.run import Run
 from nmt.training import launch as room
 from nmt.training.launch import launch
 from nmt.training.precision import Precision
+from nmt.training.state import dropout_seed
 
 NEVER = {"every": 10_000, "translate": False, "metric": "loss"}
 
@@ -159,3 +162,10 @@ def test_how_far_ahead_batches_are_made_changes_nothing(recipe_of, monkeypatch):
         launch(recipe)
         found.append(contents(recipe))
     assert found[0] == found[1] == found[2]
+
+
+def test_no_two_batches_of_a_run_have_the_same_dropout():
+    places = itertools.product(range(3), range(20), range(4))
+    seeds = {dropout_seed(7, Position(epoch, update), index) for epoch, update, index in places}
+    assert len(seeds) == 3 * 20 * 4
+    assert dropout_seed(8, Position(), 0) not in seeds

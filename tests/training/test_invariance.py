@@ -6,9 +6,9 @@ from torch.nn.functional import pad
 
 from nmt.models.build import build_model
 from nmt.recipe.options import ModelConfig
-from nmt.training.loss import smoothed_cross_entropy
+from nmt.training.objective import Objective
 
-PAD, N_VOCAB = 0, 40
+PAD, N_VOCAB, SMOOTHING = 0, 40, 0.1
 TINY = {"d_model": 16, "d_inner": 24, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0}
 KINDS = [
     {},
@@ -42,13 +42,25 @@ def logits_loss_and_gradient(model, places, n_more=0):
     model.zero_grad()
     src, trg = (matrix([rows[place] for place in places], n_more) for rows in (SRC, TRG))
     gold = matrix([TRG[place].roll(-1) for place in places], n_more)
-    hidden = model.decode_hidden(src, trg)
-    loss = smoothed_cross_entropy(hidden, model.output_weight, gold, smoothing=0.1, scale=model.logit_scale)
+    loss = Objective(model, SMOOTHING)(src, trg, gold)
     loss.backward()
-    logits = model.project(hidden.detach())
+    with torch.no_grad():
+        logits = model(src, trg)
     parts = [row[: len(TRG[place])].detach() for row, place in zip(logits, places, strict=True)]
     gradient = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()])
     return parts, loss.detach(), gradient
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_the_loss_is_the_smoothed_cross_entropy_of_the_logits_that_search_sees(options):
+    model = tiny_model(torch.float64, **options)
+    logits, loss, _ = logits_loss_and_gradient(model, range(len(SRC)))
+    wanted = 0.0
+    for row, read in zip(logits, TRG, strict=True):
+        log_prob = row.log_softmax(-1)
+        wanted -= (1 - SMOOTHING) * log_prob.gather(1, read.roll(-1).unsqueeze(1)).sum()
+        wanted -= SMOOTHING / (N_VOCAB - 1) * (log_prob.sum() - log_prob[:, PAD].sum())
+    assert abs(loss / wanted - 1) < 1e-12
 
 
 @pytest.mark.parametrize("options", KINDS)

@@ -67,9 +67,9 @@ def run_on_two(recipe, folder, worker=WORKER, *args):
     return said
 
 
-def logged(recipe):
+def logged(recipe, what="loss"):
     lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
-    return {(line["kind"], line["update"]): line["loss"] for line in lines if line["kind"] in ("train", "valid")}
+    return {(line["kind"], line["update"]): line[what] for line in lines if what in line and line["kind"] != "start"}
 
 
 @pytest.mark.parametrize("split_rate", [0.0, 0.2])
@@ -84,6 +84,8 @@ def test_two_processes_give_the_losses_and_weights_of_one(recipe_of, tmp_path, s
     a, b = logged(one), logged(two)
     assert a.keys() == b.keys() and len(a) > 20
     assert all(abs(a[key] - b[key]) < 1e-5 for key in a)
+    # Adam and clipping hide the size of a gradient; the log does not.
+    assert logged(two, "gradient_norm") == pytest.approx(logged(one, "gradient_norm"), rel=1e-4)
     weights = [
         checkpoint.load_tensors(Run(recipe.run_folder).checkpoint(20), checkpoint.MODEL) for recipe in (one, two)
     ]

@@ -50,8 +50,8 @@ def witness(model, seen, change=lambda src_seq, hidden: hidden):
     """Note in `seen` each pair whose states receive a gradient. change: applied to the states of a batch."""
     decode_hidden = model.decode_hidden
 
-    def watched(src_seq, trg_seq):
-        hidden = change(src_seq, decode_hidden(src_seq, trg_seq))
+    def watched(src_seq, trg_seq, *packing):
+        hidden = change(src_seq, decode_hidden(src_seq, trg_seq, *packing))
         if hidden.requires_grad:
 
             def note(gradient):
