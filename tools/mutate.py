@@ -362,10 +362,11 @@ def main() -> None:
                 shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copyfile(ROOT / name, tree / name)
-        for arguments in dict.fromkeys(mutation.tests for mutation in chosen):
-            if status := run_tests(tree, arguments):
-                sys.exit(f"without any mutation pytest {arguments} ends with {status}; it must be green")
+        green: set[str] = set()
         for mutation in chosen:
+            if mutation.tests not in green and (status := run_tests(tree, mutation.tests)):
+                sys.exit(f"without any mutation pytest {mutation.tests} ends with {status}; it must be green")
+            green.add(mutation.tests)
             path, begin = tree / mutation.file, time.perf_counter()
             whole = path.read_text(encoding="utf-8")
             path.write_text(whole.replace(mutation.old, mutation.new), encoding="utf-8", newline="\n")
