@@ -117,6 +117,32 @@ def test_a_save_that_fails_leaves_the_old_checkpoint_and_nothing_half(folder, mo
     assert checkpoint.verify(folder)["update"] == 7
 
 
+def test_every_file_is_on_the_disk_before_the_name_and_the_name_before_the_end(folder, monkeypatch):
+    done = []
+
+    def note(what, call):
+        return lambda *args: done.append((what, names(args[0]))) or call(*args)
+
+    def names(at):  # of the file or folder behind a handle, or of a path
+        return os.path.basename(os.readlink(f"/proc/self/fd/{at}") if isinstance(at, int) else at)
+
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("no /proc to learn from what a handle stands for")
+    monkeypatch.setattr(os, "fsync", note("sync", os.fsync))
+    monkeypatch.setattr(os, "replace", note("rename", os.replace))
+    other = folder.with_name(checkpoint.name_of(8))
+    checkpoint.save(other, tensors(1), {"update": 8})
+    (rename,) = [place for place, (what, _) in enumerate(done) if what == "rename"]
+    beside = done[rename][1]
+    assert done[:rename] == [
+        ("sync", checkpoint.MODEL),
+        ("sync", checkpoint.STATE),
+        ("sync", checkpoint.MANIFEST),
+        ("sync", beside),
+    ]
+    assert done[rename + 1 :] == [("sync", folder.parent.name)]
+
+
 def test_saving_again_replaces(folder):
     checkpoint.save(folder, tensors(1), {"update": 7, "second": True})
     assert checkpoint.verify(folder)["second"]

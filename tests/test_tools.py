@@ -1,6 +1,8 @@
 """The scripts beside the package that draw and tune."""
 
+import ast
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +43,17 @@ def test_the_tables_about_gpus_are_those_of_the_script():
         command, _, table = block.removeprefix("\n$ python tools/roofline.py ").partition("\n")
         done = run("roofline.py", *command.split())
         assert done.returncode == 0 and done.stdout == table, done.stderr
+
+
+def test_every_mutation_can_be_applied_and_names_tests_that_exist():
+    mutate = runpy.run_path(str(TOOLS / "mutate.py"))
+    root, mutations = TOOLS.parent, mutate["MUTATIONS"]
+    assert [wrong for wrong in map(mutate["complaint"], mutations) if wrong] == []
+    assert len({mutation.name for mutation in mutations}) == len(mutations) >= 30
+    for mutation in mutations:
+        source = (root / mutation.file).read_text(encoding="utf-8")
+        changed = ast.parse(source.replace(mutation.old, mutation.new))
+        assert ast.dump(changed) != ast.dump(ast.parse(source)), mutation.name
+        files, _, keyword = mutation.tests.partition(" -k ")
+        for file in files.split():
+            assert keyword in (root / file).read_text(encoding="utf-8"), mutation.name

@@ -1,0 +1,171 @@
+"""Everything that a checkpoint must remember, at once: many stops in a chain, updates that were skipped, averages."""
+
+import hashlib
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from witness import StopAt, pairs_of, plan_of, real, witness
+
+from nmt import checkpoint
+from nmt.data.batches import read_ahead
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.run import Run
+from nmt.training import launch as room
+from nmt.training.launch import launch
+from nmt.training.precision import Precision
+from nmt.training.state import dropout_seed
+
+NEVER = {"every": 10_000, "translate": False, "metric": "loss"}
+
+
+def contents(recipe):
+    """All that the last checkpoint holds, but for the seconds it took: SHA-256 of each tensor file, and the state."""
+    run = Run(recipe.run_folder)
+    folder = run.checkpoint(run.updates()[-1])
+    state = checkpoint.verify(folder)
+    del state["seconds"]
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.safetensors")}
+    return files, state
+
+
+def logged(recipe, kind, what):
+    """{update: number} of the log, each update at most once."""
+    lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
+    found = [(line["update"], line[what]) for line in lines if line["kind"] == kind]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """Every model that a run makes, in order."""
+    make, made = room.new_model, []
+
+    def watched(*args):
+        made.append(make(*args))
+        return made[-1]
+
+    monkeypatch.setattr(room, "new_model", watched)
+    return made
+
+
+def storages(model):
+    source, target = model.embeddings
+    return {source.weight.data_ptr(), target.weight.data_ptr(), model.output_weight.data_ptr()}
+
+
+def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line(recipe_of, monkeypatch, models):
+    # A loss scale that doubles every seventh update, as in fp16, which a CPU has not.
+    doubling = {"init_scale": 4.0, "growth_interval": 7}
+    monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", **doubling))
+    batch = {"max_tokens": 220, "split_rate": 0.1}
+    options = {"train": {"ema": 0.9, "log_every": 1}, "batch": batch, "optim": {"schedule": "cosine"}}
+    options["valid"] = {"every": 8}  # not where it would be asked whether to stop
+    whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
+    assert whole.batch.per_update > 1 and whole.model.dropout > 0
+    plan = plan_of(whole)
+    n_first, n_second = len(plan.updates(0)), len(plan.updates(1))
+    assert launch(whole) == "done"
+    updates, places = [], []
+    for update in (3, 4, 6, n_first, n_first + 1, n_first + n_second):
+        # Asked in every update, and while a validation is going on.
+        assert (
+            launch(chain, lambda last=update - 1: max(logged(chain, "train", "loss"), default=0) >= last) == "stopped"
+        )
+        _, state = contents(chain)
+        updates.append(state["update"])
+        places.append((state["epoch"], state["update_in_epoch"]))
+    assert updates == [3, 4, 6, n_first, n_first + 1, n_first + n_second]
+    assert places == [(0, 3), (0, 4), (0, 6), (1, 0), (1, 1), (2, 0)]
+    assert launch(chain) == "done"
+    files, state = contents(whole)
+    assert (files, state) == contents(chain)
+    assert files.keys() == {checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA}
+    assert state["scaler"]["scale"] == 4.0 * 2 ** (30 // 7) and len(state["history"]) == 4
+    for kind, names in {"train": ("loss", "learning_rate", "gradient_norm"), "valid": ("loss", "bleu")}.items():
+        for name in names:
+            assert logged(whole, kind, name) == logged(chain, kind, name)
+    assert len(logged(chain, "train", "loss")) == 30
+    # One matrix in three places: in the new model, in each resumed one, in what translates, and in the file.
+    models.append(Run(chain.run_folder).load_model(torch.device("cpu"))[0])
+    assert [len(storages(model)) for model in models] == [1] * 9
+    weights = checkpoint.load_tensors(Run(chain.run_folder).checkpoint(30), checkpoint.MODEL)
+    assert sum(weight.shape == models[0].output_weight.shape for weight in weights.values()) == 1
+
+
+RATES = {
+    "noam": lambda u: 2.0 * 16**-0.5 * min(u**-0.5, u * 5**-1.5),
+    "cosine": lambda u: 3e-3 * (u / 5 if u < 5 else 0.5 + 0.5 * math.cos(math.pi * (u - 5) / (30 - 5))),
+}
+
+
+@pytest.mark.parametrize("schedule", RATES)
+def test_the_rate_of_an_update_is_the_formula_after_a_resume_and_after_skipped_updates(
+    recipe_of, monkeypatch, schedule
+):
+    options = {"optim": {"schedule": schedule}, "train": {"log_every": 1}, "valid": NEVER}
+    whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
+    plan, pairs = plan_of(whole), pairs_of(whole)
+    # Two pairs whose batches come to nothing, in the second and the fifth update of the run, and later once an epoch.
+    (second, *_), (fifth, *_) = plan.updates(0)[1], plan.updates(0)[4]
+    bad = [pairs[second[0]][0], pairs[fifth[0]][0]]
+    assert all([src for src, _ in pairs].count(one) == 1 for one in bad)
+
+    def spoil(src_seq, hidden):
+        return hidden * math.nan if hidden.requires_grad and any(real(row)[:-1] in bad for row in src_seq) else hidden
+
+    make, seen = room.new_model, []
+    monkeypatch.setattr(room, "new_model", lambda *args: witness(make(*args), seen, spoil))
+    assert launch(whole) == "done"
+    for n in (0, 2, 5, 9):  # after updates 1, 4, 10 and 20, of which some come after a skipped one
+        assert launch(chain, StopAt(n)) == "stopped"
+    assert launch(chain) == "done"
+    found = logged(whole, "train", "learning_rate")
+    assert list(found) == list(range(1, 31))
+    assert found == pytest.approx({u: RATES[schedule](u) for u in found}, rel=1e-12)
+    assert logged(chain, "train", "learning_rate") == found
+    assert contents(whole) == contents(chain)
+    _, state = contents(whole)
+    position, made = (state["epoch"], state["update_in_epoch"]), state["update"] + state["n_skipped"]
+    assert state["n_skipped"] >= 3
+    assert sum(len(plan.updates(epoch)) for epoch in range(position[0])) + position[1] == made
+
+
+def test_the_moving_average_is_the_formula_over_the_weights_of_every_update(recipe_of, models):
+    recipe = recipe_of(train={"ema": 0.6, "updates": 12, "save_every": 1, "keep_last": 99}, valid=NEVER)
+    make_first = room.new_model  # the weights before the first update follow from the seed
+    launch(recipe)
+    run = Run(recipe.run_folder)
+    first = make_first(recipe, Prepared.open(recipe.data_folder), torch.device("cpu"))
+    average = {name: weight.double() for name, weight in checkpoint.weights_of(first).items()}
+    for u in range(1, 13):
+        weights = checkpoint.load_tensors(run.checkpoint(u), checkpoint.MODEL)
+        decay = min(0.6, (1 + u) / (10 + u))
+        for name, weight in weights.items():
+            average[name] = decay * average[name] + (1 - decay) * weight.double()
+        found = checkpoint.load_tensors(run.checkpoint(u), checkpoint.EMA)
+        assert found.keys() == weights.keys()
+        for name, weight in found.items():
+            torch.testing.assert_close(weight.double(), average[name], rtol=0, atol=1e-6)
+    assert any((found[name] - weight).abs().max() > 1e-3 for name, weight in weights.items())
+
+
+def test_how_far_ahead_batches_are_made_changes_nothing(recipe_of, monkeypatch):
+    found = []
+    for depth in (1, 2, 9):
+        monkeypatch.setattr(read_ahead, "__defaults__", (depth,))
+        recipe = recipe_of(f"depth{depth}", batch={"split_rate": 0.2}, train={"updates": 20}, valid=NEVER)
+        launch(recipe)
+        found.append(contents(recipe))
+    assert found[0] == found[1] == found[2]
+
+
+def test_no_two_batches_of_a_run_have_the_same_dropout():
+    places = itertools.product(range(3), range(20), range(4))
+    seeds = {dropout_seed(7, Position(epoch, update), index) for epoch, update, index in places}
+    assert len(seeds) == 3 * 20 * 4
+    assert dropout_seed(8, Position(), 0) not in seeds

@@ -1,0 +1,118 @@
+"""What must not change the loss of a model does not, nor its gradient; and the gradient is that of the loss."""
+
+import pytest
+import torch
+from torch.nn.functional import pad
+
+from nmt.models.build import build_model
+from nmt.recipe.options import ModelConfig
+from nmt.training.objective import Objective
+
+PAD, N_VOCAB, SMOOTHING = 0, 40, 0.1
+TINY = {"d_model": 16, "d_inner": 24, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0}
+KINDS = [
+    {},
+    {"norm": "pre", "norm_kind": "rms", "position": "rotary", "n_kv_head": 2, "qk_norm": True, "ffn": "swiglu"},
+    {"norm": "pre", "position": "learned", "scale_emb_or_prj": "emb", "prj_transform": True, "lexical_attn": True},
+]
+
+
+def tiny_model(dtype, **options):
+    torch.manual_seed(5)
+    return build_model(ModelConfig(**{**TINY, **options}), N_VOCAB, N_VOCAB, PAD).to(dtype)
+
+
+def ids(lengths, seed):
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, N_VOCAB, (length,), generator=draw) for length in lengths]
+
+
+SRC = ids((3, 15, 8, 4, 11, 6, 15, 3), 1)
+TRG = ids((9, 3, 15, 5, 12, 3, 7, 14), 2)  # what the decoder reads, and one further to the left what it must predict
+
+
+def matrix(rows, n_more=0):
+    """Rows of ids as one padded matrix, with more padding than they need."""
+    longest = max(map(len, rows))
+    return torch.stack([pad(row, (0, longest - len(row) + n_more), value=PAD) for row in rows])
+
+
+def logits_loss_and_gradient(model, places, n_more=0):
+    """Of some of the pairs: logits of each, the summed loss, and its gradient, all parameters in one."""
+    model.zero_grad()
+    src, trg = (matrix([rows[place] for place in places], n_more) for rows in (SRC, TRG))
+    gold = matrix([TRG[place].roll(-1) for place in places], n_more)
+    loss = Objective(model, SMOOTHING)(src, trg, gold)
+    loss.backward()
+    with torch.no_grad():
+        logits = model(src, trg)
+    parts = [row[: len(TRG[place])].detach() for row, place in zip(logits, places, strict=True)]
+    gradient = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()])
+    return parts, loss.detach(), gradient
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_the_loss_is_the_smoothed_cross_entropy_of_the_logits_that_search_sees(options):
+    model = tiny_model(torch.float64, **options)
+    logits, loss, _ = logits_loss_and_gradient(model, range(len(SRC)))
+    wanted = 0.0
+    for row, read in zip(logits, TRG, strict=True):
+        log_prob = row.log_softmax(-1)
+        wanted -= (1 - SMOOTHING) * log_prob.gather(1, read.roll(-1).unsqueeze(1)).sum()
+        wanted -= SMOOTHING / (N_VOCAB - 1) * (log_prob.sum() - log_prob[:, PAD].sum())
+    assert abs(loss / wanted - 1) < 1e-12
+
+
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+def test_padding_and_the_company_of_others_change_no_logit_no_loss_and_no_gradient(options, dtype, bound):
+    model = tiny_model(dtype, **options).train()
+    everybody = range(len(SRC))
+    wanted, loss, gradient = logits_loss_and_gradient(model, everybody)
+    alone = [logits_loss_and_gradient(model, [place]) for place in everybody]
+    separately = [one for parts, _, _ in alone for one in parts], sum(a[1] for a in alone), sum(a[2] for a in alone)
+    for parts, other_loss, other_gradient in (separately, logits_loss_and_gradient(model, everybody, n_more=9)):
+        assert all((a - b).abs().max() < bound for a, b in zip(parts, wanted, strict=True))
+        assert abs(other_loss / loss - 1) < bound
+        assert (other_gradient - gradient).norm() < bound * gradient.norm()
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_what_padding_is_embedded_as_never_matters(options):
+    apart = {"trg_emb_prj_weight_sharing": False, "emb_src_trg_weight_sharing": False}
+    model = tiny_model(torch.float64, **{**options, "scale_emb_or_prj": "none", "prj_transform": False}, **apart)
+    wanted, loss, gradient = logits_loss_and_gradient(model, range(len(SRC)))
+    with torch.no_grad():
+        for embedding in model.embeddings:
+            embedding.weight[PAD] = 7.0
+    found, other_loss, other_gradient = logits_loss_and_gradient(model, range(len(SRC)))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert torch.equal(other_loss, loss) and torch.equal(other_gradient, gradient)
+
+
+@pytest.mark.parametrize("options", [{**kind, "dropout": 0.3} for kind in KINDS])
+def test_the_gradient_of_every_parameter_is_that_of_finite_differences(options):
+    """Along a random direction in each parameter, the loss, dropout and label smoothing included."""
+    model = tiny_model(torch.float64, **options, act_dropout=0.2, n_enc_layer=1, n_dec_layer=1).train()
+
+    def evaluate():
+        torch.manual_seed(8)  # the same masks each time
+        return logits_loss_and_gradient(model, [0, 1])[1]
+
+    evaluate()
+    gradient = {name: p.grad.clone() for name, p in model.named_parameters()}
+    draw, step = torch.Generator().manual_seed(9), 1e-6
+    for name, parameter in model.named_parameters():
+        direction = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+        if parameter.shape == model.output_weight.shape and parameter is not model.output_weight:
+            direction[PAD] = 0  # an embedding of padding is never trained
+        direction /= direction.norm()
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter.add_(direction, alpha=sign * step)
+            values.append(evaluate())
+            with torch.no_grad():
+                parameter.sub_(direction, alpha=sign * step)
+        slope = float((values[0] - values[1]) / (2 * step))
+        assert slope == pytest.approx(float((gradient[name] * direction).sum()), rel=1e-5, abs=1e-6), name

@@ -1,0 +1,29 @@
+"""Memory stays where it is, however long training runs."""
+
+from pathlib import Path
+
+import pytest
+
+from nmt.training.launch import launch
+
+STATM = Path("/proc/self/statm")
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="no /proc to read the size of this process from")
+def test_memory_grows_by_less_than_twenty_megabytes_in_fifteen_hundred_updates(recipe_of):
+    """Measured over the first 400 of them, to be quick, against their share."""
+    recipe = recipe_of(
+        model={"d_model": 8, "d_inner": 8, "n_head": 1},
+        batch={"max_tokens": 24, "per_update": 1},
+        train={"updates": 600, "save_every": 150, "log_every": 50, "ema": 0.9},
+        valid={"every": 150, "max_sentences": 4, "metric": "loss"},
+    )
+    megabytes = []
+
+    def measure():
+        megabytes.append(int(STATM.read_bytes().split()[1]) * 4096 / 1e6)
+        return False
+
+    launch(recipe, measure)
+    assert len(megabytes) >= 600
+    assert megabytes[-1] - megabytes[200] < 20 * 400 / 1500

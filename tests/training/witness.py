@@ -1,0 +1,92 @@
+"""What can be seen of a run from outside: which pairs moved the weights, and how an epoch is cut into updates.
+
+As a program it is one rank of a run in several legs, for test_every_pair.py: recipe file, file to write, length and
+port of each leg.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Plan
+from nmt.data.subwords import PAD
+from nmt.recipe.reader import load_resolved
+from nmt.training import launch as room
+
+
+class StopAt:
+    """Wants to stop after a number of questions: the loop asks once an update."""
+
+    def __init__(self, n):
+        self.left = n
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def plan_of(recipe):
+    """The plan that a run of the recipe follows."""
+    train, batch = Prepared.open(recipe.data_folder).train, recipe.batch
+    sizes = {"max_tokens": batch.max_tokens, "per_update": batch.per_update, "pool": batch.pool}
+    return Plan(train.src_len, train.trg_len, seed=recipe.seed, **sizes)
+
+
+def pairs_of(recipe):
+    """Every training pair as a pair of id lists, in the order of the corpus."""
+    train = Prepared.open(recipe.data_folder).train
+    return [(src.tolist(), trg.tolist()) for src, trg in zip(*train.pairs(range(train.n_pair)), strict=True)]
+
+
+def real(row):
+    return [number for number in row.tolist() if number != PAD]
+
+
+def witness(model, seen, change=lambda src_seq, hidden: hidden):
+    """Note in `seen` each pair whose states receive a gradient. change: applied to the states of a batch."""
+    decode_hidden = model.decode_hidden
+
+    def watched(src_seq, trg_seq, *packing):
+        hidden = change(src_seq, decode_hidden(src_seq, trg_seq, *packing))
+        if hidden.requires_grad:
+
+            def note(gradient):
+                for src, trg, moved in zip(src_seq, trg_seq, gradient.flatten(1).any(1).tolist(), strict=True):
+                    if moved:
+                        seen.append((real(src)[:-1], real(trg)[1:]))  # without EOS, without BOS
+
+            hidden.register_hook(note)
+        return hidden
+
+    model.decode_hidden = watched
+    return model
+
+
+def train_in_legs(recipe, lengths):
+    """Train for so many updates, go on for as many more as the next number says, and so on; None: to the end.
+
+    Returns the pairs that moved the weights in each leg.
+    """
+    make, legs = room.new_model, []
+    try:
+        for length in lengths:
+            seen = []
+            legs.append(seen)
+            room.new_model = lambda *args, seen=seen: witness(make(*args), seen)
+            room.launch(recipe, StopAt(length - 1) if length else lambda: False)
+    finally:
+        room.new_model = make
+    return legs
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    recipe, found = load_resolved(Path(sys.argv[1])), []
+    for length, port in json.loads(sys.argv[3]):
+        os.environ["MASTER_PORT"] = str(port)  # at the old one a slow rank could meet the group that is leaving
+        found += train_in_legs(recipe, [length])
+    Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")

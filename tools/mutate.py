@@ -1,0 +1,383 @@
+"""Break the package on purpose, one small way at a time, and demand that a test turns red: python tools/mutate.py
+
+Each mutation is applied to a copy of the tree, where the tests named with it are run. Prints one line a mutation;
+exits with 1 if a test stayed green, if something other than a test failed, or if a text to replace is not there
+exactly once. That last part is a test of its own (tests/test_tools.py), so that the list cannot rot.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("nmt", "tests", "tools", "recipes", "pyproject.toml")
+LONGEST = 300  # seconds; a test that hangs has seen the mutation too
+
+
+class Mutation(NamedTuple):
+    """A way to break one file. tests: what pytest is told, of which something must turn red."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MODELS = "nmt/models/transformer/Models.py"
+LOSS = "nmt/training/loss.py"
+ENGINE = "nmt/training/engine.py"
+KEEPER = "nmt/training/keeper.py"
+CHECKPOINT = "nmt/checkpoint.py"
+PLAN = "nmt/data/plan.py"
+BEAM = "nmt/decoding/beam.py"
+
+RESUME = "tests/training/test_resume.py"
+CHAIN = "tests/training/test_exact_resume.py -k stops_within"
+RATES = "tests/training/test_exact_resume.py -k rate_of_an_update"
+INVARIANCE = "tests/training/test_invariance.py"
+EVERY_PAIR = "tests/training/test_every_pair.py -k one_process"
+TWO_PROCESSES = "tests/training/test_parallel.py -k losses_and_weights"
+
+MUTATIONS = (
+    # the model
+    Mutation(
+        "positions swapped in pairs",
+        "nmt/models/transformer/Modules.py",
+        "angle = torch.arange(first, first + n).double()",
+        "angle = (torch.arange(first, first + n) ^ 1).double()",
+        "tests/models/test_upstream.py tests/models/test_modules.py",
+    ),
+    Mutation(
+        "causal mask dropped",
+        MODELS,
+        "return torch.ones(1, n, n, dtype=torch.bool, device=seq.device).tril()",
+        "return torch.ones(1, n, n, dtype=torch.bool, device=seq.device)",
+        "tests/models/test_masks.py",
+    ),
+    Mutation(
+        "padding mask forgotten",
+        MODELS,
+        "return (seq != pad_idx).unsqueeze(-2)",
+        "return (seq == seq).unsqueeze(-2)",
+        INVARIANCE + " -k company",
+    ),
+    Mutation(
+        "logit scale forgotten while decoding",
+        MODELS,
+        "return self.project(hidden.flatten(0, 1))",
+        "return self.trg_word_prj(hidden.flatten(0, 1))",
+        "tests/models/test_steps.py",
+    ),
+    Mutation(
+        "output matrix not tied",
+        MODELS,
+        "self.trg_word_prj.weight = self.decoder.trg_word_emb.weight",
+        "self.trg_word_prj.weight = nn.Parameter(self.decoder.trg_word_emb.weight.detach().clone())",
+        "tests/models/test_build.py -k tied",
+    ),
+    # search
+    Mutation(
+        "every cached step at position 0",
+        MODELS,
+        "first=state.n_step)",
+        "first=0)",
+        "tests/models/test_steps.py",
+    ),
+    Mutation(
+        "cache not reordered with the beam",
+        "nmt/models/base.py",
+        "tensor.index_select(0, rows)",
+        "tensor.index_select(0, rows.sort().values)",
+        "tests/decoding/test_beam.py tests/models/test_steps.py",
+    ),
+    Mutation(
+        "length penalty without the end mark",
+        BEAM,
+        "length_divisor(max_len.new_tensor(n_token), length_penalty, alpha)",
+        "length_divisor(max_len.new_tensor(n_token - 1), length_penalty, alpha)",
+        "tests/decoding/test_beam.py",
+    ),
+    Mutation(
+        "search stops too early",
+        BEAM,
+        "length_divisor(max_len + 1, length_penalty, alpha)",
+        "length_divisor(max_len.new_tensor(1), length_penalty, alpha)",
+        "tests/decoding/test_beam.py",
+    ),
+    # the loss
+    Mutation(
+        "logit scale forgotten in the loss",
+        "nmt/training/objective.py",
+        "scale=self.model.logit_scale,",
+        "scale=1.0,",
+        INVARIANCE + " -k search_sees",
+    ),
+    Mutation(
+        "label smoothing gives mass to padding",
+        LOSS,
+        "even_sum = z.sum() - z[:, pad_idx].sum() if smoothing",
+        "even_sum = z.sum() if smoothing",
+        INVARIANCE + " -k search_sees",
+    ),
+    Mutation(
+        "and only its gradient does",
+        LOSS,
+        "p[:, pad_idx] += even * scale",
+        "p[:, pad_idx] += 0.0",
+        INVARIANCE + " -k finite",
+    ),
+    Mutation(
+        "padding counts in the loss",
+        LOSS,
+        "real = (gold != pad_idx).flatten()",
+        "real = (gold == gold).flatten()",
+        INVARIANCE + " -k company",
+    ),
+    Mutation(
+        "gradient without the logit scale",
+        LOSS,
+        "p.mul_(scale / total)",
+        "p.mul_(1.0 / total)",
+        "tests/training/test_loss.py",
+    ),
+    # an update
+    Mutation(
+        "mean of the means of batches",
+        ENGINE,
+        "share = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "share = self.ranks.world_size / item.batch.n_gold / len(work) if item.counts else 0.0",
+        "tests/training/test_accumulation.py",
+    ),
+    Mutation(
+        "factor of the number of ranks dropped",
+        ENGINE,
+        "share = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "share = 1.0 / n_gold if item.counts else 0.0",
+        TWO_PROCESSES,
+    ),
+    Mutation(
+        "a repeated batch counts",
+        ENGINE,
+        "share = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "share = self.ranks.world_size / n_gold",
+        "tests/training/test_every_pair.py -k two_processes",
+    ),
+    Mutation(
+        "gradient not cleared after an update",
+        "nmt/training/optim.py",
+        "    optimizers.zero_grad()\n    return norm, finite",
+        "    return norm, finite",
+        RESUME + " -k adam",
+    ),
+    Mutation(
+        "a gradient that is not finite is applied",
+        "nmt/training/optim.py",
+        "    if late or finite:\n",
+        "    if True:\n",
+        "tests/training/test_optim.py -k finite",
+    ),
+    Mutation(
+        "learning rate counts skipped updates",
+        "nmt/training/trainer.py",
+        "self.state.update + 1, recipe.optim,",
+        "self.state.update + self.state.n_skipped + 1, recipe.optim,",
+        RATES,
+    ),
+    Mutation(
+        "moving average young for ever",
+        ENGINE,
+        "decay = min(self.recipe.train.ema, (1 + update) / (10 + update))",
+        "decay = (1 + update) / (10 + update)",
+        "tests/training/test_exact_resume.py -k moving_average",
+    ),
+    # what resuming needs
+    Mutation(
+        "dropout not seeded for each batch",
+        ENGINE,
+        "torch.manual_seed(item.seed)",
+        "None",
+        RESUME + " -k adam",
+    ),
+    Mutation(
+        "the same dropout in every update of an epoch",
+        "nmt/training/state.py",
+        "[seed, position.epoch, position.update, index]",
+        "[seed, position.epoch, index]",
+        "tests/training/test_exact_resume.py -k same_dropout",
+    ),
+    Mutation(
+        "optimizer not restored",
+        KEEPER,
+        "engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))",
+        "None",
+        RESUME + " -k adam",
+    ),
+    Mutation(
+        "moving average not restored",
+        KEEPER,
+        "mine.copy_(average[name])",
+        "None",
+        CHAIN,
+    ),
+    Mutation(
+        "loss scale not restored",
+        KEEPER,
+        "engine.scaler.load_state_dict(state.scaler)",
+        "None",
+        CHAIN,
+    ),
+    Mutation(
+        "resumed at the beginning of the epoch",
+        "nmt/training/state.py",
+        'Position(state["epoch"], state["update_in_epoch"])',
+        'Position(state["epoch"], 0)',
+        EVERY_PAIR,
+    ),
+    Mutation(
+        "validation leaves dropout off",
+        "nmt/training/validate.py",
+        "model.train(training)",
+        "None",
+        RESUME + " -k watching",
+    ),
+    Mutation(
+        "logging changes the model",
+        "nmt/training/trainer.py",
+        "**shown)\n",
+        "**shown)\n        self.model.eval()\n",
+        RESUME + " -k watching",
+    ),
+    # the plan
+    Mutation(
+        "the last pairs of an epoch lost",
+        PLAN,
+        "for start in range(0, len(order), self.pool):",
+        "for start in range(0, len(order) - self.pool + 1, self.pool):",
+        EVERY_PAIR,
+    ),
+    Mutation(
+        "the first update of a later epoch skipped",
+        PLAN,
+        "Position(position.epoch + 1, 0)",
+        "Position(position.epoch + 1, 1)",
+        EVERY_PAIR,
+    ),
+    Mutation(
+        "pairs repeated",
+        PLAN,
+        "pieces = np.split(pool, cut[1:])",
+        "pieces = [pool[first : first + 9] for first in cut]",
+        EVERY_PAIR,
+    ),
+    Mutation(
+        "every epoch in the same order",
+        PLAN,
+        "np.random.default_rng([self.seed, epoch])",
+        "np.random.default_rng([self.seed, 0])",
+        "tests/data/test_plan.py",
+    ),
+    # checkpoints
+    Mutation(
+        "hashes of the manifest not checked",
+        CHECKPOINT,
+        'if sha256_of(path) != entry["sha256"]:',
+        "if False:",
+        "tests/test_checkpoint.py",
+    ),
+    Mutation(
+        "saved without fsync",
+        CHECKPOINT,
+        "            sync_file(beside / name)\n",
+        "            pass\n",
+        "tests/test_checkpoint.py",
+    ),
+    Mutation(
+        "committed by copying",
+        CHECKPOINT,
+        "os.replace(beside, folder)\n        sync_folder",
+        "shutil.copytree(beside, folder)\n        sync_folder",
+        "tests/test_checkpoint.py",
+    ),
+    Mutation(
+        "the best checkpoint deleted",
+        CHECKPOINT,
+        "sorted(set(score_of) - set(newest) - set(best))",
+        "sorted(set(score_of) - set(newest))",
+        "tests/test_checkpoint.py",
+    ),
+    Mutation(
+        "average over one too few",
+        CHECKPOINT,
+        "(tensor / count).to(dtypes[name])",
+        "(tensor / max(1, count - 1)).to(dtypes[name])",
+        "tests/test_checkpoint.py",
+    ),
+)
+
+
+def complaint(mutation: Mutation, root: Path = ROOT) -> str:
+    """What is wrong with a mutation as the tree is now; '' if it can be applied."""
+    path = root / mutation.file
+    if not path.is_file():
+        return f"{mutation.name}: there is no {mutation.file}"
+    n = path.read_text(encoding="utf-8").count(mutation.old)
+    return "" if n == 1 else f"{mutation.name}: {n} times in {mutation.file}, not once: {mutation.old!r}"
+
+
+def run_tests(tree: Path, arguments: str) -> int:
+    """The exit status of pytest in a tree: 0 green, 1 red. A test that hangs is red."""
+    files, _, keyword = arguments.partition(" -k ")
+    selected = [*files.split(), *(["-k", keyword] if keyword else [])]
+    # Bytecode is found again by time and size, which a mutation can leave alone.
+    settings = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *selected]
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env={**os.environ, **settings}, capture_output=True, timeout=LONGEST, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1
+    return done.returncode
+
+
+def main() -> None:
+    """Apply every mutation, or those whose names hold a word."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("word", nargs="?", default="", help="only the mutations with this in their name")
+    chosen = [mutation for mutation in MUTATIONS if parser.parse_args().word in mutation.name]
+    if wrong := list(filter(None, map(complaint, chosen))):
+        sys.exit("\n".join(wrong))
+    n_wrong = 0
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        tree = Path(folder)
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copyfile(ROOT / name, tree / name)
+        green: set[str] = set()
+        for mutation in chosen:
+            if mutation.tests not in green and (status := run_tests(tree, mutation.tests)):
+                sys.exit(f"without any mutation pytest {mutation.tests} ends with {status}; it must be green")
+            green.add(mutation.tests)
+            path, begin = tree / mutation.file, time.perf_counter()
+            whole = path.read_text(encoding="utf-8")
+            path.write_text(whole.replace(mutation.old, mutation.new), encoding="utf-8", newline="\n")
+            status = run_tests(tree, mutation.tests)
+            path.write_text(whole, encoding="utf-8", newline="\n")
+            found = {0: "GREEN", 1: "red"}.get(status, f"pytest ended with {status}")
+            n_wrong += status != 1
+            print(f"{found:6} {time.perf_counter() - begin:6.1f} s  {mutation.name}  [{mutation.tests}]", flush=True)
+    print(f"{len(chosen)} mutations, {len(chosen) - n_wrong} seen by a test")
+    sys.exit(n_wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
