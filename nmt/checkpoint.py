@@ -38,7 +38,6 @@ class NewerFormat(RunError):
     """The checkpoint is not damaged: a newer version of this program wrote it."""
 
 
-
 def name_of(update: int) -> str:
     """Name of the folder of the checkpoint at an update."""
     return f"update-{update:08d}"
@@ -141,7 +140,7 @@ def _put_in_place(beside: Path, folder: Path) -> None:
 
 
 def recover(parent: Path) -> None:
-    """Finish or undo, in a folder of checkpoints, what a killed process left half-done. Only for who may write there."""
+    """Finish or undo what a killed process left half-done in a folder of checkpoints. For who holds the lock."""
     for path in parent.iterdir():
         if match := _HIDDEN.match(path.name):
             name, what = match.groups()
@@ -156,9 +155,8 @@ def _refuse_not_finite(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]]
         for name, tensor in tensors.get(file, {}).items():
             if not bool(torch.isfinite(tensor).all()):
                 raise TrainingError(
-                    f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints are "
-                    "untouched: the same command goes on from the newest, and to fare better it needs a lower optim.lr, "
-                    "a longer optim.warmup, optim.clip or fp32, in a new run."
+                    f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
+                    "are untouched. Train anew with a lower optim.lr, a longer optim.warmup, optim.clip, or in fp32."
                 )
 
 
@@ -181,11 +179,11 @@ def read_json(path: Path, largest: int = _MAX_JSON) -> Any:
         raise _unreadable(path, error) from None
 
 
-def verify(folder: Path, needed: Iterable[str] = (MODEL,)) -> dict[str, Any]:
+def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
 
     Raises RunError naming the first file that is missing, cut, changed or strange; a NewerFormat if a newer nmt wrote
-    it. needed: files that must be among those of the manifest, beside state.json.
+    it. needed: files that must be among those of the manifest, beside the model and the state.
     """
     files = _files_of(folder)
     for name, entry in files.items():
@@ -204,7 +202,7 @@ def verify(folder: Path, needed: Iterable[str] = (MODEL,)) -> dict[str, Any]:
     for name in {MODEL, OPTIMIZER, EMA, STATE} - files.keys():
         if (folder / name).exists():
             raise RunError(f"{folder / name}: not in the manifest: it was put here, or the manifest was changed.")
-    for name in (*needed, STATE):
+    for name in (MODEL, STATE, *needed):
         if name not in files:
             raise RunError(f"{folder / name}: missing, and missing in the manifest.")
     state = read_json(folder / STATE)

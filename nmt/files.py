@@ -76,7 +76,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text of ours. ValueError for what Python would let pass: NaN, 1e999, a key that occurs twice."""
+    """The value of a JSON text of ours. ValueError for what Python lets pass: NaN, 1e999, a key that occurs twice."""
     try:
         return json.loads(
             text.decode("utf-8"), object_pairs_hook=_without_twins, parse_constant=_no_number, parse_float=_finite

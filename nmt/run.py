@@ -79,10 +79,11 @@ class Run:
         """Folder of the checkpoint at an update."""
         return self.checkpoints / checkpoint.name_of(update)
 
-    def newest_whole(self, needed: Iterable[str] = (checkpoint.MODEL,)) -> "Newest":
+    def newest_whole(self, needed: Iterable[str] = ()) -> "Newest":
         """The newest checkpoint that verifies, and what is wrong with those that are newer.
 
-        needed: files that it must have. Raises NewerFormat rather than pass over what a newer nmt wrote.
+        needed: files that it must have beside the model and the state. Raises NewerFormat rather than pass over what a
+        newer nmt wrote.
         """
         damaged: dict[Path, str] = {}
         for update in reversed(self.updates()):
@@ -96,7 +97,7 @@ class Run:
         return Newest(None, {}, damaged)
 
     def set_aside(self, folder: Path) -> Path:
-        """Take a damaged checkpoint out of the way, so that nothing counts, keeps or averages it. Returns where it is."""
+        """Take a damaged checkpoint away, so that nothing counts, keeps or averages it. Returns where it is now."""
         place = folder.with_name(f"damaged-{folder.name}")
         shutil.rmtree(place, ignore_errors=True)
         os.replace(folder, place)
@@ -156,7 +157,7 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = self._lock_path.open("a+", encoding="utf-8", newline="\n")
         except OSError as error:
-            raise MachineError(
+            raise RunError(
                 f"{self.folder}: the run folder cannot be written to: {error.strerror}. Make it writable, or name "
                 "another one with --train.out."
             ) from None
@@ -186,8 +187,8 @@ class Run:
             same = False
         if not same:
             raise MachineError(
-                f"{self.folder} was removed or replaced while it was in use, so nothing more is written to it. What was "
-                "saved in it is where it was moved, if it was."
+                f"{self.folder} was removed or replaced while it was in use, so nothing more is written to it. What "
+                "was saved in it is where it was moved to, if it was moved."
             )
 
 

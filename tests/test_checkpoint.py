@@ -87,10 +87,16 @@ def test_a_damaged_manifest_is_refused(folder, manifest):
         checkpoint.verify(folder)
 
 
-def test_a_newer_format_is_refused_naming_both(folder):
-    path = folder / checkpoint.MANIFEST
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}), encoding="utf-8")
-    with pytest.raises(RunError, match="format 99 by a newer nmt; this one reads format 1"):
+def set_format(file, number):
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "format": number}), encoding="utf-8")
+
+
+def test_a_newer_format_is_refused_naming_both_but_a_damaged_one_is_damage(folder):
+    set_format(folder / checkpoint.MANIFEST, 99)
+    with pytest.raises(RunError, match="damaged: format 99, expected 1"):
+        checkpoint.verify(folder)
+    set_format(folder / checkpoint.STATE, 99)
+    with pytest.raises(checkpoint.NewerFormat, match="format 99 by a newer nmt; this one reads format 1"):
         checkpoint.verify(folder)
 
 

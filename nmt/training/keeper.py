@@ -14,6 +14,7 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState) -> None:
     """Commit a checkpoint of this moment, then delete those that may go."""
     if not engine.ranks.is_main:
         return
+    run.must_be_held()
     metric = recipe.valid.metric
     state.scaler = engine.scaler.state_dict()
     tensors = {

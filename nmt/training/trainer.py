@@ -59,7 +59,7 @@ class Trainer:
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
         """Take up a verified checkpoint."""
         self.state = keeper.restore(folder, saved, self.engine)
-        self.record.go_on(self.state.update)
+        self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
 
     def save(self) -> None:
         """Commit a checkpoint of this moment."""
