@@ -216,6 +216,8 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
     """What the manifest of a checkpoint lists, after checking the manifest itself: {name: {size, sha256}}."""
     path = folder / MANIFEST
+    if folder.is_symlink() or path.is_symlink():
+        raise RunError(f"{folder}: is a link or has one for a manifest; the checkpoint is not one of ours.")
     manifest = read_json(path, _MAX_MANIFEST)
     if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
         raise RunError(f"{path}: damaged: it names no format.")

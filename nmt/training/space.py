@@ -38,7 +38,7 @@ def bytes_needed(one: int, there: int, *, keep_last: int, keep_best: int) -> int
 
 
 def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
-    """Raise MachineError if the checkpoints of the run will not fit on the disk, RunError if they may not be written."""
+    """Raise MachineError if the checkpoints will not fit on the disk, and RunError if they may not be written there."""
     _check_writable(run.checkpoints)
     one, keep = checkpoint_bytes(model, recipe), recipe.train
     there = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
