@@ -170,7 +170,10 @@ def read_json(path: Path, largest: int = _MAX_JSON) -> Any:
     try:
         if path.stat().st_size > largest:
             raise RunError(f"{path}: {path.stat().st_size:,} bytes is no file of ours.")
-        return parse_json(path.read_bytes())
+        raw = path.read_bytes()
+        if not raw.endswith(b"\n"):
+            raise RunError(f"{path}: damaged: its end is missing.")
+        return parse_json(raw)
     except FileNotFoundError:
         raise RunError(f"{path}: missing.") from None
     except ValueError as error:

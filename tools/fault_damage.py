@@ -11,21 +11,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from fault_kinds import Fault
+from fault_kinds import FILES, Fault
 from fault_lab import Lab, last_words
 
 from nmt import checkpoint
 
-FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA, checkpoint.STATE, checkpoint.MANIFEST)
 Damage = Callable[[Path], None]
 
 
-def faults(lab: Lab, *, short: bool) -> Iterator[Fault]:
+def faults() -> Iterator[Fault]:
     """All damages, each to the newest checkpoint of a run that was stopped."""
     for file in FILES:
         for where in ("nothing", "1 byte", "half", "all but 1 byte"):
             yield _fault(f"{file} cut to {where}", partial(_cut, file=file, where=where))
-        for n in range(1 if short else 20):
+        for n in range(20):
             yield _fault(f"{file} bit {n}", partial(_flip, file=file, seed=n))
         yield _fault(f"{file} deleted", partial(_delete, file=file))
         yield _fault(f"{file} of the one before", partial(_swap, files=[file]))
@@ -42,28 +41,16 @@ def _fault(name: str, damage: Damage) -> Fault:
 
 def damaged(lab: Lab, *, damage: Damage) -> list[str]:
     """Damage the newest checkpoint of a stopped run; what is not seen, or not said, or ends otherwise."""
-    stopped = lab.folder / "talk" / "stopped"
-    if not stopped.exists():
-        lab.clear()
-        lab.train(stop_after=12).go().wait()
-        shutil.copytree(lab.run.folder, stopped)
-    lab.clear()
-    shutil.copytree(stopped, lab.run.folder)
-    newest = lab.run.checkpoint(lab.run.updates()[-1])
-    before = lab.run.checkpoint(lab.run.updates()[-2])
+    newest, before = lab.stopped()
     damage(newest)
     wrong = []
     found = lab.verify()
     if found.code != 2 or f"{newest.name}\t" not in found.said or "damaged: " not in found.said:
         wrong.append(f"--verify does not see it: exit code {found.code}: {last_words(found.said)}")
-    if (answer := lab.translate("--checkpoint", newest.name)) and "exit code 2" not in answer:
+    if "exit code 2" not in (answer := lab.translate("--checkpoint", newest.name)):
         wrong.append(f"nmt-translate uses it: {last_words(answer)}")
     ended = lab.train().go().wait()
-    if f"passed over a damaged checkpoint: {newest.parent.relative_to(lab.folder)}/{newest.name}" not in ended.said:
-        wrong.append(f"it is not named: {last_words(ended.said)}")
-    if f"going on from {before.name}" not in ended.said:
-        wrong.append(f"training did not go on from {before.name}: {last_words(ended.said)}")
-    return wrong + lab.at_the_end(ended)
+    return wrong + lab.passed_over(ended, newest, before) + lab.at_the_end(ended)
 
 
 def _cut(folder: Path, *, file: str, where: str) -> None:

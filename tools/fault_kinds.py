@@ -22,6 +22,7 @@ from fault_lab import Child, Ended, Lab, digests, last_words, nobody
 
 from nmt import checkpoint
 
+FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA, checkpoint.STATE, checkpoint.MANIFEST)
 # Every call that gives, takes or makes sure a name or a length; Python and Rust use different ones for the same.
 NAMING = ("rename", "renameat", "renameat2", "fsync", "unlink", "unlinkat", "rmdir", "ftruncate", "mkdir")
 
@@ -35,11 +36,6 @@ class Fault:
     happen: Callable[[Lab], list[str]]
 
 
-def thinned(n: int, most: int) -> list[int]:
-    """1 to n, or `most` of them, evenly spread and with both ends."""
-    return sorted({1 + round(i * (n - 1) / max(1, most - 1)) for i in range(min(n, most))}) if n else []
-
-
 def calls_of(lab: Lab) -> Counter[str]:
     """How often a run that nothing goes wrong in makes each call."""
     trace = lab.folder / "talk" / "calls"
@@ -49,69 +45,58 @@ def calls_of(lab: Lab) -> Counter[str]:
     return Counter(words)
 
 
-def faults(lab: Lab, *, short: bool) -> Iterator[Fault]:
-    """All faults that happen to processes."""
-    counts = calls_of(lab)
-    most = 2 if short else 1000
+def faults(counts: Counter[str]) -> Iterator[Fault]:
+    """All faults that happen to processes. counts: of the calls of a run."""
     for call in NAMING:
-        for n in thinned(counts[call], 1 if short else most):
+        for n in range(1, counts[call] + 1):
             yield Fault("kill", f"kill {call} {n}", partial(killed_at, call=call, n=n))
-    for n in thinned(counts["write"], 1 if short else 20):
+    for n in _spread(counts["write"], 20):
         yield Fault("kill", f"kill write {n}", partial(killed_at, call="write", n=n))
     for seed in ("caught-up", "damaged"):
         for call in ("rename", "renameat2", "fsync", "unlinkat"):
-            for n in range(1, 2 if short else 9):
-                yield Fault(
-                    "kill resumed", f"kill resumed {seed} {call} {n}", partial(killed_again, seed=seed, call=call, n=n)
-                )
-    for n in range(1 if short else 20):
+            for n in range(1, 9):
+                happen = partial(killed_again, seed=seed, call=call, n=n)
+                yield Fault("kill resumed", f"kill resumed {seed} {call} {n}", happen)
+    for n in range(20):
         yield Fault("kill at random", f"kill at random {n}", partial(killed_at_random, seed=n))
-    for call, error in [
-        (c, e)
-        for c in ("fsync", "rename", "renameat", "ftruncate", "mkdir", "unlinkat", "write")
-        for e in ("EIO", "ENOSPC")
-    ]:
-        for n in thinned(counts[call], 1 if short else 12):
-            if not short or (call, error) in (("fsync", "EIO"), ("write", "ENOSPC"), ("rename", "ENOSPC")):
-                yield Fault(
-                    "disk fails", f"disk fails {error} {call} {n}", partial(failing_at, call=call, error=error, n=n)
-                )
-    yield from _signals(short)
-    yield from _folders(short)
-    if nobody():
-        for free in (0.0,) if short else (0.0, 0.3, 0.9):
-            yield Fault("disk full", f"disk full {free}", partial(full_disk, free=free))
-        yield Fault("disk full", "disk full before", no_room)
-    for rank, what in [(1, "kill"), (0, "kill"), (1, "leave"), (0, "leave")][: 0 if short else 4]:
-        for when in ("step", "validation", "save"):
-            yield Fault(
-                "rank lost", f"rank lost {rank} {what} {when}", partial(rank_lost, rank=rank, what=what, when=when)
-            )
-
-
-def _signals(short: bool) -> Iterator[Fault]:
-    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"):
-        for when in ("training", "validation", "saving"):
-            if not short or (name, when) in (("SIGTERM", "saving"), ("SIGUSR1", "validation")):
-                yield Fault("signal", f"signal {name} {when}", partial(signalled, name=name, when=when))
-    if not short:
-        for name in ("SIGTERM", "SIGINT"):
-            for when in ("training", "validation", "saving"):
-                yield Fault(
-                    "signal", f"signal {name} twice {when}", partial(signalled, name=name, when=when, twice=True)
-                )
-            yield Fault("signal", f"signal {name} to a process of its own", partial(signalled_for_real, name=name))
-
-
-def _folders(short: bool) -> Iterator[Fault]:
+    for call in ("fsync", "rename", "renameat", "ftruncate", "mkdir", "unlinkat", "write"):
+        for error in ("EIO", "ENOSPC"):
+            for n in _spread(counts[call], 10):
+                happen = partial(failing_at, call=call, error=error, n=n)
+                yield Fault("disk fails", f"disk fails {error} {call} {n}", happen)
+    for file in FILES:
+        yield Fault("disk fails", f"disk fails EIO read {file}", partial(unreadable, file=file))
+    yield from _signals()
     yield Fault("folder", "folder in use", two_at_once)
-    if not short:
-        yield Fault("folder", "folder removed", partial(folder_gone, again=False))
-        yield Fault("folder", "folder replaced", partial(folder_gone, again=True))
+    yield Fault("folder", "folder removed", partial(folder_gone, again=False))
+    yield Fault("folder", "folder replaced", partial(folder_gone, again=True))
     if nobody():
         yield Fault("folder", "folder read-only before", read_only_before)
-        if not short:
-            yield Fault("folder", "folder read-only meanwhile", read_only_meanwhile)
+        yield Fault("folder", "folder read-only meanwhile", read_only_meanwhile)
+        yield Fault("disk full", "disk full before", no_room)
+        for free in (0.0, 0.3, 0.6, 0.9):
+            yield Fault("disk full", f"disk full but for {free}", partial(full_disk, free=free))
+    for what in ("kill", "leave"):
+        for rank in (0, 1):
+            for when in ("step", "validation", "save"):
+                happen = partial(rank_lost, rank=rank, what=what, when=when)
+                yield Fault("rank lost", f"rank lost {what} {rank} {when}", happen)
+
+
+def _spread(n: int, most: int) -> list[int]:
+    """1 to n, or `most` of them, evenly spread and with both ends."""
+    return sorted({1 + round(i * (n - 1) / max(1, most - 1)) for i in range(min(n, most))}) if n else []
+
+
+def _signals() -> Iterator[Fault]:
+    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"):
+        for when in ("training", "validation", "saving", "late"):
+            yield Fault("signal", f"signal {name} {when}", partial(signalled, name=name, when=when))
+    for name in ("SIGTERM", "SIGINT"):
+        for when in ("training", "validation", "saving"):
+            happen = partial(signalled, name=name, when=when, twice=True)
+            yield Fault("signal", f"signal {name} twice {when}", happen)
+        yield Fault("signal", f"signal {name} to its own process", partial(signalled_for_real, name=name))
 
 
 # -- kills and errors at calls -----------------------------------------------------------------------------------------
@@ -126,12 +111,11 @@ def killed_at(lab: Lab, *, call: str, n: int) -> list[str]:
 
 def killed_again(lab: Lab, *, seed: str, call: str, n: int) -> list[str]:
     """SIGKILL in a run that goes on from a state that needs repair: a checkpoint is replaced, or a damaged one is."""
-    lab.clear()
-    lab.train(stop_after=21).go().wait()  # in the validation of update 20, which is made up for later
-    if seed == "damaged":
+    if seed == "caught-up":  # by a stop in the validation of update 20, which is made up for later
         lab.clear()
-        lab.train(stop_after=12).go().wait()
-        newest = lab.run.checkpoint(lab.run.updates()[-1])
+        lab.train(stop_after=21).go().wait()
+    else:
+        newest, _ = lab.stopped()
         (newest / checkpoint.MODEL).write_bytes(b"")
     ended = lab.train().attach("-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={n}").go().wait()
     excused = [checkpoint.name_of(lab.run.updates()[-1])] if seed == "damaged" else []
@@ -165,6 +149,14 @@ def failing_at(lab: Lab, *, call: str, error: str, n: int) -> list[str]:
     return wrong + lab.after_fault(ended) + lab.after_rerun()
 
 
+def unreadable(lab: Lab, *, file: str) -> list[str]:
+    """The disk cannot read a file of the newest checkpoint: it is passed over."""
+    newest, before = lab.stopped()
+    strace = ("-P", str(newest / file), "-e", "trace=read", "-e", "inject=read:error=EIO:when=1+")
+    ended = lab.train().attach(*strace).go().wait()
+    return lab.passed_over(ended, newest, before) + lab.at_the_end(ended)
+
+
 def _expect(ended: Ended, *codes: int, said: str = "") -> list[str]:
     wrong = []
     if ended.code not in codes:
@@ -192,8 +184,8 @@ def _in(lab: Lab, when: str, child: Child) -> None:
     middle = 20 * (lab.updates // 40) or 20
     if when == "validation":
         _until(lab, child, "train", middle)
-    elif when == "training":
-        _until(lab, child, "train", 7)
+    elif when in ("training", "late"):
+        _until(lab, child, "train", 7 if when == "training" else lab.updates - 4)
     else:
         until = time.monotonic() + 60
         while child.runs() and time.monotonic() < until and not list(lab.run.checkpoints.glob(".update-*.new.tmp")):

@@ -302,6 +302,18 @@ class Lab:
         ended = self.child(lambda: translate.main([*always, *flags])).go().wait()
         return ended.said if ended.code == 0 else f"exit code {ended.code}: {ended.said}"
 
+    def stopped(self) -> tuple[Path, Path]:
+        """Put a run there that was stopped at its twelfth update. Returns its newest checkpoint and the one before."""
+        kept = self.folder / "talk" / "stopped"
+        self.clear()
+        if kept.exists():
+            shutil.copytree(kept, self.run.folder)
+        else:
+            self.train(stop_after=12).go().wait()
+            shutil.copytree(self.run.folder, kept)
+        before, newest = self.run.updates()[-2:]
+        return self.run.checkpoint(newest), self.run.checkpoint(before)
+
     def verify(self) -> Ended:
         """nmt-train --verify."""
         return self.child(lambda: train.main(["--verify", "runs/here"])).go().wait()
@@ -358,6 +370,15 @@ class Lab:
             chosen = "model" if done else best if best in names else names[-1]
             if self.translate() != self._reference_output(chosen):
                 wrong.append(f"O9 nmt-translate does not answer as {chosen} did")
+        return wrong
+
+    def passed_over(self, ended: Ended, damaged: Path, used: Path) -> list[str]:
+        """What a run did not say of a checkpoint that it could not use, and of the one that it used in its place."""
+        wrong = []
+        if f"passed over a damaged checkpoint: {damaged.relative_to(self.folder)}" not in ended.said:
+            wrong.append(f"{damaged.name} is not named: {last_words(ended.said)}")
+        if f"going on from {used.name}" not in ended.said:
+            wrong.append(f"training did not go on from {used.name}: {last_words(ended.said)}")
         return wrong
 
     def after_rerun(self, *flags: str) -> list[str]:

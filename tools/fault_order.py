@@ -6,7 +6,6 @@ rename commits: all its files so, and the folder itself, before the rename. Noth
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from fault_kinds import Fault
@@ -19,9 +18,9 @@ _CALL = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+= (-?\d+)")
 _QUOTED, _OPEN = re.compile(r'"([^"]*)"'), re.compile(r"\d+<([^>]*)>")
 
 
-def faults(lab: Lab, *, short: bool) -> Iterator[Fault]:
+def faults() -> Iterator[Fault]:
     """One: the order of all calls of a run."""
-    yield Fault("order", "order of calls", partial(misordered))
+    yield Fault("order", "order of calls", misordered)
 
 
 def misordered(lab: Lab) -> list[str]:
