@@ -4,6 +4,8 @@
 
 It is written beside its place, every file and the folder are synced, and one rename commits it. The manifest has
 the size and SHA-256 of every file; loading checks them. Nothing is pickled. `run.py` knows where checkpoints lie.
+Beside them lie, for a moment or after a kill, .NAME.new.tmp (being written), .NAME.old.tmp (replaced) and
+.NAME.gone.tmp (being deleted).
 """
 
 import errno
@@ -20,14 +22,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from nmt.errors import MachineError, RunError
-from nmt.files import sha256_of, sync_file, sync_folder
+from nmt.errors import MachineError, RunError, TrainingError
+from nmt.files import exchange, parse_json, sha256_of, sync_file, sync_folder
 
 FORMAT = 1
 MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 STATE, MANIFEST = "state.json", "manifest.json"
 _NAME = re.compile(r"^update-(\d{8,})$")
-_MAX_JSON = 64 << 20
+_HIDDEN = re.compile(r"^\.(.+)\.(new|old|gone)\.tmp$")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_MAX_JSON, _MAX_MANIFEST = 64 << 20, 1 << 20
+
+
+class NewerFormat(RunError):
+    """The checkpoint is not damaged: a newer version of this program wrote it."""
 
 
 def name_of(update: int) -> str:
@@ -71,14 +79,17 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) ->
 def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
     """Write a checkpoint and commit it.
 
-    tensors: file name -> name -> tensor. state: what goes into state.json. A whole checkpoint of that name is
-    replaced. Raises MachineError, leaving nothing under the final name, when the disk is full or fails.
+    tensors: file name -> name -> tensor. state: what goes into state.json. What has the name is replaced in one step.
+    Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails; in both cases
+    what was there before is untouched.
     """
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.new.tmp")
+    _refuse_not_finite(folder, tensors)
+    beside = _hidden(folder, "new")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if beside.exists():
-            shutil.rmtree(beside)
+        if not folder.parent.exists():
+            folder.parent.mkdir()  # no parents: a run folder that was removed is not made again in part
+            sync_folder(folder.parent.parent)
+        shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         for name, named in tensors.items():
             save_file({key: tensor.contiguous() for key, tensor in named.items()}, beside / name)
@@ -91,10 +102,7 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         _write_json(beside / MANIFEST, {"format": FORMAT, "files": files})
         sync_file(beside / MANIFEST)
         sync_folder(beside)
-        if folder.exists():
-            remove(folder)
-        os.replace(beside, folder)
-        sync_folder(folder.parent)
+        _put_in_place(beside, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
@@ -105,51 +113,151 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         ) from error
 
 
+def _hidden(folder: Path, what: str) -> Path:
+    """A name beside a checkpoint under which nobody takes it for one."""
+    return folder.with_name(f".{folder.name}.{what}.tmp")
+
+
+def _put_in_place(beside: Path, folder: Path) -> None:
+    """Give a complete folder its name. What had the name before is there until that moment, and deleted after it."""
+    if not folder.exists():
+        os.replace(beside, folder)
+        sync_folder(folder.parent)
+        return
+    old = _hidden(folder, "old")
+    shutil.rmtree(old, ignore_errors=True)
+    if exchange(beside, folder):
+        os.replace(beside, old)
+    else:
+        os.replace(folder, old)
+        try:  # a kill here leaves no checkpoint of that name; `recover` brings the old one back
+            os.replace(beside, folder)
+        except OSError:
+            os.replace(old, folder)
+            raise
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover(parent: Path) -> None:
+    """Finish or undo what a killed process left half-done in a folder of checkpoints. For who holds the lock."""
+    for path in parent.iterdir():
+        if match := _HIDDEN.match(path.name):
+            name, what = match.groups()
+            if what == "old" and not (parent / name).exists():
+                os.replace(path, parent / name)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _refuse_not_finite(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+    for file in (MODEL, EMA):
+        for name, tensor in tensors.get(file, {}).items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise TrainingError(
+                    f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
+                    "are untouched. Train anew with a lower optim.lr, a longer optim.warmup, optim.clip, or in fp32."
+                )
+
+
 def _write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, largest: int = _MAX_JSON) -> Any:
     """A JSON file of ours. Raises RunError when it is damaged or too large to be one."""
     try:
-        if path.stat().st_size > _MAX_JSON:
-            raise RunError(f"{path}: {path.stat().st_size:,} bytes is no state file of ours.")
-        return json.loads(path.read_text(encoding="utf-8"))
+        if path.stat().st_size > largest:
+            raise RunError(f"{path}: {path.stat().st_size:,} bytes is no file of ours.")
+        raw = path.read_bytes()
+        if not raw.endswith(b"\n"):
+            raise RunError(f"{path}: damaged: its end is missing.")
+        return parse_json(raw)
     except FileNotFoundError:
         raise RunError(f"{path}: missing.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunError(f"{path}: damaged: {error}.") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
-def verify(folder: Path) -> dict[str, Any]:
+def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
 
-    Raises RunError naming the first file that is missing, cut, changed or strange.
+    Raises RunError naming the first file that is missing, cut, changed or strange; a NewerFormat if a newer nmt wrote
+    it. needed: files that must be among those of the manifest, beside the model and the state.
     """
-    manifest = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise RunError(f"{folder / MANIFEST}: damaged: it lists no files.")
-    if manifest.get("format", 0) > FORMAT:
-        raise RunError(
-            f"{folder}: written in format {manifest['format']} by a newer nmt; this one reads format {FORMAT}. "
-            "Upgrade nmt."
-        )
-    for name, entry in manifest["files"].items():
+    files = _files_of(folder)
+    for name, entry in files.items():
         path = folder / name
-        if Path(name).name != name or path.is_symlink():
-            raise RunError(f"{folder}: {name!r} is not a plain file name; the checkpoint is not one of ours.")
-        if not path.is_file():
-            raise RunError(f"{path}: missing, though the manifest lists it.")
+        if path.is_symlink() or not path.is_file():
+            raise RunError(f"{path}: missing or no plain file, though the manifest lists it.")
         size = path.stat().st_size
         if size != entry["size"]:
             raise RunError(f"{path}: {size:,} bytes, the manifest says {entry['size']:,}: it was cut or replaced.")
-        if sha256_of(path) != entry["sha256"]:
+        try:
+            digest = sha256_of(path)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if digest != entry["sha256"]:
             raise RunError(f"{path}: its SHA-256 is not that of the manifest: the file was damaged or replaced.")
-    if not {MODEL, STATE} <= manifest["files"].keys():
-        raise RunError(f"{folder}: the manifest lists no {MODEL} or no {STATE}.")
-    state: dict[str, Any] = read_json(folder / STATE)
+    for name in {MODEL, OPTIMIZER, EMA, STATE} - files.keys():
+        if (folder / name).exists():
+            raise RunError(f"{folder / name}: not in the manifest: it was put here, or the manifest was changed.")
+    for name in (MODEL, STATE, *needed):
+        if name not in files:
+            raise RunError(f"{folder / name}: missing, and missing in the manifest.")
+    state = read_json(folder / STATE)
+    if not isinstance(state, dict) or type(state.get("update")) is not int:
+        raise RunError(f"{folder / STATE}: damaged: it names no update.")
+    if update_of(folder) not in (None, state["update"]):
+        raise RunError(f"{folder}: holds the files of update {state['update']}: it was renamed or replaced.")
     return state
+
+
+def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the manifest of a checkpoint lists, after checking the manifest itself: {name: {size, sha256}}."""
+    path = folder / MANIFEST
+    if folder.is_symlink() or path.is_symlink():
+        raise RunError(f"{folder}: is a link or has one for a manifest; the checkpoint is not one of ours.")
+    manifest = read_json(path, _MAX_MANIFEST)
+    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
+        raise RunError(f"{path}: damaged: it names no format.")
+    if manifest["format"] > FORMAT and not _is_ours(folder):
+        raise NewerFormat(
+            f"{folder}: written in format {manifest['format']} by a newer nmt; this one reads format {FORMAT}. "
+            "Upgrade nmt."
+        )
+    if manifest["format"] != FORMAT:
+        raise RunError(f"{path}: damaged: format {manifest['format']}, expected {FORMAT}.")
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not files:
+        raise RunError(f"{path}: damaged: it lists no files.")
+    for name, entry in files.items():
+        if not _PLAIN_NAME.fullmatch(name):
+            raise RunError(f"{folder}: {name!r} is not a plain file name; the checkpoint is not one of ours.")
+        if (
+            not isinstance(entry, dict)
+            or type(entry.get("size")) is not int
+            or not isinstance(entry.get("sha256"), str)
+        ):
+            raise RunError(f"{path}: damaged: the entry of {name} has no size or no SHA-256.")
+    return files
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the state says this format: then a manifest that says a newer one was damaged."""
+    try:
+        state = read_json(folder / STATE)
+    except RunError:
+        return False
+    return isinstance(state, dict) and state.get("format") == FORMAT
+
+
+def _unreadable(path: Path, error: OSError) -> Exception:
+    """A file that cannot be read is a damaged one, unless we lack the right to read it."""
+    return error if isinstance(error, PermissionError) else RunError(f"{path}: cannot be read: {error.strerror}.")
 
 
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
@@ -176,10 +284,14 @@ def average(folders: Iterable[Path]) -> dict[str, Tensor]:
 
 
 def remove(folder: Path) -> None:
-    """Delete a checkpoint. It loses its name first, so that no moment shows half of one."""
-    doomed = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    """Delete a checkpoint. It loses its name first, so that no moment shows half of one.
+
+    What cannot be deleted then, as where another process has it open on a network disk, is left to `recover`.
+    """
+    doomed = _hidden(folder, "gone")
+    shutil.rmtree(doomed, ignore_errors=True)
     os.replace(folder, doomed)
-    shutil.rmtree(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def checkpoints_to_delete(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> list[int]:

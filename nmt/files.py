@@ -1,9 +1,18 @@
-"""What makes a file on the disk sure: its digest, and the calls that make it durable."""
+"""What makes a file on the disk sure: its digest, the calls that make it durable, and JSON read without leniency."""
 
-import contextlib
+import ctypes
+import errno
 import hashlib
+import json
+import math
 import os
+import secrets
+import sys
 from pathlib import Path
+from typing import Any
+
+# What a system answers that cannot make a folder durable, or let two folders change places.
+_CANNOT = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
 
 
 def sha256_of(path: Path) -> str:
@@ -19,10 +28,76 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can (Windows cannot open a folder)."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    """Make the names in a folder durable, where the system can: Windows cannot open one, some file systems refuse."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _CANNOT:  # a disk that fails is no peculiarity of the system
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all, in place of the one there, and on the disk on return."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one step, so that no moment lacks either. False where the system cannot."""
+    if sys.platform == "linux":
+        at_here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
+        name, arguments = "renameat2", (at_here, os.fsencode(one), at_here, os.fsencode(other), swap)
+    elif sys.platform == "darwin":
+        name, arguments = "renamex_np", (os.fsencode(one), os.fsencode(other), 2)  # RENAME_SWAP
+    else:
+        return False
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if call is None:
+        return False
+    if call(*arguments) == 0:
+        return True
+    if (number := ctypes.get_errno()) in _CANNOT:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def parse_json(text: bytes) -> Any:
+    """The value of a JSON text of ours. ValueError for what Python lets pass: NaN, 1e999, a key that occurs twice."""
+    try:
+        return json.loads(
+            text.decode("utf-8"), object_pairs_hook=_without_twins, parse_constant=_no_number, parse_float=_finite
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large for a number")
+    return value

@@ -10,16 +10,16 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import RunError
+from nmt.errors import MachineError, RunError
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
@@ -29,6 +29,14 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+
+class Newest(NamedTuple):
+    """What `newest_whole` found: a checkpoint or None, its state, and the complaints about newer, damaged ones."""
+
+    folder: Path | None
+    state: dict[str, Any]
+    damaged: dict[Path, str]
 
 
 class Run:
@@ -42,6 +50,8 @@ class Run:
         self.log_file = self.folder / "log.jsonl"
         self.checkpoints = self.folder / "checkpoints"
         self.model_folder = self.folder / "model"
+        self._lock_path = self.folder / "lock"
+        self._held: os.stat_result | None = None
 
     @property
     def exists(self) -> bool:
@@ -69,27 +79,38 @@ class Run:
         """Folder of the checkpoint at an update."""
         return self.checkpoints / checkpoint.name_of(update)
 
-    def newest_whole(self) -> tuple[Path, dict[str, Any]] | tuple[None, list[str]]:
-        """The newest checkpoint that verifies, with its state; or None with what is wrong with each.
+    def newest_whole(self, needed: Iterable[str] = ()) -> "Newest":
+        """The newest checkpoint that verifies, and what is wrong with those that are newer.
 
-        The complaints about newer, damaged ones are in state["skipped"].
+        needed: files that it must have beside the model and the state. Raises NewerFormat rather than pass over what a
+        newer nmt wrote.
         """
-        skipped: list[str] = []
+        damaged: dict[Path, str] = {}
         for update in reversed(self.updates()):
             folder = self.checkpoint(update)
             try:
-                return folder, {**checkpoint.verify(folder), "skipped": skipped}
+                return Newest(folder, checkpoint.verify(folder, needed), damaged)
+            except checkpoint.NewerFormat:
+                raise
             except RunError as error:
-                skipped.append(str(error))
-        return None, skipped
+                damaged[folder] = str(error)
+        return Newest(None, {}, damaged)
+
+    def set_aside(self, folder: Path) -> Path:
+        """Take a damaged checkpoint away, so that nothing counts, keeps or averages it. Returns where it is now."""
+        place = folder.with_name(f"damaged-{folder.name}")
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(folder, place)
+        return place
 
     def tidy(self) -> None:
-        """Remove what killed processes left half-written. Only for who holds the lock."""
+        """Undo what killed processes left half-done. Only for who holds the lock."""
         for parent in (self.checkpoints, self.folder):
             if parent.is_dir():
+                checkpoint.recover(parent)
                 for path in parent.iterdir():
-                    if path.name.startswith(".") and path.name.endswith(".tmp"):
-                        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+                    if path.name.startswith(".") and path.name.endswith(".tmp") and path.is_file():
+                        path.unlink(missing_ok=True)
 
     def load_model(self, device: torch.device, name: str | None = None) -> tuple[TranslationModel, str]:
         """The model in eval mode with verified weights, and where they are from.
@@ -112,11 +133,10 @@ class Run:
             return candidates[name]
         if self.model_folder.is_dir():
             return self.model_folder
-        folder, state = self.newest_whole()
+        folder, state, damaged = self.newest_whole()
         if folder is None:
-            wrong = "; ".join(state) or "nothing was saved yet"
+            wrong = "; ".join(damaged.values()) or "nothing was saved yet"
             raise RunError(f"{self.folder}: no checkpoint to translate with ({wrong}). Train first: nmt-train RECIPE.")
-        assert isinstance(state, dict)
         best = state.get("best_update")
         return self.checkpoint(best) if best in self.updates() else folder
 
@@ -131,28 +151,45 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Hold the folder for one training process; it is let go when the process dies, however it dies.
 
-        Raises RunError naming the process that has it.
+        Raises RunError naming the process that has it, or saying that the folder cannot be written to.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / "lock"
-        file = path.open("a+", encoding="utf-8", newline="\n")
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = self._lock_path.open("a+", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise RunError(
+                f"{self.folder}: the run folder cannot be written to: {error.strerror}. Make it writable, or name "
+                "another one with --train.out."
+            ) from None
+        with file:
             try:
                 _lock_file(file.fileno())
-            except OSError:
+            except (BlockingIOError, PermissionError):  # the latter is what Windows says
                 file.seek(0)
                 holder = file.read().strip() or "another process"
                 raise RunError(
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
+            self._held = os.fstat(file.fileno())
             file.seek(0)
             file.truncate()
             started = time.strftime("%Y-%m-%d %H:%M:%S")
             file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n")
             file.flush()
             yield
-        finally:
-            file.close()
+
+    def must_be_held(self) -> None:
+        """Raise MachineError if the folder that this process locked is no longer what has its name."""
+        assert self._held is not None, "ask only while the lock is held"
+        try:
+            same = os.path.samestat(self._held, self._lock_path.stat())
+        except OSError:
+            same = False
+        if not same:
+            raise MachineError(
+                f"{self.folder} was removed or replaced while it was in use, so nothing more is written to it. What "
+                "was saved in it is where it was moved to, if it was moved."
+            )
 
 
 def _lock_file(handle: int) -> None:

@@ -1,6 +1,8 @@
 """Checkpoints: there whole or not at all, every damage seen, the best never deleted."""
 
+import errno
 import json
+import math
 import os
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from torch import nn
 
 from nmt import checkpoint
-from nmt.errors import MachineError, RunError
+from nmt.errors import MachineError, RunError, TrainingError
 
 
 class Tied(nn.Module):
@@ -28,7 +30,7 @@ def tensors(seed=0):
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "checkpoints" / checkpoint.name_of(7)
+    place = tmp_path / "run" / checkpoint.name_of(7)
     checkpoint.save(place, tensors(), {"update": 7})
     return place
 
@@ -80,25 +82,88 @@ def test_every_single_flipped_bit_truncation_and_deletion_is_seen(folder, name):
         checkpoint.verify(folder)
 
 
-@pytest.mark.parametrize("manifest", ["", "[]", "{", '{"format": 1}', '{"format": 1, "files": {}}'])
+@pytest.mark.parametrize("manifest", [
+    "", "[]", "{", '{"format": 1}', '{"format": 1, "files": {}}', '{"format": 1, "files": {"model.safetensors": 7}}',
+    '{"format": 1, "files": {"model.safetensors": {"size": "7", "sha256": ""}}}', '{"format": "1", "files": {}}',
+])  # fmt: skip
 def test_a_damaged_manifest_is_refused(folder, manifest):
-    (folder / checkpoint.MANIFEST).write_text(manifest, encoding="utf-8")
+    (folder / checkpoint.MANIFEST).write_text(manifest + "\n", encoding="utf-8")
     with pytest.raises(RunError):
         checkpoint.verify(folder)
 
 
-def test_a_newer_format_is_refused_naming_both(folder):
+def test_a_manifest_without_its_last_byte_is_refused(folder):
     path = folder / checkpoint.MANIFEST
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}), encoding="utf-8")
-    with pytest.raises(RunError, match="format 99 by a newer nmt; this one reads format 1"):
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RunError, match="its end is missing"):
         checkpoint.verify(folder)
 
 
-def test_a_manifest_cannot_point_outside_its_folder(folder):
+def change_manifest(folder, change):
     path = folder / checkpoint.MANIFEST
-    manifest = json.loads(path.read_text())
-    manifest["files"]["../../etc/passwd"] = {"size": 1, "sha256": ""}
-    path.write_text(json.dumps(manifest), encoding="utf-8")
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    change(manifest)
+    path.write_text(json.dumps(manifest) + "\n", encoding="utf-8")
+
+
+def test_a_file_that_the_manifest_leaves_out_is_seen(folder):
+    change_manifest(folder, lambda manifest: manifest["files"].pop(checkpoint.MODEL))
+    with pytest.raises(RunError, match="not in the manifest"):
+        checkpoint.verify(folder)
+    (folder / checkpoint.MODEL).unlink()
+    with pytest.raises(RunError, match="missing in the manifest"):
+        checkpoint.verify(folder)
+
+
+def test_a_file_that_is_needed_must_be_there(folder):
+    with pytest.raises(RunError, match=r"optimizer.safetensors: missing"):
+        checkpoint.verify(folder, [checkpoint.OPTIMIZER])
+
+
+def test_a_checkpoint_under_the_name_of_another_is_refused(folder):
+    other = folder.rename(folder.with_name(checkpoint.name_of(8)))
+    with pytest.raises(RunError, match="holds the files of update 7"):
+        checkpoint.verify(other)
+
+
+def test_a_file_that_cannot_be_read_is_damaged_and_one_that_may_not_be_is_not(folder, monkeypatch):
+    def fail(_path):
+        raise error
+
+    monkeypatch.setattr(checkpoint, "sha256_of", fail)
+    error = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(RunError, match="cannot be read: Input/output error"):
+        checkpoint.verify(folder)
+    error = PermissionError(errno.EACCES, "Permission denied")
+    with pytest.raises(PermissionError):
+        checkpoint.verify(folder)
+
+
+@pytest.mark.parametrize("file", [checkpoint.MODEL, checkpoint.EMA])
+def test_weights_that_are_not_finite_are_never_written(folder, file):
+    other = folder.with_name(checkpoint.name_of(8))
+    with pytest.raises(TrainingError, match="b holds numbers that are not finite"):
+        checkpoint.save(other, {**tensors(), file: {"b": torch.tensor([1.0, math.nan])}}, {"update": 8})
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def set_format(file, number):
+    changed = {**json.loads(file.read_text(encoding="utf-8")), "format": number}
+    file.write_text(json.dumps(changed) + "\n", encoding="utf-8")
+
+
+def test_a_newer_format_is_refused_naming_both_but_a_damaged_one_is_damage(folder):
+    set_format(folder / checkpoint.MANIFEST, 99)
+    with pytest.raises(RunError, match="damaged: format 99, expected 1"):
+        checkpoint.verify(folder)
+    set_format(folder / checkpoint.STATE, 99)
+    with pytest.raises(checkpoint.NewerFormat, match="format 99 by a newer nmt; this one reads format 1"):
+        checkpoint.verify(folder)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/b", "", ".hidden", "nul\0", "c:x"])
+def test_a_manifest_cannot_point_outside_its_folder(folder, name):
+    change_manifest(folder, lambda manifest: manifest["files"].update({name: {"size": 1, "sha256": ""}}))
     with pytest.raises(RunError, match="not a plain file name"):
         checkpoint.verify(folder)
 
@@ -148,6 +213,34 @@ def test_saving_again_replaces(folder):
     assert checkpoint.verify(folder)["second"]
     assert torch.equal(checkpoint.load_tensors(folder, checkpoint.MODEL)["w"], tensors(1)[checkpoint.MODEL]["w"])
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_loses_nothing(folder, monkeypatch):
+    real = os.replace
+
+    def killed(source, target):
+        if target == folder:
+            raise KeyboardInterrupt  # any end that asks nobody
+        real(source, target)
+
+    monkeypatch.setattr(checkpoint, "exchange", lambda *_: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(folder, tensors(1), {"update": 7, "second": True})
+    assert not folder.exists()
+    checkpoint.recover(folder.parent)
+    assert "second" not in checkpoint.verify(folder)
+    checkpoint.save(folder, tensors(1), {"update": 7, "second": True})
+    assert checkpoint.verify(folder)["second"]
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_folder_of_checkpoints_is_made_and_a_run_folder_that_was_removed_is_not(tmp_path):
+    place = tmp_path / "run" / "checkpoints" / checkpoint.name_of(7)
+    with pytest.raises(MachineError, match="No such file"):
+        checkpoint.save(place, tensors(), {"update": 7})
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_average_of_one_is_itself_and_of_two_is_the_mean(folder):

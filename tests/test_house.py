@@ -26,8 +26,8 @@ LAYER = {
     "export": 3,
     "cli": 4,
 }
-# The exceptions: every room may see the errors, and a run folder is made of checkpoints.
-ALSO = {("recipe", "errors"), ("run", "checkpoint")}
+# The exceptions: every room may see the errors and what makes files durable, and a run folder is made of checkpoints.
+ALSO = {("recipe", "errors"), ("recipe", "files"), ("run", "checkpoint")}
 
 MODULES_NOT_USED = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 BUILTINS_NOT_CALLED = {"eval", "exec", "compile", "__import__"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt.data.lines import write_lines
 from nmt.errors import DataError
-from nmt.files import sha256_of
+from nmt.files import parse_json, sha256_of
 from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
 
@@ -72,10 +72,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if path.stat().st_size > _LARGEST:
         raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a manifest. {again}")
     try:
-        manifest = json.loads(
-            path.read_bytes().decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant
-        )
-    except (ValueError, RecursionError) as error:
+        manifest = parse_json(path.read_bytes())
+    except ValueError as error:
         raise DataError(f"{path}: damaged ({error}). {again}") from None
     if not isinstance(manifest, dict) or manifest.get("made_by") != _MADE_BY:
         raise DataError(f"{path}: not a manifest of {_MADE_BY}. {again}")
@@ -111,14 +109,3 @@ def _are_files(files: Any) -> bool:
         and isinstance(entry.get("sha256"), str)
         for name, entry in files.items()
     )
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")

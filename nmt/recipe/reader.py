@@ -1,7 +1,5 @@
 """Recipes in and out: a YAML file and overrides become a `Recipe`, a `Recipe` becomes a YAML file that says it all."""
 
-import os
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError
+from nmt.files import write_durably
 from nmt.recipe.complaints import Complaint, in_order, of_validation, unknown
 from nmt.recipe.fields import all_fields, sections
 from nmt.recipe.options import Recipe
@@ -51,17 +50,8 @@ def load_resolved(path: Path | str) -> Recipe:
 
 def write_recipe(recipe: Recipe, path: Path | str) -> None:
     """Write a recipe with every option spelled out, whole or not at all. Reading it gives an equal recipe."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     text = "# The whole truth of this run: every option, resolved.\n" + recipe_text(recipe)
-    try:
-        with temporary.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_durably(Path(path), text.encode("utf-8"))
 
 
 def recipe_text(recipe: Recipe) -> str:

@@ -1,10 +1,12 @@
 """The end of a run: which weights become the model that translation uses."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
 
 from nmt import checkpoint
+from nmt.errors import RunError
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -14,10 +16,17 @@ from nmt.training.validate import Validator, describe
 
 
 def choose_final(
-    recipe: Recipe, run: Run, model: TranslationModel, state: TrainState, validator: Validator, record: Record
+    recipe: Recipe,
+    run: Run,
+    model: TranslationModel,
+    state: TrainState,
+    validator: Validator,
+    record: Record,
+    wants_stop: Callable[[], bool] = lambda: False,
 ) -> str:
-    """Measure the candidates on the validation set and write the best as RUN/model. Returns its name.
+    """Measure the candidates on the validation set and write the best as RUN/model.
 
+    Returns its name, or '' when somebody wanted to stop meanwhile: then nothing is written.
     Candidates: the last and the best checkpoint, the average of the last or best N, the moving average; of equals the
     first in this order.
     """
@@ -25,49 +34,76 @@ def choose_final(
     results: dict[str, dict[str, float]] = {}
     known = {int(entry["update"]): entry for entry in state.history}
     chosen, chosen_weights = "", dict[str, Tensor]()
-    for name, folders, file in _candidates(recipe, run, state):
+    for name, folders, file in _candidates(recipe, state, _whole(run, record)):
         weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
         update = checkpoint.update_of(folders[0])
         if len(folders) == 1 and file == checkpoint.MODEL and update in known:
             results[name] = dict(known[update])
         else:
             checkpoint.load_weights(model, weights, name)
-            results[name], _ = validator.measure(model)
+            results[name], _ = validator.measure(model, lambda: not wants_stop())
+        if wants_stop():
+            return ""
         record.say(f"{name:>12}  " + describe(state.update, results[name]))
         if not chosen or goodness(results[name], metric) > goodness(results[chosen], metric):
             chosen, chosen_weights = name, weights
     checkpoint.load_weights(model, chosen_weights, chosen)
+    # The log first: a kill between the two writes the line again, and `Record.go_on` drops the one before.
+    record.write("final", state.update, chosen=chosen, candidates=results)
+    run.must_be_held()
     checkpoint.save(
         run.model_folder,
         {checkpoint.MODEL: checkpoint.weights_of(model)},
         {"update": state.update, "chosen": chosen, "candidates": results},
     )
-    record.write("final", state.update, chosen=chosen, candidates=results)
     record.say(f"the model that translates: {chosen}, the best {metric} on the validation set")
     return chosen
 
 
 def final_update(run: Run) -> int | None:
     """The update that RUN/model was chosen at; None if there is no whole one."""
-    if not (run.model_folder / checkpoint.MANIFEST).is_file():
+    try:
+        return int(checkpoint.verify(run.model_folder)["update"])
+    except checkpoint.NewerFormat:
+        raise
+    except RunError:
         return None
-    return int(checkpoint.verify(run.model_folder)["update"])
 
 
-def _candidates(recipe: Recipe, run: Run, state: TrainState) -> list[tuple[str, list[Path], str]]:
-    """Name, checkpoints to average, and the file in them."""
+def is_finished(run: Run) -> bool:
+    """Whether the model was chosen and there is no checkpoint that is newer; older ones may have been deleted."""
+    final = final_update(run)
+    return final is not None and final >= max(run.updates(), default=0)
+
+
+def _whole(run: Run, record: Record) -> dict[int, Path]:
+    """The checkpoints that verify. One that was damaged since it was written must not end up in an average."""
+    found = {}
+    for update in run.updates():
+        try:
+            checkpoint.verify(run.checkpoint(update))
+            found[update] = run.checkpoint(update)
+        except RunError as error:
+            record.say(f"left out a damaged checkpoint: {error}")
+    if not found:
+        raise RunError(f"{run.folder}: no checkpoint is whole, so no model can be chosen. See nmt-train --verify.")
+    return found
+
+
+def _candidates(recipe: Recipe, state: TrainState, folder_of: dict[int, Path]) -> list[tuple[str, list[Path], str]]:
+    """Name, checkpoints to average, and the file in them. folder_of: {update: folder} of whole ones, oldest first."""
     metric, train = recipe.valid.metric, recipe.train
-    updates = run.updates()
-    last = run.checkpoint(updates[-1])
+    updates = list(folder_of)
+    last = folder_of[updates[-1]]
     found = [("last", [last], checkpoint.MODEL)]
     scores = {update: score for update, score in state.scores(metric).items() if update in updates}
     best_first = sorted(scores, key=lambda update: (-scores[update], update))
     if best_first and best_first[0] != updates[-1]:
-        found.append(("best", [run.checkpoint(best_first[0])], checkpoint.MODEL))
+        found.append(("best", [folder_of[best_first[0]]], checkpoint.MODEL))
     averaged = {"none": [], "last": updates[-train.keep_last :], "best": best_first[: train.keep_best]}[train.average]
     if len(averaged) > 1:
         name = f"average of {train.average} {len(averaged)}"
-        found.append((name, [run.checkpoint(update) for update in averaged], checkpoint.MODEL))
+        found.append((name, [folder_of[update] for update in averaged], checkpoint.MODEL))
     if train.ema:
         found.append(("moving average", [last], checkpoint.EMA))
     return found

@@ -10,10 +10,16 @@ from nmt.training.engine import Engine
 from nmt.training.state import TrainState
 
 
-def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState) -> None:
-    """Commit a checkpoint of this moment, then delete those that may go."""
+def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bool = True) -> None:
+    """Commit a checkpoint of this moment, then delete those that may go.
+
+    due: whether an undisturbed run would have saved here, too. A checkpoint that is only there for a stop goes with the
+    next save, so that the run keeps and averages what it would have without the stop.
+    """
+    state.stops = [update for update in state.stops if update != state.update] + [state.update] * (not due)
     if not engine.ranks.is_main:
         return
+    run.must_be_held()
     metric = recipe.valid.metric
     state.scaler = engine.scaler.state_dict()
     tensors = {
@@ -25,11 +31,13 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState) -> None:
     arithmetic = {name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32")}
     checkpoint.save(run.checkpoint(state.update), tensors, {**state.to_json(metric), "arithmetic": arithmetic})
     scores = state.scores(metric)
-    for update in checkpoint.checkpoints_to_delete(
-        {update: scores.get(update) for update in run.updates()},
+    mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
+    too_many = checkpoint.checkpoints_to_delete(
+        {update: scores.get(update) for update in run.updates() if update not in mere_stops},
         keep_last=recipe.train.keep_last,
         keep_best=recipe.train.keep_best,
-    ):
+    )
+    for update in sorted(mere_stops.union(too_many)):
         checkpoint.remove(run.checkpoint(update))
 
 

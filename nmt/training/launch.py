@@ -1,9 +1,7 @@
 """From a recipe to a trained run folder: everything that is checked and set up before the loop, and what follows it."""
 
-import json
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -13,23 +11,21 @@ from typing import Any
 
 import torch
 
-from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.subwords import PAD
-from nmt.errors import DataError, RunError
+from nmt.errors import DataError
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
-from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import write_recipe
-from nmt.run import Run
+from nmt.run import Newest, Run
 from nmt.training import parallel
+from nmt.training.claim import claim, find_start, needed_of
 from nmt.training.cooccurrence import MAX_PAIRS, cooccurrence_embeddings
-from nmt.training.finish import choose_final, final_update
+from nmt.training.finish import choose_final, final_update, is_finished
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_device, choose_precision
 from nmt.training.record import Record
-from nmt.training.state import refused_changes
+from nmt.training.space import check_space
 from nmt.training.trainer import Trainer
 
 
@@ -46,14 +42,15 @@ def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> st
     ranks, device = parallel.join(device)
     run = Run(recipe.run_folder)
     if not ranks.is_main:
-        ranks.tell(0.0)  # rank 0 makes the folder first
+        ranks.tell(0.0)  # rank 0 makes the folder first, and puts it in order
         outcome = _train(recipe, data, run, device, ranks, wants_stop)
     else:
         with run.lock():
             run.tidy()
             claim(run, recipe, data)
+            start = None if is_finished(run) else find_start(run, recipe)
             ranks.tell(0.0)
-            outcome = _train(recipe, data, run, device, ranks, wants_stop)
+            outcome = _train(recipe, data, run, device, ranks, wants_stop, start)
     ranks.leave()
     return outcome
 
@@ -70,46 +67,29 @@ def open_data(recipe: Recipe) -> Prepared:
     return data
 
 
-def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
-    """Make a new run folder, or check that the one there is this recipe's."""
-    fingerprint = {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
-    if run.exists:
-        changed = refused_changes(differences(run.recipe().model_dump(mode="json"), recipe.model_dump(mode="json")))
-        if changed:
-            shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(changed.items()))
-            raise RunError(
-                f"{run.folder} is a run with other options: {shown}. To go on with it, give the options it began "
-                "with; to train anew, name another folder with --train.out, or another --name."
-            )
-        if checkpoint.read_json(run.data_file) != fingerprint:
-            raise RunError(
-                f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
-                "or train into another folder with --train.out."
-            )
-    elif run.folder.is_dir() and any(path.name != "lock" for path in run.folder.iterdir()):
-        raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
-    else:
-        shutil.copyfile(recipe.data_folder / run.subwords_file.name, run.subwords_file)
-        run.data_file.write_text(json.dumps(fingerprint, indent=1) + "\n", encoding="utf-8", newline="\n")
-    write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
-
-
 def _train(
-    recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks, wants_stop: Callable[[], bool]
+    recipe: Recipe,
+    data: Prepared,
+    run: Run,
+    device: torch.device,
+    ranks: Ranks,
+    wants_stop: Callable[[], bool],
+    start: Newest | None = None,
 ) -> str:
-    updates = run.updates()
-    if updates and final_update(run) == updates[-1]:
+    if is_finished(run):
         if ranks.is_main:
-            print(f"{run.folder}: already trained to update {updates[-1]:,}; nothing to do.", file=sys.stderr)
+            print(f"{run.folder}: already trained to update {final_update(run):,}; nothing to do.", file=sys.stderr)
         return "done"
     record = Record(
         run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main, tensorboard=recipe.train.tensorboard
     )
     try:
-        folder, state = _newest(run, record)
+        folder, state, _ = start or run.newest_whole(needed_of(recipe))
         precision = _same_precision(recipe, state, device, ranks)
         precision.apply()
         model = new_model(recipe, data, device)
+        if ranks.is_main:
+            check_space(run, recipe, model)
         if folder is None and recipe.model.emb_init == "cooccurrence":
             record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
         trainer = Trainer(
@@ -119,30 +99,18 @@ def _train(
             trainer.restore(folder, state)
             record.say(f"going on from {folder.name} on {device} in {precision.name}")
         else:
+            record.begin()
             _introduce(trainer, data, precision, device)
         outcome = trainer.train()
         if outcome != "stopped" and ranks.is_main:
-            choose_final(recipe, run, model, trainer.state, trainer.validator, record)
-        ranks.tell(0.0)
+            chosen = choose_final(recipe, run, model, trainer.state, trainer.validator, record, wants_stop)
+            outcome = outcome if chosen else "stopped"
+        if ranks.tell(float(outcome == "stopped"))[0]:
+            outcome = "stopped"
         record.say(_farewell(outcome, run, trainer))
         return outcome
     finally:
         record.close()
-
-
-def _newest(run: Run, record: Record) -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint to go on from and its state; (None, {}) for a new run. Damaged ones are passed over, and named."""
-    folder, state = run.newest_whole()
-    if isinstance(state, dict):
-        for complaint in state["skipped"]:
-            record.say(f"passed over a damaged checkpoint: {complaint}")
-        return folder, state
-    if state:
-        raise RunError(
-            f"{run.folder}: no checkpoint is whole, so training cannot go on: {' '.join(state)} Remove "
-            f"{run.checkpoints} to start again."
-        )
-    return None, {}
 
 
 def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:

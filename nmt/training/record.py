@@ -7,14 +7,17 @@ Every line of log.jsonl is one JSON object with `kind` and `update`:
     final   the candidates for the final model with their scores, and the one chosen
 """
 
+import contextlib
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
 from nmt.errors import MachineError
+from nmt.files import write_durably
 
 
 class Record:
@@ -23,23 +26,28 @@ class Record:
     def __init__(self, path: Path, *, n_update: int, quiet: bool = False, tensorboard: bool = False) -> None:
         self.path = path
         self.quiet = quiet
-        self.bar = tqdm(total=n_update, unit="upd", dynamic_ncols=True, disable=quiet, file=sys.stderr, mininterval=1)
+        self.talk = _Talk(sys.stderr)
+        self.bar = tqdm(total=n_update, unit="upd", dynamic_ncols=True, disable=quiet, file=self.talk, mininterval=1)
         self.events = _events(path.parent) if tensorboard and not quiet else None
 
-    def go_on(self, update: int) -> None:
-        """Continue the log of a resumed run: what was written after its checkpoint is taken back."""
+    def begin(self) -> None:
+        """Begin the log of a new run: what an attempt wrote that was killed before its first checkpoint goes."""
+        if not self.quiet and self.path.exists():
+            write_durably(self.path, b"")
+
+    def go_on(self, update: int, validated: Collection[int]) -> None:
+        """Continue the log of a resumed run: what its checkpoint does not know of is taken back.
+
+        validated: the updates whose validation the checkpoint knows.
+        """
         self.bar.reset()
         self.bar.initial = self.bar.n = self.bar.last_print_n = update
         if self.quiet or not self.path.exists():
             return
-        kept = []
-        for line in self.path.read_bytes().split(b"\n"):
-            try:
-                if json.loads(line)["update"] <= update:
-                    kept.append(line)
-            except (ValueError, KeyError, TypeError):
-                continue  # the line that a kill cut short
-        self.path.write_bytes(b"".join(line + b"\n" for line in kept))
+        there = self.path.read_bytes()
+        kept = [line for line in there.split(b"\n") if _is_known(line, update, validated)]
+        if (known := b"".join(line + b"\n" for line in kept)) != there:
+            write_durably(self.path, known)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
         """Append one line to log.jsonl; numbers go to TensorBoard too."""
@@ -63,12 +71,43 @@ class Record:
     def say(self, text: str) -> None:
         """A line for people, above the progress line."""
         if not self.quiet:
-            tqdm.write(text, file=sys.stderr)
+            tqdm.write(text, file=self.talk)
 
     def close(self) -> None:
         self.bar.close()
         if self.events is not None:
             self.events.close()
+
+
+def _is_known(line: bytes, update: int, validated: Collection[int]) -> bool:
+    """Whether a line of the log is of the past of a checkpoint."""
+    try:
+        entry = json.loads(line)
+        kind, at = entry["kind"], entry["update"]
+        if at > update or kind == "final":  # the model is chosen after the last checkpoint
+            return False
+        return kind != "valid" or at in validated
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False  # the line that a kill cut short
+
+
+class _Talk:
+    """Standard error, for a run that goes on when nobody can hear it: the terminal is gone, the disk behind it full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def _events(folder: Path) -> Any:

@@ -33,7 +33,8 @@ class TrainState:
 
     update: updates applied so far. position: the next update's place in the data. n_skipped: updates whose gradient
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
-    history: one entry a validation, {update, loss, accuracy, bleu, ...}.
+    history: one entry a validation, {update, loss, accuracy, bleu, ...}. stops: checkpoints that are there only because
+    somebody stopped the run: they must leave no trace in what is kept and averaged later.
     """
 
     update: int = 0
@@ -44,6 +45,7 @@ class TrainState:
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
+    stops: list[int] = field(default_factory=list)
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it; the best update is written for readers, not for `from_json`."""
@@ -57,6 +59,7 @@ class TrainState:
             "seconds": self.seconds,
             "history": self.history,
             "scaler": self.scaler,
+            "stops": self.stops,
             "best_update": self.best_update(metric),
         }
 
@@ -71,6 +74,7 @@ class TrainState:
             state["seconds"],
             state["history"],
             state["scaler"],
+            state.get("stops", []),
         )
 
     def scores(self, metric: str) -> dict[int, float]:

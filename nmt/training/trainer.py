@@ -59,11 +59,11 @@ class Trainer:
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
         """Take up a verified checkpoint."""
         self.state = keeper.restore(folder, saved, self.engine)
-        self.record.go_on(self.state.update)
+        self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
 
-    def save(self) -> None:
-        """Commit a checkpoint of this moment."""
-        keeper.save(self.run, self.recipe, self.engine, self.state)
+    def save(self, *, due: bool = True) -> None:
+        """Commit a checkpoint of this moment. due: not only because somebody stops the run."""
+        keeper.save(self.run, self.recipe, self.engine, self.state, due=due)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -120,12 +120,13 @@ class Trainer:
             self._log()
         else:
             self.record.progress(u)
-        validated = self._validation_is_due() and not stop
-        if validated:
-            stop = not self.validate()
+        due = u % self.recipe.train.save_every == 0
+        if self._validation_is_due():
+            due = True
+            stop = stop or not self.validate()
         over = self._is_over()
-        if stop or over or validated or u % self.recipe.train.save_every == 0:
-            self.save()
+        if stop or over or due:
+            self.save(due=due or bool(over))
             self.meter.restart_clock()
         return "stopped" if stop else over
 

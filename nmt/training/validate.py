@@ -1,5 +1,6 @@
 """How good the model is now: loss, perplexity and accuracy by teacher forcing, BLEU and chrF by translating."""
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,10 @@ from nmt.recipe.options import DecodeConfig, ValidConfig
 from nmt.training.precision import Precision
 
 N_EXAMPLE = 3
+
+
+class _Enough(Exception):
+    """Somebody wants to stop in the middle of translating."""
 
 
 class Validator:
@@ -54,8 +59,9 @@ class Validator:
             numbers = self._forced(model, keep_going)
             beside: dict[str, Any] = {}
             if self.config.translate and keep_going():
-                scores, beside = self._translated(model)
-                numbers |= scores
+                with contextlib.suppress(_Enough):
+                    scores, beside = self._translated(model, keep_going)
+                    numbers |= scores
             return numbers, beside
         finally:
             model.train(training)
@@ -76,10 +82,16 @@ class Validator:
         mean = loss / max(1, n_gold)
         return {"loss": mean, "perplexity": math.exp(min(mean, 50.0)), "accuracy": n_right / max(1, n_gold)}
 
-    def _translated(self, model: TranslationModel) -> tuple[dict[str, float], dict[str, Any]]:
+    def _translated(
+        self, model: TranslationModel, keep_going: Callable[[], bool]
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        def ask(_n_done: int) -> None:
+            if not keep_going():
+                raise _Enough
+
         translator = Translator(model, self.subwords, self.decode)
         with self.precision.autocast():
-            output = [translation.text for translation in translator.translate(self.src)]
+            output = [translation.text for translation in translator.translate(self.src, ask)]
         scores = score(output, self.trg, ("bleu", "chrf"), trg_lang=self.trg_lang)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]

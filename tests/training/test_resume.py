@@ -2,14 +2,40 @@
 
 import hashlib
 import json
+import shutil
 
 import pytest
 from witness import StopAt, plan_of
 
 from nmt import checkpoint
 from nmt.errors import RunError
+from nmt.files import sha256_of
 from nmt.run import Run
+from nmt.training.finish import final_update
 from nmt.training.launch import launch
+
+
+class StopAtUpdate:
+    """Wants to stop at an update of a run that logs each one."""
+
+    def __init__(self, run, update):
+        self.run, self.update = run, update
+
+    def __call__(self):
+        return self.run.log_file.exists() and f'"train", "update": {self.update - 1},' in self.run.log_file.read_text(
+            "utf-8"
+        )
+
+
+def kinds_of(run):
+    """The kinds of the lines of a log."""
+    return [json.loads(line)["kind"] for line in run.log_file.read_bytes().split(b"\n") if line]
+
+
+def digest_of_model(run):
+    """SHA-256 of the weights of the model that translates."""
+    checkpoint.verify(run.model_folder)
+    return sha256_of(run.model_folder / checkpoint.MODEL)
 
 
 def digest(run, update):
@@ -103,6 +129,56 @@ def test_changed_options_are_refused_by_name_and_harmless_ones_are_not(recipe_of
     with pytest.raises(RunError, match=r"model\.dropout was 0\.2, now 0\.1; seed was 3, now 5"):
         launch(recipe_of(model={"dropout": 0.1}, seed=5))
     assert launch(recipe_of(train={"log_every": 9}, decode={"beam": 2})) == "done"
+
+
+def test_what_a_stop_saved_leaves_no_trace_in_what_is_kept_and_averaged(recipe_of):
+    often = {"log_every": 1}
+    whole, chain = recipe_of("whole", train=often), recipe_of("chain", train=often)
+    launch(whole)
+    one, other = Run(whole.run_folder), Run(chain.run_folder)
+    assert launch(chain, StopAtUpdate(other, 27)) == "stopped"
+    assert other.updates()[-1] == 27  # between the saves of 21 and 28
+    launch(chain)
+    assert one.updates() == other.updates()
+    assert digest_of_model(one) == digest_of_model(other)
+
+
+def test_a_model_that_was_damaged_is_chosen_again(recipe_of):
+    recipe = recipe_of()
+    launch(recipe)
+    run = Run(recipe.run_folder)
+    digest, kinds = digest_of_model(run), kinds_of(run)
+    (run.model_folder / checkpoint.MODEL).write_bytes(b"")
+    launch(recipe)
+    assert (digest_of_model(run), kinds_of(run)) == (digest, kinds)
+    assert kinds[-1] == "final"
+
+
+def test_a_checkpoint_that_was_damaged_meanwhile_is_in_no_average(recipe_of, capsys):
+    recipe = recipe_of(train={"log_every": 1})
+    run = Run(recipe.run_folder)
+    launch(recipe, StopAtUpdate(run, 29))
+    (run.checkpoint(28) / checkpoint.MODEL).write_bytes(b"")
+    launch(recipe)
+    assert "left out a damaged checkpoint: " in capsys.readouterr().err
+    assert final_update(run) == 30
+
+
+def test_a_stop_while_the_final_model_is_chosen_is_no_end(recipe_of):
+    recipe = recipe_of()
+    run = Run(recipe.run_folder)
+    assert launch(recipe, lambda: run.checkpoint(30).exists()) == "stopped"
+    assert not run.model_folder.exists()
+    assert launch(recipe) == "done"
+    assert final_update(run) == 30
+
+
+def test_a_finished_run_whose_checkpoints_were_deleted_is_not_begun_anew(recipe_of, capsys):
+    recipe = recipe_of()
+    launch(recipe)
+    shutil.rmtree(Run(recipe.run_folder).checkpoints)
+    assert launch(recipe) == "done"
+    assert "nothing to do" in capsys.readouterr().err
 
 
 def test_a_finished_run_has_nothing_to_do(recipe_of, capsys):

@@ -1,0 +1,78 @@
+"""Before the first update: whose the run folder is, what was left in it, and which checkpoint to go on from."""
+
+import json
+import sys
+
+from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.data.subwords import Subwords
+from nmt.errors import NmtError, RunError
+from nmt.files import write_durably
+from nmt.recipe.compare import differences
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import write_recipe
+from nmt.run import Newest, Run
+from nmt.training.state import refused_changes
+
+
+def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
+    """Make a new run folder, or check that the one there is this recipe's. For who holds the lock."""
+    fingerprint = {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
+    if run.exists:
+        changed = refused_changes(differences(run.recipe().model_dump(mode="json"), recipe.model_dump(mode="json")))
+        if changed:
+            shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(changed.items()))
+            raise RunError(
+                f"{run.folder} is a run with other options: {shown}. To go on with it, give the options it began "
+                "with; to train anew, name another folder with --train.out, or another --name."
+            )
+        if checkpoint.read_json(run.data_file) != fingerprint:
+            raise RunError(
+                f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
+                "or train into another folder with --train.out."
+            )
+    elif run.folder.is_dir() and not _is_only_begun(run):
+        raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
+    else:
+        write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
+        write_durably(run.data_file, (json.dumps(fingerprint, indent=1) + "\n").encode("utf-8"))
+    write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
+
+
+def _is_only_begun(run: Run) -> bool:
+    """Whether a folder without a recipe holds nothing, or what we wrote before we were killed."""
+    names = {path.name for path in run.folder.iterdir()} - {"lock"}
+    if not names <= {run.subwords_file.name, run.data_file.name}:
+        return False
+    try:
+        if run.subwords_file.name in names:
+            Subwords.load(run.subwords_file)
+        return run.data_file.name not in names or set(checkpoint.read_json(run.data_file)) == {
+            "train",
+            "valid",
+            "subwords",
+        }
+    except (NmtError, TypeError):
+        return False
+
+
+def needed_of(recipe: Recipe) -> tuple[str, ...]:
+    """The files that a checkpoint must have for a run of this recipe to go on from it."""
+    return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
+
+
+def find_start(run: Run, recipe: Recipe) -> Newest:
+    """The newest whole checkpoint; none for a new run. Damaged ones are set aside and named. For who holds the lock.
+
+    Raises RunError when there are checkpoints and none is whole.
+    """
+    found = run.newest_whole(needed_of(recipe))
+    if found.folder is None and found.damaged:
+        raise RunError(
+            f"{run.folder}: no checkpoint is whole, so training cannot go on: {' '.join(found.damaged.values())} "
+            f"Remove {run.checkpoints} to start again."
+        )
+    for folder, complaint in found.damaged.items():
+        place = run.set_aside(folder)
+        print(f"passed over a damaged checkpoint: {complaint} It is now {place}.", file=sys.stderr)
+    return found

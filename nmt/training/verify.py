@@ -1,0 +1,65 @@
+"""Whether what a run folder holds is whole: every checkpoint and the chosen model, file by file. Nothing is changed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from nmt import checkpoint
+from nmt.data.subwords import PAD
+from nmt.errors import NmtError, RunError
+from nmt.models.base import TranslationModel
+from nmt.models.build import build_model
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+from nmt.training.claim import needed_of
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about one folder. complaint: '' where it is whole. update: None where it cannot be read."""
+
+    name: str
+    update: int | None
+    complaint: str
+
+
+def folders_of(run: Run) -> list[Path]:
+    """What there is to verify: the checkpoints, oldest first, and the model that was chosen, if it was."""
+    chosen = [run.model_folder] if run.model_folder.exists() else []
+    return [*map(run.checkpoint, run.updates()), *chosen]
+
+
+def verify_run(run: Run) -> Iterator[Finding]:
+    """One finding for each of `folders_of`, after checking that recipe and subwords are the run's."""
+    recipe, subwords = run.recipe(), run.subwords()
+    if checkpoint.read_json(run.data_file).get("subwords") != subwords.sha256:
+        raise RunError(f"{run.subwords_file}: not the subwords that {run.data_file.name} names: it was changed.")
+    with torch.device("meta"):  # names and shapes without memory
+        model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
+    for folder in folders_of(run):
+        try:
+            yield Finding(folder.name, _verified(folder, recipe, model, chosen=folder == run.model_folder), "")
+        except NmtError as error:
+            if folder.exists():  # else a training under way has deleted it meanwhile
+                yield Finding(folder.name, checkpoint.update_of(folder), str(error))
+
+
+def _verified(folder: Path, recipe: Recipe, model: TranslationModel, *, chosen: bool) -> int:
+    """The update of a checkpoint that is whole and fits the model; RunError for any other."""
+    state = checkpoint.verify(folder, () if chosen else needed_of(recipe))
+    shapes = {name: tensor.shape for name, tensor in checkpoint.weights_of(model).items()}
+    for file in (checkpoint.MODEL, checkpoint.EMA):
+        if (folder / file).exists():
+            weights = checkpoint.load_tensors(folder, file)
+            checkpoint.load_weights(model, weights, str(folder / file))
+            for name, tensor in weights.items():
+                if not bool(torch.isfinite(tensor).all()):
+                    raise RunError(f"{folder / file}: {name} holds numbers that are not finite.")
+    if not chosen:
+        for key, tensor in checkpoint.load_tensors(folder, checkpoint.OPTIMIZER).items():
+            name, _, _ = key.partition("|")
+            if name not in shapes or tensor.shape not in (shapes[name], torch.Size()):
+                raise RunError(f"{folder / checkpoint.OPTIMIZER}: {key} {tuple(tensor.shape)} fits no parameter.")
+    return int(state["update"])

@@ -1,0 +1,62 @@
+"""Writing that survives a power cut, folders that change places in one step, and JSON read without leniency."""
+
+import errno
+import os
+import sys
+
+import pytest
+
+from nmt.files import exchange, parse_json, sync_folder, write_durably
+
+
+def fail_with(number):
+    def fail(*_args):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_two_folders_change_places_in_one_step(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    if not exchange(tmp_path / "one", tmp_path / "other"):
+        assert sys.platform not in ("linux", "darwin")
+        pytest.skip("this system cannot exchange two names")
+    assert (tmp_path / "one" / "other").exists() and (tmp_path / "other" / "one").exists()
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "one", tmp_path / "nothing")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open a folder")
+def test_a_disk_that_fails_is_not_taken_for_a_file_system_that_cannot(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", fail_with(errno.EINVAL))
+    sync_folder(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail_with(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_folder(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path, monkeypatch, call):
+    path = tmp_path / "file"
+    write_durably(path, b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail_with(errno.ENOSPC))
+        with pytest.raises(OSError, match="No space left"):
+            write_durably(path, b"new")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+    write_durably(path, b"new")
+    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", [
+    '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"a": 1, "a": 1}', "[" * 100_000, "{", "", "\ud800",
+])  # fmt: skip
+def test_what_python_would_let_pass_is_refused(text):
+    with pytest.raises(ValueError):
+        parse_json(text.encode("utf-8", "surrogatepass"))
+
+
+def test_what_is_json_is_read():
+    assert parse_json('{"a": [1, 2.5, "é", null]}'.encode()) == {"a": [1, 2.5, "é", None]}

@@ -1,0 +1,458 @@
+"""Where training is broken on purpose: a tiny run, processes that are forked and not started, and what must hold after.
+
+torch is loaded once. Each command then runs in a fork of this process, in a session of its own, and can wait until
+strace is attached to it; what kills it there is a real SIGKILL. This process itself computes nothing, so that a fork
+never inherits a thread. `sweep_faults.py` says which faults there are.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from nmt import checkpoint
+from nmt.cli import preprocess, train, translate
+from nmt.errors import RunError
+from nmt.run import Run
+
+RECIPE = """\
+name: tiny
+seed: 3
+data:
+  src_lang: de
+  trg_lang: en
+  train: [{src: corpus/train.de, trg: corpus/train.en}]
+  valid: {src: corpus/valid.de, trg: corpus/valid.en}
+  max_ratio: 9.0
+subwords: {vocab_size: 320}
+model: {d_model: 16, d_inner: 32, n_enc_layer: 1, n_dec_layer: 1, n_head: 2, dropout: 0.1, norm: pre}
+batch: {max_tokens: 120, per_update: 2}
+optim: {lr: 3.0e-3, schedule: constant, warmup: 5, clip: 1.0}
+train: {out: runs/here, updates: 60, save_every: 5, log_every: 1, ema: 0.9, precision: fp32, device: cpu, threads: 1}
+valid: {every: 20, max_tokens: 400, max_sentences: 3}
+decode: {max_len_a: 1.0, max_len_b: 5}
+"""
+PAIRS = [
+    ("ein", "a"),
+    ("der", "the"),
+    ("Mann", "man"),
+    ("Hund", "dog"),
+    ("rot", "red"),
+    ("groß", "big"),
+    ("Ball", "ball"),
+]
+UNTIMED = ("seconds", "tokens_per_second")  # of a line of the log: what two equal runs may differ in
+PATIENCE = 60.0  # seconds for one command; it takes about one
+
+
+def has_strace() -> bool:
+    """Whether strace is here and may watch other processes of ours."""
+    with contextlib.suppress(OSError):
+        return (
+            subprocess.run(["strace", "-qq", "-o", os.devnull, "true"], capture_output=True, check=False).returncode
+            == 0
+        )
+    return False
+
+
+@dataclass
+class Ended:
+    """How a command ended. code: as a shell says it, 137 for SIGKILL. left: processes that outlived it."""
+
+    code: int
+    said: str
+    left: list[int]
+
+
+class Child:
+    """A command in a fork of this process. It waits for `go`, so that strace can be attached before."""
+
+    def __init__(self, body: Callable[[], int], talk: Path, environment: dict[str, str] | None = None) -> None:
+        self._talk = talk
+        ready, self._gate = os.pipe()
+        self._start = time.monotonic()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(body, talk, ready, self._gate, environment or {})
+        os.close(ready)
+        self._strace: subprocess.Popen[str] | None = None
+
+    def attach(self, *arguments: str, trace: Path | None = None) -> "Child":
+        """Attach strace with these arguments, and return when it watches."""
+        output = str(trace or os.devnull)
+        command = ["strace", "-f", "-o", output, *arguments, "-p", str(self.pid)]
+        self._strace = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+        assert self._strace.stderr is not None
+        line = self._strace.stderr.readline()
+        assert "attached" in line, line
+        return self
+
+    def go(self) -> "Child":
+        """Let the command begin."""
+        os.write(self._gate, b"!")
+        os.close(self._gate)
+        return self
+
+    def send(self, number: int) -> None:
+        """Send a signal, if the command still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def runs(self) -> bool:
+        """Whether the command has not ended; `wait` still tells how it did."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def wait(self) -> Ended:
+        """Wait for the end. A command that does not end is killed, and that is a failure of its own."""
+        while self.runs() and time.monotonic() - self._start < PATIENCE:
+            time.sleep(0.002)
+        stuck = self.runs()
+        if stuck:
+            os.kill(self.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if self._strace is not None:
+            assert self._strace.stderr is not None
+            self._strace.wait()
+            self._strace.stderr.close()
+        said = self._talk.read_text(encoding="utf-8", errors="replace")
+        return Ended(
+            code if code >= 0 else 128 - code, said + ("\nIT DID NOT END\n" if stuck else ""), _survivors(self.pid)
+        )
+
+
+class _StopAt:
+    """Stands in for the signals where a run is to stop at a place and not at a moment."""
+
+    exit_code = 128 + signal.SIGTERM
+
+    def __init__(self, stop_after: int, leave_after: int) -> None:
+        self.n, self.stop_after, self.leave_after = 0, stop_after, leave_after
+
+    def __call__(self) -> bool:
+        self.n += 1
+        if self.n == self.leave_after:
+            os._exit(0)
+        return 0 < self.stop_after <= self.n
+
+
+def _become(body: Callable[[], int], talk: Path, ready: int, gate: int, environment: dict[str, str]) -> None:
+    """What the fork does: it never returns."""
+    code = 70
+    try:
+        os.setsid()
+        os.close(gate)
+        for target, file in (
+            (0, os.open(os.devnull, os.O_RDONLY)),
+            (1, os.open(talk, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)),
+        ):
+            os.dup2(file, target)
+        os.dup2(1, 2)
+        os.environ.update(environment)
+        tqdm.set_lock(threading.RLock())  # a killed process must not hold one that others share
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+        os.read(ready, 1)
+        code = body()
+    finally:
+        if sys.exception() is not None:
+            traceback.print_exc()
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _survivors(session: int) -> list[int]:
+    """Processes of a session that are there ten seconds after its first one ended."""
+    until = time.monotonic() + 10
+    while (found := [pid for pid in _processes() if _session_of(pid) == session]) and time.monotonic() < until:
+        time.sleep(0.05)
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _session_of(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return os.getsid(pid)
+    return -1
+
+
+@dataclass
+class Lab:
+    """A folder with a corpus, its prepared data, a recipe, and the run that nothing went wrong in."""
+
+    folder: Path
+    updates: int
+    log: list[str] = field(default_factory=list)  # of the whole run, without times
+    bytes_of: dict[str, dict[str, str]] = field(default_factory=dict)  # checkpoint or 'model' -> file -> SHA-256
+    output_of: dict[str, str] = field(default_factory=dict)  # checkpoint or 'model' -> its translations
+    outside: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is the run of the short form."""
+        return self.updates < 60
+
+    @property
+    def run(self) -> Run:
+        """The run folder that faults happen to."""
+        return Run(self.folder / "runs" / "here")
+
+    def build(self) -> None:
+        """Make corpus and data, and the whole run with every checkpoint kept, and learn what is right."""
+        for name in ("corpus", "runs", "talk"):
+            (self.folder / name).mkdir()
+        recipe = RECIPE if self.updates == 60 else RECIPE.replace("updates: 60", f"updates: {self.updates}")
+        (self.folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
+        for name, n, seed in (("train", 560, 1), ("valid", 6, 2)):
+            draw = random.Random(seed)
+            lines = [[draw.choice(PAIRS) for _ in range(draw.randint(2, 9))] for _ in range(n)]
+            for side, language in enumerate(("de", "en")):
+                text = "".join(" ".join(word[side] for word in line) + "\n" for line in lines)
+                (self.folder / "corpus" / f"{name}.{language}").write_text(text, encoding="utf-8")
+        self._must(self.child(lambda: preprocess.main(["recipe.yaml"])).go().wait())
+        self._must(self.child(self._train_and_tell_modules).go().wait())
+        _preload((self.folder / "talk" / "modules").read_text(encoding="utf-8").split())
+        reference = Run(self.folder / "runs" / "reference")
+        epoch = checkpoint.verify(reference.checkpoint(self.updates))["epoch"]
+        assert epoch >= self.updates // 30, f"{epoch} epoch ends in {self.updates} updates"
+        self.bytes_of = {folder.name: digests(folder) for folder in map(reference.checkpoint, reference.updates())}
+        self._must(self.train().go().wait())
+        self.bytes_of["model"] = digests(self.run.model_folder)
+        self.output_of["model"] = self.translate()
+        self.log = self.log_lines()
+        self.outside = self._outside()
+
+    def _train_and_tell_modules(self) -> int:
+        always = ["--train.out", "runs/reference", "--train.save_every", "1", "--train.keep_last", "1000"]
+        code = train.main(["recipe.yaml", *always])
+        Path("talk", "modules").write_text("\n".join(sorted(sys.modules)), encoding="utf-8")
+        return code
+
+    def _must(self, ended: Ended) -> None:
+        if ended.code:
+            raise RunError(f"the run that nothing should go wrong in went wrong: {ended.said}")
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def child(self, body: Callable[[], int], environment: dict[str, str] | None = None, talk: str = "talk") -> Child:
+        """A command that works in the lab's folder."""
+
+        def inside() -> int:
+            os.chdir(self.folder)
+            return body()
+
+        return Child(inside, self.folder / "talk" / talk, environment)
+
+    def train(
+        self,
+        *flags: str,
+        user: int = 0,
+        stop_after: int = 0,
+        leave_after: int = 0,
+        talk: str = "talk",
+        environment: dict[str, str] | None = None,
+    ) -> Child:
+        """nmt-train on the lab's recipe, not begun yet; as another user, if one is named.
+
+        stop_after: it stops as by a signal when it asks for the so-manieth time, which it does once an update and in
+        validations. leave_after: it leaves then, with exit code 0 and no word.
+        """
+
+        def body() -> int:
+            if stop_after or leave_after:
+                train.StopSignal = partial(_StopAt, stop_after, leave_after)  # type: ignore[assignment,misc]
+            if user:
+                os.setgroups([])
+                os.setgid(user)
+                os.setuid(user)
+            return train.main(["recipe.yaml", *flags])
+
+        return self.child(body, environment, talk)
+
+    def _reference_output(self, name: str) -> str:
+        """What a checkpoint of the run that nothing went wrong in, or its model, answers."""
+        if name not in self.output_of:
+            self.output_of[name] = self.translate("--checkpoint", name, run="runs/reference")
+        return self.output_of[name]
+
+    def translate(self, *flags: str, run: str = "runs/here") -> str:
+        """What nmt-translate answers to the validation sources."""
+        always = [run, "-i", "corpus/valid.de", "--device", "cpu", "--threads", "1"]
+        ended = self.child(lambda: translate.main([*always, *flags])).go().wait()
+        return ended.said if ended.code == 0 else f"exit code {ended.code}: {ended.said}"
+
+    def stopped(self) -> tuple[Path, Path]:
+        """Put a run there that was stopped at its twelfth update. Returns its newest checkpoint and the one before."""
+        kept = self.folder / "talk" / "stopped"
+        self.clear()
+        if kept.exists():
+            shutil.copytree(kept, self.run.folder)
+        else:
+            self.train(stop_after=12).go().wait()
+            shutil.copytree(self.run.folder, kept)
+        before, newest = self.run.updates()[-2:]
+        return self.run.checkpoint(newest), self.run.checkpoint(before)
+
+    def verify(self) -> Ended:
+        """nmt-train --verify."""
+        return self.child(lambda: train.main(["--verify", "runs/here"])).go().wait()
+
+    def clear(self) -> None:
+        """Remove the run."""
+        shutil.rmtree(self.run.folder, ignore_errors=True)
+
+    # -- what must hold --------------------------------------------------------------------------------------------
+
+    def log_lines(self) -> list[str]:
+        """The whole lines of the log, without what depends on the clock."""
+        return [json.dumps({k: v for k, v in line.items() if k not in UNTIMED}) for line in self._lines()]
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        if self.run.log_file.exists():
+            for line in self.run.log_file.read_bytes().split(b"\n"):
+                with contextlib.suppress(ValueError):
+                    yield json.loads(line)
+
+    def last_logged(self) -> tuple[str, int]:
+        """Kind and update of the last line of the log."""
+        found = [(str(line["kind"]), int(line["update"])) for line in self._lines()]
+        return found[-1] if found else ("", 0)
+
+    def after_fault(self, ended: Ended, *, excused: Sequence[str] = ()) -> list[str]:
+        """What does not hold after a fault. excused: checkpoints that the fault itself has damaged."""
+        run, wrong = self.run, _wrong_end(ended)
+        names = [checkpoint.name_of(update) for update in run.updates()]
+        for name in names:
+            if name in excused:
+                continue
+            try:
+                state = checkpoint.verify(run.checkpoints / name)
+            except RunError as error:
+                wrong.append(f"O1 a committed checkpoint is not whole: {error}")
+                continue
+            if digests(run.checkpoints / name) != self.bytes_of.get(name):
+                wrong.append(f"O3 {name} has other bytes than in the run that nothing went wrong in")
+            known = {line["update"] for line in self._lines() if line["kind"] == "valid"}
+            if lost := [entry["update"] for entry in state["history"] if entry["update"] not in known]:
+                wrong.append(f"O8 {name} remembers validations that are not in the log: {lost}")
+        newest, acknowledged = max(run.updates(), default=0), (max(0, self.last_logged()[1] - 1) // 5) * 5
+        if run.folder.exists() and newest < acknowledged and not excused:
+            wrong.append(f"O2 update {acknowledged} was saved, by the log; the newest checkpoint is {newest}")
+        if self._outside() != self.outside:
+            wrong.append("O5 a file outside the run folder was changed")
+        done = (run.model_folder / checkpoint.MANIFEST).exists()
+        if ended.code == 0 and not done:
+            wrong.append("O6 exit code 0, and the run is not finished")
+        if names and not excused:
+            state = checkpoint.verify(run.checkpoints / names[-1])
+            best = checkpoint.name_of(state["best_update"] or 0)
+            chosen = "model" if done else best if best in names else names[-1]
+            if self.translate() != self._reference_output(chosen):
+                wrong.append(f"O9 nmt-translate does not answer as {chosen} did")
+        return wrong
+
+    def passed_over(self, ended: Ended, damaged: Path, used: Path) -> list[str]:
+        """What a run did not say of a checkpoint that it could not use, and of the one that it used in its place."""
+        wrong = []
+        if f"passed over a damaged checkpoint: {damaged.relative_to(self.folder)}" not in ended.said:
+            wrong.append(f"{damaged.name} is not named: {last_words(ended.said)}")
+        if f"going on from {used.name}" not in ended.said:
+            wrong.append(f"training did not go on from {used.name}: {last_words(ended.said)}")
+        return wrong
+
+    def after_rerun(self, *flags: str) -> list[str]:
+        """Give the command again; what does not hold then."""
+        return self.at_the_end(self.train(*flags).go().wait())
+
+    def at_the_end(self, ended: Ended) -> list[str]:
+        """What does not hold after a run that was to end well."""
+        run, wrong = self.run, _wrong_end(ended)
+        if ended.code:
+            return [*wrong, f"O3 the same command does not finish: exit code {ended.code}: {last_words(ended.said)}"]
+        last = {self.updates - 10, self.updates - 5, self.updates}
+        if not last <= set(run.updates()) or len(run.updates()) > 4:
+            wrong.append(f"O3 the checkpoints at the end are {run.updates()}")
+        for folder in [*map(run.checkpoint, run.updates()), run.model_folder]:
+            try:
+                checkpoint.verify(folder)
+                if digests(folder) != self.bytes_of.get(folder.name):
+                    wrong.append(f"O3 {folder.name} has other bytes than in the run that nothing went wrong in")
+            except RunError as error:
+                wrong.append(f"O1 {error}")
+        if left := [str(path) for path in run.folder.rglob(".*") if path.name.endswith(".tmp")]:
+            wrong.append(f"O4 left behind: {left}")
+        if self._outside() != self.outside:
+            wrong.append("O5 a file outside the run folder was changed")
+        if self.log_lines() != self.log:
+            wrong.append("O8 the log is not that of the run that nothing went wrong in")
+        if self.translate() != self.output_of["model"]:
+            wrong.append("O9 nmt-translate answers otherwise")
+        return wrong
+
+    def _outside(self) -> dict[str, tuple[int, int]]:
+        """Size and time of every file of the lab that is not the run's."""
+        found = {}
+        for path in self.folder.rglob("*"):
+            parts = path.relative_to(self.folder).parts
+            if parts[0] not in ("runs", "talk", "disk") and path.is_file():
+                found[str(path)] = (path.stat().st_size, path.stat().st_mtime_ns)
+        return found
+
+
+def _preload(modules: list[str]) -> None:
+    """Import what a run imports on its way, so that every fork has it already. Importing must start no thread."""
+    for name in modules:
+        if not name.startswith("_"):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    threads = {path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")}
+    # Arrow's allocator has a thread of its own, and knows about forks.
+    assert len(threads - {"jemalloc_bg_thd"}) == 1, f"a fork would inherit half of a thread: {threads}"
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the tensor files of a checkpoint, as its manifest has them."""
+    files = json.loads((folder / checkpoint.MANIFEST).read_bytes())["files"]
+    return {name: entry["sha256"] for name, entry in files.items() if name != checkpoint.STATE}
+
+
+def _wrong_end(ended: Ended) -> list[str]:
+    wrong = []
+    if ended.left:
+        wrong.append(f"O7 {len(ended.left)} processes were left")
+    for sign in ("Traceback", "fault of the program itself", "IT DID NOT END"):
+        if sign in ended.said:
+            wrong.append(f"it ended with {sign!r}: {last_words(ended.said)}")
+    return wrong
+
+
+def last_words(said: str) -> str:
+    """The end of what a command said, on one line."""
+    return " | ".join(said.strip().split("\n")[-3:])[-600:]
+
+
+@cache
+def nobody() -> int:
+    """The user without rights, where this one has all; 0 where it has not, and cannot become another."""
+    return 65534 if os.geteuid() == 0 else 0
