@@ -64,11 +64,11 @@ class Feed:
         return int(self.ranks.sum(sum(item.batch.n_gold for item in portion.work if item.counts))[0])
 
     def _make(self, update: list[Rows], position: Position, following: Position) -> Portion:
-        work = []
+        work, layer_seed = [], dropout_seed(self.seed, position)
         for (index, rows), counts in self.ranks.share(list(enumerate(update))):
             # The index counts over all ranks, so the masks do not depend on how many there are.
             seed = dropout_seed(self.seed, position, index)
-            work.append(Work(make_batch(self.corpus, rows, self._splits(seed)), counts, seed))
+            work.append(Work(make_batch(self.corpus, rows, self._splits(seed)), counts, seed, layer_seed))
         return Portion(work, position, following)
 
     def _splits(self, seed: int) -> Change | None:

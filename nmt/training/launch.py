@@ -161,7 +161,8 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
     if recipe.train.compile:
-        for part in model.children():
+        # A stack whose layers come and go would be compiled for every choice of them.
+        for part in model.layers if recipe.regularize.layer_drop else model.children():
             part.compile(dynamic=True)  # in place: no wrapper, so no parameter changes its name
     return model
 
