@@ -114,7 +114,7 @@ def _of_regularize(regularize: "RegularizeConfig", model: "ModelConfig") -> Iter
         ("layer_drop_from", regularize.layer_drop_from, "layer_drop", regularize.layer_drop),
     ):
         if share and not strength:
-            yield f"regularize.{begin}: nothing is switched on while regularize.{name} is 0 (raise that, or remove this)"
+            yield f"regularize.{begin}: nothing is switched on, as regularize.{name} is 0 (raise that, or remove this)"
 
 
 def _of_translation(recipe: "Recipe") -> Iterator[str]:

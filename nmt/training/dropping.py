@@ -27,8 +27,8 @@ def drop_words(seq: Tensor, p: float) -> Tensor:
     return seq.masked_fill(dropped, DROPPED)
 
 
-def leave_out(layers: Sequence[Layer], p: float, seed: int) -> list[Layer]:
-    """Leave out every layer with probability p until the next call; returns those left out.
+def leave_out(layers: Sequence[Layer], p: float, seed: int) -> bool:
+    """Leave out every layer with probability p until the next call. Returns whether any is left out.
 
     LayerDrop, A. Fan et al. 2020, "Reducing Transformer depth on demand with structured dropout": b · layer(x) +
     (1 - b) · x, b from Bernoulli(1 - p) for each layer; nothing is scaled, and translation has all layers. The seed is
@@ -37,16 +37,16 @@ def leave_out(layers: Sequence[Layer], p: float, seed: int) -> list[Layer]:
     draws = torch.rand(len(layers), generator=torch.Generator().manual_seed(seed))
     for layer, draw in zip(layers, draws.tolist(), strict=True):
         layer.left_out = draw < p
-    return [layer for layer in layers if layer.left_out]
+    return any(layer.left_out for layer in layers)
 
 
-def with_zero_gradients(loss: Tensor, left_out: Sequence[nn.Module]) -> Tensor:
-    """The same loss, whose gradient by the weights of what was left out is zero instead of none.
+def with_zero_gradients(loss: Tensor, model: nn.Module) -> Tensor:
+    """The same loss, whose gradient by weights that had no part in it is zero instead of none.
 
-    Then an update moves every weight on one process as on many, where each waits for the gradient of all weights.
+    These are the weights of layers that were left out, and of a whole encoder when no layer was there to look at it.
+    So an update moves every weight, on one process as on many, where each waits for the gradients of all weights.
     """
-    weights = [p for module in left_out for p in module.parameters() if p.requires_grad]
-    return _with_zero_gradients(loss, *weights) if weights else loss
+    return _with_zero_gradients(loss, *(p for p in model.parameters() if p.requires_grad))
 
 
 class _WithZeroGradients(torch.autograd.Function):

@@ -49,7 +49,7 @@ class Objective(nn.Module):
         share: of the run that has passed. layer_seed: what decides which layers are left out.
         """
         on = self.regularize.at(share)
-        left_out = leave_out(self.layers, on.layer_drop, layer_seed)
+        incomplete = leave_out(self.layers, on.layer_drop, layer_seed)
         if on.r_drop:
             src_seq, trg_seq = src_seq.repeat(2, 1), trg_seq.repeat(2, 1)
         src_seq, trg_seq = drop_words(src_seq, on.src_word_dropout), drop_words(trg_seq, on.trg_word_dropout)
@@ -67,7 +67,7 @@ class Objective(nn.Module):
             loss = ce + self._divergence(whole, cut, gold, pq=on.simcut, qp=0.0)
         else:
             loss = ce = self._cross_entropy(hidden, gold)
-        return with_zero_gradients(loss, left_out), ce.detach()
+        return with_zero_gradients(loss, self.model) if incomplete else loss, ce.detach()
 
     def _cross_entropy(self, hidden: Tensor, gold: Tensor) -> Tensor:
         model = self.model

@@ -44,6 +44,16 @@ VARIANTS = {
     "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}},
     "bf16": {"train": {"precision": "bf16"}},
     "subwords that fall apart": {"batch": {"split_rate": 0.2}},
+    "regularisers": {
+        "regularize": {
+            "r_drop": 5.0,
+            "r_drop_from": 0.2,
+            "src_word_dropout": 0.1,
+            "trg_word_dropout": 0.2,
+            "layer_drop": 0.4,
+            "layer_drop_from": 0.4,
+        }
+    },
 }
 
 
