@@ -46,14 +46,14 @@ def with_zero_gradients(loss: Tensor, model: nn.Module) -> Tensor:
     These are the weights of layers that were left out, and of a whole encoder when no layer was there to look at it.
     So an update moves every weight, on one process as on many, where each waits for the gradients of all weights.
     """
-    return _with_zero_gradients(loss, *(p for p in model.parameters() if p.requires_grad))
+    return _with_zero_gradients(loss, *model.parameters())
 
 
 class _WithZeroGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, loss: Tensor, *weights: Tensor) -> Tensor:
         ctx.weights = weights
-        return loss.view_as(loss)
+        return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
