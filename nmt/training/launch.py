@@ -129,20 +129,19 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
     if recipe.train.compile:
-        longest = recipe.data.max_len + 1
-        compile_parts(model, longest, one_shape=recipe.batch.packed, graphs=recipe.train.cuda_graphs)
+        compile_parts(model, recipe)
     return model
 
 
-def compile_parts(model: TranslationModel, longest: int, *, one_shape: bool, graphs: bool = False) -> None:
+def compile_parts(model: TranslationModel, recipe: Recipe) -> None:
     """Compile the large parts of a model in place: no wrapper, so no parameter changes its name."""
-    seq = torch.full((1, longest), PAD, device=model.device)
+    seq = torch.full((1, recipe.data.max_len + 1), PAD, device=model.device)
     with torch.no_grad():
         model.decode_hidden(seq, seq)  # tables of positions that grew later would have it compiled again
-    for part in model.children():
-        if not list(part.children()):
-            continue  # one matrix: there is nothing to fuse
-        part.compile(dynamic=not one_shape, mode="reduce-overhead" if graphs else None)
+    stacks = [part for part in model.children() if list(part.children())]  # in one matrix there is nothing to fuse
+    # A stack whose layers come and go would be compiled for every choice of them.
+    for part in model.layers if recipe.regularize.layer_drop else stacks:
+        part.compile(dynamic=not recipe.batch.packed, mode="reduce-overhead" if recipe.train.cuda_graphs else None)
 
 
 def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:

@@ -9,12 +9,23 @@ from nmt.data.batches import make_batch, make_packed
 from nmt.data.subwords import PAD
 from nmt.models.build import build_model as build
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.options import Recipe
+from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.training.engine import Engine
 from nmt.training.launch import compile_parts
 from nmt.training.objective import Objective
 
 SIZES = {"d_model": 16, "d_inner": 32, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0, "n_position": 8}
 N_PLACE, LONGEST = 40, 12
+
+
+COMPILED = {
+    "name": "packed",
+    "data": {"max_len": LONGEST - 1},
+    "model": {"attn_dropout": 0.0},
+    "batch": {"packed": True},
+    "train": {"compile": True},
+}
 
 
 class Pairs:
@@ -39,7 +50,8 @@ def model_of(**options):
 def loss_and_gradient(model, batch):
     model.zero_grad()
     packing = Engine.packing_of(batch, LONGEST)
-    loss = Objective(model, 0.1)(batch.src_seq, batch.trg_seq, batch.gold, packing)
+    objective = Objective(model, 0.1, RegularizeConfig())
+    loss, _ = objective(batch.src_seq, batch.trg_seq, batch.gold, share=0.0, layer_seed=0, packing=packing)
     loss.backward()
     return loss.detach(), [p.grad.clone() for p in model.parameters()]
 
@@ -83,7 +95,7 @@ def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
 
     torch.compiler.reset()
     monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_with(self, backend=count, fullgraph=True))
-    compile_parts(model, LONGEST, one_shape=True)
+    compile_parts(model, Recipe.model_validate(COMPILED))
     batches = [make_packed(PAIRS, np.array(rows), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
     losses = [loss_and_gradient(model, batch)[0] for batch in batches]
     assert len(seen) == 2
