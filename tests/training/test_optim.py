@@ -60,6 +60,29 @@ def test_muon_moves_a_matrix_by_its_rate_whatever_the_size_of_the_gradient():
         assert float(weight.detach().norm()) == pytest.approx(0.01 * 0.2 * 8**0.5 * 8**0.5, rel=0.35)
 
 
+@pytest.mark.parametrize(("exact", "tolerance"), [(True, 2e-5), (False, 2e-2)])
+def test_muon_without_blocks_is_that_of_torch(monkeypatch, exact, tolerance):
+    """Exactly, if torch is kept from iterating in bf16; and to what bf16 can tell apart if it is not.
+
+    tolerance: of the length of the way that ten updates went.
+    """
+    if exact:
+        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    for shape in ((8, 8), (6, 24), (24, 6)):
+        torch.manual_seed(0)
+        start = torch.randn(shape)
+        mine, other = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+        options = {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
+        muon, torchs = Muon([mine], **options), torch.optim.Muon([other], adjust_lr_fn="match_rms_adamw", **options)
+        for _ in range(10):
+            mine.grad = torch.randn(shape)
+            other.grad = mine.grad.clone()
+            muon.step()
+            torchs.step()
+        way = float((mine.detach() - start).norm())
+        assert way > 0.1 and float((mine - other).detach().norm()) < tolerance * way
+
+
 def test_muon_decays_decoupled():
     weight = nn.Parameter(torch.eye(4))
     weight.grad = torch.zeros(4, 4)
