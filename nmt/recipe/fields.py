@@ -50,7 +50,7 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
         if model is Recipe and inner:
             yield from _walk(inner, f"{name}.", name)
             continue
-        kind = _kind(info.annotation, info.metadata)
+        kind = _by_example(info.examples) if info.examples else _kind(info.annotation, info.metadata)
         yield Field(
             name=prefix + name,
             section=section,
@@ -92,6 +92,12 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"mapping {{{', '.join(annotation.model_fields)}}}"
     return " ".join([_PLAIN_KINDS[annotation], ", ".join(_bounds(metadata))]).rstrip()
+
+
+def _by_example(examples: list[Any]) -> str:
+    """The kind of a text that examples tell more about than its pattern."""
+    *most, last = examples
+    return f"text like {', '.join(most)} or {last}"
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:

@@ -4,7 +4,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from nmt.recipe.section import Count, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
+from nmt.recipe.section import (
+    Count,
+    Duration,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    Section,
+    seconds_of,
+)
 
 
 def _list_to_tuple(value: Any) -> Any:
@@ -46,13 +55,16 @@ class OptimConfig(Section):
     )
     eps: PositiveFloat = Field(1e-9, description="Added to Adam's denominator.")
     weight_decay: NonNegativeFloat = Field(0.0, description="Decay of matrices; decoupled in adamw and muon.")
-    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = Field(
-        "noam", description="Learning rate over the updates, after a linear warm-up."
+    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant"] = Field(
+        "noam", description="Learning rate over the run, after a linear warm-up; wsd stays at its peak, then decays."
     )
     warmup: Count = Field(4000, description="Updates of linear warm-up.")
     lr_mul: PositiveFloat = Field(2.0, description="Factor of the noam schedule, as upstream.")
     end_factor: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        0.0, description="Where cosine and linear end, as a share of the peak."
+        0.0, description="Where cosine, linear and wsd end, as a share of the peak."
+    )
+    decay_share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.2, description="Share of the run, at its end, over which wsd decays."
     )
     clip: NonNegativeFloat = Field(0.0, description="Largest norm of the gradient; 0: no clipping.")
 
@@ -61,7 +73,12 @@ class TrainConfig(Section):
     """How long, in which precision, what is written and what is kept."""
 
     out: str = Field("", description="The run folder; empty: runs/NAME.")
-    updates: PositiveInt = Field(100_000, description="Updates to train for.")
+    updates: PositiveInt = Field(100_000, description="Updates to train for; with time_budget at most so many.")
+    time_budget: Duration = Field(
+        "",
+        description="Wall time of the whole command, over all its parts if it is resumed: compiling, validating, saving "
+        "and choosing the final model count. The schedule follows the clock and ends when time does; empty: no limit.",
+    )
     label_smoothing: Rate = Field(
         0.1, description="Mass taken from the gold token and spread over the vocabulary, padding excepted."
     )
@@ -87,3 +104,8 @@ class TrainConfig(Section):
         "last", description="Which of the kept checkpoints are averaged at the end."
     )
     tensorboard: bool = Field(False, description="Also write TensorBoard events (needs the tensorboard extra).")
+
+    @property
+    def budget_seconds(self) -> float:
+        """`time_budget` as a number; 0: none."""
+        return seconds_of(self.time_budget)

@@ -24,6 +24,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
 from nmt.training import parallel
+from nmt.training.budget import Budget
 from nmt.training.cooccurrence import MAX_PAIRS, cooccurrence_embeddings
 from nmt.training.finish import choose_final, final_update
 from nmt.training.parallel import Ranks
@@ -33,12 +34,15 @@ from nmt.training.state import refused_changes
 from nmt.training.trainer import Trainer
 
 
-def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> str:
+def launch(
+    recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+) -> str:
     """Train what the recipe describes, or go on where it stopped.
 
-    Returns 'done', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe, and
+    Returns 'done', 'time', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe, and
     RunError when the run folder is another run's or is in use.
     """
+    budget = Budget(recipe.train, clock)  # all that follows counts
     data = open_data(recipe)
     device = choose_device(recipe.train.device)
     if recipe.train.threads:
@@ -47,13 +51,13 @@ def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> st
     run = Run(recipe.run_folder)
     if not ranks.is_main:
         ranks.tell(0.0)  # rank 0 makes the folder first
-        outcome = _train(recipe, data, run, device, ranks, wants_stop)
+        outcome = _train(recipe, data, run, device, ranks, wants_stop, budget)
     else:
         with run.lock():
             run.tidy()
             claim(run, recipe, data)
             ranks.tell(0.0)
-            outcome = _train(recipe, data, run, device, ranks, wants_stop)
+            outcome = _train(recipe, data, run, device, ranks, wants_stop, budget)
     ranks.leave()
     return outcome
 
@@ -95,7 +99,13 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
 
 
 def _train(
-    recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks, wants_stop: Callable[[], bool]
+    recipe: Recipe,
+    data: Prepared,
+    run: Run,
+    device: torch.device,
+    ranks: Ranks,
+    wants_stop: Callable[[], bool],
+    budget: Budget,
 ) -> str:
     updates = run.updates()
     if updates and final_update(run) == updates[-1]:
@@ -113,7 +123,15 @@ def _train(
         if folder is None and recipe.model.emb_init == "cooccurrence":
             record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
         trainer = Trainer(
-            recipe, data, model, precision=precision, ranks=ranks, run=run, record=record, wants_stop=wants_stop
+            recipe,
+            data,
+            model,
+            precision=precision,
+            ranks=ranks,
+            run=run,
+            record=record,
+            wants_stop=wants_stop,
+            budget=budget,
         )
         if folder is not None:
             trainer.restore(folder, state)
@@ -232,6 +250,11 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, {speed:,.0f} tokens/s"
     if outcome == "stopped":
         return f"stopped and saved at {spent}. The same command goes on from here: {_folder(run.folder)}"
+    if trainer.budget.seconds:
+        trainer.budget.passed(state)
+        spent += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
+    if outcome == "time" and state.update < trainer.recipe.optim.warmup:
+        spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.warmup:,}"
     return f"finished ({outcome}): {spent}. Translate with: nmt-translate {_folder(run.folder)}"
 
 

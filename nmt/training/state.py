@@ -33,7 +33,8 @@ class TrainState:
 
     update: updates applied so far. position: the next update's place in the data. n_skipped: updates whose gradient
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
-    history: one entry a validation, {update, loss, accuracy, bleu, ...}.
+    history: one entry a validation, {update, loss, accuracy, bleu, ...}. wall_seconds: all the time so far, and what
+    the latest validation and the latest checkpoint took of it.
     """
 
     update: int = 0
@@ -44,6 +45,9 @@ class TrainState:
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+    measure_seconds: float = 0.0
+    save_seconds: float = 0.0
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it; the best update is written for readers, not for `from_json`."""
@@ -57,6 +61,9 @@ class TrainState:
             "seconds": self.seconds,
             "history": self.history,
             "scaler": self.scaler,
+            "wall_seconds": self.wall_seconds,
+            "measure_seconds": self.measure_seconds,
+            "save_seconds": self.save_seconds,
             "best_update": self.best_update(metric),
         }
 
@@ -71,6 +78,7 @@ class TrainState:
             state["seconds"],
             state["history"],
             state["scaler"],
+            *(state.get(name, 0.0) for name in ("wall_seconds", "measure_seconds", "save_seconds")),
         )
 
     def scores(self, metric: str) -> dict[int, float]:
