@@ -113,6 +113,23 @@ def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
             "optim.schedule: noam computes the rate itself, but optim.name muon has two rates, optim.lr and "
             "optim.muon_lr (choose another schedule)"
         )
+    if optim.name == "schedulefree":
+        yield from _of_schedule_free(optim, train)
+
+
+def _of_schedule_free(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
+    if optim.schedule != "constant":
+        yield (
+            f"optim.schedule: {optim.schedule} lowers the rate, but optim.name schedulefree averages weights in its "
+            "place (write constant; optim.warmup stays)"
+        )
+    if train.ema:
+        yield (
+            "train.ema: the weights that optim.name schedulefree keeps and translates with are an average already "
+            "(set this to 0)"
+        )
+    if not optim.betas[0]:
+        yield "optim.betas: optim.name schedulefree takes gradients between two weights, so the first must be above 0"
 
 
 def _of_train(train: "TrainConfig") -> Iterator[str]:

@@ -45,8 +45,10 @@ class BatchConfig(Section):
 class OptimConfig(Section):
     """The optimizer, its learning rate over the updates, and clipping."""
 
-    name: Literal["adam", "adamw", "muon"] = Field(
-        "adam", description="adam, adamw, or muon: orthogonalised momentum for matrices, adamw for the rest."
+    name: Literal["adam", "adamw", "muon", "schedulefree"] = Field(
+        "adam",
+        description="adam, adamw, muon: orthogonalised momentum for matrices, adamw for the rest; schedulefree: adamw "
+        "that averages its weights instead of lowering its rate (needs the schedulefree extra).",
     )
     lr: PositiveFloat = Field(1e-3, description="Peak learning rate (noam computes its own: see lr_mul).")
     muon_lr: PositiveFloat = Field(0.02, description="Peak learning rate of the matrices under muon.")
@@ -54,7 +56,7 @@ class OptimConfig(Section):
         (0.9, 0.98), description="Decay of Adam's two moments."
     )
     eps: PositiveFloat = Field(1e-9, description="Added to Adam's denominator.")
-    weight_decay: NonNegativeFloat = Field(0.0, description="Decay of matrices; decoupled in adamw and muon.")
+    weight_decay: NonNegativeFloat = Field(0.0, description="Decay of matrices; decoupled in all but adam.")
     schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant"] = Field(
         "noam", description="Learning rate over the run, after a linear warm-up; wsd stays at its peak, then decays."
     )
@@ -76,8 +78,8 @@ class TrainConfig(Section):
     updates: PositiveInt = Field(100_000, description="Updates to train for; with time_budget at most so many.")
     time_budget: Duration = Field(
         "",
-        description="Wall time of the whole command, over all its parts if it is resumed: compiling, validating, saving "
-        "and choosing the final model count. The schedule follows the clock and ends when time does; empty: no limit.",
+        description="Wall time of the whole command, over all its parts if it is resumed: 90s, 20m, 1h30m. Compiling, "
+        "validating, saving and choosing the final model count. The schedule ends when time does; empty: no limit.",
     )
     label_smoothing: Rate = Field(
         0.1, description="Mass taken from the gold token and spread over the vocabulary, padding excepted."

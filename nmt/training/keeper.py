@@ -12,6 +12,11 @@ from nmt.training.state import TrainState
 
 def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState) -> None:
     """Commit a checkpoint of this moment, then delete those that may go."""
+    with engine.optimizers.resting():
+        _save(run, recipe, engine, state)
+
+
+def _save(run: Run, recipe: Recipe, engine: Engine, state: TrainState) -> None:
     if not engine.ranks.is_main:
         return
     metric = recipe.valid.metric

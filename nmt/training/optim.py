@@ -1,5 +1,7 @@
 """Optimizers from a recipe, their learning rate, and the one place where an update is applied."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from nmt.models.base import Blocked
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.muon import Muon
+from nmt.training.schedule_free import COUNTED, is_schedule_free, rest, schedule_free_adamw, wake
 
 
 @dataclass(frozen=True)
@@ -36,24 +39,46 @@ class Optimizers:
         for optimizer, _ in self.parts:
             optimizer.zero_grad(set_to_none=True)
 
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """The weights as they are to be measured and saved, which schedule-free training keeps elsewhere."""
+        mine = [optimizer for optimizer, _ in self.parts if is_schedule_free(optimizer)]
+        for optimizer in mine:
+            rest(optimizer)
+        try:
+            yield
+        finally:
+            for optimizer in mine:
+                wake(optimizer)
+
     def state(self, model: nn.Module) -> dict[str, Tensor]:
-        """Every tensor of the optimizers' state, named `parameter|quantity`."""
+        """Every tensor of the optimizers' state, named `parameter|quantity`, and what they count in their groups."""
         name_of: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-        return {
+        tensors = {
             f"{name_of[param]}|{quantity}": value
             for optimizer, _ in self.parts
             for param, values in optimizer.state.items()
             for quantity, value in values.items()
         }
+        counts = {
+            f"{part}.{number}|{quantity}": torch.tensor(group[quantity], dtype=torch.float64)
+            for part, (optimizer, _) in enumerate(self.parts)
+            for number, group in enumerate(optimizer.param_groups)
+            for quantity in (COUNTED if is_schedule_free(optimizer) else ())
+        }
+        return tensors | counts
 
     def load_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
-        """Put back what `state` gave. The optimizers must be new."""
+        """Put back what `state` gave, once the model has its weights. The optimizers must be new."""
         by_param: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
             name, quantity = key.split("|")
             by_param.setdefault(name, {})[quantity] = value
         params = dict(model.named_parameters())
-        for optimizer, _ in self.parts:
+        for part, (optimizer, _) in enumerate(self.parts):
+            for number, group in enumerate(optimizer.param_groups):
+                counts = by_param.pop(f"{part}.{number}", {})
+                group.update({name: type(group[name])(value.item()) for name, value in counts.items()})
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
             for name, values in by_param.items():
                 if id(params[name]) in mine:
@@ -61,6 +86,8 @@ class Optimizers:
                     optimizer.state[params[name]] = {
                         quantity: value.to(device, copy=True) for quantity, value in values.items()
                     }
+            if is_schedule_free(optimizer):
+                wake(optimizer)  # saved at rest
 
 
 def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
@@ -77,6 +104,8 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
         {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    if config.name == "schedulefree":
+        return Optimizers(((schedule_free_adamw(groups, config), config.lr),))
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     adam = kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     if not to_muon:

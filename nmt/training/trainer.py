@@ -89,9 +89,7 @@ class Trainer:
         for portion in self.feed.begin(state.position):
             engine.backward(portion.work, self.feed.n_gold(portion))
             stop = self._settle()  # the update before, if nobody has waited for it
-            engine.step(
-                self._rate_factor(), state.update + 1, wish=self.wants_stop(), passed=self.budget.passed(state)
-            )
+            engine.step(self._rate_factor(), state.update + 1, wish=self.wants_stop(), passed=self.budget.passed(state))
             self.moving, state.position = portion.position, portion.following
             if engine.late and not stop and not self._is_due(state.update + 1):
                 continue
@@ -227,7 +225,8 @@ class Trainer:
         begin = self.budget.clock()
         names = ["loss", "perplexity", "accuracy"] + (["bleu", "chrf"] if self.recipe.valid.translate else [])
         if self.ranks.is_main:
-            numbers, beside = self.validator.measure(self.model, lambda: not self.wants_stop())
+            with self.engine.optimizers.resting():
+                numbers, beside = self.validator.measure(self.model, lambda: not self.wants_stop())
         if self.ranks.any(self.wants_stop()):
             return False
         if self.ranks.is_main:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.validate import Validator
 
-COMPILE, UPDATE, MEASURE, SAVE = 20.0, 0.5, 4.0, 1.0  # what each takes by the faked clock, in seconds
+COMPILE, UPDATE, MEASURE, SAVE = 5.0, 0.5, 2.0, 0.5  # what each takes by the faked clock, in seconds
+
+BUDGET = 32
 
 
 class Clock:
@@ -54,8 +57,8 @@ def timed(recipe_of, name="run", optim=None, train=None, valid=None):
     return recipe_of(
         name,
         optim={"schedule": "linear", "warmup": 5, **(optim or {})},
-        train={"updates": 10**6, "time_budget": "1m30s", "log_every": 1, "save_every": 40, **(train or {})},
-        valid={"every": 30, **(valid or {})},
+        train={"updates": 10**6, "time_budget": f"{BUDGET}s", "log_every": 1, "save_every": 12, **(train or {})},
+        valid={"every": 20, "translate": False, "metric": "loss", **(valid or {})},
     )
 
 
@@ -69,21 +72,22 @@ def state_of(recipe):
     return checkpoint.verify(run.checkpoint(run.updates()[-1]))
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
+@pytest.mark.parametrize(("schedule", "late"), [("linear", False), ("wsd", True)])
 def test_the_command_takes_the_time_it_was_given_and_ends_annealed(recipe_of, clock, monkeypatch, schedule, late):
     if late:  # as on a GPU
         begin = Engine.__init__
-        monkeypatch.setattr(Engine, "__init__", lambda self, *a, **k: (begin(self, *a, **k), setattr(self, "late", 1))[0])
+        monkeypatch.setattr(
+            Engine, "__init__", lambda self, *a, **k: (begin(self, *a, **k), setattr(self, "late", 1))[0]
+        )
     recipe = timed(recipe_of, optim={"schedule": schedule})
     start = clock.now
     assert launch(recipe, clock=clock) == "time"
     # Compiling, all validations and checkpoints, the last one of both, and the choice of the final model are in it.
-    assert 90 - 2 * UPDATE <= clock.now - start <= 90 + 2 * UPDATE
+    assert BUDGET - 2 * UPDATE <= clock.now - start <= BUDGET + 2 * UPDATE
     found = rates(recipe)
     assert found[4] == pytest.approx(1.0)
     assert 0 <= found[-1] < 0.2 and found[-1] == min(found)
-    assert all(a >= b - 0.1 for a, b in zip(found[5:], found[6:], strict=False))
+    assert all(a >= b - 0.1 for a, b in pairwise(found[5:]))
     assert state_of(recipe)["history"][-1]["update"] == len(found)
 
 
@@ -91,33 +95,33 @@ def test_time_is_left_for_the_last_validation_even_if_none_was_due_before(recipe
     recipe = timed(recipe_of, valid={"every": 10**6})
     start = clock.now
     assert launch(recipe, clock=clock) == "time"
-    assert clock.now - start <= 90 + 2 * UPDATE
+    assert clock.now - start <= BUDGET + 2 * UPDATE
     halfway, _ = (entry["update"] for entry in state_of(recipe)["history"])
-    assert halfway * UPDATE + COMPILE == pytest.approx(45, abs=2 * SAVE)
+    assert halfway * UPDATE + COMPILE == pytest.approx(BUDGET / 2, abs=2 * SAVE)
 
 
 def test_the_time_of_earlier_parts_counts(recipe_of, clock):
     recipe = timed(recipe_of)
     begin, spent, outcome = clock.now, 0.0, ""
-    for n in (20, 15, 10**6):
+    for n in (8, 7, 10**6):
         questions = iter(range(10**6))
         outcome = launch(recipe, lambda n=n, q=questions: next(q) >= n, clock=clock)
         spent, clock.now = spent + clock.now - begin, clock.now + 1e5  # the computer was off
         begin = clock.now
     assert outcome == "time"
     # What the last checkpoint of a part took is in no checkpoint, so that it cannot be counted.
-    assert 90 - 2 * UPDATE <= spent <= 90 + 2 * SAVE + 2 * UPDATE
-    assert state_of(recipe)["wall_seconds"] < 90
+    assert BUDGET - 2 * UPDATE <= spent <= BUDGET + 2 * SAVE + 2 * UPDATE
+    assert state_of(recipe)["wall_seconds"] < BUDGET
 
 
 def test_only_the_schedule_depends_on_the_clock(recipe_of, clock):
-    options = {"optim": {"schedule": "inverse_sqrt"}, "valid": {"every": 15}}
+    options = {"optim": {"schedule": "inverse_sqrt"}, "valid": {"every": 9}}
     by_clock = timed(recipe_of, "clock", **options)
     launch(by_clock, clock=clock)
     n = state_of(by_clock)["update"]
     by_updates = timed(recipe_of, "updates", train={"updates": n, "time_budget": ""}, **options)
     assert launch(by_updates) == "done"
-    assert n > 40 and digest(by_clock) == digest(by_updates)
+    assert n > 20 and digest(by_clock) == digest(by_updates)
 
 
 def test_a_clock_that_stands_still_leaves_the_end_to_the_updates(recipe_of):

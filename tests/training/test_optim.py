@@ -129,7 +129,7 @@ def test_the_heads_of_attention_are_blocks_for_muon():
     assert block_of[id(ffn.w_1.weight)] is None and block_of[id(ffn.w_2.weight)] is None
 
 
-@pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])
+@pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2), ("schedulefree", 1)])
 def test_every_parameter_has_exactly_one_optimizer(name, n_part):
     model = Small()
     optimizers = build_optimizers(model, OptimConfig(name=name))
@@ -146,7 +146,7 @@ def test_biases_and_gains_do_not_decay():
     assert {g["weight_decay"]: min(p.dim() for p in g["params"]) for g in optimizer.param_groups} == {0.3: 2, 0.0: 1}
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon", "schedulefree"])
 def test_state_comes_back_bit_for_bit(name):
     config = OptimConfig(name=name)
 
