@@ -57,7 +57,7 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
             kind=kind,
             default=_default(info),
             help=info.description or "",
-            is_text=kind.startswith("text"),
+            is_text=kind.startswith("text") and get_origin(info.annotation) is not list,
             inner=prefix.count(".") > 1,
         )
         if inner:
@@ -89,6 +89,8 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
         return f"list of {len(parts)}: {_kind(parts[0], [])}"
     if origin is list:
         return f"{_kind(parts[0], [])}, or a list of them"
+    if origin is dict:
+        return f"mapping of names to {_kind(parts[1], [])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"mapping {{{', '.join(annotation.model_fields)}}}"
     return " ".join([_PLAIN_KINDS[annotation], ", ".join(_bounds(metadata))]).rstrip()

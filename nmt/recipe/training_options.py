@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_serializer
 
 from nmt.recipe.section import (
     Count,
@@ -18,6 +18,10 @@ from nmt.recipe.section import (
 
 def _list_to_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 class BatchConfig(Section):
@@ -68,7 +72,16 @@ class OptimConfig(Section):
     decay_share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         0.2, description="Share of the run, at its end, over which wsd decays."
     )
+    rate_of: dict[str, PositiveFloat] = Field(
+        default_factory=dict,
+        description='Factors of the learning rate of some parameters, by patterns of their names: {"encoder.*": 0.1}. '
+        "Where several fit, the first counts.",
+    )
     clip: NonNegativeFloat = Field(0.0, description="Largest norm of the gradient; 0: no clipping.")
+
+    @field_serializer("rate_of", when_used="json")
+    def _in_order(self, value: dict[str, float]) -> list[tuple[str, float]]:
+        return list(value.items())  # whose order has a meaning, so that another order is another recipe
 
 
 class TrainConfig(Section):
@@ -86,6 +99,13 @@ class TrainConfig(Section):
     )
     ema: Rate = Field(
         0.0, description="Decay of a moving average of the weights, a candidate for the final model; 0: none."
+    )
+    init_from: str = Field(
+        "", description="A run, or RUN/checkpoints/NAME, whose weights a new run begins with; empty: none."
+    )
+    freeze: Annotated[list[str], BeforeValidator(_one_or_many, json_schema_input_type=str | list[str])] = Field(
+        default_factory=list,
+        description='Patterns of names of parameters that stay as they are: ["encoder.*", "*emb.weight"].',
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="auto measures the machine and says what it chose; the others measure nothing."

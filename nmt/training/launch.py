@@ -25,8 +25,9 @@ from nmt.recipe.reader import write_recipe
 from nmt.run import Run
 from nmt.training import parallel
 from nmt.training.budget import Budget
-from nmt.training.cooccurrence import MAX_PAIRS, cooccurrence_embeddings
 from nmt.training.finish import choose_final, final_update
+from nmt.training.initial import find_origin, first_weights
+from nmt.training.named import freeze
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_device, choose_precision
 from nmt.training.record import Record
@@ -44,6 +45,8 @@ def launch(
     """
     budget = Budget(recipe.train, clock)  # all that follows counts
     data = open_data(recipe)
+    if recipe.train.init_from:
+        find_origin(recipe)  # before a folder is made
     device = choose_device(recipe.train.device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
@@ -75,9 +78,12 @@ def open_data(recipe: Recipe) -> Prepared:
 
 
 def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
-    """Make a new run folder, or check that the one there is this recipe's."""
+    """Make a new run folder, or check that the one there is this recipe's.
+
+    A folder in which nothing was saved yet is a new one: what was wrong with the recipe may have been mended.
+    """
     fingerprint = {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
-    if run.exists:
+    if run.exists and (run.updates() or run.model_folder.exists()):
         changed = refused_changes(differences(run.recipe().model_dump(mode="json"), recipe.model_dump(mode="json")))
         if changed:
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(changed.items()))
@@ -90,7 +96,7 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
             )
-    elif run.folder.is_dir() and any(path.name != "lock" for path in run.folder.iterdir()):
+    elif not run.exists and run.folder.is_dir() and any(path.name != "lock" for path in run.folder.iterdir()):
         raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
     else:
         shutil.copyfile(recipe.data_folder / run.subwords_file.name, run.subwords_file)
@@ -120,8 +126,12 @@ def _train(
         precision = _same_precision(recipe, state, device, ranks)
         precision.apply()
         model = new_model(recipe, data, device)
-        if folder is None and recipe.model.emb_init == "cooccurrence":
-            record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
+        if folder is None:
+            first_weights(model, data, recipe, record)
+        elif recipe.train.init_from:
+            record.say(f"train.init_from is for a new run: this one has checkpoints, and goes on from {folder.name}")
+        if frozen := freeze(model, recipe.train.freeze):
+            record.say(frozen)
         trainer = Trainer(
             recipe,
             data,
@@ -193,27 +203,6 @@ def compile_parts(model: TranslationModel, longest: int, *, one_shape: bool, gra
         if not list(part.children()):
             continue  # one matrix: there is nothing to fuse
         part.compile(dynamic=not one_shape, mode="reduce-overhead" if graphs else None)
-
-
-def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
-    """Fill in first embeddings that know which subwords occur in the same training pairs. Returns a line about it."""
-    begin = time.perf_counter()
-    source, target = model.embeddings
-    n_src, n_trg = source.num_embeddings, target.num_embeddings
-    shared = source.weight is target.weight
-    rows = cooccurrence_embeddings(
-        data.train,
-        n_trg if shared else n_src + n_trg,
-        target.embedding_dim,
-        trg_offset=0 if shared else n_src,
-        seed=seed,
-        quiet=quiet,
-    )
-    with torch.no_grad():
-        source.weight.copy_(rows[:n_src])
-        target.weight.copy_(rows[-n_trg:])
-    n_pair = min(data.train.n_pair, MAX_PAIRS)
-    return f"first embeddings from co-occurrence in {n_pair:,} pairs: {time.perf_counter() - begin:.1f} s"
 
 
 def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: torch.device) -> None:
