@@ -1,5 +1,6 @@
 """The end of a run: which weights become the model that translation uses."""
 
+import math
 from pathlib import Path
 
 from torch import Tensor
@@ -32,7 +33,8 @@ def choose_final(
             results[name] = dict(known[update])
         else:
             checkpoint.load_weights(model, weights, name)
-            results[name], _ = validator.measure(model)
+            numbers, _ = validator.measure(model)
+            results[name] = {number: value for number, value in numbers.items() if math.isfinite(value)}
         record.say(f"{name:>12}  " + describe(state.update, results[name]))
         if not chosen or goodness(results[name], metric) > goodness(results[chosen], metric):
             chosen, chosen_weights = name, weights

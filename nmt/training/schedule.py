@@ -6,9 +6,10 @@ from nmt.recipe.training_options import OptimConfig
 
 
 def share_of_run(update: int, *, n_update: int, passed: float = 0.0) -> float:
-    """How far the run is at `update`, which counts from 1: in (0, 1], by the measure that is nearer its end.
+    """How far the run is with `update` updates done: in [0, 1], by the measure that is nearer its end.
 
-    passed: share of the time budget that has passed; 0 where there is none, and then the update number says it all.
+    passed: share of the time budget that has passed; 0 where there is none, and then the updates say it all. What
+    changes in the course of a run, the learning rate and all else, asks here.
     """
     return min(1.0, max(update / n_update, passed))
 
@@ -16,12 +17,12 @@ def share_of_run(update: int, *, n_update: int, passed: float = 0.0) -> float:
 def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_model: int) -> float:
     """Share of the peak learning rate at `update`, which counts from 1; for noam, the rate itself.
 
-    share: how far the run is, see `share_of_run`.
+    share: how far the run is with this update done, see `share_of_run`.
     noam: lr_mul * d_model^-0.5 * min(u^-0.5, u * warmup^-1.5) (Vaswani et al. 2017, section 5.3; lr_mul as upstream).
     The others rise linearly over `warmup` updates, then: inverse_sqrt falls as sqrt(warmup / u); cosine and linear
-    reach `end_factor` at the end of the run; wsd stays until the last `decay_share` of the run (warm-up, stable, decay:
-    Hu et al. 2024, MiniCPM, section 4), where it falls to `end_factor` as 1 - sqrt (Hägele et al. 2024, section 3.1);
-    constant stays.
+    reach `end_factor` at the end of the run; wsd (warm-up, stable, decay: Hu et al. 2024, MiniCPM, section 4) stays until
+    the last `decay_share` of the run and falls there to `end_factor` as one less a root, the form that Hägele et al.
+    2024, "Scaling laws and compute-optimal training beyond fixed training durations", found best; constant stays.
     """
     assert update >= 1
     warmup = max(1, config.warmup)

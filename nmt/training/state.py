@@ -99,8 +99,9 @@ class TrainState:
 
 
 def goodness(measured: dict[str, float], metric: str) -> float:
-    """A validation's score under a metric: higher is better."""
-    return _SIGN[metric] * measured.get(metric, float("nan"))
+    """A validation's score under a metric: higher is better. What is no number is worse than any."""
+    score = _SIGN[metric] * measured.get(metric, float("nan"))
+    return float("-inf") if np.isnan(score) else score
 
 
 def dropout_seed(seed: int, position: Position, index: int) -> int:
