@@ -20,9 +20,9 @@ def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_mo
     share: how far the run is with this update done, see `share_of_run`.
     noam: lr_mul * d_model^-0.5 * min(u^-0.5, u * warmup^-1.5) (Vaswani et al. 2017, section 5.3; lr_mul as upstream).
     The others rise linearly over `warmup` updates, then: inverse_sqrt falls as sqrt(warmup / u); cosine and linear
-    reach `end_factor` at the end of the run; wsd (warm-up, stable, decay: Hu et al. 2024, MiniCPM, section 4) stays until
-    the last `decay_share` of the run and falls there to `end_factor` as one less a root, the form that Hägele et al.
-    2024, "Scaling laws and compute-optimal training beyond fixed training durations", found best; constant stays.
+    reach `end_factor` at the end of the run; wsd (warm-up, stable, decay: Hu et al. 2024, MiniCPM, section 4) stays
+    until the last `decay_share` of the run and falls there to `end_factor` as one less a root, the form that Hägele et
+    al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations", found best; constant stays.
     """
     assert update >= 1
     warmup = max(1, config.warmup)
