@@ -113,7 +113,9 @@ def _expected(name: str) -> str:
     for field in all_fields():
         if field.name == plain:
             return field.kind
-    return "a section, a mapping of options" if plain in dict(sections()) else "another value"
+    if plain in dict(sections()):
+        return "a section, a mapping of options"
+    return _expected(plain.rpartition(".")[0]) if "." in plain else "another value"  # a part of an option's value
 
 
 def _hint(expected: str, found: Any) -> str:

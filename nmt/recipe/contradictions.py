@@ -20,7 +20,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
         *_of_data(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
         *_of_packing(recipe),
-        *_of_optim(recipe.optim, updates=recipe.train.updates),
+        *_of_optim(recipe.optim, recipe.train),
         *_of_train(recipe.train),
         *_of_regularize(recipe.regularize, recipe.model),
         *_of_translation(recipe),
@@ -97,17 +97,43 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
         yield "batch.packed: its attention kernel wants model.d_k and model.d_v equal"
 
 
-def _of_optim(optim: "OptimConfig", *, updates: int) -> Iterator[str]:
-    if optim.schedule in ("linear", "cosine") and optim.warmup > updates:
+def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
+    if optim.schedule in ("linear", "cosine", "wsd") and optim.warmup > train.updates:
         yield (
-            f"optim.warmup: {optim.warmup} updates of warm-up are more than train.updates, {updates}, so that "
+            f"optim.warmup: {optim.warmup} updates of warm-up are more than train.updates, {train.updates}, so that "
             f"optim.schedule {optim.schedule} never comes to its decay"
+        )
+    elif (
+        optim.schedule == "wsd"
+        and not train.time_budget
+        and optim.warmup > round((1 - optim.decay_share) * train.updates)
+    ):
+        yield (
+            f"optim.decay_share: the decay over {optim.decay_share} of train.updates, {train.updates}, begins within "
+            f"the optim.warmup of {optim.warmup} updates (lower one of them)"
         )
     if optim.name == "muon" and optim.schedule == "noam":
         yield (
             "optim.schedule: noam computes the rate itself, but optim.name muon has two rates, optim.lr and "
             "optim.muon_lr (choose another schedule)"
         )
+    if optim.name == "schedulefree":
+        yield from _of_schedule_free(optim, train)
+
+
+def _of_schedule_free(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
+    if optim.schedule != "constant":
+        yield (
+            f"optim.schedule: {optim.schedule} lowers the rate, but optim.name schedulefree averages weights in its "
+            "place (write constant; optim.warmup stays)"
+        )
+    if train.ema:
+        yield (
+            "train.ema: the weights that optim.name schedulefree keeps and translates with are an average already "
+            "(set this to 0)"
+        )
+    if not optim.betas[0]:
+        yield "optim.betas: optim.name schedulefree takes gradients between two weights, so the first must be above 0"
 
 
 def _of_train(train: "TrainConfig") -> Iterator[str]:

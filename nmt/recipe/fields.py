@@ -50,14 +50,14 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
         if model is Recipe and inner:
             yield from _walk(inner, f"{name}.", name)
             continue
-        kind = _kind(info.annotation, info.metadata)
+        kind = _by_example(info.examples) if info.examples else _kind(info.annotation, info.metadata)
         yield Field(
             name=prefix + name,
             section=section,
             kind=kind,
             default=_default(info),
             help=info.description or "",
-            is_text=kind.startswith("text"),
+            is_text=kind.startswith("text") and get_origin(info.annotation) is not list,
             inner=prefix.count(".") > 1,
         )
         if inner:
@@ -89,9 +89,17 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
         return f"list of {len(parts)}: {_kind(parts[0], [])}"
     if origin is list:
         return f"{_kind(parts[0], [])}, or a list of them"
+    if origin is dict:
+        return f"mapping of names to {_kind(parts[1], [])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"mapping {{{', '.join(annotation.model_fields)}}}"
     return " ".join([_PLAIN_KINDS[annotation], ", ".join(_bounds(metadata))]).rstrip()
+
+
+def _by_example(examples: list[Any]) -> str:
+    """The kind of a text that examples tell more about than its pattern."""
+    *most, last = examples
+    return f"text like {', '.join(most)} or {last}"
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:

@@ -164,6 +164,8 @@ def _scalar(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return quoted(value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{quoted(key)}: {_scalar(part)}' for key, part in value.items())}}}"
     if isinstance(value, BaseModel):
         parts = (f"{name}: {_scalar(getattr(value, name))}" for name in type(value).model_fields)
         return f"{{{', '.join(parts)}}}"

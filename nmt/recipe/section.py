@@ -1,5 +1,6 @@
 """What every part of a recipe is made of: a strict, frozen model, and the bounded numbers that options are."""
 
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,6 +10,15 @@ Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0)]
+# A length of time: days, hours, minutes and seconds in this order, at least one of them, not all zero; or nothing.
+Duration = Annotated[
+    str,
+    Field(
+        pattern=r"^(([1-9][0-9]*d)?([1-9][0-9]*h)?([1-9][0-9]*m)?([1-9][0-9]*s)?)$",
+        max_length=20,
+        examples=["90s", "20m", "1h30m", "2d"],
+    ),
+]
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
@@ -16,3 +26,9 @@ class Section(BaseModel):
     """A part of a recipe: frozen, strict about types, unknown keys and infinities refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def seconds_of(duration: str) -> float:
+    """The length of a `Duration`; 0 for an empty one."""
+    unit = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+    return float(sum(int(number) * unit[letter] for number, letter in re.findall(r"(\d+)([dhms])", duration)))

@@ -2,13 +2,26 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_serializer
 
-from nmt.recipe.section import Count, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
+from nmt.recipe.section import (
+    Count,
+    Duration,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    Section,
+    seconds_of,
+)
 
 
 def _list_to_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 class BatchConfig(Section):
@@ -36,8 +49,10 @@ class BatchConfig(Section):
 class OptimConfig(Section):
     """The optimizer, its learning rate over the updates, and clipping."""
 
-    name: Literal["adam", "adamw", "muon"] = Field(
-        "adam", description="adam, adamw, or muon: orthogonalised momentum for matrices, adamw for the rest."
+    name: Literal["adam", "adamw", "muon", "schedulefree"] = Field(
+        "adam",
+        description="adam, adamw, muon: orthogonalised momentum for matrices, adamw for the rest; schedulefree: adamw "
+        "that averages its weights instead of lowering its rate (needs the schedulefree extra).",
     )
     lr: PositiveFloat = Field(1e-3, description="Peak learning rate (noam computes its own: see lr_mul).")
     muon_lr: PositiveFloat = Field(0.02, description="Peak learning rate of the matrices under muon.")
@@ -45,28 +60,52 @@ class OptimConfig(Section):
         (0.9, 0.98), description="Decay of Adam's two moments."
     )
     eps: PositiveFloat = Field(1e-9, description="Added to Adam's denominator.")
-    weight_decay: NonNegativeFloat = Field(0.0, description="Decay of matrices; decoupled in adamw and muon.")
-    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = Field(
-        "noam", description="Learning rate over the updates, after a linear warm-up."
+    weight_decay: NonNegativeFloat = Field(0.0, description="Decay of matrices; decoupled in all but adam.")
+    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant"] = Field(
+        "noam", description="Learning rate over the run, after a linear warm-up; wsd stays at its peak, then decays."
     )
     warmup: Count = Field(4000, description="Updates of linear warm-up.")
     lr_mul: PositiveFloat = Field(2.0, description="Factor of the noam schedule, as upstream.")
     end_factor: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        0.0, description="Where cosine and linear end, as a share of the peak."
+        0.0, description="Where cosine, linear and wsd end, as a share of the peak."
+    )
+    decay_share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.2, description="Share of the run, at its end, over which wsd decays."
+    )
+    rate_of: dict[str, PositiveFloat] = Field(
+        default_factory=dict,
+        description='Factors of the learning rate of some parameters, by patterns of their names: {"encoder.*": 0.1}. '
+        "Where several fit, the first counts.",
     )
     clip: NonNegativeFloat = Field(0.0, description="Largest norm of the gradient; 0: no clipping.")
+
+    @field_serializer("rate_of", when_used="json")
+    def _in_order(self, value: dict[str, float]) -> list[tuple[str, float]]:
+        return list(value.items())  # whose order has a meaning, so that another order is another recipe
 
 
 class TrainConfig(Section):
     """How long, in which precision, what is written and what is kept."""
 
     out: str = Field("", description="The run folder; empty: runs/NAME.")
-    updates: PositiveInt = Field(100_000, description="Updates to train for.")
+    updates: PositiveInt = Field(100_000, description="Updates to train for; with time_budget at most so many.")
+    time_budget: Duration = Field(
+        "",
+        description="Wall time of the whole command, over all its parts if it is resumed: 90s, 20m, 1h30m. Compiling, "
+        "validating, saving and choosing the final model count. The schedule ends when time does; empty: no limit.",
+    )
     label_smoothing: Rate = Field(
         0.1, description="Mass taken from the gold token and spread over the vocabulary, padding excepted."
     )
     ema: Rate = Field(
         0.0, description="Decay of a moving average of the weights, a candidate for the final model; 0: none."
+    )
+    init_from: str = Field(
+        "", description="A run, or RUN/checkpoints/NAME, whose weights a new run begins with; empty: none."
+    )
+    freeze: Annotated[list[str], BeforeValidator(_one_or_many, json_schema_input_type=str | list[str])] = Field(
+        default_factory=list,
+        description='Patterns of names of parameters that stay as they are: ["encoder.*", "*emb.weight"].',
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="auto measures the machine and says what it chose; the others measure nothing."
@@ -87,3 +126,8 @@ class TrainConfig(Section):
         "last", description="Which of the kept checkpoints are averaged at the end."
     )
     tensorboard: bool = Field(False, description="Also write TensorBoard events (needs the tensorboard extra).")
+
+    @property
+    def budget_seconds(self) -> float:
+        """`time_budget` as a number; 0: none."""
+        return seconds_of(self.time_budget)

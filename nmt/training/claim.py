@@ -16,9 +16,12 @@ from nmt.training.state import refused_changes
 
 
 def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
-    """Make a new run folder, or check that the one there is this recipe's. For who holds the lock."""
+    """Make a new run folder, or check that the one there is this recipe's. For who holds the lock.
+
+    A folder in which nothing was saved yet is a new one: what was wrong with the recipe may have been mended.
+    """
     fingerprint = {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
-    if run.exists:
+    if run.exists and (run.updates() or run.model_folder.exists()):
         changed = refused_changes(differences(run.recipe().model_dump(mode="json"), recipe.model_dump(mode="json")))
         if changed:
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(changed.items()))
@@ -31,7 +34,7 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
             )
-    elif run.folder.is_dir() and not _is_only_begun(run):
+    elif not run.exists and run.folder.is_dir() and not _is_only_begun(run):
         raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
     else:
         write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())

@@ -38,6 +38,7 @@ class Outcome:
     """What became of an update. loss: summed over its n_gold tokens of all ranks. norm: of the gradient.
 
     moved: False where loss or gradient were not finite, and the weights stayed. stop: somebody wants to stop.
+    passed: share of the time budget, by the clock of rank 0.
     """
 
     loss: float
@@ -46,13 +47,14 @@ class Outcome:
     rate: float
     moved: bool
     stop: bool
+    passed: float
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """An update on its way: four numbers that the device still computes, and when they will have arrived."""
+    """An update on its way: five numbers that the device still computes, and when they will have arrived."""
 
-    numbers: Tensor  # loss, wish to stop, norm, whether the weights moved
+    numbers: Tensor  # loss, wish to stop, share of the time, norm, whether the weights moved
     arrived: torch.cuda.Event | None
     n_gold: int
     rate: float
@@ -60,8 +62,8 @@ class _Pending:
     def read(self) -> Outcome:
         if self.arrived is not None:
             self.arrived.synchronize()
-        loss, wish, norm, moved = self.numbers.tolist()
-        return Outcome(loss, norm, self.n_gold, self.rate, moved > 0, wish > 0)
+        loss, wish, passed, norm, moved = self.numbers.tolist()
+        return Outcome(loss, norm, self.n_gold, self.rate, moved > 0, wish > 0, passed)
 
 
 class Engine:
@@ -116,22 +118,24 @@ class Engine:
             return None
         return Packing(batch.src_start, longest), Packing(batch.trg_start, longest)
 
-    def step(self, factor: float, update: int, *, wish: bool = False) -> None:
+    def step(self, factor: float, update: int, *, wish: bool = False, passed: float = 0.0) -> None:
         """Move the weights by the gradient, if it and the loss are finite.
 
         factor: of the peak learning rates, or the rate itself under noam. update: its number, from 1. wish: whether
-        this rank wants to stop; the outcome tells all ranks the same.
+        this rank wants to stop. passed: share of the time budget by its clock. The outcome tells all ranks the same.
         """
         assert self._pending is None, "settle the update before"
         rate = self.optimizers.set_rate(factor, absolute=self.recipe.optim.schedule == "noam")
-        wished = torch.full((), float(wish), dtype=torch.float64, device=self.model.device)
-        loss, wishes = self.ranks.add_up(torch.stack([self._loss_sum, wished])).unbind()
+        said = (float(wish), passed if self.ranks.is_main else 0.0)
+        # Filled on the device, so that a GPU need not wait for a copy.
+        mine = [torch.full((), value, dtype=torch.float64, device=self.model.device) for value in said]
+        loss, *told = self.ranks.add_up(torch.stack([self._loss_sum, *mine])).unbind()
         norm, moved = apply_update(
             self.model, self.optimizers, self.scaler, loss=loss, clip=self.recipe.optim.clip, late=self.late
         )
         if self.ema:
             self._average(moved, update)
-        self._pending = self._send(torch.stack([loss, wishes, norm.double(), moved.double()]), rate)
+        self._pending = self._send(torch.stack([loss, *told, norm.double(), moved.double()]), rate)
 
     @property
     def is_waited_for(self) -> bool:

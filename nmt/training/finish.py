@@ -1,5 +1,6 @@
 """The end of a run: which weights become the model that translation uses."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def choose_final(
             results[name] = dict(known[update])
         else:
             checkpoint.load_weights(model, weights, name)
-            results[name], _ = validator.measure(model, lambda: not wants_stop())
+            numbers, _ = validator.measure(model, lambda: not wants_stop())
+            results[name] = {number: value for number, value in numbers.items() if math.isfinite(value)}
         if wants_stop():
             return ""
         record.say(f"{name:>12}  " + describe(state.update, results[name]))

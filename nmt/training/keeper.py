@@ -17,6 +17,11 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
     next save, so that the run keeps and averages what it would have without the stop.
     """
     state.stops = [update for update in state.stops if update != state.update] + [state.update] * (not due)
+    with engine.optimizers.resting():
+        _save(run, recipe, engine, state)
+
+
+def _save(run: Run, recipe: Recipe, engine: Engine, state: TrainState) -> None:
     if not engine.ranks.is_main:
         return
     run.must_be_held()

@@ -19,9 +19,11 @@ from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.run import Newest, Run
 from nmt.training import parallel
+from nmt.training.budget import Budget
 from nmt.training.claim import claim, find_start, needed_of
-from nmt.training.cooccurrence import MAX_PAIRS, cooccurrence_embeddings
 from nmt.training.finish import choose_final, final_update, is_finished
+from nmt.training.initial import find_origin, first_weights
+from nmt.training.named import freeze
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_device, choose_precision
 from nmt.training.record import Record
@@ -29,13 +31,18 @@ from nmt.training.space import check_space
 from nmt.training.trainer import Trainer
 
 
-def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> str:
+def launch(
+    recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+) -> str:
     """Train what the recipe describes, or go on where it stopped.
 
-    Returns 'done', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe, and
+    Returns 'done', 'time', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe, and
     RunError when the run folder is another run's or is in use.
     """
+    budget = Budget(recipe.train, clock)  # all that follows counts
     data = open_data(recipe)
+    if recipe.train.init_from:
+        find_origin(recipe)  # before a folder is made
     device = choose_device(recipe.train.device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
@@ -43,14 +50,14 @@ def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> st
     run = Run(recipe.run_folder)
     if not ranks.is_main:
         ranks.tell(0.0)  # rank 0 makes the folder first, and puts it in order
-        outcome = _train(recipe, data, run, device, ranks, wants_stop)
+        outcome = _train(recipe, data, run, device, ranks, wants_stop, budget)
     else:
         with run.lock():
             run.tidy()
             claim(run, recipe, data)
             start = None if is_finished(run) else find_start(run, recipe)
             ranks.tell(0.0)
-            outcome = _train(recipe, data, run, device, ranks, wants_stop, start)
+            outcome = _train(recipe, data, run, device, ranks, wants_stop, budget, start)
     ranks.leave()
     return outcome
 
@@ -74,6 +81,7 @@ def _train(
     device: torch.device,
     ranks: Ranks,
     wants_stop: Callable[[], bool],
+    budget: Budget,
     start: Newest | None = None,
 ) -> str:
     if is_finished(run):
@@ -90,16 +98,28 @@ def _train(
         model = new_model(recipe, data, device)
         if ranks.is_main:
             check_space(run, recipe, model)
-        if folder is None and recipe.model.emb_init == "cooccurrence":
-            record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
+        if folder is None:
+            record.begin()
+            first_weights(model, data, recipe, record)
+        elif recipe.train.init_from:
+            record.say(f"train.init_from is for a new run: this one has checkpoints, and goes on from {folder.name}")
+        if frozen := freeze(model, recipe.train.freeze):
+            record.say(frozen)
         trainer = Trainer(
-            recipe, data, model, precision=precision, ranks=ranks, run=run, record=record, wants_stop=wants_stop
+            recipe,
+            data,
+            model,
+            precision=precision,
+            ranks=ranks,
+            run=run,
+            record=record,
+            wants_stop=wants_stop,
+            budget=budget,
         )
         if folder is not None:
             trainer.restore(folder, state)
             record.say(f"going on from {folder.name} on {device} in {precision.name}")
         else:
-            record.begin()
             _introduce(trainer, data, precision, device)
         outcome = trainer.train()
         if outcome != "stopped" and ranks.is_main:
@@ -144,27 +164,6 @@ def compile_parts(model: TranslationModel, recipe: Recipe) -> None:
         part.compile(dynamic=not recipe.batch.packed, mode="reduce-overhead" if recipe.train.cuda_graphs else None)
 
 
-def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
-    """Fill in first embeddings that know which subwords occur in the same training pairs. Returns a line about it."""
-    begin = time.perf_counter()
-    source, target = model.embeddings
-    n_src, n_trg = source.num_embeddings, target.num_embeddings
-    shared = source.weight is target.weight
-    rows = cooccurrence_embeddings(
-        data.train,
-        n_trg if shared else n_src + n_trg,
-        target.embedding_dim,
-        trg_offset=0 if shared else n_src,
-        seed=seed,
-        quiet=quiet,
-    )
-    with torch.no_grad():
-        source.weight.copy_(rows[:n_src])
-        target.weight.copy_(rows[-n_trg:])
-    n_pair = min(data.train.n_pair, MAX_PAIRS)
-    return f"first embeddings from co-occurrence in {n_pair:,} pairs: {time.perf_counter() - begin:.1f} s"
-
-
 def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: torch.device) -> None:
     model, record, recipe = trainer.model, trainer.record, trainer.recipe
     n_param = sum(p.numel() for p in model.parameters())
@@ -199,6 +198,11 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, {speed:,.0f} tokens/s"
     if outcome == "stopped":
         return f"stopped and saved at {spent}. The same command goes on from here: {_folder(run.folder)}"
+    if trainer.budget.seconds:
+        trainer.budget.passed(state)
+        spent += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
+    if outcome == "time" and state.update < trainer.recipe.optim.warmup:
+        spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.warmup:,}"
     return f"finished ({outcome}): {spent}. Translate with: nmt-translate {_folder(run.folder)}"
 
 

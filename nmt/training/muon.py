@@ -68,6 +68,9 @@ class Muon(torch.optim.Optimizer):
     those are orthogonalised one by one. The heads of attention are such: what one head does is no reason to turn
     another, and small matrices cost much less than a large one.
     The update of an (n, m) matrix is scaled by 0.2 sqrt(max(n, m)), the root mean square of a typical Adam update.
+
+    Without blocks this is `torch.optim.Muon` with adjust_lr_fn="match_rms_adamw" (a test compares). It is ours because
+    torch's knows no blocks, takes the matrices one by one, and always iterates in bf16, which many CPUs only emulate.
     """
 
     def __init__(

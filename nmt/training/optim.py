@@ -1,7 +1,9 @@
 """Optimizers from a recipe, their learning rate, and the one place where an update is applied."""
 
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -9,13 +11,17 @@ from torch import Tensor, nn
 from nmt.models.base import Blocked
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.muon import Muon
+from nmt.training.named import rate_factors
+from nmt.training.schedule_free import COUNTED, is_schedule_free, rest, schedule_free_adamw, wake
+
+Kind = TypeVar("Kind", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Optimizers:
     """One optimizer, or two that share the parameters between them.
 
-    parts: pairs of an optimizer and its peak learning rate.
+    parts: pairs of an optimizer and its peak learning rate, of which each of its groups has a share, its rate_factor.
     """
 
     parts: tuple[tuple[torch.optim.Optimizer, float], ...]
@@ -27,33 +33,56 @@ class Optimizers:
 
     def set_rate(self, factor: float, *, absolute: bool) -> float:
         """Set every rate to factor x its peak, or to `factor` itself; returns the first part's rate."""
-        for optimizer, peak in self.parts:
+        rates = [factor if absolute else factor * peak for _, peak in self.parts]
+        for (optimizer, _), rate in zip(self.parts, rates, strict=True):
             for group in optimizer.param_groups:
-                group["lr"] = factor if absolute else factor * peak
-        return float(self.parts[0][0].param_groups[0]["lr"])
+                group["lr"] = rate * group["rate_factor"]
+        return rates[0]
 
     def zero_grad(self) -> None:
         for optimizer, _ in self.parts:
             optimizer.zero_grad(set_to_none=True)
 
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """The weights as they are to be measured and saved, which schedule-free training keeps elsewhere."""
+        mine = [optimizer for optimizer, _ in self.parts if is_schedule_free(optimizer)]
+        for optimizer in mine:
+            rest(optimizer)
+        try:
+            yield
+        finally:
+            for optimizer in mine:
+                wake(optimizer)
+
     def state(self, model: nn.Module) -> dict[str, Tensor]:
-        """Every tensor of the optimizers' state, named `parameter|quantity`."""
+        """Every tensor of the optimizers' state, named `parameter|quantity`, and what they count in their groups."""
         name_of: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-        return {
+        tensors = {
             f"{name_of[param]}|{quantity}": value
             for optimizer, _ in self.parts
             for param, values in optimizer.state.items()
             for quantity, value in values.items()
         }
+        counts = {
+            f"{part}.{number}|{quantity}": torch.tensor(group[quantity], dtype=torch.float64)
+            for part, (optimizer, _) in enumerate(self.parts)
+            for number, group in enumerate(optimizer.param_groups)
+            for quantity in (COUNTED if is_schedule_free(optimizer) else ())
+        }
+        return tensors | counts
 
     def load_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
-        """Put back what `state` gave. The optimizers must be new."""
+        """Put back what `state` gave, once the model has its weights. The optimizers must be new."""
         by_param: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
             name, quantity = key.split("|")
             by_param.setdefault(name, {})[quantity] = value
         params = dict(model.named_parameters())
-        for optimizer, _ in self.parts:
+        for part, (optimizer, _) in enumerate(self.parts):
+            for number, group in enumerate(optimizer.param_groups):
+                counts = by_param.pop(f"{part}.{number}", {})
+                group.update({name: type(group[name])(value.item()) for name, value in counts.items()})
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
             for name, values in by_param.items():
                 if id(params[name]) in mine:
@@ -61,11 +90,17 @@ class Optimizers:
                     optimizer.state[params[name]] = {
                         quantity: value.to(device, copy=True) for quantity, value in values.items()
                     }
+            if is_schedule_free(optimizer):
+                wake(optimizer)  # saved at rest
 
 
 def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """Matrices decay, vectors do not. Under muon the hidden matrices go to Muon, all else to AdamW."""
-    params = dict(model.named_parameters())  # a shared matrix occurs once
+    """Matrices decay, vectors do not. Under muon the hidden matrices go to Muon, all else to AdamW.
+
+    Frozen parameters have no part in it. Raises RecipeError when a pattern of `rate_of` means no parameter.
+    """
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}  # a shared matrix occurs once
+    factors = rate_factors(model, config.rate_of)
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     hidden = [p for p in params.values() if p.dim() == 2 and id(p) not in embeddings]
     output = {id(p) for name, p in params.items() if name == "trg_word_prj.weight"}
@@ -73,26 +108,39 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
     taken = set(map(id, to_muon))
     rest = [p for p in params.values() if id(p) not in taken]
     groups = [
-        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+        {"params": members, "weight_decay": config.weight_decay if is_matrix else 0.0, "rate_factor": factor}
+        for (is_matrix, factor), members in _grouped(rest, lambda p: (p.dim() >= 2, factors.get(p, 1.0))).items()
     ]
-    groups = [group for group in groups if group["params"]]
-    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    adam = kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-    if not to_muon:
-        return Optimizers(((adam, config.lr),))
-    muon = Muon(_by_block(model, to_muon), lr=config.muon_lr, weight_decay=config.weight_decay)
-    return Optimizers(((muon, config.muon_lr), (adam, config.lr)))
+    if config.name == "schedulefree":
+        return Optimizers(((schedule_free_adamw(groups, config), config.lr),))
+    parts: list[tuple[torch.optim.Optimizer, float]] = []
+    if to_muon:
+        block_of = _blocks(model)
+        blocks = [
+            {"params": members, "block": block, "rate_factor": factor}
+            for (block, factor), members in _grouped(
+                to_muon, lambda p: (block_of.get(id(p)), factors.get(p, 1.0))
+            ).items()
+        ]
+        parts.append((Muon(blocks, lr=config.muon_lr, weight_decay=config.weight_decay), config.muon_lr))
+    if groups:
+        kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+        parts.append((kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True), config.lr))
+    return Optimizers(tuple(parts))
 
 
-def _by_block(model: nn.Module, params: list[nn.Parameter]) -> list[dict[str, Any]]:
-    """Parameters in groups of one block shape; None where a matrix is one block."""
-    blocked = (module for module in model.modules() if isinstance(module, Blocked))
-    block_of = {id(weight): shape for module in blocked for weight, shape in module.blocks()}
-    groups: dict[tuple[int, int] | None, list[nn.Parameter]] = {}
+def _grouped(params: list[nn.Parameter], kind: Callable[[nn.Parameter], Kind]) -> dict[Kind, list[nn.Parameter]]:
+    """Parameters by their kind, in the order in which the kinds occur."""
+    groups: dict[Kind, list[nn.Parameter]] = {}
     for param in params:
-        groups.setdefault(block_of.get(id(param)), []).append(param)
-    return [{"params": members, "block": block} for block, members in groups.items()]
+        groups.setdefault(kind(param), []).append(param)
+    return groups
+
+
+def _blocks(model: nn.Module) -> dict[int, tuple[int, int]]:
+    """The shape of the blocks of each weight that has them, by its id."""
+    blocked = (module for module in model.modules() if isinstance(module, Blocked))
+    return {id(weight): shape for module in blocked for weight, shape in module.blocks()}
 
 
 def apply_update(

@@ -1,6 +1,7 @@
 """What training says: log.jsonl for machines, one progress line for people, TensorBoard if asked for.
 
 Every line of log.jsonl is one JSON object with `kind` and `update`:
+    init    the run that the first weights are from, and which were loaded, grown, skipped, unused
     start   versions, device, precision, parameters, fingerprint of the data
     train   loss, learning rate, gradient norm, target tokens a second, epoch: means since the line before
     valid   loss, perplexity, accuracy, bleu, chrf with signatures, examples

@@ -36,6 +36,7 @@ class TrainState:
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
     history: one entry a validation, {update, loss, accuracy, bleu, ...}. stops: checkpoints that are there only because
     somebody stopped the run: they must leave no trace in what is kept and averaged later.
+    wall_seconds: all the time so far, and what the latest validation and the latest checkpoint took of it.
     """
 
     update: int = 0
@@ -47,6 +48,9 @@ class TrainState:
     history: list[dict[str, float]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
     stops: list[int] = field(default_factory=list)
+    wall_seconds: float = 0.0
+    measure_seconds: float = 0.0
+    save_seconds: float = 0.0
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it; the best update is written for readers, not for `from_json`."""
@@ -61,6 +65,9 @@ class TrainState:
             "history": self.history,
             "scaler": self.scaler,
             "stops": self.stops,
+            "wall_seconds": self.wall_seconds,
+            "measure_seconds": self.measure_seconds,
+            "save_seconds": self.save_seconds,
             "best_update": self.best_update(metric),
         }
 
@@ -76,6 +83,7 @@ class TrainState:
             state["history"],
             state["scaler"],
             state.get("stops", []),
+            *(state.get(name, 0.0) for name in ("wall_seconds", "measure_seconds", "save_seconds")),
         )
 
     def scores(self, metric: str) -> dict[int, float]:
@@ -96,8 +104,9 @@ class TrainState:
 
 
 def goodness(measured: dict[str, float], metric: str) -> float:
-    """A validation's score under a metric: higher is better."""
-    return _SIGN[metric] * measured.get(metric, float("nan"))
+    """A validation's score under a metric: higher is better. What is no number is worse than any."""
+    score = _SIGN[metric] * measured.get(metric, float("nan"))
+    return float("-inf") if np.isnan(score) else score
 
 
 def dropout_seed(seed: int, position: Position, index: int = _NO_BATCH) -> int:

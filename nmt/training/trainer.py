@@ -17,13 +17,14 @@ from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import keeper
+from nmt.training.budget import Budget
 from nmt.training.engine import Engine, Outcome
 from nmt.training.feed import Feed
 from nmt.training.meter import Meter
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.record import Record
-from nmt.training.schedule import learning_rate_factor
+from nmt.training.schedule import learning_rate_factor, share_of_run
 from nmt.training.state import TrainState
 from nmt.training.validate import Validator, describe
 
@@ -31,7 +32,10 @@ MAX_BAD = 10  # updates in a row without a finite gradient before training gives
 
 
 class Trainer:
-    """A model in training. `train` runs until the recipe's last update, early stopping or a wish to stop."""
+    """A model in training. `train` runs until the recipe's last update, the end of its time, early stopping or a wish.
+
+    passed: share of the time budget, the same on all ranks; 0 without a budget.
+    """
 
     def __init__(
         self,
@@ -44,6 +48,7 @@ class Trainer:
         run: Run,
         record: Record,
         wants_stop: Callable[[], bool] = lambda: False,
+        budget: Budget | None = None,
     ) -> None:
         self.recipe, self.model, self.run, self.record = recipe, model, run, record
         self.ranks, self.wants_stop = ranks, wants_stop
@@ -54,21 +59,26 @@ class Trainer:
             data.valid, data.subwords, recipe.valid, recipe.decode, precision, recipe.data.trg_lang
         )
         self.meter = Meter()
+        self.budget, self.passed = budget or Budget(recipe.train), 0.0
         self.moving = Position()  # where in the data the update under way is from
 
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
         """Take up a verified checkpoint."""
         self.state = keeper.restore(folder, saved, self.engine)
+        self.passed = self.budget.share(self.state)
         self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
 
     def save(self, *, due: bool = True) -> None:
         """Commit a checkpoint of this moment. due: not only because somebody stops the run."""
+        self.budget.passed(self.state)  # for the checkpoint to know
+        begin = self.budget.clock()
         keeper.save(self.run, self.recipe, self.engine, self.state, due=due)
+        self.state.save_seconds = self.budget.clock() - begin
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def train(self) -> str:
-        """Train until the end. Returns why it ended: 'done', 'patience' or 'stopped'."""
+        """Train until the end. Returns why it ended: 'done', 'time', 'patience' or 'stopped'."""
         state, engine = self.state, self.engine
         if self._catch_up():
             return "stopped"
@@ -79,7 +89,7 @@ class Trainer:
         for portion in self.feed.begin(state.position):
             engine.backward(portion.work, self.feed.n_gold(portion), share=self._share())
             stop = self._settle()  # the update before, if nobody has waited for it
-            engine.step(self._rate_factor(), state.update + 1, wish=self.wants_stop())
+            engine.step(self._rate_factor(), state.update + 1, wish=self.wants_stop(), passed=self.budget.passed(state))
             self.moving, state.position = portion.position, portion.following
             if engine.late and not stop and not self._is_due(state.update + 1):
                 continue
@@ -93,13 +103,12 @@ class Trainer:
     def _share(self) -> float:
         """The share of the run that has passed, by updates tried: how the last one went may not be known yet."""
         tried = self.state.update + self.state.n_skipped + self.engine.is_waited_for
-        return min(1.0, tried / self.recipe.train.updates)
+        return share_of_run(tried, n_update=self.recipe.train.updates, passed=self.passed)
 
     def _rate_factor(self) -> float:
-        recipe = self.recipe
-        return learning_rate_factor(
-            self.state.update + 1, recipe.optim, n_update=recipe.train.updates, d_model=recipe.model.d_model
-        )
+        recipe, update = self.recipe, self.state.update + 1
+        share = share_of_run(update, n_update=recipe.train.updates, passed=self.passed)
+        return learning_rate_factor(update, recipe.optim, share=share, d_model=recipe.model.d_model)
 
     def _settle(self) -> bool:
         """Count the update that is under way, if there is one. Returns whether somebody wants to stop."""
@@ -107,6 +116,7 @@ class Trainer:
         if outcome is None:
             return False
         state.seconds += self.meter.add(outcome)
+        self.passed = outcome.passed
         if outcome.moved:
             state.update += 1
             state.n_bad = 0
@@ -121,7 +131,7 @@ class Trainer:
     def _tend(self, stop: bool) -> str:
         """After an update: log, validate and save where it is time to. Returns why training ends here, or ''."""
         u = self.state.update
-        if u % self.recipe.train.log_every == 0 or u == self.recipe.train.updates:
+        if u % self.recipe.train.log_every == 0 or self._is_last(u):
             self._log()
         else:
             self.record.progress(u)
@@ -146,19 +156,28 @@ class Trainer:
     def _is_due(self, update: int) -> bool:
         """Whether something is done after this update, so that its outcome must be known at once."""
         train, valid = self.recipe.train, self.recipe.valid
-        return update >= train.updates or any(
-            update % every == 0 for every in (train.log_every, train.save_every, valid.every)
-        )
+        regular = any(update % every == 0 for every in (train.log_every, train.save_every, valid.every))
+        return regular or self._is_last(update) or self._time_is_to_be_planned()
+
+    def _is_last(self, update: int) -> bool:
+        """Whether the updates or the time for them end here."""
+        return update >= self.recipe.train.updates or self.passed >= 1
+
+    def _time_is_to_be_planned(self) -> bool:
+        """Whether half of the time has passed, and nobody knows yet how much of it the last validation will need."""
+        return self.passed >= 0.5 and not self.state.history
 
     def _validation_is_due(self) -> bool:
         u, every = self.state.update, self.recipe.valid.every
-        reached = u > 0 and (u % every == 0 or u == self.recipe.train.updates)
+        reached = u > 0 and (u % every == 0 or self._is_last(u) or self._time_is_to_be_planned())
         return reached and all(entry["update"] != u for entry in self.state.history)
 
     def _is_over(self) -> str:
-        """Why training is over: 'done', 'patience', or '' if it is not."""
+        """Why training is over: 'done', 'time', 'patience', or '' if it is not."""
         if self.state.update >= self.recipe.train.updates:
             return "done"
+        if self.passed >= 1:
+            return "time"
         valid = self.recipe.valid
         return "patience" if self.state.out_of_patience(valid.metric, valid.patience) else ""
 
@@ -197,6 +216,8 @@ class Trainer:
         if state.history and (best := state.best_update(self.recipe.valid.metric)) is not None:
             entry = next(e for e in state.history if e["update"] == best)
             shown["best"] = f"{entry[self.recipe.valid.metric]:.2f}"
+        if self.passed:
+            shown["time"] = f"{min(1.0, self.passed):.0%}"
         self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
         self.meter = Meter()
 
@@ -207,9 +228,11 @@ class Trainer:
         """
         numbers: dict[str, float] = {}
         beside: dict[str, Any] = {}
+        begin = self.budget.clock()
         names = ["loss", "perplexity", "accuracy"] + (["bleu", "chrf"] if self.recipe.valid.translate else [])
         if self.ranks.is_main:
-            numbers, beside = self.validator.measure(self.model, lambda: not self.wants_stop())
+            with self.engine.optimizers.resting():
+                numbers, beside = self.validator.measure(self.model, lambda: not self.wants_stop())
         if self.ranks.any(self.wants_stop()):
             return False
         if self.ranks.is_main:
@@ -217,7 +240,9 @@ class Trainer:
             self.record.say(describe(self.state.update, numbers))
             for example in beside.get("examples", []):
                 self.record.say("    " + "\n    ".join(f"{what:9}  {text}" for what, text in example.items()))
-        told = self.ranks.tell(*(numbers.get(name, math.nan) for name in names))
+        self.state.measure_seconds = self.budget.clock() - begin
+        mine = [numbers.get(name, math.nan) for name in names]
+        *told, self.passed = self.ranks.tell(*mine, self.budget.passed(self.state))
         entry = {name: value for name, value in zip(names, told, strict=True) if math.isfinite(value)}
         self.state.history.append({"update": self.state.update, **entry})
         return True

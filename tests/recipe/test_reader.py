@@ -95,6 +95,14 @@ def test_norwegian_is_a_language(read):
     assert read("name: x\ndata: {src_lang: no}\n").data.src_lang == "no"
 
 
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("90s", 90), ("20m", 1200), ("1h30m", 5400), ("2d", 172_800), ("1d1h1m1s", 90_061), ('""', 0)],
+)
+def test_a_length_of_time_is_read_once(read, written, seconds):
+    assert read(f"name: x\ntrain: {{time_budget: {written}}}").train.budget_seconds == seconds
+
+
 def test_numbers_are_numbers(read):
     recipe = read("name: x\noptim: {lr: 1e-4, clip: 1, betas: [0.5, 0.9], eps: 1.0E-5}\ntrain: {updates: 010}\n")
     assert recipe.optim.lr == 1e-4
@@ -112,9 +120,12 @@ def test_numbers_are_numbers(read):
         ("optim: {lr: -1}", "optim.lr: expected number > 0.0, found the number -1"),
         ("optim: {betas: [0.9]}", "optim.betas.1: missing (expected list of 2: number >= 0.0, < 1.0)"),
         ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found the number 2"),
+        ("train: {time_budget: 20min}", "expected text like 90s, 20m, 1h30m or 2d, found the text '20min'"),
+        ("train: {time_budget: 90}", "expected text like 90s, 20m, 1h30m or 2d, found the number 90"),
+        ("train: {time_budget: 0s}", "expected text like 90s, 20m, 1h30m or 2d, found the text '0s'"),
         (
             "optim: {schedule: cosin}",
-            "expected noam | inverse_sqrt | cosine | linear | constant, found the text 'cosin'",
+            "expected noam | inverse_sqrt | cosine | linear | wsd | constant, found the text 'cosin'",
         ),
         ("model: {d_model: null}", "model.d_model: expected whole number >= 1, found nothing"),
         ("model: 5", "model: expected a section, a mapping of options, found the number 5"),

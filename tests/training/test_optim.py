@@ -60,6 +60,29 @@ def test_muon_moves_a_matrix_by_its_rate_whatever_the_size_of_the_gradient():
         assert float(weight.detach().norm()) == pytest.approx(0.01 * 0.2 * 8**0.5 * 8**0.5, rel=0.35)
 
 
+@pytest.mark.parametrize(("exact", "tolerance"), [(True, 2e-5), (False, 2e-2)])
+def test_muon_without_blocks_is_that_of_torch(monkeypatch, exact, tolerance):
+    """Exactly, if torch is kept from iterating in bf16; and to what bf16 can tell apart if it is not.
+
+    tolerance: of the length of the way that ten updates went.
+    """
+    if exact:
+        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    for shape in ((8, 8), (6, 24), (24, 6)):
+        torch.manual_seed(0)
+        start = torch.randn(shape)
+        mine, other = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+        options = {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
+        muon, torchs = Muon([mine], **options), torch.optim.Muon([other], adjust_lr_fn="match_rms_adamw", **options)
+        for _ in range(10):
+            mine.grad = torch.randn(shape)
+            other.grad = mine.grad.clone()
+            muon.step()
+            torchs.step()
+        way = float((mine.detach() - start).norm())
+        assert way > 0.1 and float((mine - other).detach().norm()) < tolerance * way
+
+
 def test_muon_decays_decoupled():
     weight = nn.Parameter(torch.eye(4))
     weight.grad = torch.zeros(4, 4)
@@ -106,7 +129,7 @@ def test_the_heads_of_attention_are_blocks_for_muon():
     assert block_of[id(ffn.w_1.weight)] is None and block_of[id(ffn.w_2.weight)] is None
 
 
-@pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])
+@pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2), ("schedulefree", 1)])
 def test_every_parameter_has_exactly_one_optimizer(name, n_part):
     model = Small()
     optimizers = build_optimizers(model, OptimConfig(name=name))
@@ -123,7 +146,7 @@ def test_biases_and_gains_do_not_decay():
     assert {g["weight_decay"]: min(p.dim() for p in g["params"]) for g in optimizer.param_groups} == {0.3: 2, 0.0: 1}
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon", "schedulefree"])
 def test_state_comes_back_bit_for_bit(name):
     config = OptimConfig(name=name)
 

@@ -56,6 +56,7 @@ def losses(run):
 VARIANTS = {
     "adam": {},
     "muon": {"model": {"emb_init": "cooccurrence"}, "optim": {"name": "muon", "muon_lr": 3e-3}},
+    "schedule-free": {"optim": {"name": "schedulefree"}},
     "moving average": {"train": {"ema": 0.9}},
     "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}},
     "bf16": {"train": {"precision": "bf16"}},

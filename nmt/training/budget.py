@@ -1,0 +1,42 @@
+"""The wall time that a run may take: how much has passed, and how much must be left for what follows the updates.
+
+Time is the one thing here that cannot be computed again. It drives nothing but the schedule and the end of training:
+the pairs of an update, their order and their dropout are the same under any clock.
+"""
+
+import time
+from collections.abc import Callable
+
+from nmt.recipe.training_options import TrainConfig
+from nmt.training.state import TrainState
+
+
+class Budget:
+    """The clock of one process of a run, from when it is made; that of rank 0 rules.
+
+    What it counts is the time of the whole command, in all parts of a run that was resumed: first embeddings,
+    compilation, updates, validations, saving. The state has the sum, so that a checkpoint has it too.
+    """
+
+    def __init__(self, config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = config.budget_seconds
+        # What is measured when the updates are over: the last weights, and what `finish` averages.
+        self._n_measure = 1 + (config.average != "none") + (config.ema > 0)
+        self.clock = clock
+        self._last = clock()
+
+    def passed(self, state: TrainState) -> float:
+        """Count the time until now. Returns the share that has passed of what updates may take; 0 without a budget."""
+        now = self.clock()
+        state.wall_seconds += now - self._last
+        self._last = now
+        return self.share(state)
+
+    def share(self, state: TrainState) -> float:
+        """The share that had passed when time was counted last."""
+        if not self.seconds:
+            return 0.0
+        # The last validation and the last checkpoint take about as long as those before, and the model that ships is
+        # chosen and written besides.
+        ending = self._n_measure * state.measure_seconds + 2 * state.save_seconds
+        return state.wall_seconds / max(self.seconds - ending, 1e-9)

@@ -1,0 +1,79 @@
+"""The better on validation of last, best, average and moving average is what ships, and the log says so."""
+
+import json
+
+import pytest
+
+from nmt import checkpoint
+from nmt.data.plan import Position
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+from nmt.training.finish import choose_final
+from nmt.training.launch import launch, new_model, open_data
+from nmt.training.record import Record
+from nmt.training.state import TrainState, goodness
+
+NAN = float("nan")
+MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
+
+
+class Judge:
+    """A validator that finds what it was told to, one after the other."""
+
+    def __init__(self, *losses):
+        self.losses = iter(losses)
+
+    def measure(self, model, *_):
+        return {"loss": next(self.losses)}, {}
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """A run of three checkpoints with a moving average."""
+    train = {"out": str(tmp_path_factory.mktemp("finish") / "run"), "updates": 6, "save_every": 2, "ema": 0.5}
+    tree = {"name": "tiny", **corpus, "model": MODEL, "batch": {"max_tokens": 120}}
+    tree |= {"train": {**train, "precision": "fp32"}, "valid": {"every": 2, "metric": "loss", "translate": False}}
+    recipe = Recipe.model_validate({**tree, "optim": {"schedule": "constant", "warmup": 2}})
+    launch(recipe)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("history", "measured", "chosen"),
+    [
+        ((3.0, 2.0, 2.5), (9.0, 9.0), "best"),
+        ((3.0, 2.0, 1.5), (9.0, 9.0), "last"),
+        ((3.0, 2.0, 2.5), (1.9, 9.0), "average of last 3"),
+        ((3.0, 2.0, 2.5), (1.9, 1.8), "moving average"),
+        ((3.0, 2.0, 2.5), (2.0, 2.0), "best"),  # of equals the first
+        ((3.0, 2.0, NAN), (NAN, NAN), "best"),
+        ((NAN, NAN, NAN), (NAN, 7.0), "moving average"),
+    ],
+)
+def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys, history, measured, chosen):
+    run = Run(trained.run_folder)
+    entries = [{"update": update, "loss": loss} for update, loss in zip((2, 4, 6), history, strict=True)]
+    # What is not finite is not in a history; then the last weights are measured again.
+    judge = Judge(*([NAN] if history[2] != history[2] else []), *measured)
+    state = TrainState(6, Position(), history=[entry for entry in entries if entry["loss"] == entry["loss"]])
+    record = Record(run.log_file, n_update=6)
+    capsys.readouterr()
+    assert choose_final(trained, run, new_model(trained, open_data(trained), "cpu"), state, judge, record) == chosen
+    assert f"the model that translates: {chosen}, the best loss on the validation set" in capsys.readouterr().err
+    line = json.loads(run.log_file.read_text(encoding="utf-8").strip().split("\n")[-1])
+    assert (line["kind"], line["chosen"]) == ("final", chosen) and chosen in line["candidates"]
+
+    ships = checkpoint.load_tensors(run.model_folder, checkpoint.MODEL)
+    folders = {2: run.checkpoint(2), 4: run.checkpoint(4), 6: run.checkpoint(6)}
+    wanted = {
+        "last": lambda: checkpoint.load_tensors(folders[6], checkpoint.MODEL),
+        "best": lambda: checkpoint.load_tensors(folders[4], checkpoint.MODEL),
+        "average of last 3": lambda: checkpoint.average(folders.values()),
+        "moving average": lambda: checkpoint.load_tensors(folders[6], checkpoint.EMA),
+    }[chosen]()
+    assert ships.keys() == wanted.keys() and all((ships[name] == tensor).all() for name, tensor in wanted.items())
+
+
+def test_what_is_no_number_is_worse_than_any():
+    assert goodness({"loss": NAN}, "loss") < goodness({"loss": 1e9}, "loss") < goodness({"loss": 1.0}, "loss")
+    assert goodness({}, "bleu") < goodness({"bleu": 0.0}, "bleu")

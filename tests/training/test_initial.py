@@ -1,0 +1,223 @@
+"""Fine-tuning: what is taken from another run, what is frozen, and what moves more slowly."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from nmt import checkpoint
+from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.errors import RecipeError, RunError
+from nmt.models.build import build_model
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.training_options import OptimConfig
+from nmt.run import Run
+from nmt.training.initial import take_over
+from nmt.training.launch import launch
+from nmt.training.named import freeze, rate_factors
+from nmt.training.optim import apply_update, build_optimizers
+
+SIZE = {"d_model": 8, "d_inner": 12, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
+UNTIED = {"emb_src_trg_weight_sharing": False, "trg_emb_prj_weight_sharing": False}
+BYTES = list(Codec.__init__.__globals__["_BYTE_OF"])
+
+
+def codec(*pieces):
+    return Codec([*BYTES, *pieces], [])
+
+
+def a_model(subwords, seed=0, **options):
+    torch.manual_seed(seed)
+    return build_model(ModelConfig(**{**SIZE, **options}), subwords.src.n_vocab, subwords.trg.n_vocab)
+
+
+def one(codec):
+    return Subwords(codec, codec, "nfc")
+
+
+def kinds(fates):
+    return {fate.name: fate.kind for fate in fates}
+
+
+# -- another run's weights ------------------------------------------------------------------------------------------
+
+
+def test_an_equal_model_is_copied_whole():
+    subwords = one(codec("ab", "cd", "ef"))
+    model, other = a_model(subwords, 0), a_model(subwords, 1)
+    assert set(kinds(take_over(model, subwords, other, subwords)).values()) == {"loaded"}
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_large():
+    here, there = one(codec("ab", "cd", "new")), one(codec("old", "ab", "cd"))
+    model, other = a_model(here, 0), a_model(there, 1)
+    before = model.output_weight.detach().clone()
+    fates = take_over(model, here, other, there)
+    (grown,) = (fate for fate in fates if fate.kind == "grown")
+    assert (grown.name, grown.why) == (
+        "encoder.src_word_emb.weight",
+        f"{here.src.size - 1} of {here.src.size} subwords",
+    )
+    mine, theirs, last = model.output_weight, other.output_weight, N_SPECIAL + 256
+    torch.testing.assert_close(mine[:last], theirs[:last], rtol=0, atol=0)  # control symbols and bytes
+    assert torch.equal(mine[last], theirs[last + 1]) and torch.equal(mine[last + 1], theirs[last + 2])
+    assert torch.equal(mine[last + 2 :], before[last + 2 :])  # the new one keeps what it had
+
+
+def test_a_matrix_that_is_shared_here_takes_each_row_from_the_first_that_has_it_there():
+    here = one(codec("src", "both", "trg"))
+    there = Subwords(codec("src", "both"), codec("trg", "both", "more"), "nfc")
+    model, other = a_model(here, 0), a_model(there, 1, **UNTIED)
+    fates = take_over(model, here, other, there)
+    assert set(kinds(fates).values()) == {"loaded"}
+    source, target = (embedding.weight for embedding in other.embeddings)
+    first = N_SPECIAL + 256
+    wanted = torch.stack([source[first], source[first + 1], target[first]])
+    assert torch.equal(model.output_weight[first : first + 3], wanted)
+
+
+def test_matrices_that_are_shared_there_only_are_all_taken():
+    subwords = one(codec("ab"))
+    model, other = a_model(subwords, 0, **UNTIED), a_model(subwords, 1)
+    assert set(kinds(take_over(model, subwords, other, subwords)).values()) == {"loaded"}
+    assert all(torch.equal(e.weight, other.output_weight) for e in (*model.embeddings, model.trg_word_prj))
+
+
+def test_what_does_not_fit_is_told_with_both_shapes_and_keeps_its_value():
+    subwords = one(codec("ab"))
+    model, other = a_model(subwords, 0, d_inner=20, n_dec_layer=2), a_model(subwords, 1, n_enc_layer=2)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    fates = {fate.name: fate for fate in take_over(model, subwords, other, subwords)}
+    w_1 = fates["encoder.layer_stack.0.pos_ffn.w_1.weight"]
+    assert (w_1.kind, w_1.why) == ("skipped", "12 x 8 there, 20 x 8 here")
+    assert fates["decoder.layer_stack.1.slf_attn.fc.weight"].why == "not in that run"
+    assert fates["encoder.layer_stack.1.slf_attn.fc.weight"].kind == "unused"
+    theirs = dict(other.named_parameters())
+    for name, param in model.named_parameters():
+        assert torch.equal(param, before[name] if fates[name].kind == "skipped" else theirs[name]), name
+
+
+def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(recipe_of, capsys):
+    parent = recipe_of("parent", train={"updates": 7})
+    launch(parent)
+    parent_run = Run(parent.run_folder)
+    for name, origin in (("a", parent.run_folder), ("b", parent_run.checkpoint(7))):
+        child = recipe_of(name, train={"updates": 2, "init_from": str(origin)}, optim={"lr": 1e-30}, seed=9)
+        capsys.readouterr()
+        assert launch(child) == "done"
+        run = Run(child.run_folder)
+        theirs = checkpoint.load_tensors(parent_run.checkpoint(7), checkpoint.MODEL)
+        mine = checkpoint.load_tensors(run.checkpoint(2), checkpoint.MODEL)
+        assert all(torch.equal(tensor, mine[key]) for key, tensor in theirs.items())
+        state = checkpoint.verify(run.checkpoint(2))
+        assert (state["update"], state["epoch"], len(state["history"])) == (2, 0, 1)
+        said = capsys.readouterr().err
+        assert re.search(r"first weights from \S+parent, \S+:\n  loaded   \d+ parameters, [\d,]+ numbers\n", said)
+        (line,) = (json.loads(line) for line in run.log_file.open(encoding="utf-8") if '"init"' in line)
+        assert len(line["loaded"]) == len(dict(run.load_model(torch.device("cpu"))[0].named_parameters()))
+
+
+def test_going_on_is_not_beginning_again(recipe_of, capsys):
+    parent = recipe_of("parent", train={"updates": 3})
+    launch(parent)
+    sections = {"train": {"updates": 8, "init_from": str(parent.run_folder)}}
+    whole, chain = recipe_of("whole", **sections), recipe_of("chain", **sections)
+    launch(whole)
+    questions = iter(range(100))
+    assert launch(chain, lambda: next(questions) >= 4) == "stopped"
+    capsys.readouterr()
+    launch(chain)
+    said = capsys.readouterr().err
+    assert "train.init_from is for a new run: this one has checkpoints" in said and "first weights" not in said
+    weights = [checkpoint.load_tensors(Run(r.run_folder).checkpoint(8), checkpoint.MODEL) for r in (whole, chain)]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_an_origin_that_cannot_be_meant_is_refused(recipe_of, tmp_path):
+    launch(recipe_of("wide", train={"updates": 3}, model={"d_model": 24, "d_inner": 40}))
+    launch(recipe_of("run", train={"updates": 3}))
+    for name, origin, complaint in (
+        ("run", "run", "is this run itself"),
+        ("run", "run/checkpoints/update-00000003", "is this run itself"),
+        ("child", "nowhere/at/all", "is no run"),
+        ("child", "run/checkpoints/update-00000004", "no checkpoint 'update-00000004'; there are: .*update-00000003"),
+        ("child", "wide", "no parameter of .* fits"),
+    ):
+        with pytest.raises(RunError, match=complaint):
+            launch(recipe_of(name, train={"init_from": str(tmp_path / origin)}))
+
+
+def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_of):
+    with pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter of this model\. The nearest: encoder\.\*"):
+        launch(recipe_of(train={"freeze": ["encodr.*"]}))
+    assert launch(recipe_of(train={"freeze": ["encoder.layer_stack.*"], "updates": 2})) == "done"
+
+
+# -- freezing, and rates by name ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon", "schedulefree"])
+def test_frozen_parameters_get_no_gradient_no_decay_and_no_state_and_the_others_what_they_got(recipe_of, optimizer):
+    subwords = one(codec("ab"))
+    config = OptimConfig(name=optimizer, schedule="constant", lr=0.1, weight_decay=0.5)
+    src = torch.randint(3, 250, (3, 6), generator=torch.Generator().manual_seed(1))
+    grads, moved = [], []
+    for patterns in ([], ["encoder.*", "*norm*"]):
+        model = a_model(subwords, 0, dropout=0.0)
+        freeze(model, patterns)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizers = build_optimizers(model, config)
+        optimizers.set_rate(1.0, absolute=False)
+        loss = model(src, src).square().mean()
+        loss.backward()
+        grads.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        apply_update(model, optimizers, torch.amp.GradScaler("cpu", enabled=False), loss=loss.detach(), clip=0.0)
+        moved.append({name for name, p in model.named_parameters() if not torch.equal(p, before[name])})
+        with_state = {key.split("|")[0] for key in optimizers.state(model)} - {"0.0", "0.1"}
+        assert with_state == set(grads[-1])
+    frozen = {name for name in grads[0] if name.startswith("encoder.") or "norm" in name}
+    assert frozen and grads[0].keys() - grads[1].keys() == frozen
+    assert all(torch.equal(grads[0][name], grad) for name, grad in grads[1].items())
+    assert moved[0] > moved[1] and moved[1] == set(grads[1])
+
+
+def test_any_name_of_a_shared_matrix_freezes_it_and_the_line_says_what_else_it_is():
+    model = a_model(one(codec("ab")))
+    said = freeze(model, ["trg_word_prj.*"])
+    assert [name for name, p in model.named_parameters() if not p.requires_grad] == ["encoder.src_word_emb.weight"]
+    assert said.endswith("encoder.src_word_emb.weight is also decoder.trg_word_emb.weight and trg_word_prj.weight")
+
+
+def test_freezing_everything_is_refused():
+    with pytest.raises(RecipeError, match="nothing would train"):
+        freeze(a_model(one(codec("ab"))), ["encoder.*", "*"])
+
+
+def test_the_first_pattern_that_fits_gives_the_factor():
+    model = a_model(one(codec("ab")))
+    found = rate_factors(model, {"decoder.*norm*": 0.5, "decoder.*": 0.1})
+    for name, param in model.named_parameters(remove_duplicate=False):
+        wanted = 0.5 if name.startswith("decoder.") and "norm" in name else 0.1 if name.startswith("decoder.") else 1.0
+        if "emb" not in name and "prj" not in name:
+            assert found.get(param, 1.0) == wanted, name
+    with pytest.raises(RecipeError, match=r"optim\.rate_of: 'decoder\.layers\*' means no parameter"):
+        rate_factors(model, {"decoder.layers*": 0.5})
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "schedulefree"])
+def test_a_parameter_with_a_factor_moves_by_so_much_less(optimizer):
+    ways = []
+    for rate_of in ({}, {"*pos_ffn.w_1*": 0.25}):
+        model = a_model(one(codec("ab")))
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizers = build_optimizers(model, OptimConfig(name=optimizer, schedule="constant", rate_of=rate_of))
+        assert optimizers.set_rate(0.5, absolute=False) == 0.5 * optimizers.parts[0][1]
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        for part, _ in optimizers.parts:
+            part.step()
+        ways.append({name: float((p.detach() - before[name]).norm()) for name, p in model.named_parameters()})
+    for name, way in ways[0].items():
+        assert ways[1][name] == pytest.approx(way * (0.25 if "pos_ffn.w_1" in name else 1.0), rel=1e-3), name
