@@ -61,6 +61,10 @@ class Packing(NamedTuple):
         place = torch.arange(n, device=self.start.device, dtype=self.start.dtype)
         return torch.bucketize(place, self.start[1:], right=True)
 
+    def twice(self) -> "Packing":
+        """The same sentences once more, after the end of the row."""
+        return Packing(torch.cat([self.start, self.start[1:] + self.start[-1]]), self.longest)
+
     def position(self, n: int) -> Tensor:
         """Where in its sentence each place is: (n,)"""
         place = torch.arange(n, device=self.start.device)

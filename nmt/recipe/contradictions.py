@@ -22,7 +22,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
         *_of_packing(recipe),
         *_of_optim(recipe.optim, recipe.train),
         *_of_train(recipe.train),
-        *_of_regularize(recipe.regularize, recipe.model),
+        *_of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs),
         *_of_translation(recipe),
     ]
 
@@ -89,8 +89,6 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
         )
     if model.dropout if model.attn_dropout is None else model.attn_dropout:
         yield "batch.packed: its attention kernel knows no dropout (set model.attn_dropout to 0)"
-    if recipe.regularize.r_drop or recipe.regularize.simcut:
-        yield "batch.packed: a row is seen once; regularize.r_drop and regularize.simcut see it twice (set them to 0)"
     if model.lexical_attn:
         yield "batch.packed: its attention kernel is not made for model.lexical_attn (set one of the two to false)"
     if model.d_k != model.d_v:
@@ -147,7 +145,9 @@ def _of_train(train: "TrainConfig") -> Iterator[str]:
         yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
 
 
-def _of_regularize(regularize: "RegularizeConfig", model: "ModelConfig") -> Iterator[str]:
+def _of_regularize(regularize: "RegularizeConfig", model: "ModelConfig", *, graphs: bool) -> Iterator[str]:
+    if regularize.layer_drop and graphs:
+        yield "regularize.layer_drop: train.cuda_graphs replays all layers (set one of the two to 0 or false)"
     if regularize.r_drop and regularize.simcut:
         yield (
             "regularize.r_drop: regularize.simcut compares two passes with different dropout already, one of them with "

@@ -46,30 +46,33 @@ class Objective(nn.Module):
         src_seq: Tensor,
         trg_seq: Tensor,
         gold: Tensor,
+        packing: tuple[Packing, Packing] | None = None,
         *,
         share: float,
         layer_seed: int,
-        packing: tuple[Packing, Packing] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(B, S), (B, T), (B, T) -> what is minimised, and what of it is reported: sums over gold tokens.
 
-        share: of the run that has passed. layer_seed: what decides which layers are left out. packing: see Packing.
+        share: of the run that has passed. layer_seed: what decides which layers are left out.
         """
         on = self.regularize.at(share)
         incomplete = leave_out(self.layers, on.layer_drop, layer_seed)
+        beside = 1 if packing else 0  # the second pass is further rows, or what follows in the one row
         if on.r_drop:
-            src_seq, trg_seq = src_seq.repeat(2, 1), trg_seq.repeat(2, 1)
+            src_seq, trg_seq = torch.cat([src_seq, src_seq], beside), torch.cat([trg_seq, trg_seq], beside)
         src_seq, trg_seq = drop_words(src_seq, on.src_word_dropout), drop_words(trg_seq, on.trg_word_dropout)
         if on.simcut:
-            src_seq = torch.cat([src_seq, drop_words(src_seq, on.simcut_p)])
-            trg_seq = torch.cat([trg_seq, drop_words(trg_seq, on.simcut_p)])
+            src_seq = torch.cat([src_seq, drop_words(src_seq, on.simcut_p)], beside)
+            trg_seq = torch.cat([trg_seq, drop_words(trg_seq, on.simcut_p)], beside)
+        if packing and (on.r_drop or on.simcut):
+            packing = packing[0].twice(), packing[1].twice()
         hidden = self.model.decode_hidden(src_seq, trg_seq, packing)
         if on.r_drop:
-            one, other = hidden.chunk(2)
-            ce = self._cross_entropy(hidden, gold.repeat(2, 1)) / 2
+            one, other = hidden.chunk(2, beside)
+            ce = self._cross_entropy(hidden, torch.cat([gold, gold], beside)) / 2
             loss = ce + self._divergence(one, other, gold, pq=on.r_drop / 4, qp=on.r_drop / 4)
         elif on.simcut:
-            whole, cut = hidden.chunk(2)
+            whole, cut = hidden.chunk(2, beside)
             ce = self._cross_entropy(whole, gold)
             loss = ce + self._divergence(whole, cut, gold, pq=on.simcut, qp=0.0)
         else:

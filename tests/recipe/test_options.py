@@ -70,9 +70,17 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("batch.packed", {"batch": {"packed": True, "max_tokens": 256}, "model": {"attn_dropout": 0.0}}),
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "lexical_attn": True}}),
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 8}}),
-        ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0}, "regularize": {"r_drop": 5.0}}),
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0, "simcut": 3.0}}),
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0}, "model": {"dropout": 0.0}}),
+        (
+            "regularize.layer_drop",
+            {
+                "regularize": {"layer_drop": 0.2},
+                "train": {"cuda_graphs": True, "compile": True},
+                "batch": {"packed": True},
+                "model": {"attn_dropout": 0.0},
+            },
+        ),
         ("regularize.r_drop_from", {"regularize": {"r_drop_from": 0.5}}),
         ("regularize.simcut_from", {"regularize": {"simcut_from": 0.5, "r_drop": 5.0}}),
         ("regularize.word_dropout_from", {"regularize": {"word_dropout_from": 0.5}}),
