@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from nmt.models.droppable import Layer, WordEmbedding
+
 
 class DecoderState:
     """What decoding remembers between two steps, in two kinds of tensors.
@@ -59,6 +61,10 @@ class Packing(NamedTuple):
         place = torch.arange(n, device=self.start.device, dtype=self.start.dtype)
         return torch.bucketize(place, self.start[1:], right=True)
 
+    def twice(self) -> "Packing":
+        """The same sentences once more, after the end of the row."""
+        return Packing(torch.cat([self.start, self.start[1:] + self.start[-1]]), self.longest)
+
     def position(self, n: int) -> Tensor:
         """Where in its sentence each place is: (n,)"""
         place = torch.arange(n, device=self.start.device)
@@ -86,7 +92,7 @@ class TranslationModel(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def embeddings(self) -> tuple[nn.Embedding, nn.Embedding]:
+    def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:
         """That of the source and that of the target; sharing, they hold one and the same weight."""
 
     @property
@@ -108,6 +114,11 @@ class TranslationModel(nn.Module, ABC):
     @abstractmethod
     def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         """Weights over the source: (B, S), (B, T) -> (n_layer, B, n_head, T, S), rows summing to 1."""
+
+    @property
+    def layers(self) -> list[Layer]:
+        """All that training may leave out."""
+        return [module for module in self.modules() if isinstance(module, Layer)]
 
     @property
     def device(self) -> torch.device:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nmt.recipe.model_options import ModelConfig
     from nmt.recipe.options import DataConfig, Recipe
+    from nmt.recipe.regularize_options import RegularizeConfig
     from nmt.recipe.training_options import OptimConfig, TrainConfig
 
 
@@ -21,6 +22,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
         *_of_packing(recipe),
         *_of_optim(recipe.optim, updates=recipe.train.updates),
         *_of_train(recipe.train),
+        *_of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs),
         *_of_translation(recipe),
     ]
 
@@ -115,6 +117,28 @@ def _of_train(train: "TrainConfig") -> Iterator[str]:
             )
     if train.precision == "fp16" and train.device == "cpu":
         yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
+
+
+def _of_regularize(regularize: "RegularizeConfig", model: "ModelConfig", *, graphs: bool) -> Iterator[str]:
+    if regularize.layer_drop and graphs:
+        yield "regularize.layer_drop: train.cuda_graphs replays all layers (set one of the two to 0 or false)"
+    if regularize.r_drop and regularize.simcut:
+        yield (
+            "regularize.r_drop: regularize.simcut compares two passes with different dropout already, one of them with "
+            "words cut out (set one of the two to 0)"
+        )
+    word_dropout = max(regularize.src_word_dropout, regularize.trg_word_dropout)
+    dropouts = (model.dropout, model.emb_dropout, model.attn_dropout, model.act_dropout, word_dropout)
+    if regularize.r_drop and not any(dropouts):
+        yield "regularize.r_drop: without model.dropout both passes are the same (raise that, or set this to 0)"
+    for begin, share, name, strength in (
+        ("r_drop_from", regularize.r_drop_from, "r_drop", regularize.r_drop),
+        ("simcut_from", regularize.simcut_from, "simcut", regularize.simcut),
+        ("word_dropout_from", regularize.word_dropout_from, "src_word_dropout", word_dropout),
+        ("layer_drop_from", regularize.layer_drop_from, "layer_drop", regularize.layer_drop),
+    ):
+        if share and not strength:
+            yield f"regularize.{begin}: nothing is switched on, as regularize.{name} is 0 (raise that, or remove this)"
 
 
 def _of_translation(recipe: "Recipe") -> Iterator[str]:

@@ -1,8 +1,8 @@
 """THE options: every name, type, default, bound and one-line help, written once.
 
-The YAML reader, `--help`, the option tables and the JSON Schema are made from these models. The two largest sections
-have files of their own, `model_options.py` and `training_options.py`; here is the rest, and the recipe as a whole.
-Presets live in `presets.py`, reading in `reader.py`, tables in `tables.py`.
+The YAML reader, `--help`, the option tables and the JSON Schema are made from these models. Three sections have
+files of their own, `model_options.py`, `training_options.py` and `regularize_options.py`; here is the rest, and the
+recipe as a whole. Presets live in `presets.py`, reading in `reader.py`, tables in `tables.py`.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from nmt.recipe.contradictions import find_contradictions
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.recipe.section import Count, NonNegativeFloat, PlainName, PositiveInt, Section
 from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 
@@ -112,6 +113,10 @@ class Recipe(Section):
     batch: BatchConfig = Field(default_factory=lambda: BatchConfig(), description="What an update is made of.")
     optim: OptimConfig = Field(default_factory=lambda: OptimConfig(), description="Optimizer and schedule.")
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(), description="Length, precision, checkpoints.")
+    regularize: RegularizeConfig = Field(
+        default_factory=lambda: RegularizeConfig(),
+        description="What the model must do without while it is trained.",
+    )
     valid: ValidConfig = Field(default_factory=lambda: ValidConfig(), description="Validation.")
     decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Beam search.")
 

@@ -23,12 +23,14 @@ from nmt.training.precision import Precision
 class Work:
     """One batch of an update on this rank. counts: False where a rank repeats one because others have more.
 
-    seed: of its dropout, so that there is no generator state to lose.
+    seed: of its dropout, so that there is no generator state to lose. layer_seed: of what all batches of an update
+    have in common, the layers that are left out.
     """
 
     batch: Batch
     counts: bool
     seed: int
+    layer_seed: int
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,18 @@ class Engine:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
-        self.objective = ranks.wrap(Objective(model, recipe.train.label_smoothing), model.device)
+        self.objective = ranks.wrap(Objective(model, recipe.train.label_smoothing, recipe.regularize), model.device)
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
         self.longest = recipe.data.max_len + 1  # with EOS
         self._pending: _Pending | None = None
         self._loss_sum, self._n_gold = torch.zeros(()), 0  # of the update whose gradient is there
 
-    def backward(self, work: list[Work], n_gold: int) -> None:
-        """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens."""
+    def backward(self, work: list[Work], n_gold: int, *, share: float) -> None:
+        """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens.
+
+        share: of the run that has passed, for what is switched on in its course.
+        """
         loss_sum = torch.zeros((), device=self.model.device)
         for turn, item in enumerate(work):
             batch = item.batch.to(self.model.device)
@@ -89,14 +94,15 @@ class Engine:
                 cast(Any, torch.compiler).cudagraph_mark_step_begin()
             with self.ranks.exchange(self.objective, now=turn == len(work) - 1):
                 with self.precision.autocast():
-                    loss = self.objective(
-                        batch.src_seq, batch.trg_seq, batch.gold, self.packing_of(batch, self.longest)
+                    packing = self.packing_of(batch, self.longest)
+                    loss, reported = self.objective(
+                        batch.src_seq, batch.trg_seq, batch.gold, packing, share=share, layer_seed=item.layer_seed
                     )
                 # Gradients are averaged over ranks, so the sum over ranks needs the factor back.
-                share = self.ranks.world_size / n_gold if item.counts else 0.0
-                self.scaler.scale(loss * share).backward()
+                weight = self.ranks.world_size / n_gold if item.counts else 0.0
+                self.scaler.scale(loss * weight).backward()
             if item.counts:
-                loss_sum += loss.detach()
+                loss_sum += reported
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
 
     @staticmethod
@@ -122,6 +128,11 @@ class Engine:
         if self.ema:
             self._average(moved, update)
         self._pending = self._send(torch.stack([loss, wishes, norm.double(), moved.double()]), rate)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether there is an update whose outcome nobody has asked for."""
+        return self._pending is not None
 
     def settle(self) -> Outcome | None:
         """What became of the last update; None if that was told before. Waits for the device."""

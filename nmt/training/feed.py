@@ -66,11 +66,11 @@ class Feed:
         return int(self.ranks.sum(sum(item.batch.n_gold for item in portion.work if item.counts))[0])
 
     def _make(self, update: list[Rows], position: Position, following: Position) -> Portion:
-        work = []
+        work, layer_seed = [], dropout_seed(self.seed, position)
         for (index, rows), counts in self.ranks.share(list(enumerate(update))):
             # The index counts over all ranks, so the masks do not depend on how many there are.
             seed = dropout_seed(self.seed, position, index)
-            work.append(Work(self._batch(rows, seed), counts, seed))
+            work.append(Work(self._batch(rows, seed), counts, seed, layer_seed))
         return Portion(work, position, following)
 
     def _batch(self, rows: Rows, seed: int) -> Batch:

@@ -161,17 +161,23 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
     if recipe.train.compile:
-        longest = recipe.data.max_len + 1
-        compile_parts(model, longest, one_shape=recipe.batch.packed, graphs=recipe.train.cuda_graphs)
+        longest, by_layer = recipe.data.max_len + 1, bool(recipe.regularize.layer_drop)
+        graphs = recipe.train.cuda_graphs
+        compile_parts(model, longest, one_shape=recipe.batch.packed, graphs=graphs, by_layer=by_layer)
     return model
 
 
-def compile_parts(model: TranslationModel, longest: int, *, one_shape: bool, graphs: bool = False) -> None:
-    """Compile the large parts of a model in place: no wrapper, so no parameter changes its name."""
+def compile_parts(
+    model: TranslationModel, longest: int, *, one_shape: bool, graphs: bool = False, by_layer: bool = False
+) -> None:
+    """Compile the large parts of a model in place: no wrapper, so no parameter changes its name.
+
+    by_layer: its layers instead. A stack whose layers come and go would be compiled for every choice of them.
+    """
     seq = torch.full((1, longest), PAD, device=model.device)
     with torch.no_grad():
         model.decode_hidden(seq, seq)  # tables of positions that grew later would have it compiled again
-    for part in model.children():
+    for part in model.layers if by_layer else model.children():
         if not list(part.children()):
             continue  # one matrix: there is nothing to fuse
         part.compile(dynamic=not one_shape, mode="reduce-overhead" if graphs else None)

@@ -23,6 +23,7 @@ MAY_CHANGE = (
     "valid.",
     "decode.",
 )
+_NO_BATCH = 2**32 - 1  # an index that no batch has
 # Higher is better for these; for the loss, lower.
 _SIGN = {"bleu": 1, "chrf": 1, "accuracy": 1, "loss": -1}
 
@@ -95,10 +96,11 @@ def goodness(measured: dict[str, float], metric: str) -> float:
     return _SIGN[metric] * measured.get(metric, float("nan"))
 
 
-def dropout_seed(seed: int, position: Position, index: int) -> int:
+def dropout_seed(seed: int, position: Position, index: int = _NO_BATCH) -> int:
     """Seed of batch `index` of the update at `position`: arithmetic, so there is no generator state to lose.
 
-    The index counts over all ranks, so the masks do not depend on how many there are.
+    The index counts over all ranks, so the masks do not depend on how many there are. Without one it is the seed of
+    what all batches of the update have in common.
     """
     sequence = np.random.SeedSequence([seed, position.epoch, position.update, index])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

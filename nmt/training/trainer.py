@@ -77,7 +77,7 @@ class Trainer:
         self.model.train()
         self.meter = Meter()
         for portion in self.feed.begin(state.position):
-            engine.backward(portion.work, self.feed.n_gold(portion))
+            engine.backward(portion.work, self.feed.n_gold(portion), share=self._share())
             stop = self._settle()  # the update before, if nobody has waited for it
             engine.step(self._rate_factor(), state.update + 1, wish=self.wants_stop())
             self.moving, state.position = portion.position, portion.following
@@ -89,6 +89,11 @@ class Trainer:
             if over := self._tend(stop):
                 return over
         raise AssertionError("the plan never ends")
+
+    def _share(self) -> float:
+        """The share of the run that has passed, by updates tried: how the last one went may not be known yet."""
+        tried = self.state.update + self.state.n_skipped + self.engine.is_waited_for
+        return min(1.0, tried / self.recipe.train.updates)
 
     def _rate_factor(self) -> float:
         recipe = self.recipe

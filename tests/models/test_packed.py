@@ -9,6 +9,7 @@ from nmt.data.batches import make_batch, make_packed
 from nmt.data.subwords import PAD
 from nmt.models.build import build_model as build
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.training.engine import Engine
 from nmt.training.launch import compile_parts
 from nmt.training.objective import Objective
@@ -36,10 +37,11 @@ def model_of(**options):
     return build(ModelConfig(**{**SIZES, **options}), 20, 20, PAD).double().train()
 
 
-def loss_and_gradient(model, batch):
+def loss_and_gradient(model, batch, **regularize):
     model.zero_grad()
     packing = Engine.packing_of(batch, LONGEST)
-    loss = Objective(model, 0.1)(batch.src_seq, batch.trg_seq, batch.gold, packing)
+    objective = Objective(model, 0.1, RegularizeConfig(**regularize))
+    loss, _ = objective(batch.src_seq, batch.trg_seq, batch.gold, packing, share=0.0, layer_seed=1)
     loss.backward()
     return loss.detach(), [p.grad.clone() for p in model.parameters()]
 
@@ -57,6 +59,17 @@ def test_packed_is_padded(options):
     model, rows = model_of(**options), np.arange(4)
     loss, gradient = loss_and_gradient(model, make_batch(PAIRS, rows))
     packed_loss, packed_gradient = loss_and_gradient(model, make_packed(PAIRS, rows, N_PLACE, 5, LONGEST))
+    torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
+    for one, other in zip(gradient, packed_gradient, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0, "layer_drop": 0.5}])
+def test_two_packed_passes_are_two_padded_ones(options):
+    """With every word cut out nothing is left to chance."""
+    model, rows = model_of(), np.arange(4)
+    loss, gradient = loss_and_gradient(model, make_batch(PAIRS, rows), **options)
+    packed_loss, packed_gradient = loss_and_gradient(model, make_packed(PAIRS, rows, N_PLACE, 5, LONGEST), **options)
     torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
     for one, other in zip(gradient, packed_gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)

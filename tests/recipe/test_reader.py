@@ -206,7 +206,7 @@ def test_a_mistaken_override_is_told_to_be_on_the_command_line(complaints):
         "command line: optim.lr: expected number > 0.0, found the text 'fast'",
         "command line: decode.n_best: 9 is more than decode.beam, which is 5",
         "recipe.yaml:2: wrong: unknown option (known here: name, seed, data, subwords, model, batch, optim, train, "
-        "valid, decode)",
+        "regularize, valid, decode)",
     ]
 
 

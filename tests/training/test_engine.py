@@ -51,6 +51,7 @@ def tensors(recipe):
 
 def test_reading_outcomes_late_changes_no_bit(recipe_of, late, spoilt):
     sections = {"train": {"ema": 0.9, "save_every": 12, "updates": 24}, "valid": {"every": 12}}
+    sections |= {"regularize": {"r_drop": 1.0, "r_drop_from": 0.58}}  # sets in with an outcome outstanding
     now, later = recipe_of("now", **sections), recipe_of("later", **sections)
     spoilt(3, 10, 11, 25)  # the first, the one before a validation, several in a row, the last but one
     launch(now)

@@ -62,11 +62,14 @@ def logged(recipe):
     return {(line["kind"], line["update"]): line["loss"] for line in lines if line["kind"] in ("train", "valid")}
 
 
-@pytest.mark.parametrize("split_rate", [0.0, 0.2])
-def test_two_processes_give_the_losses_and_weights_of_one(recipe_of, tmp_path, split_rate):
+REGULARIZED = {"r_drop": 5.0, "r_drop_from": 0.4, "src_word_dropout": 0.1, "trg_word_dropout": 0.1, "layer_drop": 0.4}
+
+
+@pytest.mark.parametrize("option", [{}, {"split_rate": 0.2}, {"regularize": REGULARIZED}], ids=lambda o: "".join(o))
+def test_two_processes_give_the_losses_and_weights_of_one(recipe_of, tmp_path, option):
     # Three batches an update: the ranks have unequally many. Dropout is on: masks do not depend on the rank.
-    batch = {"max_tokens": 80, "per_update": 3, "split_rate": split_rate}
-    sections = {"batch": batch, "train": {"log_every": 1, "updates": 20}}
+    batch = {"max_tokens": 80, "per_update": 3, "split_rate": option.get("split_rate", 0.0)}
+    sections = {"batch": batch, "train": {"log_every": 1, "updates": 20}, "regularize": option.get("regularize", {})}
     one, two = recipe_of("one", **sections), recipe_of("two", **sections)
     launch(one)
     said = run_on_two(two, tmp_path)

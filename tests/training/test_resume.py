@@ -45,6 +45,16 @@ VARIANTS = {
     "bf16": {"train": {"precision": "bf16"}},
     "packed": {"model": {"attn_dropout": 0.0}, "batch": {"packed": True, "max_tokens": 257}},
     "subwords that fall apart": {"batch": {"split_rate": 0.2}},
+    "regularisers": {
+        "regularize": {
+            "r_drop": 5.0,
+            "r_drop_from": 0.2,
+            "src_word_dropout": 0.1,
+            "trg_word_dropout": 0.2,
+            "layer_drop": 0.4,
+            "layer_drop_from": 0.4,
+        }
+    },
 }
 
 

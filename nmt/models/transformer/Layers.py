@@ -3,15 +3,16 @@
 Shapes: B sentences, S source length, T target length, K hypotheses a sentence, R = B·K rows, D `d_model`.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt.models.base import DecoderState
+from nmt.models.droppable import Layer
 from nmt.models.transformer.Modules import Mask
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward, Rotation
 from nmt.recipe.model_options import ModelConfig
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(Layer):
     """Self-attention, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -27,7 +28,7 @@ class EncoderLayer(nn.Module):
         return self.pos_ffn(x), attn
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Layer):
     """Self-attention, attention over the source, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:

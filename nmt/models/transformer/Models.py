@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.base import DecoderState, Packing, TranslationModel
+from nmt.models.droppable import WordEmbedding
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Dropout, Mask, PackedMask, RotaryEncoding, extend, make_norm, sinusoids
 from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
@@ -114,7 +115,7 @@ class Encoder(_Stack):
 
     def __init__(self, config: ModelConfig, n_src_vocab: int, pad_idx: int, emb_scale: float) -> None:
         super().__init__(config, emb_scale)
-        self.src_word_emb = nn.Embedding(n_src_vocab, config.d_model, padding_idx=pad_idx)
+        self.src_word_emb = WordEmbedding(n_src_vocab, config.d_model, padding_idx=pad_idx)
         self.layer_stack = nn.ModuleList([EncoderLayer(config) for _ in range(config.n_enc_layer)])
         self.layer_norm = make_norm(config, config.d_model)
 
@@ -125,6 +126,8 @@ class Encoder(_Stack):
         x, rotation = self._enter(self.src_word_emb(src_seq), packing=packing)
         attns = []
         for layer in self.layer_stack:
+            if layer.passed_over:
+                continue
             x, attn = layer(x, src_mask, rotation, return_attns)
             attns.append(attn)
         return self._leave(x), attns if return_attns else []
@@ -140,7 +143,7 @@ class Decoder(_Stack):
     def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float) -> None:
         super().__init__(config, emb_scale)
         self.rotary_enc_attn = config.rotary_enc_attn
-        self.trg_word_emb = nn.Embedding(n_trg_vocab, config.d_model, padding_idx=pad_idx)
+        self.trg_word_emb = WordEmbedding(n_trg_vocab, config.d_model, padding_idx=pad_idx)
         self.layer_stack = nn.ModuleList([DecoderLayer(config) for _ in range(config.n_dec_layer)])
         self.layer_norm = make_norm(config, config.d_model)
 
@@ -160,6 +163,8 @@ class Decoder(_Stack):
         src_rotation = self.enc_rotation(0, enc_output.size(1), of_src)
         slf_attns, enc_attns = [], []
         for layer in self.layer_stack:
+            if layer.passed_over:
+                continue
             x, slf_attn, enc_attn = layer(x, enc_output, trg_mask, src_mask, rotation, src_rotation, return_attns)
             slf_attns.append(slf_attn)
             enc_attns.append(enc_attn)
@@ -272,7 +277,7 @@ class Transformer(TranslationModel):
         return end + found
 
     @property
-    def embeddings(self) -> tuple[nn.Embedding, nn.Embedding]:
+    def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:
         return self.encoder.src_word_emb, self.decoder.trg_word_emb
 
     @property

@@ -1,0 +1,74 @@
+"""A model without some of its words or layers."""
+
+import copy
+
+import pytest
+import torch
+
+from nmt.models.droppable import DROPPED, Layer, WordEmbedding
+
+PLAIN = {"dropout": 0.0, "scale_emb_or_prj": "emb"}
+
+
+@pytest.fixture
+def training(make):
+    """training(option=value, ...) -> a model in training, without dropout, whose words may be dropped."""
+
+    def training(**options):
+        model = make(**{**PLAIN, **options}).train()
+        for embedding in model.embeddings:
+            embedding.may_drop = True
+        return model
+
+    return training
+
+
+def test_a_dropped_word_is_zero_and_the_others_are_what_they_are_in_translation():
+    embedding = WordEmbedding(7, 4)
+    seq = torch.tensor([[3, DROPPED, 5], [DROPPED, 4, 6]])
+    embedding.may_drop = True
+    found = embedding(seq)
+    assert not found[seq == DROPPED].any()
+    assert torch.equal(found[seq != DROPPED], embedding.weight[seq[seq != DROPPED]])
+    found.sum().backward()
+    assert torch.equal(embedding.weight.grad.sum(1), torch.tensor([0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 4.0]))
+
+
+def test_embeddings_look_for_dropped_words_only_when_told_to_and_never_in_translation(make):
+    seq = torch.tensor([[DROPPED]])
+    for embedding in make().train().embeddings:
+        with pytest.raises(IndexError):
+            embedding(seq)
+        embedding.may_drop = True
+        assert not embedding(seq).any()
+        with pytest.raises(IndexError):
+            embedding.eval()(seq)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "pre", "position": "rotary", "lexical_attn": True}])
+def test_nothing_in_the_model_knows_which_word_was_dropped_but_all_that_one_was(training, batch, options):
+    """Lexical attention looks words up once more, and must not find one there."""
+    model, src_seq = training(**options), batch[0]
+    src_weight, trg_weight = (embedding.weight for embedding in model.embeddings)
+    assert src_weight is trg_weight
+    n = torch.tensor([int(src_seq[0, 2]), len(src_weight) - 1])  # also the last, which DROPPED would be as an index
+    without = tuple(seq.masked_fill(torch.isin(seq, n), DROPPED) for seq in batch)
+    before = model.decode_hidden(*without)
+    assert not torch.allclose(before, model.decode_hidden(*batch))
+    with torch.no_grad():
+        src_weight[n] += 1.0
+    assert torch.equal(model.decode_hidden(*without), before)
+    shorter = model.decode_hidden(src_seq.masked_fill(src_seq == n[0], 0), without[1])
+    assert not torch.allclose(shorter[0], before[0])  # a dropped word is not padding: its position is seen
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_layer_that_is_left_out_is_as_if_it_were_not_there(training, batch, norm):
+    model = training(norm=norm)
+    smaller = copy.deepcopy(model)
+    del smaller.encoder.layer_stack[0], smaller.decoder.layer_stack[1]
+    assert all(isinstance(layer, Layer) for layer in model.layers) and len(model.layers) == 4
+    whole = model.decode_hidden(*batch)
+    model.encoder.layer_stack[0].left_out = model.decoder.layer_stack[1].left_out = True
+    assert torch.equal(model.decode_hidden(*batch), smaller.decode_hidden(*batch))
+    assert torch.equal(model.eval().decode_hidden(*batch), whole)

@@ -1,0 +1,211 @@
+"""Regularisers: each is its formula, each sets in at its share of the run, and off is as if there were none."""
+
+import json
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
+
+from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.models.build import build_model
+from nmt.models.droppable import DROPPED
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.regularize_options import RegularizeConfig
+from nmt.run import Run
+from nmt.training.dropping import drop_words, leave_out, with_zero_gradients
+from nmt.training.launch import launch, new_model
+from nmt.training.objective import Objective
+
+V = 24
+
+
+def objective_of(*, dropout=0.3, smoothing=0.1, **options):
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "d_inner": 24, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4}
+    model = build_model(ModelConfig(**sizes, dropout=dropout, norm="pre"), V, V).double().train()
+    return Objective(model, smoothing, RegularizeConfig(**options))
+
+
+def example():
+    """Four pairs of uneven length: (4, 7), (4, 6), (4, 6)."""
+    generator = torch.Generator().manual_seed(11)
+    src_seq, words = (torch.randint(EOS + 1, V, (4, n), generator=generator) for n in (7, 5))
+    trg_seq, gold = torch.cat([torch.full((4, 1), BOS), words], 1), torch.cat([words, torch.full((4, 1), EOS)], 1)
+    for row, (n_src, n_trg) in enumerate([(7, 6), (4, 3), (6, 1), (2, 5)]):
+        src_seq[row, n_src - 1], gold[row, n_trg - 1] = EOS, EOS
+        src_seq[row, n_src:], trg_seq[row, n_trg:], gold[row, n_trg:] = PAD, PAD, PAD
+    return src_seq, trg_seq, gold
+
+
+def smoothed(logits, gold, smoothing=0.1):
+    """CE summed over gold tokens, with the target distribution written out."""
+    target = torch.full_like(logits, smoothing / (V - 1))
+    target[..., PAD] = 0
+    target.scatter_add_(-1, gold.unsqueeze(-1), torch.full_like(logits[..., :1], 1 - smoothing))
+    each = cross_entropy(logits.flatten(0, 1), target.flatten(0, 1), reduction="none")
+    return each[(gold != PAD).flatten()].sum()
+
+
+def kl(p, q, gold):
+    """KL(P || Q) from logits, summed over gold tokens."""
+    log_p, log_q = log_softmax(p, -1), log_softmax(q, -1)
+    return kl_div(log_q, log_p, log_target=True, reduction="none").sum(-1)[gold != PAD].sum()
+
+
+def same(found, wanted, model):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+    weights = list(model.parameters())
+    for a, b in zip(torch.autograd.grad(found, weights), torch.autograd.grad(wanted, weights), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+def test_r_drop_is_its_formula():
+    objective, (src_seq, trg_seq, gold) = objective_of(r_drop=5.0), example()
+    torch.manual_seed(1)
+    loss, reported = objective(src_seq, trg_seq, gold, share=0.0, layer_seed=0)
+    torch.manual_seed(1)
+    one, other = objective.model(src_seq.repeat(2, 1), trg_seq.repeat(2, 1)).chunk(2)
+    ce = smoothed(one, gold) + smoothed(other, gold)
+    paper = ce + 5.0 * (kl(one, other, gold) + kl(other, one, gold)) / 2
+    assert not torch.allclose(one, other)
+    torch.testing.assert_close(reported, ce.detach() / 2, rtol=0, atol=1e-10)
+    same(loss, paper / 2, objective.model)
+
+
+def test_simcut_is_its_formula_and_the_gradient_goes_through_both_passes():
+    objective, (src_seq, trg_seq, gold) = objective_of(simcut=3.0, simcut_p=0.4), example()
+    torch.manual_seed(1)
+    loss, reported = objective(src_seq, trg_seq, gold, share=0.0, layer_seed=0)
+    torch.manual_seed(1)
+    src_cut, trg_cut = drop_words(src_seq, 0.4), drop_words(trg_seq, 0.4)
+    assert (src_cut != src_seq).any() and (trg_cut != trg_seq).any()
+    whole, cut = objective.model(torch.cat([src_seq, src_cut]), torch.cat([trg_seq, trg_cut])).chunk(2)
+    ce = smoothed(whole, gold)
+    torch.testing.assert_close(reported, ce.detach(), rtol=0, atol=1e-10)
+    same(loss, ce + 3.0 * kl(whole, cut, gold), objective.model)
+
+
+def test_words_are_dropped_before_the_model_and_only_on_the_side_that_is_meant():
+    src_seq, trg_seq, gold = example()
+    for side in ("src", "trg"):
+        objective = objective_of(dropout=0.0, **{f"{side}_word_dropout": 0.4})
+        torch.manual_seed(1)
+        loss, reported = objective(src_seq, trg_seq, gold, share=0.0, layer_seed=0)
+        torch.manual_seed(1)
+        src, trg = (drop_words(src_seq, 0.4), trg_seq) if side == "src" else (src_seq, drop_words(trg_seq, 0.4))
+        wanted = smoothed(objective.model(src, trg), gold)
+        torch.testing.assert_close(reported, wanted.detach(), rtol=0, atol=1e-10)
+        same(loss, wanted, objective.model)
+
+
+def test_the_words_that_are_dropped_are_as_many_as_asked_for_and_never_control_symbols():
+    torch.manual_seed(0)
+    seq = torch.randint(0, 8, (200, 300))
+    dropped = drop_words(seq, 0.3) == DROPPED
+    words = seq > max(PAD, BOS, EOS)
+    assert not (dropped & ~words).any()
+    assert abs(float(dropped[words].double().mean()) - 0.3) < 0.01
+    assert torch.equal(drop_words(seq, 0.3)[~words], seq[~words])
+    assert drop_words(seq, 0.0) is seq
+
+
+def chosen(layers, p, seed):
+    found = leave_out(layers, p, seed)
+    assert found == any(layer.left_out for layer in layers)
+    return [layer.left_out for layer in layers]
+
+
+def test_layers_are_left_out_as_often_as_asked_for_and_the_seed_decides():
+    layers = objective_of().model.layers
+    left_out = [chosen(layers, 0.3, seed) for seed in range(2000)]
+    for of_one in zip(*left_out, strict=True):
+        assert abs(sum(of_one) / 2000 - 0.3) < 0.04
+    assert left_out[7] == chosen(layers, 0.3, 7)
+    assert chosen(layers, 0.0, 7) == [False] * 4
+
+
+@pytest.mark.parametrize("left_out", [(1,), (0, 2), (2, 3)])
+def test_what_is_left_out_has_a_gradient_of_zero_and_the_rest_the_gradient_of_what_is_there(left_out):
+    """Without any layer of the decoder, 2 and 3, nobody looks at the encoder, whose gradient is zero, too."""
+    objective, batch = objective_of(dropout=0.0, layer_drop=0.5), example()
+    model = objective.model
+    wanted = [n in left_out for n in range(4)]
+    seed = next(seed for seed in range(99) if chosen(model.layers, 0.5, seed) == wanted)
+    loss, reported = objective(*batch, share=0.0, layer_seed=seed)
+    loss.backward()
+    torch.testing.assert_close(loss.detach(), reported)
+    there = smoothed(model(batch[0], batch[1]), batch[2])
+    params = list(model.parameters())
+    for param, grad in zip(params, torch.autograd.grad(there, params, allow_unused=True), strict=True):
+        torch.testing.assert_close(param.grad, torch.zeros_like(param) if grad is None else grad)
+
+
+def test_weights_that_are_frozen_get_no_gradient_of_zero_either():
+    model = objective_of().model
+    frozen, other = list(model.parameters())[:2]
+    frozen.requires_grad_(False)
+    with_zero_gradients(torch.ones((), requires_grad=True), model).backward()
+    assert frozen.grad is None and not other.grad.any()
+
+
+@pytest.mark.parametrize("options", [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}, {"layer_drop": 0.5}])
+def test_halves_of_a_batch_add_up_to_the_batch(options):
+    """With every word cut out, the same seed for layers and no dropout nothing is left to chance."""
+    objective, batch = objective_of(dropout=0.0, **options), example()
+    whole, reported = objective(*batch, share=0.0, layer_seed=5)
+    halves = [objective(*(x[rows] for x in batch), share=0.0, layer_seed=5) for rows in (slice(0, 1), slice(1, 4))]
+    torch.testing.assert_close(reported, halves[0][1] + halves[1][1], rtol=0, atol=1e-10)
+    same(whole, halves[0][0] + halves[1][0], objective.model)
+    if "simcut" in options:
+        assert whole > reported + 1e-3
+
+
+@pytest.mark.parametrize("layer_drop", [0.0, 0.2])
+def test_what_is_compiled_does_not_depend_on_the_layers_that_are_there(recipe_of, monkeypatch, layer_drop):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **how: compiled.append(module))
+    recipe = recipe_of(train={"compile": True}, regularize={"layer_drop": layer_drop})
+    model = new_model(recipe, Prepared.open(recipe.data_folder), torch.device("cpu"))
+    assert compiled == (model.layers if layer_drop else [model.encoder, model.decoder])
+
+
+BEGINS = {"r_drop_from": 0.1, "simcut_from": 0.2, "word_dropout_from": 0.3, "layer_drop_from": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("share", "on"),
+    [
+        (0.0, set()),
+        (0.1, {"r_drop"}),
+        (0.2, {"r_drop", "simcut"}),
+        (0.2999, {"r_drop", "simcut"}),
+        (0.3, {"r_drop", "simcut", "src_word_dropout", "trg_word_dropout"}),
+        (1.0, {"r_drop", "simcut", "src_word_dropout", "trg_word_dropout", "layer_drop"}),
+    ],
+)
+def test_each_is_on_from_its_share_of_the_run(share, on):
+    strengths = {"r_drop": 5.0, "simcut": 3.0, "src_word_dropout": 0.1, "trg_word_dropout": 0.2, "layer_drop": 0.5}
+    found = RegularizeConfig(**strengths, **BEGINS).at(share).model_dump()
+    assert {name: found[name] for name in strengths} == {name: strengths[name] * (name in on) for name in strengths}
+
+
+def trained(recipe):
+    launch(recipe)
+    run = Run(recipe.run_folder)
+    lines = [json.loads(line) for line in run.log_file.read_bytes().split(b"\n") if line]
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    return losses, checkpoint.load_tensors(run.checkpoint(5), checkpoint.MODEL)
+
+
+def test_until_it_is_on_a_run_is_bit_for_bit_the_run_without_it(recipe_of):
+    """Half of 10 updates have passed before the sixth, whose loss is the first to differ."""
+    train = {"updates": 10, "log_every": 1, "save_every": 5, "average": "none"}
+    sections = {"train": train, "valid": {"translate": False, "metric": "loss"}}
+    wanted, weights = trained(recipe_of("without", **sections))
+    options = {"r_drop": 5.0, "src_word_dropout": 0.1, "trg_word_dropout": 0.2, "layer_drop": 0.5}
+    options |= {f"{name}_from": 0.5 for name in ("r_drop", "word_dropout", "layer_drop")}
+    losses, found = trained(recipe_of("with", **sections, regularize=options))
+    assert losses[:5] == wanted[:5] and losses[5] != wanted[5]
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
