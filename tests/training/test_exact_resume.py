@@ -136,7 +136,7 @@ def test_the_rate_of_an_update_is_the_formula_after_a_resume_and_after_skipped_u
 
 
 def test_the_moving_average_is_the_formula_over_the_weights_of_every_update(recipe_of, models):
-    recipe = recipe_of(train={"ema": 0.6, "updates": 12, "save_every": 1, "keep_last": 99}, valid=NEVER)
+    recipe = recipe_of(train={"ema": 0.4, "updates": 12, "save_every": 1, "keep_last": 99}, valid=NEVER)
     make_first = room.new_model  # the weights before the first update follow from the seed
     launch(recipe)
     run = Run(recipe.run_folder)
@@ -144,7 +144,7 @@ def test_the_moving_average_is_the_formula_over_the_weights_of_every_update(reci
     average = {name: weight.double() for name, weight in checkpoint.weights_of(first).items()}
     for u in range(1, 13):
         weights = checkpoint.load_tensors(run.checkpoint(u), checkpoint.MODEL)
-        decay = min(0.6, (1 + u) / (10 + u))
+        decay = min(0.4, (1 + u) / (10 + u))
         for name, weight in weights.items():
             average[name] = decay * average[name] + (1 - decay) * weight.double()
         found = checkpoint.load_tensors(run.checkpoint(u), checkpoint.EMA)
