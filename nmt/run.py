@@ -1,7 +1,8 @@
 """The run folder: what lies in it, who may write to it, and the model that translation takes from it.
 
-RUN/  recipe.yaml  subwords.json  log.jsonl  lock
+RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
       checkpoints/update-00012000/   what training resumes from
+      checkpoints/damaged-update-…/  what it could not resume from, set aside
       model/                         the model that translation uses, chosen when training ends
 """
 

@@ -6,6 +6,7 @@ never inherits a thread. `sweep_faults.py` says which faults there are.
 """
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -155,6 +156,7 @@ def _become(body: Callable[[], int], talk: Path, ready: int, gate: int, environm
     code = 70
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with the sweep
         os.close(gate)
         for target, file in (
             (0, os.open(os.devnull, os.O_RDONLY)),

@@ -30,7 +30,7 @@ def misordered(lab: Lab) -> list[str]:
     calls = ",".join((*_WRITES, "fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir"))
     ended = lab.train().attach("-y", "-s", "0", "-e", f"trace={calls}", trace=trace).go().wait()
     events = list(_events(trace.read_text(encoding="utf-8"), lab.folder))
-    return [*_wrong(events, lab.run.folder), *lab.at_the_end(ended)]
+    return [*complaints(events, lab.run.folder), *lab.at_the_end(ended)]
 
 
 def _events(text: str, folder: Path) -> Iterator[Event]:
@@ -51,7 +51,7 @@ def _events(text: str, folder: Path) -> Iterator[Event]:
             yield "delete", named[0], ""
 
 
-def _wrong(events: list[Event], run: Path) -> list[str]:
+def complaints(events: list[Event], run: Path) -> list[str]:
     """What is out of order in the commits of a run: renames that give something in the run folder its lasting name."""
     wrong, n_commit = [], 0
     past: list[Event] = []

@@ -11,6 +11,7 @@ right to become another user: what cannot be tried is named. What must hold is i
 """
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
@@ -78,10 +79,10 @@ def _faults(lab: Lab) -> Iterator[Fault]:
 
 
 def _sweep(lab: Lab, faults: list[Fault]) -> int:
-    """Let every fault happen. Returns the exit code."""
+    """Let every fault happen; Ctrl-C ends it with what is known by then. Returns the exit code."""
     tried, survived = Counter[str](), Counter[str]()
     begin = time.monotonic()
-    with tqdm(faults, unit="fault", dynamic_ncols=True, file=sys.stderr) as bar:
+    with tqdm(faults, unit="fault", dynamic_ncols=True, file=sys.stderr) as bar, contextlib.suppress(KeyboardInterrupt):
         for fault in bar:
             bar.set_postfix_str(fault.name)
             wrong = fault.happen(lab)
@@ -95,9 +96,11 @@ def _sweep(lab: Lab, faults: list[Fault]) -> int:
     for kind in tried:
         print(f"{kind:20} {tried[kind]:6} {survived[kind]:9}")
     print(f"{'all':20} {tried.total():6} {survived.total():9}   in {time.monotonic() - begin:.0f} s")
+    if tried.total() < len(faults):
+        print(f"not tried, because it was interrupted: {len(faults) - tried.total()}")
     if not nobody():
         print("not tried, for want of rights: full disks, folders that may not be written")
-    return int(tried != survived)
+    return int(tried != survived or tried.total() < len(faults))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ class Record:
     def __init__(self, path: Path, *, n_update: int, quiet: bool = False, tensorboard: bool = False) -> None:
         self.path = path
         self.quiet = quiet
+        # Kept open: should the run folder be moved away and another run begin there, its log is not ours to write to.
+        self._file: TextIO | None = None
         self.talk = _Talk(sys.stderr)
         self.bar = tqdm(total=n_update, unit="upd", dynamic_ncols=True, disable=quiet, file=self.talk, mininterval=1)
         self.events = _events(path.parent) if tensorboard and not quiet else None
@@ -34,7 +36,7 @@ class Record:
     def begin(self) -> None:
         """Begin the log of a new run: what an attempt wrote that was killed before its first checkpoint goes."""
         if not self.quiet and self.path.exists():
-            write_durably(self.path, b"")
+            self._replace(b"")
 
     def go_on(self, update: int, validated: Collection[int]) -> None:
         """Continue the log of a resumed run: what its checkpoint does not know of is taken back.
@@ -48,15 +50,23 @@ class Record:
         there = self.path.read_bytes()
         kept = [line for line in there.split(b"\n") if _is_known(line, update, validated)]
         if (known := b"".join(line + b"\n" for line in kept)) != there:
-            write_durably(self.path, known)
+            self._replace(known)
+
+    def _replace(self, content: bytes) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        write_durably(self.path, content)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
         """Append one line to log.jsonl; numbers go to TensorBoard too."""
         if self.quiet:
             return
         line = json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False)
-        with self.path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(line + "\n")
+        if self._file is None:
+            self._file = self.path.open("a", encoding="utf-8", newline="\n")
+        self._file.write(line + "\n")
+        self._file.flush()
         if self.events is not None:
             for name, value in fields.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
@@ -76,6 +86,9 @@ class Record:
 
     def close(self) -> None:
         self.bar.close()
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what cannot be written was complained about by `write`
+                self._file.close()
         if self.events is not None:
             self.events.close()
 

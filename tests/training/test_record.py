@@ -74,3 +74,11 @@ def test_a_run_goes_on_when_nobody_can_hear_it(tmp_path, monkeypatch):
     made.progress(1, loss="3")
     made.bar.refresh()
     made.close()
+
+
+def test_the_log_of_another_run_that_took_the_place_is_not_written_to(log):
+    log.write("train", 1)
+    away = log.path.rename(log.path.with_name("away.jsonl"))
+    log.path.touch()
+    log.write("train", 2)
+    assert lines(log) == [] and away.read_bytes().count(b"\n") == 2
