@@ -54,6 +54,8 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("data.train", {"data": {"generate": "dates", "train": FILES}}),
         ("data.valid", {"data": {"generate": "dates", "valid": FILES}}),
         ("data.test", {"data": {"generate": "dates", "test": FILES}}),
+        ("data.valid", {"data": {"valid": [FILES, FILES]}}),
+        ("data.valid", {"data": {"valid": [FILES, {**FILES, "name": "Valid"}]}}),
         ("optim.warmup", {"optim": {"schedule": "linear", "warmup": 11}, "train": {"updates": 10}}),
         ("optim.schedule", {"optim": {"name": "muon", "schedule": "noam"}}),
         ("train.average", {"train": {"average": "best", "keep_best": 1}}),
@@ -66,6 +68,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "lexical_attn": True}}),
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 8}}),
         ("valid.metric", {"valid": {"translate": False}}),
+        ("valid.metric", {"data": {"valid": [{**FILES, "measure": "loss"}, {**FILES, "name": "more"}]}}),
         ("decode.n_best", {"decode": {"beam": 2, "n_best": 3}}),
     ],
 )
@@ -88,6 +91,8 @@ def test_a_contradiction_is_refused_by_name(name, sections):
         {"train": {"average": "none", "keep_last": 1}},
         {"batch": {"packed": True, "max_tokens": 257}, "model": {"attn_dropout": 0.0}},
         {"valid": {"translate": False, "metric": "loss"}},
+        {"valid": {"translate": False}, "data": {"valid": {**FILES, "measure": "translate"}}},
+        {"data": {"valid": [FILES, {**FILES, "name": "more", "measure": "loss"}]}},
     ],
 )
 def test_what_only_looks_like_a_contradiction_is_allowed(sections):
