@@ -39,8 +39,8 @@ class ValidationSet(CorpusFiles):
     )
     measure: Literal["translate", "loss"] | None = Field(
         None,
-        description="translate: loss, perplexity, accuracy, BLEU and chrF; loss: the first three, which is much faster; "
-        "empty: as valid.translate says.",
+        description="translate: loss, perplexity, accuracy, BLEU and chrF; loss: the first three, much faster; empty: "
+        "as valid.translate says.",
     )
     max_sentences: Count | None = Field(
         None,

@@ -102,9 +102,7 @@ def _train(
         if ranks.is_main:
             print(f"{run.folder}: already trained to update {updates[-1]:,}; nothing to do.", file=sys.stderr)
         return "done"
-    record = Record(
-        run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main, tensorboard=recipe.train.tensorboard
-    )
+    record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
     try:
         folder, state = _newest(run, record)
         precision = _same_precision(recipe, state, device, ranks)
@@ -118,12 +116,15 @@ def _train(
         if folder is not None:
             trainer.restore(folder, state)
             record.say(f"going on from {folder.name} on {device} in {precision.name}")
-        else:
+        record.tell_others(recipe, trainer.state.update)
+        if folder is None:
             _introduce(trainer, data, precision, device)
         outcome = trainer.train()
         if outcome != "stopped" and ranks.is_main:
-            choose_final(recipe, run, model, trainer.state, trainer.validator, record)
+            with trainer.stopwatch.host("validation"):
+                choose_final(recipe, run, model, trainer.state, trainer.validation.first, record)
         ranks.tell(0.0)
+        trainer.account()
         record.say(_farewell(outcome, run, trainer))
         return outcome
     finally:

@@ -1,10 +1,11 @@
-"""What training says: log.jsonl for machines, one progress line for people, TensorBoard if asked for.
+"""What training says: log.jsonl for machines, one progress line for people, and whatever else takes the log's lines.
 
-Every line of log.jsonl is one JSON object with `kind` and `update`:
+Every line of log.jsonl is one JSON object with `kind` and `update`; docs/log.md explains every field:
     start   versions, device, precision, parameters, fingerprint of the data
     train   loss, learning rate, gradient norm, target tokens a second, epoch: means since the line before
     valid   loss, perplexity, accuracy, bleu, chrf with signatures, examples
     final   the candidates for the final model with their scores, and the one chosen
+    time    where the time went
 """
 
 import json
@@ -14,17 +15,32 @@ from typing import Any
 
 from tqdm import tqdm
 
-from nmt.errors import MachineError
+from nmt.recipe.options import Recipe
+from nmt.training.sinks import JsonLines, Sink, sinks_of
 
 
 class Record:
     """The log of a run. Silent when `quiet`: ranks other than the first."""
 
-    def __init__(self, path: Path, *, n_update: int, quiet: bool = False, tensorboard: bool = False) -> None:
+    def __init__(self, path: Path, *, n_update: int, quiet: bool = False) -> None:
         self.path = path
         self.quiet = quiet
-        self.bar = tqdm(total=n_update, unit="upd", dynamic_ncols=True, disable=quiet, file=sys.stderr, mininterval=1)
-        self.events = _events(path.parent) if tensorboard and not quiet else None
+        self.bar = tqdm(
+            total=n_update,
+            unit="upd",
+            dynamic_ncols=True,
+            disable=quiet,
+            file=sys.stderr,
+            mininterval=1,
+            # The time left is ours to tell: tqdm knows of no validations to come.
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]",
+        )
+        self.sinks: list[Sink] = [JsonLines(path)]
+
+    def tell_others(self, recipe: Recipe, since: int) -> None:
+        """Send all lines from here on to what else the recipe names, of a run that goes on from update `since`."""
+        if not self.quiet:
+            self.sinks += sinks_of(recipe, self.path.parent, since, self.say)
 
     def go_on(self, update: int) -> None:
         """Continue the log of a resumed run: what was written after its checkpoint is taken back."""
@@ -42,16 +58,10 @@ class Record:
         self.path.write_bytes(b"".join(line + b"\n" for line in kept))
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
-        """Append one line to log.jsonl; numbers go to TensorBoard too."""
-        if self.quiet:
-            return
-        line = json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False)
-        with self.path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(line + "\n")
-        if self.events is not None:
-            for name, value in fields.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self.events.add_scalar(f"{kind}/{name}", value, update)
+        """Append one line to log.jsonl, and tell the others."""
+        if not self.quiet:
+            for sink in self.sinks:
+                sink.write(kind, update, fields)
 
     def progress(self, update: int, **shown: str) -> None:
         """Move the progress line."""
@@ -67,16 +77,5 @@ class Record:
 
     def close(self) -> None:
         self.bar.close()
-        if self.events is not None:
-            self.events.close()
-
-
-def _events(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MachineError(
-            "train.tensorboard: the tensorboard package is not installed. Install the extra: "
-            "pip install nmt[tensorboard]."
-        ) from None
-    return SummaryWriter(str(folder / "tensorboard"))
+        for sink in self.sinks:
+            sink.close()

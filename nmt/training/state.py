@@ -20,6 +20,8 @@ MAY_CHANGE = (
     "train.keep_best",
     "train.average",
     "train.tensorboard",
+    "train.wandb",
+    "data.valid",  # what the first set holds is compared by its bytes
     "valid.",
     "decode.",
 )
@@ -33,7 +35,8 @@ class TrainState:
 
     update: updates applied so far. position: the next update's place in the data. n_skipped: updates whose gradient
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
-    history: one entry a validation, {update, loss, accuracy, bleu, ...}.
+    history: one entry a validation, {update, loss, accuracy, bleu, ...} of the first set, and those of further ones
+    under "sets": {name: {loss, ...}}.
     """
 
     update: int = 0
@@ -42,7 +45,7 @@ class TrainState:
     n_bad: int = 0
     n_token: int = 0
     seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self, metric: str) -> dict[str, Any]:
@@ -90,9 +93,9 @@ class TrainState:
         return bool(patience) and len(later) >= patience
 
 
-def goodness(measured: dict[str, float], metric: str) -> float:
+def goodness(measured: dict[str, Any], metric: str) -> float:
     """A validation's score under a metric: higher is better."""
-    return _SIGN[metric] * measured.get(metric, float("nan"))
+    return _SIGN[metric] * float(measured.get(metric, float("nan")))
 
 
 def dropout_seed(seed: int, position: Position, index: int) -> int:
