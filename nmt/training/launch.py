@@ -116,7 +116,8 @@ def _train(
         if folder is not None:
             trainer.restore(folder, state)
             record.say(f"going on from {folder.name} on {device} in {precision.name}")
-        record.tell_others(recipe, trainer.state.update)
+        with trainer.stopwatch.host("telling"):
+            record.tell_others(recipe, trainer.state.update)
         if folder is None:
             _introduce(trainer, data, precision, device)
         outcome = trainer.train()

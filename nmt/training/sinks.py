@@ -90,7 +90,7 @@ class WeightsAndBiases:
             resume="allow",
             dir=str(folder),
             config=recipe.model_dump(mode="json"),
-            settings=wandb.Settings(console="off"),  # standard error is ours
+            settings=wandb.Settings(console="off", quiet=True),  # standard error is ours
         )
 
     def write(self, kind: str, update: int, fields: Fields) -> None:

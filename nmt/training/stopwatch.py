@@ -1,4 +1,4 @@
-"""Where the time of a training process goes: so many seconds for data, forward, backward, step, validation, saving.
+"""Where the time of a training process goes: so many seconds for data, forward, backward and so on.
 
 Nothing waits for a GPU: what it computes is timed by events that it passes on its way, read when they are long past.
 """
@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 
 T = TypeVar("T")
-Part = Literal["data", "forward", "backward", "step", "validation", "saving"]
-PARTS: tuple[Part, ...] = ("data", "forward", "backward", "step", "validation", "saving")
+Part = Literal["data", "forward", "backward", "step", "validation", "saving", "telling"]
+PARTS: tuple[Part, ...] = ("data", "forward", "backward", "step", "validation", "saving", "telling")
 
 
 class Stopwatch:

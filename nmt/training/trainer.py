@@ -107,8 +107,6 @@ class Trainer:
         seconds = self.meter.add(outcome)
         state.seconds += seconds
         self.pace.add(seconds)
-        if self.pace.n_update == FORETOLD_AFTER:
-            self._foretell()
         if outcome.moved:
             state.update += 1
             state.n_bad = 0
@@ -118,13 +116,16 @@ class Trainer:
             state.n_bad += 1
             if state.n_bad >= MAX_BAD:
                 raise TrainingError(self._hopeless(outcome))
+        if self.pace.n_update == FORETOLD_AFTER:
+            self._foretell()
         return outcome.stop
 
     def _tend(self, stop: bool) -> str:
         """After an update: log, validate and save where it is time to. Returns why training ends here, or ''."""
         u = self.state.update
         if u % self.recipe.train.log_every == 0 or u == self.recipe.train.updates:
-            self._log()
+            with self.stopwatch.host("telling"):
+                self._log()
         else:
             self.record.progress(u)
         validated = self._validation_is_due() and not stop
@@ -215,7 +216,8 @@ class Trainer:
             if self.ranks.any(self.wants_stop()):
                 return False
         if self.ranks.is_main:
-            self._log_validation(measured)
+            with self.stopwatch.host("telling"):
+                self._log_validation(measured)
         told = self.ranks.tell(*self.validation.flat(measured))
         self.state.history.append({"update": self.state.update, **self.validation.entry(told)})
         return True

@@ -62,6 +62,8 @@ class Validator:
     def measure(self, model: TranslationModel, keep_going: Callable[[], bool] = lambda: True) -> Measured:
         """Returns the numbers {loss, perplexity, accuracy, bleu, chrf}, and signatures and examples beside them.
 
+        A number that is not finite is left out: it is no measurement, and JSON has no word for it.
+
         `keep_going` is asked between batches; when it says no, what has been measured is returned.
         """
         training = model.training
@@ -72,7 +74,7 @@ class Validator:
             if self.translate and keep_going():
                 scores, beside = self._translated(model)
                 numbers |= scores
-            return numbers, beside
+            return {name: value for name, value in numbers.items() if math.isfinite(value)}, beside
         finally:
             model.train(training)
 
@@ -153,7 +155,7 @@ class Validation:
         """Such a row as an entry of the history: the first set's numbers, and the others' under "sets"."""
         left = iter(flat)
         numbers = {
-            name: {number: value for number in validator.names if math.isfinite(value := next(left))}
+            name: {number: value for number in validator.names if not math.isnan(value := next(left))}
             for name, validator in self.sets.items()
         }
         first = numbers.pop(self.first_name)
