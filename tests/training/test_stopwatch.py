@@ -91,7 +91,10 @@ def test_the_time_left_counts_updates_validations_and_savings(recipe_of):
     recipe = recipe_of(train={"updates": 1000, "save_every": 100}, valid={"every": 50})
     pace, stopwatch = Pace(), Stopwatch()
     assert pace.left(0, recipe, stopwatch) == 0.0
-    for seconds in (60.0, *[1.0] * 50, *[2.0] * 100):  # the first sets things up; only the last hundred count
+    for seconds in (60.0, 1.0, 3.0):
+        pace.add(seconds)
+    assert pace.seconds == 2.0  # the first sets things up
+    for seconds in (*[1.0] * 50, *[2.0] * 100):  # and only the last hundred count
         pace.add(seconds)
     assert pace.left(200, recipe, stopwatch) == 800 * 2.0
     stopwatch.seconds.update(validation=30.0, saving=9.0)
