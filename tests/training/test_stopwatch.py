@@ -5,8 +5,12 @@ import time
 
 import pytest
 
+from nmt.run import Run
+from nmt.training.launch import launch
 from nmt.training.meter import Pace, span
 from nmt.training.stopwatch import PARTS, Stopwatch, table
+from tests.training.test_log import log_of
+from tests.training.test_resume import digest
 
 
 class FakeEvent:
@@ -108,3 +112,28 @@ def test_the_time_left_counts_updates_validations_and_savings(recipe_of):
 )
 def test_a_span_of_time_is_told_to_people(seconds, text):
     assert span(seconds) == text
+
+
+def test_timing_a_device_by_events_changes_no_bit(recipe_of, monkeypatch):
+    class PassesAtOnce:
+        def record(self):
+            self.at = time.perf_counter()
+
+        def query(self):
+            return True
+
+        def elapsed_time(self, end):
+            return (end.at - self.at) * 1000
+
+    sections = {
+        "train": {"updates": 8, "save_every": 8, "log_every": 8},
+        "valid": {"every": 100, "translate": False, "metric": "loss"},
+    }
+    host, events = recipe_of("host", **sections), recipe_of("events", **sections)
+    launch(host)
+    monkeypatch.setattr(Stopwatch, "of", lambda device: Stopwatch(PassesAtOnce))
+    launch(events)
+    assert digest(Run(host.run_folder), 8) == digest(Run(events.run_folder), 8)
+    for recipe in (host, events):
+        [told] = log_of(recipe, "time")
+        assert min(told["forward"], told["backward"], told["step"]) > 0
