@@ -2,6 +2,7 @@
 
     PREPARED/  train.arrow  valid.arrow  test.arrow  subwords.json  report.json  recipe.yaml  manifest.json
 
+Further validation sets are valid-NAME.arrow, and so is the first one if it has a name.
 `prepare.py` makes it. The Arrow files are those of the `datasets` library: `Dataset.from_file("train.arrow")`.
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nmt.data.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
+from nmt.data.manifest import SUBWORDS, VALID, changed_settings, read_manifest, set_of, settings_of, verify_files
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
@@ -68,7 +69,12 @@ class Prepared:
                 f"{folder}: {SUBWORDS} has SHA-256 {self.subwords.sha256}, but the pairs were encoded with "
                 f"{manifest['subwords_sha256']}. Prepare the data again: nmt-preprocess RECIPE --overwrite."
             )
-        self.train, self.valid = self._corpus("train"), self._corpus("valid")
+        self.train = self._corpus("train")
+        splits = [name.removesuffix(".arrow") for name in manifest["files"] if name.endswith(".arrow")]
+        found = {name: split for split in splits if (name := set_of(split)) is not None}
+        # In the order of the recipe: the first is the one that decides.
+        self.valid_sets = {name: self._corpus(split) for name, split in (found or {VALID: VALID}).items()}
+        self.valid = next(iter(self.valid_sets.values()))
         self.test = self._corpus("test") if "test.arrow" in manifest["files"] else None
 
     @classmethod
@@ -81,7 +87,9 @@ class Prepared:
 
     def differences(self, recipe: Recipe) -> list[str]:
         """Options of a recipe that the data was not made with, as `data.max_len: 256 there, 100 here`."""
-        return changed_settings(self.settings, settings_of(recipe))
+        changed = changed_settings(self.settings, settings_of(recipe))
+        there, here = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
+        return changed if there == here else [*changed, f"data.valid: {', '.join(there)} there, {', '.join(here)} here"]
 
     def _corpus(self, split: str) -> Corpus:
         name = f"{split}.arrow"

@@ -20,6 +20,7 @@ MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.json"
 SUBWORDS = "subwords.json"
+VALID = "valid"
 # Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
 HASHED_BYTES = 1 << 30
 
@@ -38,6 +39,16 @@ _KEYS = {
 }
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
 _LARGEST = 1 << 20
+
+
+def split_of(set_name: str) -> str:
+    """What the files of a validation set are called in the folder: "valid", or "valid-NAME" under another name."""
+    return VALID if set_name == VALID else f"{VALID}-{set_name}"
+
+
+def set_of(split: str) -> str | None:
+    """The name of the validation set that a split is; None where it is none."""
+    return split.removeprefix(f"{VALID}-") if split.partition("-")[0] == VALID else None
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk
     with building(folder, replace=present) as temporary:
         report = DataReport()
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
-        held_out = {split: _read_held_out(sources, split, report) for split in ("valid", "test")}
+        splits = dict.fromkeys(source.split for source in sources if source.split != "train")
+        held_out = {split: _read_held_out(sources, split, report) for split in splits}
         places = _keep_training_pairs(sources, held_out, recipe.data, report, temporary)
         kept = tuple(temporary / name for name in ("kept.src", "kept.trg"))
         subwords = _learn(recipe, kept, talk)
@@ -78,9 +79,8 @@ def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk
         for line in report.table():
             talk(line)
         for split, (src, trg) in held_out.items():
-            if src:
-                tables = _held_out_tables(src, trg, subwords)
-                n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
+            tables = _held_out_tables(src, trg, subwords)
+            n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
         files = [SUBWORDS, REPORT, *(f"{split}.arrow" for split in n_pair)]
         if recipe.data.generate:
             files += _write_generated(held_out, temporary)

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from nmt.data.dates import generate
 from nmt.data.lines import complaint_about, count_lines, read_lines
+from nmt.data.manifest import split_of
 from nmt.errors import DataError
 from nmt.files import sha256_of
-from nmt.recipe.options import Recipe
+from nmt.recipe.options import CorpusFiles, Recipe
 
-SPLITS = ("train", "valid", "test")
 Side = Literal["src", "trg"]
 
 
@@ -50,7 +50,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Source:
-    """Two texts in which line n of one translates line n of the other. A split may have several."""
+    """Two texts in which line n of one translates line n of the other.
+
+    split: train, which may have several; a validation set as `split_of` calls it; test.
+    """
 
     split: str
     src: Text
@@ -68,9 +71,11 @@ def find_sources(recipe: Recipe) -> list[Source]:
             )
             for split, (src, trg) in generate(recipe.seed).items()
         ]
-    named = [("train", files) for files in recipe.data.train]
-    named += [(split, files) for split, files in (("valid", recipe.data.valid), ("test", recipe.data.test)) if files]
-    if absent := [split for split in ("train", "valid") if split not in dict(named)]:
+    data = recipe.data
+    named: list[tuple[str, CorpusFiles]] = [("train", files) for files in data.train]
+    named += [(split_of(files.name), files) for files in data.valid]
+    named += [("test", data.test)] if data.test else []
+    if absent := [option for option, files in (("train", data.train), ("valid", data.valid)) if not files]:
         raise DataError(
             "\n".join(
                 f"data.{split}: no files. Name two, in which line n of one translates line n of the other: "
@@ -81,7 +86,8 @@ def find_sources(recipe: Recipe) -> list[Source]:
     complaints: list[str] = []
     sources = []
     for split, files in named:
-        src, trg = (_locate(f"data.{split}", name, complaints) for name in (files.src, files.trg))
+        option = f"data.{split.partition('-')[0]}"
+        src, trg = (_locate(option, name, complaints) for name in (files.src, files.trg))
         sources.append(Source(split, src, trg))
     if complaints:
         if any("no file multi30k" in complaint for complaint in complaints):

@@ -28,11 +28,14 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
 
 
 def _of_data(data: "DataConfig") -> Iterator[str]:
+    names = [files.name.lower() for files in data.valid]  # file names, and some systems do not tell A from a
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        yield f"data.valid: several sets are called {', '.join(twice)} (give each a name of its own: name: …)"
     if data.generate is None:
         return
     for name, given in (
         ("train", bool(data.train)),
-        ("valid", data.valid is not None),
+        ("valid", bool(data.valid)),
         ("test", data.test is not None),
     ):
         if given:
@@ -168,7 +171,14 @@ def _of_regularize(regularize: "RegularizeConfig", model: "ModelConfig", *, grap
 
 
 def _of_translation(recipe: "Recipe") -> Iterator[str]:
-    if recipe.valid.metric in ("bleu", "chrf") and not recipe.valid.translate:
-        yield f"valid.metric: {recipe.valid.metric} needs valid.translate, which is false (or use loss or accuracy)"
+    first = recipe.data.valid[0].measure if recipe.data.valid else None
+    if recipe.valid.metric in ("bleu", "chrf"):
+        if first == "loss":
+            yield (
+                f"valid.metric: {recipe.valid.metric} is measured on the first set of data.valid, whose measure is "
+                "loss (put another set first, or use loss or accuracy)"
+            )
+        elif first is None and not recipe.valid.translate:
+            yield f"valid.metric: {recipe.valid.metric} needs valid.translate, which is false (or use loss or accuracy)"
     if recipe.decode.n_best > recipe.decode.beam:
         yield f"decode.n_best: {recipe.decode.n_best} is more than decode.beam, which is {recipe.decode.beam}"

@@ -21,11 +21,33 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, dict) else value
 
 
+def _none_one_or_many(value: Any) -> Any:
+    return [] if value is None else _one_or_many(value)
+
+
 class CorpusFiles(Section):
     """Two files, plain text or .gz, in which line n of one translates line n of the other."""
 
     src: str = Field(description="File of source sentences, one a line.")
     trg: str = Field(description="File of target sentences, one a line.")
+
+
+class ValidationSet(CorpusFiles):
+    """Two files to validate on, what they are called in the log, and how much is measured on them."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=50)] = Field(
+        "valid", description="What the log and the prepared data call the set; each has a name of its own."
+    )
+    measure: Literal["translate", "loss"] | None = Field(
+        None,
+        description="translate: loss, perplexity, accuracy, BLEU and chrF; loss: the first three, much faster; empty: "
+        "as valid.translate says.",
+    )
+    max_sentences: Count | None = Field(
+        None,
+        description="Measure only the first so many pairs of the set; 0: all; empty: the loss on all, translations on "
+        "valid.max_sentences.",
+    )
 
 
 class DataConfig(Section):
@@ -39,7 +61,14 @@ class DataConfig(Section):
     train: Annotated[
         list[CorpusFiles], BeforeValidator(_one_or_many, json_schema_input_type=CorpusFiles | list[CorpusFiles])
     ] = Field(default_factory=list, description="Training files, one mapping {src, trg} or a list of them.")
-    valid: CorpusFiles | None = Field(None, description="Validation files; every line of them counts.")
+    valid: Annotated[
+        list[ValidationSet],
+        BeforeValidator(_none_one_or_many, json_schema_input_type=ValidationSet | list[ValidationSet] | None),
+    ] = Field(
+        default_factory=list,
+        description="Validation files, one mapping {src, trg} or a list of them, each with a name; no line is dropped. "
+        "The first set decides what is best and when to stop.",
+    )
     test: CorpusFiles | None = Field(
         None, description="Test files, kept out of everything; for the record and the quick start."
     )

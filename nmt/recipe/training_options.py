@@ -126,6 +126,7 @@ class TrainConfig(Section):
         "last", description="Which of the kept checkpoints are averaged at the end."
     )
     tensorboard: bool = Field(False, description="Also write TensorBoard events (needs the tensorboard extra).")
+    wandb: bool = Field(False, description="Also send the log to Weights & Biases (needs the wandb extra).")
 
     @property
     def budget_seconds(self) -> float:

@@ -4,6 +4,7 @@ Time is the one thing here that cannot be computed again. It drives nothing but 
 the pairs of an update, their order and their dropout are the same under any clock.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -31,6 +32,10 @@ class Budget:
         state.wall_seconds += now - self._last
         self._last = now
         return self.share(state)
+
+    def left(self, state: TrainState) -> float:
+        """Seconds until the time is over, by when time was counted last; infinite without a budget."""
+        return max(0.0, self.seconds - state.wall_seconds) if self.seconds else math.inf
 
     def share(self, state: TrainState) -> float:
         """The share that had passed when time was counted last."""

@@ -17,6 +17,7 @@ from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
+from nmt.training.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,17 @@ class Engine:
     late: whether `settle` may be put off until the next update is under way, which keeps a GPU busy.
     """
 
-    def __init__(self, model: TranslationModel, recipe: Recipe, *, precision: Precision, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        model: TranslationModel,
+        recipe: Recipe,
+        *,
+        precision: Precision,
+        ranks: Ranks,
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
+        self.stopwatch = stopwatch or Stopwatch.of(model.device)
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
         self.objective = ranks.wrap(Objective(model, recipe.train.label_smoothing, recipe.regularize), model.device)
@@ -95,18 +105,19 @@ class Engine:
             if self.recipe.train.cuda_graphs:  # what the last replay left in the graphs' memory may be overwritten
                 cast(Any, torch.compiler).cudagraph_mark_step_begin()
             with self.ranks.exchange(self.objective, now=turn == len(work) - 1):
-                with self.precision.autocast():
+                with self.stopwatch.device("forward"), self.precision.autocast():
                     loss, reported = self.objective(
                         batch.src_seq,
                         batch.trg_seq,
                         batch.gold,
+                        self.packing_of(batch, self.longest),
                         share=share,
                         layer_seed=item.layer_seed,
-                        packing=self.packing_of(batch, self.longest),
                     )
                 # Gradients are averaged over ranks, so the sum over ranks needs the factor back.
                 weight = self.ranks.world_size / n_gold if item.counts else 0.0
-                self.scaler.scale(loss * weight).backward()
+                with self.stopwatch.device("backward"):
+                    self.scaler.scale(loss * weight).backward()
             if item.counts:
                 loss_sum += reported
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
@@ -130,11 +141,12 @@ class Engine:
         # Filled on the device, so that a GPU need not wait for a copy.
         mine = [torch.full((), value, dtype=torch.float64, device=self.model.device) for value in said]
         loss, *told = self.ranks.add_up(torch.stack([self._loss_sum, *mine])).unbind()
-        norm, moved = apply_update(
-            self.model, self.optimizers, self.scaler, loss=loss, clip=self.recipe.optim.clip, late=self.late
-        )
-        if self.ema:
-            self._average(moved, update)
+        with self.stopwatch.device("step"):
+            norm, moved = apply_update(
+                self.model, self.optimizers, self.scaler, loss=loss, clip=self.recipe.optim.clip, late=self.late
+            )
+            if self.ema:
+                self._average(moved, update)
         self._pending = self._send(torch.stack([loss, *told, norm.double(), moved.double()]), rate)
 
     @property

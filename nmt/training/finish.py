@@ -39,7 +39,7 @@ def choose_final(
         weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
         update = checkpoint.update_of(folders[0])
         if len(folders) == 1 and file == checkpoint.MODEL and update in known:
-            results[name] = dict(known[update])
+            results[name] = {number: known[update][number] for number in validator.names if number in known[update]}
         else:
             checkpoint.load_weights(model, weights, name)
             numbers, _ = validator.measure(model, lambda: not wants_stop())

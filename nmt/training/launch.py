@@ -88,9 +88,7 @@ def _train(
         if ranks.is_main:
             print(f"{run.folder}: already trained to update {final_update(run):,}; nothing to do.", file=sys.stderr)
         return "done"
-    record = Record(
-        run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main, tensorboard=recipe.train.tensorboard
-    )
+    record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
     try:
         folder, state, _ = start or run.newest_whole(needed_of(recipe))
         precision = _same_precision(recipe, state, device, ranks)
@@ -119,14 +117,18 @@ def _train(
         if folder is not None:
             trainer.restore(folder, state)
             record.say(f"going on from {folder.name} on {device} in {precision.name}")
-        else:
+        with trainer.stopwatch.host("telling"):
+            record.tell_others(recipe, trainer.state.update)
+        if folder is None:
             _introduce(trainer, data, precision, device)
         outcome = trainer.train()
         if outcome != "stopped" and ranks.is_main:
-            chosen = choose_final(recipe, run, model, trainer.state, trainer.validator, record, wants_stop)
+            with trainer.stopwatch.host("validation"):
+                chosen = choose_final(recipe, run, model, trainer.state, trainer.validation.first, record, wants_stop)
             outcome = outcome if chosen else "stopped"
         if ranks.tell(float(outcome == "stopped"))[0]:
             outcome = "stopped"
+        trainer.account()
         record.say(_farewell(outcome, run, trainer))
         return outcome
     finally:

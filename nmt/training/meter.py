@@ -1,8 +1,11 @@
-"""Sums over the updates since the last line of the log."""
+"""Sums over the updates since the last line of the log, and how long the rest of the run will take."""
 
 import time
+from collections import deque
 
+from nmt.recipe.options import Recipe
 from nmt.training.engine import Outcome
+from nmt.training.stopwatch import Stopwatch
 
 
 class Meter:
@@ -29,3 +32,43 @@ class Meter:
     def restart_clock(self) -> None:
         """Leave out the time since the last update: it went into validating or saving."""
         self.clock = time.perf_counter()
+
+
+class Pace:
+    """How fast this process goes: the mean of its last hundred updates, less the first, which sets things up."""
+
+    def __init__(self) -> None:
+        self.n_update = 0
+        self.recent = deque[float](maxlen=100)
+
+    def add(self, seconds: float) -> None:
+        """Count an update that took so long."""
+        self.n_update += 1
+        if self.n_update > 1:
+            self.recent.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Of one update; 0 where nothing is known yet."""
+        return sum(self.recent) / max(1, len(self.recent))
+
+    def left(self, update: int, recipe: Recipe, stopwatch: Stopwatch) -> float:
+        """Seconds until the last update: updates, and as many validations and savings as belong to them.
+
+        A validation is expected to take as long as those so far did; before the first, no time at all.
+        """
+        n_left = recipe.train.updates - update
+        n_validation = n_left / recipe.valid.every
+        n_saving = n_validation + n_left / recipe.train.save_every
+        return n_left * self.seconds + n_validation * stopwatch.mean("validation") + n_saving * stopwatch.mean("saving")
+
+
+def span(seconds: float) -> str:
+    """A length of time for people: 3 h 05 min, 5 min 20 s, 7 s."""
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, left = divmod(rest, 60)
+    if hours >= 48:
+        return f"{hours // 24} days {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {left:02} s" if minutes else f"{left} s"

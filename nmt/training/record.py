@@ -1,11 +1,12 @@
-"""What training says: log.jsonl for machines, one progress line for people, TensorBoard if asked for.
+"""What training says: log.jsonl for machines, one progress line for people, and whatever else takes the log's lines.
 
-Every line of log.jsonl is one JSON object with `kind` and `update`:
+Every line of log.jsonl is one JSON object with `kind` and `update`; docs/log.md explains every field:
     init    the run that the first weights are from, and which were loaded, grown, skipped, unused
     start   versions, device, precision, parameters, fingerprint of the data
     train   loss, learning rate, gradient norm, target tokens a second, epoch: means since the line before
     valid   loss, perplexity, accuracy, bleu, chrf with signatures, examples
     final   the candidates for the final model with their scores, and the one chosen
+    time    where the time went
 """
 
 import contextlib
@@ -17,26 +18,39 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from nmt.errors import MachineError
-from nmt.files import write_durably
+from nmt.recipe.options import Recipe
+from nmt.training.sinks import JsonLines, Sink, sinks_of
 
 
 class Record:
     """The log of a run. Silent when `quiet`: ranks other than the first."""
 
-    def __init__(self, path: Path, *, n_update: int, quiet: bool = False, tensorboard: bool = False) -> None:
+    def __init__(self, path: Path, *, n_update: int, quiet: bool = False) -> None:
         self.path = path
         self.quiet = quiet
-        # Kept open: should the run folder be moved away and another run begin there, its log is not ours to write to.
-        self._file: TextIO | None = None
         self.talk = _Talk(sys.stderr)
-        self.bar = tqdm(total=n_update, unit="upd", dynamic_ncols=True, disable=quiet, file=self.talk, mininterval=1)
-        self.events = _events(path.parent) if tensorboard and not quiet else None
+        self.bar = tqdm(
+            total=n_update,
+            unit="upd",
+            dynamic_ncols=True,
+            disable=quiet,
+            file=self.talk,
+            mininterval=1,
+            # The time left is ours to tell: tqdm knows of no validations to come.
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]",
+        )
+        self.lines = JsonLines(path)
+        self.sinks: list[Sink] = [self.lines]
+
+    def tell_others(self, recipe: Recipe, since: int) -> None:
+        """Send all lines from here on to what else the recipe names, of a run that goes on from update `since`."""
+        if not self.quiet:
+            self.sinks += sinks_of(recipe, self.path.parent, since, self.say)
 
     def begin(self) -> None:
         """Begin the log of a new run: what an attempt wrote that was killed before its first checkpoint goes."""
         if not self.quiet and self.path.exists():
-            self._replace(b"")
+            self.lines.replace(b"")
 
     def go_on(self, update: int, validated: Collection[int]) -> None:
         """Continue the log of a resumed run: what its checkpoint does not know of is taken back.
@@ -50,27 +64,13 @@ class Record:
         there = self.path.read_bytes()
         kept = [line for line in there.split(b"\n") if _is_known(line, update, validated)]
         if (known := b"".join(line + b"\n" for line in kept)) != there:
-            self._replace(known)
-
-    def _replace(self, content: bytes) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        write_durably(self.path, content)
+            self.lines.replace(known)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
-        """Append one line to log.jsonl; numbers go to TensorBoard too."""
-        if self.quiet:
-            return
-        line = json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False)
-        if self._file is None:
-            self._file = self.path.open("a", encoding="utf-8", newline="\n")
-        self._file.write(line + "\n")
-        self._file.flush()
-        if self.events is not None:
-            for name, value in fields.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self.events.add_scalar(f"{kind}/{name}", value, update)
+        """Append one line to log.jsonl, and tell the others."""
+        if not self.quiet:
+            for sink in self.sinks:
+                sink.write(kind, update, fields)
 
     def progress(self, update: int, **shown: str) -> None:
         """Move the progress line."""
@@ -86,11 +86,8 @@ class Record:
 
     def close(self) -> None:
         self.bar.close()
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # what cannot be written was complained about by `write`
-                self._file.close()
-        if self.events is not None:
-            self.events.close()
+        for sink in self.sinks:
+            sink.close()
 
 
 def _is_known(line: bytes, update: int, validated: Collection[int]) -> bool:
@@ -122,14 +119,3 @@ class _Talk:
     def flush(self) -> None:
         with contextlib.suppress(OSError):
             self._stream.flush()
-
-
-def _events(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MachineError(
-            "train.tensorboard: the tensorboard package is not installed. Install the extra: "
-            "pip install nmt[tensorboard]."
-        ) from None
-    return SummaryWriter(str(folder / "tensorboard"))

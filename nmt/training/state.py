@@ -20,6 +20,8 @@ MAY_CHANGE = (
     "train.keep_best",
     "train.average",
     "train.tensorboard",
+    "train.wandb",
+    "data.valid",  # what the first set holds is compared by its bytes
     "valid.",
     "decode.",
 )
@@ -34,9 +36,10 @@ class TrainState:
 
     update: updates applied so far. position: the next update's place in the data. n_skipped: updates whose gradient
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
-    history: one entry a validation, {update, loss, accuracy, bleu, ...}. stops: checkpoints that are there only because
-    somebody stopped the run: they must leave no trace in what is kept and averaged later.
-    wall_seconds: all the time so far, and what the latest validation and the latest checkpoint took of it.
+    history: one entry a validation, {update, loss, accuracy, bleu, ...} of the first set, and those of further ones
+    under "sets": {name: {loss, ...}}. stops: checkpoints that are there only because somebody stopped the run: they
+    must leave no trace in what is kept and averaged later. wall_seconds: all the time so far, and what the latest
+    validation and the latest checkpoint took of it.
     """
 
     update: int = 0
@@ -45,7 +48,7 @@ class TrainState:
     n_bad: int = 0
     n_token: int = 0
     seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
     stops: list[int] = field(default_factory=list)
     wall_seconds: float = 0.0
@@ -103,9 +106,9 @@ class TrainState:
         return bool(patience) and len(later) >= patience
 
 
-def goodness(measured: dict[str, float], metric: str) -> float:
+def goodness(measured: dict[str, Any], metric: str) -> float:
     """A validation's score under a metric: higher is better. What is no number is worse than any."""
-    score = _SIGN[metric] * measured.get(metric, float("nan"))
+    score = _SIGN[metric] * float(measured.get(metric, float("nan")))
     return float("-inf") if np.isnan(score) else score
 
 

@@ -4,7 +4,7 @@ One process, several, CPU or GPU run these same lines. What follows from the pos
 resumed run is the uninterrupted one, bit for bit.
 """
 
-import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,18 @@ from nmt.training import keeper
 from nmt.training.budget import Budget
 from nmt.training.engine import Engine, Outcome
 from nmt.training.feed import Feed
-from nmt.training.meter import Meter
+from nmt.training.footprint import memory
+from nmt.training.meter import Meter, Pace, span
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.record import Record
 from nmt.training.schedule import learning_rate_factor, share_of_run
 from nmt.training.state import TrainState
-from nmt.training.validate import Validator, describe
+from nmt.training.stopwatch import Stopwatch, table
+from nmt.training.validate import Measured, Validation, describe, fields_of
 
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
+FORETOLD_AFTER = 20  # updates of a process before it says how long the run will take
 
 
 class Trainer:
@@ -53,12 +56,11 @@ class Trainer:
         self.recipe, self.model, self.run, self.record = recipe, model, run, record
         self.ranks, self.wants_stop = ranks, wants_stop
         self.state = TrainState()
-        self.engine = Engine(model, recipe, precision=precision, ranks=ranks)
+        self.stopwatch = Stopwatch.of(model.device)
+        self.engine = Engine(model, recipe, precision=precision, ranks=ranks, stopwatch=self.stopwatch)
         self.feed = Feed(recipe, data, ranks)
-        self.validator = Validator(
-            data.valid, data.subwords, recipe.valid, recipe.decode, precision, recipe.data.trg_lang
-        )
-        self.meter = Meter()
+        self.validation = Validation(recipe, data, precision)
+        self.meter, self.pace = Meter(), Pace()
         self.budget, self.passed = budget or Budget(recipe.train), 0.0
         self.moving = Position()  # where in the data the update under way is from
 
@@ -72,7 +74,8 @@ class Trainer:
         """Commit a checkpoint of this moment. due: not only because somebody stops the run."""
         self.budget.passed(self.state)  # for the checkpoint to know
         begin = self.budget.clock()
-        keeper.save(self.run, self.recipe, self.engine, self.state, due=due)
+        with self.stopwatch.host("saving"):
+            keeper.save(self.run, self.recipe, self.engine, self.state, due=due)
         self.state.save_seconds = self.budget.clock() - begin
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -86,7 +89,7 @@ class Trainer:
             return over
         self.model.train()
         self.meter = Meter()
-        for portion in self.feed.begin(state.position):
+        for portion in self.stopwatch.waiting("data", self.feed.begin(state.position)):
             engine.backward(portion.work, self.feed.n_gold(portion), share=self._share())
             stop = self._settle()  # the update before, if nobody has waited for it
             engine.step(self._rate_factor(), state.update + 1, wish=self.wants_stop(), passed=self.budget.passed(state))
@@ -115,7 +118,9 @@ class Trainer:
         outcome, state = self.engine.settle(), self.state
         if outcome is None:
             return False
-        state.seconds += self.meter.add(outcome)
+        seconds = self.meter.add(outcome)
+        state.seconds += seconds
+        self.pace.add(seconds)
         self.passed = outcome.passed
         if outcome.moved:
             state.update += 1
@@ -126,13 +131,16 @@ class Trainer:
             state.n_bad += 1
             if state.n_bad >= MAX_BAD:
                 raise TrainingError(self._hopeless(outcome))
+        if self.pace.n_update == FORETOLD_AFTER:
+            self._foretell()
         return outcome.stop
 
     def _tend(self, stop: bool) -> str:
         """After an update: log, validate and save where it is time to. Returns why training ends here, or ''."""
         u = self.state.update
         if u % self.recipe.train.log_every == 0 or self._is_last(u):
-            self._log()
+            with self.stopwatch.host("telling"):
+                self._log()
         else:
             self.record.progress(u)
         due = u % self.recipe.train.save_every == 0
@@ -195,7 +203,7 @@ class Trainer:
 
     def _log(self) -> None:
         """One line for the updates since the last one."""
-        state, meter = self.state, self.meter
+        state, meter, metric = self.state, self.meter, self.recipe.valid.metric
         speed = meter.n_gold / max(1e-9, meter.seconds)
         self.record.write(
             "train",
@@ -207,42 +215,69 @@ class Trainer:
             tokens_per_second=round(speed, 1),
             skipped=state.n_skipped,
             seconds=round(state.seconds, 2),
+            **memory(self.model.device),
         )
         shown = {
+            "left": span(self._left()),
             "loss": f"{meter.loss / max(1, meter.n_gold):.3f}",
             "lr": f"{meter.rate:.2e}",
             "tok/s": f"{speed:,.0f}",
         }
-        if state.history and (best := state.best_update(self.recipe.valid.metric)) is not None:
+        if (best := state.best_update(metric)) is not None:
             entry = next(e for e in state.history if e["update"] == best)
-            shown["best"] = f"{entry[self.recipe.valid.metric]:.2f}"
+            shown["best"] = f"{metric} {entry[metric]:.2f} at {best:,}"
         if self.passed:
             shown["time"] = f"{min(1.0, self.passed):.0%}"
         self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
         self.meter = Meter()
 
     def validate(self) -> bool:
-        """Measure the model on the validation set, on rank 0; every rank remembers the numbers.
+        """Measure the model on the validation sets, on rank 0; every rank remembers the numbers.
 
         Returns False, remembering nothing, when somebody wanted to stop meanwhile.
         """
-        numbers: dict[str, float] = {}
-        beside: dict[str, Any] = {}
+        measured: dict[str, Measured] = {}
         begin = self.budget.clock()
-        names = ["loss", "perplexity", "accuracy"] + (["bleu", "chrf"] if self.recipe.valid.translate else [])
+        with self.stopwatch.host("validation"):
+            if self.ranks.is_main:
+                with self.engine.optimizers.resting():
+                    measured = self.validation.measure(self.model, lambda: not self.wants_stop())
+            if self.ranks.any(self.wants_stop()):
+                return False
         if self.ranks.is_main:
-            with self.engine.optimizers.resting():
-                numbers, beside = self.validator.measure(self.model, lambda: not self.wants_stop())
-        if self.ranks.any(self.wants_stop()):
-            return False
-        if self.ranks.is_main:
-            self.record.write("valid", self.state.update, **numbers, **beside)
-            self.record.say(describe(self.state.update, numbers))
-            for example in beside.get("examples", []):
-                self.record.say("    " + "\n    ".join(f"{what:9}  {text}" for what, text in example.items()))
+            with self.stopwatch.host("telling"):
+                self._log_validation(measured)
         self.state.measure_seconds = self.budget.clock() - begin
-        mine = [numbers.get(name, math.nan) for name in names]
-        *told, self.passed = self.ranks.tell(*mine, self.budget.passed(self.state))
-        entry = {name: value for name, value in zip(names, told, strict=True) if math.isfinite(value)}
-        self.state.history.append({"update": self.state.update, **entry})
+        *told, self.passed = self.ranks.tell(*self.validation.flat(measured), self.budget.passed(self.state))
+        self.state.history.append({"update": self.state.update, **self.validation.entry(told)})
         return True
+
+    def _log_validation(self, measured: dict[str, Measured]) -> None:
+        update, record = self.state.update, self.record
+        record.write("valid", update, **fields_of(measured))
+        for name, (numbers, _) in measured.items():
+            record.say(describe(update, numbers, name if len(measured) > 1 else ""))
+        for example in measured[self.validation.first_name][1].get("examples", []):
+            record.say("    " + "\n    ".join(f"{what:9}  {text}" for what, text in example.items()))
+
+    def _left(self) -> float:
+        """Seconds until the end of training, by updates or by the time budget."""
+        by_updates = self.pace.left(self.state.update, self.recipe, self.stopwatch)
+        return min(by_updates, self.budget.left(self.state))
+
+    def _foretell(self) -> None:
+        """Say what the run will cost, once that can be judged."""
+        left = self._left()
+        if left > 0:
+            end = time.strftime("%A %Y-%m-%d %H:%M", time.localtime(time.time() + left))
+            apart = "" if self.stopwatch.count["validation"] else ", validations and checkpoints not counted"
+            self.record.say(
+                f"{self.pace.seconds:.3g} s an update: about {span(left)} to update {self.recipe.train.updates:,}, "
+                f"until {end}{apart}"
+            )
+
+    def account(self) -> None:
+        """Say where the time of this process went."""
+        spent = self.stopwatch.read()
+        self.record.write("time", self.state.update, **{part: round(seconds, 3) for part, seconds in spent.items()})
+        self.record.say("\n".join(table(spent)))

@@ -10,15 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.batches import length_batches, make_batch
-from nmt.data.corpus import Corpus
+from nmt.data.corpus import Corpus, Prepared
 from nmt.data.subwords import PAD, Subwords
 from nmt.decoding.translator import Translator
+from nmt.evaluation.attention_panels import Alignment
 from nmt.evaluation.metrics import score
 from nmt.models.base import TranslationModel
-from nmt.recipe.options import DecodeConfig, ValidConfig
+from nmt.recipe.options import DecodeConfig, Recipe, ValidConfig
 from nmt.training.precision import Precision
 
 N_EXAMPLE = 3
+FORCED = ("loss", "perplexity", "accuracy")
+TRANSLATED = ("bleu", "chrf")
+Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
 
 
 class _Enough(Exception):
@@ -26,7 +30,11 @@ class _Enough(Exception):
 
 
 class Validator:
-    """Measures a model on one corpus, always the same way."""
+    """Measures a model on one corpus, always the same way.
+
+    translate: whether BLEU and chrF are measured too. max_sentences: only the first so many pairs are measured, 0: all;
+    None: the loss on all, translations on as many as `config` says. draws: keep where the model looked in one example.
+    """
 
     def __init__(
         self,
@@ -36,20 +44,30 @@ class Validator:
         decode: DecodeConfig,
         precision: Precision,
         trg_lang: str,
+        *,
+        translate: bool = True,
+        max_sentences: int | None = None,
+        draws: bool = False,
     ) -> None:
+        self.translate, self.draws = translate, draws
         self.corpus, self.subwords, self.config = corpus, subwords, config
         self.precision, self.trg_lang = precision, trg_lang
         self.decode = decode.model_copy(update={"beam": config.beam, "n_best": 1, "max_tokens": config.max_tokens})
         src, trg = corpus.texts()
-        n = config.max_sentences or len(src)
+        n = (config.max_sentences if max_sentences is None else max_sentences) or len(src)
         self.src, self.trg = src[:n], trg[:n]
         longest = np.maximum(corpus.src_len, corpus.trg_len).astype(np.int64) + 1  # with EOS
-        self.batches = length_batches(longest, config.max_tokens)
+        self.batches = length_batches(longest[: max_sentences or None], config.max_tokens)
 
-    def measure(
-        self, model: TranslationModel, keep_going: Callable[[], bool] = lambda: True
-    ) -> tuple[dict[str, float], dict[str, Any]]:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is measured."""
+        return (*FORCED, *TRANSLATED) if self.translate else FORCED
+
+    def measure(self, model: TranslationModel, keep_going: Callable[[], bool] = lambda: True) -> Measured:
         """Returns the numbers {loss, perplexity, accuracy, bleu, chrf}, and signatures and examples beside them.
+
+        A number that is not finite is left out: it is no measurement, and JSON has no word for it.
 
         `keep_going` is asked between batches; when it says no, what has been measured is returned.
         """
@@ -58,11 +76,11 @@ class Validator:
         try:
             numbers = self._forced(model, keep_going)
             beside: dict[str, Any] = {}
-            if self.config.translate and keep_going():
+            if self.translate and keep_going():
                 with contextlib.suppress(_Enough):
                     scores, beside = self._translated(model, keep_going)
                     numbers |= scores
-            return numbers, beside
+            return {name: value for name, value in numbers.items() if math.isfinite(value)}, beside
         finally:
             model.train(training)
 
@@ -91,13 +109,17 @@ class Validator:
 
         translator = Translator(model, self.subwords, self.decode)
         with self.precision.autocast():
-            output = [translation.text for translation in translator.translate(self.src, ask)]
-        scores = score(output, self.trg, ("bleu", "chrf"), trg_lang=self.trg_lang)
+            found = list(translator.translate(self.src, ask))
+        output = [translation.text for translation in found]
+        scores = score(output, self.trg, TRANSLATED, trg_lang=self.trg_lang)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]
-        beside = {f"{name}_signature": found.signature for name, found in scores.items()}
-        examples = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
-        return {name: found.value for name, found in scores.items()}, {**beside, "examples": examples}
+        beside: dict[str, Any] = {f"{name}_signature": one.signature for name, one in scores.items()}
+        beside["examples"] = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
+        if self.draws and (drawn := next((found[i] for i in picked if found[i].hypotheses), None)) is not None:
+            with self.precision.autocast():
+                beside["attention"] = Alignment(*translator.attention(drawn), drawn.text)
+        return {name: one.value for name, one in scores.items()}, beside
 
 
 def _loss_and_hits(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,8 +130,59 @@ def _loss_and_hits(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     return loss, hits.sum()
 
 
-def describe(update: int, numbers: dict[str, float]) -> str:
-    """One line of validation results for people."""
+class Validation:
+    """All validation sets of a recipe, by name. The first decides what is best; the others are watched."""
+
+    def __init__(self, recipe: Recipe, data: Prepared, precision: Precision) -> None:
+        told = {files.name: files for files in recipe.data.valid}  # nothing about a corpus that was made
+        self.sets: dict[str, Validator] = {}
+        for name, corpus in data.valid_sets.items():
+            measure = told[name].measure if name in told else None
+            self.sets[name] = Validator(
+                corpus,
+                data.subwords,
+                recipe.valid,
+                recipe.decode,
+                precision,
+                recipe.data.trg_lang,
+                translate=recipe.valid.translate if measure is None else measure == "translate",
+                max_sentences=told[name].max_sentences if name in told else None,
+                draws=not self.sets and (recipe.train.tensorboard or recipe.train.wandb),
+            )
+        self.first_name, self.first = next(iter(self.sets.items()))
+
+    def measure(self, model: TranslationModel, keep_going: Callable[[], bool]) -> dict[str, Measured]:
+        """What each set's Validator measures, under its name."""
+        return {name: validator.measure(model, keep_going) for name, validator in self.sets.items()}
+
+    def flat(self, measured: dict[str, Measured]) -> list[float]:
+        """The numbers in a row, to be told to other ranks; NaN where one is missing."""
+        return [
+            measured[name][0].get(number, math.nan) if name in measured else math.nan
+            for name, validator in self.sets.items()
+            for number in validator.names
+        ]
+
+    def entry(self, flat: list[float]) -> dict[str, Any]:
+        """Such a row as an entry of the history: the first set's numbers, and the others' under "sets"."""
+        left = iter(flat)
+        numbers = {
+            name: {number: value for number in validator.names if not math.isnan(value := next(left))}
+            for name, validator in self.sets.items()
+        }
+        first = numbers.pop(self.first_name)
+        return {**first, "sets": numbers} if numbers else dict(first)
+
+
+def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
+    """What a line of the log says of a validation: the first set's findings, and the others' under "sets"."""
+    (first, (numbers, beside)), *others = measured.items()
+    found = {"set": first, **numbers, **beside}
+    return {**found, "sets": {name: {**numbers, **beside} for name, (numbers, beside) in others}} if others else found
+
+
+def describe(update: int, numbers: dict[str, Any], name: str = "") -> str:
+    """One line of validation results for people. name: of the set, where there are several."""
     shown = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%", "bleu": ".2f", "chrf": ".2f"}
     parts = [f"{name} {numbers[name]:{form}}" for name, form in shown.items() if name in numbers]
-    return f"update {update:,}: " + ", ".join(parts)
+    return f"update {update:,}{name and ', ' + name}: " + ", ".join(parts)

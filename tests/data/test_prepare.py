@@ -20,7 +20,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.manifest import settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
-from nmt.recipe.options import CorpusFiles, DataConfig, Recipe, SubwordsConfig
+from nmt.recipe.options import CorpusFiles, DataConfig, Recipe, SubwordsConfig, ValidationSet
 from tests.data.awkward import AWKWARD
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def recipe(tmp_path):
 def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), **data):
     files = {
         "train": [CorpusFiles(src=write(folder / "t.de", src), trg=write(folder / "t.en", trg))],
-        "valid": CorpusFiles(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1])),
+        "valid": [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))],
     }
     return Recipe(
         name="test",
@@ -86,6 +86,32 @@ def test_validation_keeps_every_line_and_its_raw_text(recipe, tmp_path):
     assert Prepared.open(tmp_path / "out").valid.texts() == (VALID, VALID)
     with pytest.raises(DataError, match="holds no text"):
         Prepared.open(tmp_path / "out").train.texts()
+
+
+def test_validation_sets_are_kept_apart_in_the_order_of_the_recipe(recipe, tmp_path):
+    def with_sets(**names_and_lines):
+        sets = [
+            ValidationSet(
+                name=name, src=write(tmp_path / f"{name}.de", lines), trg=write(tmp_path / f"{name}.en", lines)
+            )
+            for name, lines in names_and_lines.items()
+        ]
+        return recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": sets})})
+
+    several = with_sets(newstest=VALID[:3], valid=VALID[3:9], web_2=VALID[2:5])
+    manifest = prepare(several, tmp_path / "out")
+    assert manifest["n_pair"] == {"train": 200, "valid-newstest": 3, "valid": 6, "valid-web_2": 3}
+    data = Prepared.open(tmp_path / "out")
+    assert {name: corpus.texts()[1] for name, corpus in data.valid_sets.items()} == {
+        "newstest": VALID[:3],
+        "valid": VALID[3:9],
+        "web_2": VALID[2:5],
+    }
+    assert data.valid is data.valid_sets["newstest"] and data.differences(several) == []
+    for other in (with_sets(valid=VALID[3:9]), with_sets(valid=VALID[3:9], newstest=VALID[:3], web_2=VALID[2:5])):
+        assert "newstest, valid, web_2 there, valid" in data.differences(other)[0]
+        with pytest.raises(DataError, match="--overwrite"):
+            prepare(other, tmp_path / "out")
 
 
 def test_the_datasets_library_opens_the_files(recipe, tmp_path):
@@ -167,7 +193,7 @@ def test_missing_files_are_refused_all_at_once_with_the_places_tried(recipe, tmp
     data = recipe.data.model_copy(
         update={
             "train": [CorpusFiles(src="multi30k.x.de", trg="gone.en")],
-            "valid": CorpusFiles(src=".", trg="gone.en"),
+            "valid": [ValidationSet(src=".", trg="gone.en")],
         }
     )
     with pytest.raises(DataError) as error:

@@ -54,6 +54,8 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("data.train", {"data": {"generate": "dates", "train": FILES}}),
         ("data.valid", {"data": {"generate": "dates", "valid": FILES}}),
         ("data.test", {"data": {"generate": "dates", "test": FILES}}),
+        ("data.valid", {"data": {"valid": [FILES, FILES]}}),
+        ("data.valid", {"data": {"valid": [FILES, {**FILES, "name": "Valid"}]}}),
         ("optim.warmup", {"optim": {"schedule": "linear", "warmup": 11}, "train": {"updates": 10}}),
         ("optim.schedule", {"optim": {"name": "muon", "schedule": "noam"}}),
         ("optim.schedule", {"optim": {"name": "schedulefree", "schedule": "cosine"}}),
@@ -86,6 +88,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("regularize.word_dropout_from", {"regularize": {"word_dropout_from": 0.5}}),
         ("regularize.layer_drop_from", {"regularize": {"layer_drop_from": 0.5}}),
         ("valid.metric", {"valid": {"translate": False}}),
+        ("valid.metric", {"data": {"valid": [{**FILES, "measure": "loss"}, {**FILES, "name": "more"}]}}),
         ("decode.n_best", {"decode": {"beam": 2, "n_best": 3}}),
     ],
 )
@@ -113,6 +116,8 @@ def test_a_contradiction_is_refused_by_name(name, sections):
         {"regularize": {"r_drop": 5.0}, "model": {"dropout": 0.0, "act_dropout": 0.1}},
         {"regularize": {"trg_word_dropout": 0.1, "word_dropout_from": 0.5}},
         {"valid": {"translate": False, "metric": "loss"}},
+        {"valid": {"translate": False}, "data": {"valid": {**FILES, "measure": "translate"}}},
+        {"data": {"valid": [FILES, {**FILES, "name": "more", "measure": "loss"}]}},
     ],
 )
 def test_what_only_looks_like_a_contradiction_is_allowed(sections):

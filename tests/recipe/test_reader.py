@@ -129,7 +129,7 @@ def test_numbers_are_numbers(read):
         ),
         ("model: {d_model: null}", "model.d_model: expected whole number >= 1, found nothing"),
         ("model: 5", "model: expected a section, a mapping of options, found the number 5"),
-        ("data: {valid: {src: a}}", "data.valid.trg: missing (expected text)"),
+        ("data: {valid: {src: a}}", "data.valid.0.trg: missing (expected text)"),
         ("data: {train: {src: a}}", "data.train.0.trg: missing (expected text)"),
         ("data: {train: [{src: a, trg: b}, x]}", "data.train.1: expected mapping {src, trg}, or a list of them"),
     ],
@@ -188,8 +188,7 @@ def test_an_override_may_be_a_list_or_a_mapping(read):
     overrides = [("optim.betas", "[0.5, 0.9]"), ("data.valid", "{src: a, trg: b}"), ("model.d_k", "null")]
     recipe = read("name: x\nmodel: {d_k: 8}\n", overrides)
     assert recipe.optim.betas == (0.5, 0.9)
-    assert recipe.data.valid is not None
-    assert recipe.data.valid.trg == "b"
+    assert [files.trg for files in recipe.data.valid] == ["b"]
     assert recipe.model.d_k is None
 
 
@@ -197,8 +196,7 @@ def test_an_override_reaches_into_files(read):
     text = "name: x\ndata: {train: [{src: a, trg: b}, {src: c, trg: d}], valid: {src: e, trg: f}}\n"
     recipe = read(text, [("data.train.1.src", "z"), ("data.valid.src", "y")])
     assert [(files.src, files.trg) for files in recipe.data.train] == [("a", "b"), ("z", "d")]
-    assert recipe.data.valid is not None
-    assert (recipe.data.valid.src, recipe.data.valid.trg) == ("y", "f")
+    assert [(files.src, files.trg) for files in recipe.data.valid] == [("y", "f")]
     recipe = read(text, [("data.train.src", "z"), ("data.train.trg", "y")])
     assert [(files.src, files.trg) for files in recipe.data.train] == [("z", "y")]
 

@@ -77,23 +77,24 @@ def corpus(tmp_path_factory):
 MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2, "dropout": 0.2, "norm": "pre"}
 
 
+def make_recipe(corpus, out, **sections):
+    """A recipe for a run in the folder `out`: section={option: value}, ..."""
+    tree = {
+        "name": "tiny",
+        "seed": 3,
+        **corpus,
+        "model": MODEL,
+        "batch": {"max_tokens": 120, "per_update": 2},
+        "optim": {"lr": 3e-3, "schedule": "constant", "warmup": 5, "clip": 1.0},
+        "train": {"out": str(out), "updates": 30, "save_every": 7, "log_every": 5, "precision": "fp32"},
+        "valid": {"every": 10, "max_tokens": 400},
+    }
+    for section, options in sections.items():
+        tree[section] = {**tree.get(section, {}), **options} if isinstance(options, dict) else options
+    return Recipe.model_validate(tree)
+
+
 @pytest.fixture
 def recipe_of(corpus, tmp_path):
     """recipe_of(run name, section={option: value}, ...) -> Recipe."""
-
-    def make(run="run", **sections):
-        tree = {
-            "name": "tiny",
-            "seed": 3,
-            **corpus,
-            "model": MODEL,
-            "batch": {"max_tokens": 120, "per_update": 2},
-            "optim": {"lr": 3e-3, "schedule": "constant", "warmup": 5, "clip": 1.0},
-            "train": {"out": str(tmp_path / run), "updates": 30, "save_every": 7, "log_every": 5, "precision": "fp32"},
-            "valid": {"every": 10, "max_tokens": 400},
-        }
-        for section, options in sections.items():
-            tree[section] = {**tree.get(section, {}), **options} if isinstance(options, dict) else options
-        return Recipe.model_validate(tree)
-
-    return make
+    return lambda run="run", **sections: make_recipe(corpus, tmp_path / run, **sections)

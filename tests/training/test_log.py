@@ -1,0 +1,183 @@
+"""The log says what docs/log.md says it says: field by field, of one validation set and of several."""
+
+import contextlib
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.data.prepare import prepare
+from nmt.run import Run
+from nmt.training.footprint import memory
+from nmt.training.launch import launch, new_model
+from nmt.training.precision import Precision
+from nmt.training.state import refused_changes
+from nmt.training.validate import Validation
+from tests.training.conftest import make_recipe, write_pairs
+from tests.training.test_resume import StopAt, digest
+
+PAGE = Path(__file__).parents[2] / "docs" / "log.md"
+# Whether a field that is not always there is to be expected here.
+EXPECTED_WHEN = {"except on Windows": sys.platform != "win32", "on a GPU": False, "where translated": True}
+RARE: set[str] = set()  # kinds that the runs here give no occasion for
+NUMBERS = ("loss", "perplexity", "accuracy", "bleu", "chrf")
+SHORT = {
+    "train": {"updates": 24, "log_every": 6, "save_every": 100},
+    "valid": {"every": 12, "max_tokens": 60},
+    "decode": {"max_len_a": 0.5, "max_len_b": 3},  # an untrained model knows no end
+}
+
+
+def documented():
+    """{kind: {field: when it is there}}; the fields of every kind stand under ''."""
+    found, kind = {"": {}}, ""
+    for line in PAGE.read_text(encoding="utf-8").split("\n"):
+        if line.startswith("## "):
+            kind = line[3:].strip("`")
+        elif line.startswith("| `"):
+            names, when, _ = (cell.strip() for cell in line.strip("|").split("|", 2))
+            found.setdefault(kind, {}).update(dict.fromkeys(re.findall(r"`(\w+)`", names), when))
+    return found
+
+
+def log_of(recipe, *kinds):
+    lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
+    return [line for line in lines if not kinds or line["kind"] in kinds]
+
+
+def state_of(recipe):
+    return checkpoint.verify(Run(recipe.run_folder).checkpoint(recipe.train.updates))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run on three validation sets, and one on the first of them alone; what each said; and recipes for more.
+
+    The second set is measured by its loss only, and of the third but a part.
+    """
+    folder = tmp_path_factory.mktemp("sets")
+    sets = [
+        {"name": "news", **write_pairs(folder, "news", 12, 2)},
+        {"name": "web", "measure": "loss", **write_pairs(folder, "web", 9, 3)},
+        {"name": "talks", "max_sentences": 4, **write_pairs(folder, "talks", 10, 4)},
+    ]
+    data = {"src_lang": "de", "trg_lang": "en", "train": [write_pairs(folder, "train", 300, 1)], "max_ratio": 9.0}
+
+    def recipe_of(run, sets=sets, prepared="several", **sections):
+        corpus = {"data": {**data, "valid": sets, "out": str(folder / prepared)}, "subwords": {"vocab_size": 320}}
+        return make_recipe(corpus, folder / "runs" / run, **{**SHORT, **sections})
+
+    found = SimpleNamespace(recipe_of=recipe_of, sets=sets)
+    for name, chosen in (("one", sets[:1]), ("several", sets)):
+        recipe = recipe_of(name, chosen, name)
+        prepare(recipe, recipe.data_folder, talk=lambda line: None)
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            assert launch(recipe) == "done"
+        setattr(found, name, recipe)
+        setattr(found, f"{name}_said", said.getvalue())
+    return found
+
+
+def test_the_log_has_the_documented_fields_and_no_others(runs):
+    page = documented()
+    always = page.pop("")
+    assert always == {"kind": "always", "update": "always"}
+    for recipe, several in ((runs.one, False), (runs.several, True)):
+        lines = log_of(recipe)
+        assert {line["kind"] for line in lines} == set(page) - RARE
+        for line in lines:
+            told = {**always, **page[line["kind"]]}
+            expected = {name for name, when in told.items() if when == "always" or EXPECTED_WHEN.get(when, several)}
+            assert set(line) == expected, line["kind"]
+            translated = {name for name, when in told.items() if when == "where translated"}
+            for found in line.get("sets", {}).values():
+                assert set(found) - translated == {"loss", "perplexity", "accuracy"}
+                assert set(found) & translated in (set(), translated)
+
+
+def test_each_validation_set_is_measured_as_the_recipe_says(runs):
+    first, _ = log_of(runs.several, "valid")
+    assert first["set"] == "news" and list(first["sets"]) == ["web", "talks"]
+    assert "bleu" in first and "bleu" in first["sets"]["talks"] and "bleu" not in first["sets"]["web"]
+    talks = Path(runs.sets[2]["src"]).read_text(encoding="utf-8").split("\n")
+    assert [example["source"] for example in first["sets"]["talks"]["examples"]] == talks[:3]  # of four, not of ten
+    assert all(f"update 12, {name}: loss" in runs.several_said for name in ("news", "web", "talks"))
+    assert "update 12: loss" in runs.one_said
+    # The history, from which a resumed run knows what is best, says the same.
+    assert state_of(runs.several)["history"][0] == {
+        "update": 12,
+        **{name: first[name] for name in NUMBERS},
+        "sets": {
+            name: {number: found[number] for number in NUMBERS if number in found}
+            for name, found in first["sets"].items()
+        },
+    }
+
+
+def test_the_first_set_decides_and_the_others_change_nothing(runs):
+    assert digest(Run(runs.one.run_folder), 24) == digest(Run(runs.several.run_folder), 24)
+    a, b = state_of(runs.one), state_of(runs.several)
+    assert a["best_update"] == b["best_update"]
+    assert a["history"] == [{name: entry[name] for name in entry if name != "sets"} for entry in b["history"]]
+    assert log_of(runs.one, "final") == log_of(runs.several, "final")
+
+
+def test_of_a_set_that_is_measured_in_part_only_that_part_counts(runs):
+    def first_set(**options):
+        recipe = runs.recipe_of("none", [{**runs.sets[0], **options}], "one", valid={"max_sentences": 5})
+        data = Prepared.open(recipe.data_folder)
+        first = Validation(recipe, data, Precision("fp32", "", "cpu", False)).first
+        numbers, _ = first.measure(new_model(recipe, data, torch.device("cpu")))
+        return sum(map(len, first.batches)), len(first.src), numbers["loss"]
+
+    n_pair, n_translated, loss = first_set()
+    assert (n_pair, n_translated) == (12, 5)  # the loss on all, translations on valid.max_sentences
+    n_pair, n_translated, loss_of_part = first_set(max_sentences=3)
+    assert (n_pair, n_translated) == (3, 3) and loss_of_part != loss
+    assert first_set(max_sentences=0) == (12, 12, loss)
+
+
+def test_a_stop_among_several_sets_remembers_nothing_and_is_made_up_for(runs, capsys):
+    chain = runs.recipe_of("chain")
+    assert launch(chain, StopAt(19)) == "stopped"  # twelve updates ask, then each batch of a set
+    state = checkpoint.verify(Run(chain.run_folder).checkpoint(12))
+    assert (state["update"], state["history"]) == (12, []) and not log_of(chain, "valid")
+    assert launch(chain) == "done"
+    assert state_of(chain)["history"] == state_of(runs.several)["history"]
+    # Each of the two processes says where its time went.
+    told = log_of(chain, "time")
+    assert [line["update"] for line in told] == [12, 24]
+    parts = ("data", "forward", "backward", "step", "validation", "saving", "telling", "other")
+    for line in told:
+        assert sum(line[part] for part in parts) == pytest.approx(line["seconds"], abs=0.01)
+        assert all(line[part] > 0 for part in parts)
+    assert len(re.findall(r"in all +[\d.]+ s +100\.0%", capsys.readouterr().err)) == 2
+
+
+def test_a_run_may_go_on_with_other_further_sets():
+    assert refused_changes({"data.valid": (["a", "b"], ["a"]), "data.train": (["a"], ["b"])}).keys() == {"data.train"}
+
+
+def test_after_twenty_updates_it_is_told_when_the_run_will_end(runs):
+    pattern = r"[\d.e-]+ s an update: about \d+ s to update 24, until \w+ \d{4}-\d\d-\d\d \d\d:\d\d\n"
+    assert len(re.findall(pattern, runs.one_said)) == 1  # with a validation behind it, so that it is counted in
+    assert "left=" in runs.one_said and "tok/s=" in runs.one_said and "best=bleu" in runs.one_said
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells what a process holds now")
+def test_memory_is_what_the_process_holds_now():
+    before = memory(torch.device("cpu"))
+    held = torch.ones(64 << 18)  # 64 MB
+    during = memory(torch.device("cpu"))
+    del held
+    after = memory(torch.device("cpu"))
+    assert list(before) == ["rss_mb"]
+    assert 60 < during["rss_mb"] - before["rss_mb"] < 80
+    assert after["rss_mb"] < during["rss_mb"] - 50
