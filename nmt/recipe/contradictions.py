@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nmt.recipe.model_options import ModelConfig
     from nmt.recipe.options import DataConfig, Recipe
-    from nmt.recipe.training_options import OptimConfig, TrainConfig
+    from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 
 
 def find_contradictions(recipe: "Recipe") -> list[str]:
@@ -18,6 +18,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     return [
         *_of_data(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
+        *_of_batch(recipe.batch),
         *_of_optim(recipe.optim, updates=recipe.train.updates),
         *_of_train(recipe.train),
         *_of_translation(recipe),
@@ -69,6 +70,14 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
         )
     if model.position == "sinusoid" and model.d_model % 2:
         yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {model.d_model}, odd"
+
+
+def _of_batch(batch: "BatchConfig") -> Iterator[str]:
+    if batch.tokens_per_update and batch.per_update > 1:
+        yield (
+            f"batch.per_update: {batch.per_update} batches are asked for, but batch.tokens_per_update, "
+            f"{batch.tokens_per_update}, decides how many make an update (remove one of the two)"
+        )
 
 
 def _of_optim(optim: "OptimConfig", *, updates: int) -> Iterator[str]:

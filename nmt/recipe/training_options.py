@@ -20,6 +20,11 @@ class BatchConfig(Section):
     per_update: PositiveInt = Field(
         1, description="Batches per update over all devices: more devices are faster, not different."
     )
+    tokens_per_update: Count = Field(
+        0,
+        description="Target tokens per update over all devices: batches are added until they have so many; 0: "
+        "per_update batches.",
+    )
     pool: PositiveInt = Field(100_000, description="Shuffled pairs that are sorted by length together.")
     split_rate: Rate = Field(
         0.0,

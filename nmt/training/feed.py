@@ -39,6 +39,7 @@ class Feed:
             max_tokens=recipe.batch.max_tokens,
             per_update=recipe.batch.per_update,
             pool=recipe.batch.pool,
+            tokens_per_update=recipe.batch.tokens_per_update,
         )
         rate, subwords = recipe.batch.split_rate, data.subwords
         self.splitters = (Splitter(subwords.src, rate), Splitter(subwords.trg, rate)) if rate else None

@@ -54,6 +54,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("data.train", {"data": {"generate": "dates", "train": FILES}}),
         ("data.valid", {"data": {"generate": "dates", "valid": FILES}}),
         ("data.test", {"data": {"generate": "dates", "test": FILES}}),
+        ("batch.per_update", {"batch": {"per_update": 2, "tokens_per_update": 25_000}}),
         ("optim.warmup", {"optim": {"schedule": "linear", "warmup": 11}, "train": {"updates": 10}}),
         ("optim.schedule", {"optim": {"name": "muon", "schedule": "noam"}}),
         ("train.average", {"train": {"average": "best", "keep_best": 1}}),
