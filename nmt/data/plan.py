@@ -88,7 +88,7 @@ class Plan:
             cut = _cut(np.maximum(self.src_len[pool], self.trg_len[pool]), self.max_tokens)
             pieces = np.split(pool, cut[1:])
             batches.extend(pieces[i] for i in rng.permutation(len(pieces)))
-        return [batches[first:end] for first, end in pairwise(self._update_starts(batches) + [len(batches)])]
+        return [batches[first:end] for first, end in pairwise([*self._update_starts(batches), len(batches)])]
 
     def _update_starts(self, batches: list[Rows]) -> list[int]:
         """Which batches begin an update."""

@@ -74,6 +74,11 @@ class TrainConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU if there is one.")
     threads: Count = Field(0, description="CPU threads; 0: one a core.")
     compile: bool = Field(False, description="torch.compile the model.")
+    checkpoint_activations: bool = Field(
+        False,
+        description="Compute what happens inside a layer again in the backward pass in place of remembering it: the "
+        "same result in less memory, for about a third more time.",
+    )
     log_every: PositiveInt = Field(50, description="Updates between two lines of log.jsonl.")
     save_every: PositiveInt = Field(1000, description="Updates between two checkpoints.")
     keep_last: PositiveInt = Field(3, description="Newest checkpoints that are kept.")

@@ -160,6 +160,8 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     """The model of a recipe with its first weights, which follow from the seed."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
+    if recipe.train.checkpoint_activations:
+        model.recompute_activations()
     if recipe.train.compile:
         for part in model.children():
             part.compile(dynamic=True)  # in place: no wrapper, so no parameter changes its name

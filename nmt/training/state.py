@@ -14,6 +14,7 @@ MAY_CHANGE = (
     "train.out",
     "train.device",
     "train.threads",
+    "train.checkpoint_activations",
     "train.log_every",
     "train.save_every",
     "train.keep_last",
