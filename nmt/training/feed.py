@@ -13,7 +13,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position, Rows
 from nmt.data.split import Splitter
 from nmt.recipe.options import Recipe
-from nmt.training.engine import Work
+from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
 

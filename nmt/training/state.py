@@ -1,11 +1,12 @@
 """Where a run stands: the few numbers that do not follow from the update number, and what may change on resume."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nmt.data.plan import Position
+from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
 MAY_CHANGE = (
@@ -34,7 +35,7 @@ class TrainState:
 
     update: updates applied so far. position: the next update's place in the data. n_skipped: updates whose gradient
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
-    history: one entry a validation, {update, loss, accuracy, bleu, ...}.
+    history: one entry a validation, {update, loss, accuracy, bleu, ...}. memory: what is known to be too large for it.
     """
 
     update: int = 0
@@ -45,6 +46,7 @@ class TrainState:
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it; the best update is written for readers, not for `from_json`."""
@@ -58,6 +60,7 @@ class TrainState:
             "seconds": self.seconds,
             "history": self.history,
             "scaler": self.scaler,
+            "memory": asdict(self.memory),
             "best_update": self.best_update(metric),
         }
 
@@ -72,6 +75,7 @@ class TrainState:
             state["seconds"],
             state["history"],
             state["scaler"],
+            Memory(**state["memory"]),
         )
 
     def scores(self, metric: str) -> dict[int, float]:
