@@ -53,6 +53,8 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
             "model.prj_transform: a projection that model.trg_emb_prj_weight_sharing: false sets free needs no further "
             "matrix before it (set this to false)"
         )
+    if model.preset == "auto":
+        return  # its sizes are not known yet; this is asked again when they are
     if model.d_model % model.n_head and (model.d_k is None or model.d_v is None):
         yield (
             f"model.n_head: {model.n_head} heads do not divide model.d_model, which is {model.d_model} (change one of "

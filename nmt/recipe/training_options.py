@@ -14,8 +14,10 @@ def _list_to_tuple(value: Any) -> Any:
 class BatchConfig(Section):
     """Which pairs make up an update; nothing here depends on the number of devices."""
 
-    max_tokens: PositiveInt = Field(
-        4096, description="Bound on sentences x longest sentence in one batch, so on memory."
+    max_tokens: PositiveInt | Literal["auto"] = Field(
+        4096,
+        description="Bound on sentences x longest sentence in one batch, so on memory. auto: measured when training "
+        "begins: on a GPU the largest that fits, on a CPU the smallest that is as fast as any.",
     )
     per_update: PositiveInt = Field(
         1, description="Batches per update over all devices: more devices are faster, not different."

@@ -32,6 +32,7 @@ class Feed:
 
     def __init__(self, recipe: Recipe, data: Prepared, ranks: Ranks) -> None:
         self.seed, self.corpus, self.ranks = recipe.seed, data.train, ranks
+        assert recipe.batch.max_tokens != "auto", "resolve the recipe first"
         self.plan = Plan(
             data.train.src_len,
             data.train.trg_len,

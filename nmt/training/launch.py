@@ -29,8 +29,10 @@ from nmt.training.finish import choose_final, final_update
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_device, choose_precision
 from nmt.training.record import Record
+from nmt.training.resolve import resolve
 from nmt.training.state import refused_changes
 from nmt.training.trainer import Trainer
+from nmt.training.trial import Trial
 
 
 def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> str:
@@ -46,11 +48,13 @@ def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> st
     ranks, device = parallel.join(device)
     run = Run(recipe.run_folder)
     if not ranks.is_main:
+        recipe = _resolved(recipe, data, run, device, ranks)
         ranks.tell(0.0)  # rank 0 makes the folder first
         outcome = _train(recipe, data, run, device, ranks, wants_stop)
     else:
         with run.lock():
             run.tidy()
+            recipe = _resolved(recipe, data, run, device, ranks)
             claim(run, recipe, data)
             ranks.tell(0.0)
             outcome = _train(recipe, data, run, device, ranks, wants_stop)
@@ -68,6 +72,24 @@ def open_data(recipe: Recipe) -> Prepared:
             "--overwrite, or give the recipe another data.out."
         )
     return data
+
+
+def _resolved(recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks) -> Recipe:
+    """The recipe without `auto`, the same on every rank; rank 0 knows whether there is a run that remembers it."""
+    begun = run.recipe() if ranks.tell(float(run.exists))[0] else None
+
+    def say(text: str) -> None:
+        if ranks.is_main:
+            print(text, file=sys.stderr)
+
+    return resolve(recipe, data, begun, ranks, lambda known: make_trial(known, data, device), say)
+
+
+def make_trial(recipe: Recipe, data: Prepared, device: torch.device) -> Trial:
+    """A model of the recipe to try batches on, in the arithmetic that a new run would have."""
+    precision = choose_precision(recipe.train.precision, device)
+    precision.apply()
+    return Trial(recipe, data, new_model(recipe, data, device), precision)
 
 
 def claim(run: Run, recipe: Recipe, data: Prepared) -> None:

@@ -63,6 +63,10 @@ class Ranks:
         """What rank 0 says, on every rank; the others wait for it."""
         return self.sum(*(values if self.is_main else (0.0,) * len(values)))
 
+    def least(self, value: float) -> float:
+        """The smallest of the ranks' numbers."""
+        return min(self.sum(*(value if rank == self.rank else 0.0 for rank in range(self.world_size))))
+
     def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
         """The module whose backward pass averages gradients over the ranks."""
         if self.world_size == 1:
