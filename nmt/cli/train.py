@@ -8,8 +8,11 @@ from pathlib import Path
 from types import FrameType
 
 from nmt.cli.command import add_override_flags, overrides_of, run
+from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
+from nmt.training.check import check
 from nmt.training.launch import launch
+from nmt.training.selftest import selftest
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on
@@ -44,15 +47,41 @@ class StopSignal:
 def train(args: argparse.Namespace) -> int:
     """The command behind the flags."""
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
+    if args.check:
+        print("\n".join(check(recipe, lambda text: print(text, file=sys.stderr))))
+        return 0
+    if args.selftest:
+        return _selftest(recipe)
     stop = StopSignal()
     outcome = launch(recipe, stop)
     return stop.exit_code if outcome == "stopped" else 0
+
+
+def _selftest(recipe: Recipe) -> int:
+    failed = 0
+    for passed, text in selftest(recipe):
+        print(f"{'pass' if passed else 'FAIL'}  {text}", flush=True)
+        failed += not passed
+    return 1 if failed else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="nmt-train", description=_DESCRIPTION)
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--check",
+        action="store_true",
+        help="Train nothing: measure what the recipe needs here (memory, time, disk), and say what is likely to go "
+        "wrong. Leaves nothing behind.",
+    )
+    instead.add_argument(
+        "--selftest",
+        action="store_true",
+        help="Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 "
+        "if it cannot. Leaves nothing behind.",
+    )
     add_override_flags(parser)
     return run("nmt-train", train, parser, argv)
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from nmt import checkpoint
 from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
@@ -100,9 +101,10 @@ class Trial:
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Everything that a checkpoint of this training would hold."""
-        yield from self.engine.model.state_dict().values()
-        yield from self.engine.optimizers.state(self.engine.model).values()
-        yield from self.engine.ema
+        engine = self.engine
+        for _ in range(2 if engine.ema else 1):  # the moving average is kept as a whole model
+            yield from checkpoint.weights_of(engine.model).values()
+        yield from engine.optimizers.state(engine.model).values()
 
     def end(self) -> None:
         """Give the memory back."""
