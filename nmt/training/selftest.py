@@ -23,8 +23,8 @@ from nmt.training.resolve import resolve
 from nmt.training.troubles import peak_rate
 
 N_PAIR = 16
-MOST_UPDATES = 600
-GOAL = 0.01  # nats a token: each is 99 % certain
+MOST_UPDATES = 1000
+GOAL = 0.5  # nats of loss, all tokens together: then none of them has a likelier rival
 _WARMUP = 20
 _SAMPLE = 5000  # pairs among which the handful is looked for
 
@@ -43,14 +43,17 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     batch = make_batch(data.train, handful(data.train, recipe.seed))
     yield _every_part_learns(engine, batch)
     yield _is_learnt_by_heart(engine, batch)
-    yield _is_found_again(engine, batch, recipe, data)
+    yield _is_found_again(engine, batch, recipe, data, beam=1, share=1.0)
+    # A wide search ends with as many ended hypotheses as its beam, and so may lose a target, however certain, to worse
+    # ones that ended before it did. A fault of the search would lose most of them.
+    yield _is_found_again(engine, batch, recipe, data, beam=recipe.decode.beam, share=0.5)
 
 
 def without_hindrance(recipe: Recipe) -> Recipe:
     """The recipe less all that keeps a model from learning by heart, at a rate that suits a handful of pairs."""
     model = {"dropout": 0.0, "emb_dropout": None, "attn_dropout": None, "act_dropout": 0.0}
     # The rate that a short warm-up bears falls with the width of the model, as in the noam schedule.
-    rate = min(peak_rate(recipe), 0.02 * recipe.model.d_model**-0.5)
+    rate = min(peak_rate(recipe), (0.06 if recipe.model.norm == "pre" else 0.02) * recipe.model.d_model**-0.5)
     optim = {"schedule": "constant", "warmup": _WARMUP, "lr": rate, "weight_decay": 0.0, "clip": 1.0}
     changed = {
         "model": recipe.model.model_copy(update=model),
@@ -87,14 +90,17 @@ def _is_learnt_by_heart(engine: Engine, batch: Batch) -> tuple[bool, str]:
         engine.step(min(1.0, update / _WARMUP), update)
         outcome = engine.settle()
         assert outcome is not None
-        losses.append(outcome.loss / outcome.n_gold)
+        losses.append(outcome.loss)
         if losses[-1] < GOAL:
             break
-    said = f"{n_pair} pairs in {len(losses)} updates: loss {losses[0]:.3f} -> {losses[-1]:.4f} nats a token"
-    return losses[-1] < GOAL, f"{said}, wanted under {GOAL}"
+    first, last = (loss / batch.n_gold for loss in (losses[0], losses[-1]))
+    said = f"{n_pair} pairs in {len(losses)} updates: loss {first:.3f} -> {last:.4f} nats a token"
+    return losses[-1] < GOAL, f"{said}, wanted under {GOAL / batch.n_gold:.4f}"
 
 
-def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared) -> tuple[bool, str]:
+def _is_found_again(
+    engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, beam: int, share: float
+) -> tuple[bool, str]:
     decode = recipe.decode
     wanted = [[i for i in row if i not in (EOS, PAD)] for row in batch.gold.tolist()]
     with engine.precision.autocast():
@@ -104,16 +110,18 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
             bos=BOS,
             eos=EOS,
             pad=PAD,
-            beam=decode.beam,
+            beam=beam,
             length_penalty=decode.length_penalty,
             alpha=decode.alpha,
             max_len=torch.tensor([2 * len(ids) + 20 for ids in wanted]),
             n_real=data.subwords.trg.size,
         )
     right = [hypotheses[0].ids == ids for hypotheses, ids in zip(found, wanted, strict=True)]
-    said = f"beam search (beam {decode.beam}) finds {sum(right)} of {len(right)} targets word for word"
+    said = f"beam search (beam {beam}) finds {sum(right)} of {len(right)} targets word for word"
     if all(right):
         return True, said
+    if sum(right) >= share * len(right):
+        return True, f"{said}, enough for the rule by which a wide search ends"
     wrong = right.index(False)
     texts = (data.subwords.trg.decode(ids) for ids in (wanted[wrong], found[wrong][0].ids))
     return False, f"{said}; wanted {next(texts)!r}, found {next(texts)!r}"

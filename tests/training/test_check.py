@@ -43,7 +43,8 @@ HEALTHY = Findings(
     gpu_idle=False,
     has_bf16=False,
 )
-ABLE = {"d_model": 64, "d_inner": 128, "n_head": 4}  # large enough to learn sixteen pairs in a moment
+# Large enough to learn sixteen pairs in a moment.
+ABLE = {"model": {"d_model": 64, "d_inner": 128, "n_head": 4, "scale_emb_or_prj": "emb"}, "optim": {"lr": 1e-2}}
 DEEP = {"norm": "post", "n_enc_layer": 12, "n_dec_layer": 2}
 
 
@@ -150,13 +151,13 @@ def test_times_and_sizes_are_said_as_people_say_them():
 
 def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
     file = tmp_path / "recipe.yaml"
-    write_recipe(recipe_of(model=ABLE, train={"label_smoothing": 0.3}, batch={"max_tokens": "auto"}), file)
+    write_recipe(recipe_of(**ABLE, train={"label_smoothing": 0.3}, batch={"max_tokens": "auto"}), file)
     before = everything_under(tmp_path)
     assert main([str(file), "--selftest"]) == 0
     assert everything_under(tmp_path) == before
     lines = capsys.readouterr().out.rstrip("\n").split("\n")
-    assert [line[:6] for line in lines] == ["pass  "] * 3
-    assert "finds 16 of 16 targets" in lines[-1]
+    assert [line[:6] for line in lines] == ["pass  "] * 4
+    assert "(beam 1) finds 16 of 16 targets" in lines[2] and "(beam 5)" in lines[3]
 
 
 def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, capsys, monkeypatch):
@@ -166,10 +167,10 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
         lambda seq: torch.ones(1, seq.size(1), seq.size(1), dtype=torch.bool),
     )
     file = tmp_path / "recipe.yaml"
-    write_recipe(recipe_of(model=ABLE), file)
+    write_recipe(recipe_of(**ABLE), file)
     assert main([str(file), "--selftest"]) == 1
     lines = capsys.readouterr().out.rstrip("\n").split("\n")
-    assert [line[:6] for line in lines] == ["pass  ", "pass  ", "FAIL  "]
+    assert [line[:6] for line in lines] == ["pass  ", "pass  ", "FAIL  ", "FAIL  "]
 
 
 def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatch):
