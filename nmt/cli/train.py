@@ -12,9 +12,12 @@ from types import FrameType
 from tqdm import tqdm
 
 from nmt.cli.command import add_override_flags, overrides_of, printable, run
+from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
+from nmt.training.check import check
 from nmt.training.launch import launch
+from nmt.training.selftest import selftest
 from nmt.training.verify import folders_of, verify_run
 
 _DESCRIPTION = """\
@@ -57,6 +60,11 @@ def train(args: argparse.Namespace) -> int:
     if args.verify:
         return verify(Run(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
+    if args.check:
+        print("\n".join(check(recipe, lambda text: print(text, file=sys.stderr))))
+        return 0
+    if args.selftest:
+        return _selftest(recipe)
     stop = StopSignal()
     outcome = launch(recipe, stop)
     return stop.exit_code if outcome == "stopped" else 0
@@ -76,16 +84,37 @@ def verify(folder: Run) -> int:
     return 2 if n_damaged else 0
 
 
+def _selftest(recipe: Recipe) -> int:
+    failed = 0
+    for passed, text in selftest(recipe):
+        print(f"{'pass' if passed else 'FAIL'}  {text}", flush=True)
+        failed += not passed
+    return 1 if failed else 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="nmt-train", description=_DESCRIPTION)
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; with --verify a run folder")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--verify",
         action="store_true",
         help="Train nothing: check every checkpoint in the run folder RECIPE, and its model, against the manifests and "
         "the run's recipe. One line each on stdout: name, update, and whole or damaged: why. Exit code 2 if one is "
         "damaged.",
+    )
+    instead.add_argument(
+        "--check",
+        action="store_true",
+        help="Train nothing: measure what the recipe needs here (memory, time, disk), and say what is likely to go "
+        "wrong. Leaves nothing behind.",
+    )
+    instead.add_argument(
+        "--selftest",
+        action="store_true",
+        help="Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 "
+        "if it cannot. Leaves nothing behind.",
     )
     add_override_flags(parser)
     return run("nmt-train", train, parser, argv)

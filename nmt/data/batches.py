@@ -117,6 +117,19 @@ def make_packed(corpus: Corpus, rows: Rows, n_place: int, n_sentence: int, longe
     )
 
 
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """The first and the last sentences of a batch of two or more, each without padding that no sentence needs now."""
+    middle = batch.src_seq.size(0) // 2
+    assert middle, "one pair has no halves"
+    return _some(batch, slice(middle)), _some(batch, slice(middle, None))
+
+
+def _some(batch: Batch, rows: slice) -> Batch:
+    n_src, n_trg = (int((seq[rows] != PAD).sum(1).max()) for seq in (batch.src_seq, batch.gold))
+    gold = batch.gold[rows, :n_trg]
+    return Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, int((gold != PAD).sum()))
+
+
 def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:
     """Cut sentences, longest first, into batches of at most max_tokens: for translation and validation.
 

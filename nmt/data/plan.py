@@ -5,6 +5,7 @@ Numbers only: no text, no tensors, no files. `batches.py` turns the answer into 
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,8 @@ class Plan:
     src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
     max_tokens: bound on sentences x longest side (EOS counted) of a batch; a longer pair is a batch alone.
     packed: max_tokens bounds the tokens of each side instead; nothing is sorted, since nothing is padded.
-    per_update: batches per update, over all ranks.
+    per_update: batches per update, over all ranks. tokens_per_update: if not 0, an update takes batches until their
+    target tokens (EOS counted) are so many instead; the last of an epoch takes what is left.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Plan:
         per_update: int,
         pool: int,
         packed: bool = False,
+        tokens_per_update: int = 0,
     ) -> None:
         assert len(src_len) == len(trg_len) > 0
         self.src_len = np.asarray(src_len, dtype=np.int64) + 1  # with EOS
@@ -49,6 +52,7 @@ class Plan:
         self.seed = seed
         self.max_tokens = max_tokens
         self.per_update = per_update
+        self.tokens_per_update = tokens_per_update
         self.pool = pool
         self.packed = packed
         # As many sentences as a packed batch may hold: with fewer tokens each it is cut before it is full.
@@ -97,7 +101,19 @@ class Plan:
         return self._in_updates(batches)
 
     def _in_updates(self, batches: list[Rows]) -> list[list[Rows]]:
-        return [batches[i : i + self.per_update] for i in range(0, len(batches), self.per_update)]
+        return [batches[first:end] for first, end in pairwise([*self._update_starts(batches), len(batches)])]
+
+    def _update_starts(self, batches: list[Rows]) -> list[int]:
+        """Which batches begin an update."""
+        if not self.tokens_per_update:
+            return list(range(0, len(batches), self.per_update))
+        starts, n_gold = [0], 0
+        for number, rows in enumerate(batches):
+            if n_gold >= self.tokens_per_update:
+                starts.append(number)
+                n_gold = 0
+            n_gold += int(self.trg_len[rows].sum())
+        return starts
 
 
 def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:

@@ -8,6 +8,7 @@ from nmt.recipe.model_options import ModelConfig
 
 def build_model(config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int = 0) -> TranslationModel:
     """A freshly initialised model; torch's seed decides its weights."""
+    assert config.preset != "auto", "resolve the recipe first"
     if config.emb_src_trg_weight_sharing and n_src_vocab != n_trg_vocab:
         raise RecipeError(
             f"model.emb_src_trg_weight_sharing is true, but the source vocabulary has {n_src_vocab:,} pieces and the "

@@ -67,7 +67,7 @@ def in_order(complaints: Iterable[Complaint], file: str) -> str:
 def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
     """(dotted name, what is wrong) for each thing that pydantic found; several for contradictions."""
     for found in error.errors(include_url=False):
-        name = ".".join(map(str, found["loc"]))
+        name = ".".join(map(str, option_at(found["loc"], found["type"])))
         if found["type"] == "value_error" and not name:
             for line in str(found["ctx"]["error"]).split("\n"):
                 dotted, _, text = line.partition(": ")
@@ -79,6 +79,15 @@ def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
         else:
             expected = _expected(name)
             yield name, f"expected {expected}, found {describe(found['input'])}{_hint(expected, found['input'])}"
+
+
+def option_at(loc: tuple[int | str, ...], kind: str) -> tuple[int | str, ...]:
+    """The place of an option, less what pydantic adds to it where an option takes two kinds of values."""
+    known = {field.name for field in all_fields()}
+    if kind != "extra_forbidden" and _without_numbers(".".join(map(str, loc[:-1]))) in known:
+        inner = _without_numbers(".".join(map(str, loc))) in known
+        return loc if inner or isinstance(loc[-1], int) else loc[:-1]
+    return loc
 
 
 def unknown(name: str) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nmt.recipe.model_options import ModelConfig
     from nmt.recipe.options import DataConfig, Recipe
     from nmt.recipe.regularize_options import RegularizeConfig
-    from nmt.recipe.training_options import OptimConfig, TrainConfig
+    from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 
 
 def find_contradictions(recipe: "Recipe") -> list[str]:
@@ -19,6 +19,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     return [
         *_of_data(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
+        *_of_batch(recipe.batch),
         *_of_packing(recipe),
         *_of_optim(recipe.optim, recipe.train),
         *_of_train(recipe.train),
@@ -58,6 +59,8 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
             "model.prj_transform: a projection that model.trg_emb_prj_weight_sharing: false sets free needs no further "
             "matrix before it (set this to false)"
         )
+    if model.preset == "auto":
+        return  # its sizes are not known yet; this is asked again when they are
     if model.d_model % model.n_head and (model.d_k is None or model.d_v is None):
         yield (
             f"model.n_head: {model.n_head} heads do not divide model.d_model, which is {model.d_model} (change one of "
@@ -77,6 +80,14 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
         yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {model.d_model}, odd"
 
 
+def _of_batch(batch: "BatchConfig") -> Iterator[str]:
+    if batch.tokens_per_update and batch.per_update > 1:
+        yield (
+            f"batch.per_update: {batch.per_update} batches are asked for, but batch.tokens_per_update, "
+            f"{batch.tokens_per_update}, decides how many make an update (remove one of the two)"
+        )
+
+
 def _of_packing(recipe: "Recipe") -> Iterator[str]:
     model, batch = recipe.model, recipe.batch
     if recipe.train.cuda_graphs and not (recipe.train.compile and batch.packed):
@@ -85,7 +96,9 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
         return
     if batch.split_rate:
         yield "batch.packed: batch.split_rate makes pairs longer than they were planned with (set one of the two to 0)"
-    if batch.max_tokens <= recipe.data.max_len:
+    if batch.max_tokens == "auto":
+        yield "batch.packed: all its rows have one length, batch.max_tokens, which must be a number, not auto"
+    elif batch.max_tokens <= recipe.data.max_len:
         yield (
             f"batch.packed: a pair of data.max_len, which is {recipe.data.max_len}, and its end do not fit a row of "
             f"batch.max_tokens, which is {batch.max_tokens} (raise the latter)"

@@ -11,8 +11,10 @@ from nmt.recipe.section import PositiveInt, Rate, Section
 class ModelConfig(Section):
     """The Transformer. The defaults of a model without preset are those of the upstream layout."""
 
-    preset: Literal["tiny", "small", "base", "big"] | None = Field(
-        None, description="Sizes to start from; any option beside it refines it."
+    preset: Literal["auto", "tiny", "small", "base", "big"] | None = Field(
+        None,
+        description="Sizes to start from; any option beside it refines it. auto: by the size of the corpus, when "
+        "training begins; a small corpus gets more dropout, too.",
     )
     d_model: PositiveInt = Field(512, description="Width of the residual stream, and of the embeddings.")
     d_inner: PositiveInt = Field(2048, description="Width inside the feed-forward sub-layer.")
@@ -73,6 +75,11 @@ class ModelConfig(Section):
         "scale_emb_or_prj: emb makes as large as the positions; or of that size, but with subwords that occur in "
         "the same training pairs, as translations do, near each other: a dictionary before the first update.",
     )
+
+    @property
+    def undecided(self) -> set[str]:
+        """The options that a preset may still set: with auto, all those of presets that the recipe does not name."""
+        return set().union(*PRESETS.values()) - self.model_fields_set if self.preset == "auto" else set()
 
     @model_validator(mode="before")
     @classmethod

@@ -8,8 +8,9 @@ from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError
 from nmt.files import write_durably
-from nmt.recipe.complaints import Complaint, in_order, of_validation, unknown
+from nmt.recipe.complaints import Complaint, in_order, of_validation, option_at, unknown
 from nmt.recipe.fields import all_fields, sections
+from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
 
@@ -112,7 +113,7 @@ def _validate(value: Any) -> tuple[Recipe | None, list[tuple[str, str]]]:
         return Recipe.model_validate(value), []
     except ValidationError as error:
         found = list(of_validation(error))
-        bad = [issue["loc"] for issue in error.errors(include_url=False)]
+        bad = [option_at(issue["loc"], issue["type"]) for issue in error.errors(include_url=False)]
     if not isinstance(value, dict) or () in bad:
         return None, found
     try:  # with the mistaken options left out, the defaults stand in for them
@@ -145,7 +146,11 @@ def _place(name: str, text: str, places: dict[str, Mark | None]) -> Mark | None:
 
 
 def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
+    # What a preset will decide is no truth yet, and written down it would be taken for the user's wish.
+    undecided = model.undecided if isinstance(model, ModelConfig) else set()
     for name in type(model).model_fields:
+        if name in undecided:
+            continue
         value = getattr(model, name)
         if isinstance(value, BaseModel):
             yield f"{indent}{name}:"

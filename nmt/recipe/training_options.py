@@ -27,11 +27,18 @@ def _one_or_many(value: Any) -> Any:
 class BatchConfig(Section):
     """Which pairs make up an update; nothing here depends on the number of devices."""
 
-    max_tokens: PositiveInt = Field(
-        4096, description="Bound on sentences x longest sentence in one batch, so on memory."
+    max_tokens: PositiveInt | Literal["auto"] = Field(
+        4096,
+        description="Bound on sentences x longest sentence in one batch, so on memory. auto: measured when training "
+        "begins: on a GPU the largest that fits, on a CPU the smallest that is as fast as any.",
     )
     per_update: PositiveInt = Field(
         1, description="Batches per update over all devices: more devices are faster, not different."
+    )
+    tokens_per_update: Count = Field(
+        0,
+        description="Target tokens per update over all devices: batches are added until they have so many; 0: "
+        "per_update batches.",
     )
     pool: PositiveInt = Field(100_000, description="Shuffled pairs that are sorted by length together.")
     packed: bool = Field(
@@ -117,6 +124,11 @@ class TrainConfig(Section):
         False,
         description="Record the compiled model once and replay it, which spares a GPU the waiting for its orders; "
         "needs compile, and packed batches, which all have one shape.",
+    )
+    checkpoint_activations: bool = Field(
+        False,
+        description="Compute what happens inside a layer again in the backward pass in place of remembering it: the "
+        "same result in less memory, for about a third more time.",
     )
     log_every: PositiveInt = Field(50, description="Updates between two lines of log.jsonl.")
     save_every: PositiveInt = Field(1000, description="Updates between two checkpoints.")

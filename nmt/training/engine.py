@@ -11,27 +11,15 @@ import torch
 from torch import Tensor
 
 from nmt.data.batches import Batch
+from nmt.errors import MachineError
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
+from nmt.training.memory import Memory, Work, is_out_of_memory
 from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.stopwatch import Stopwatch
-
-
-@dataclass(frozen=True)
-class Work:
-    """One batch of an update on this rank. counts: False where a rank repeats one because others have more.
-
-    seed: of its dropout, so that there is no generator state to lose. layer_seed: of what all batches of an update
-    have in common, the layers that are left out.
-    """
-
-    batch: Batch
-    counts: bool
-    seed: int
-    layer_seed: int
 
 
 @dataclass(frozen=True)
@@ -90,37 +78,78 @@ class Engine:
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
         self.longest = recipe.data.max_len + 1  # with EOS
+        self.memory = Memory()
         self._pending: _Pending | None = None
         self._loss_sum, self._n_gold = torch.zeros(()), 0  # of the update whose gradient is there
 
-    def backward(self, work: list[Work], n_gold: int, *, share: float) -> None:
+    def backward(self, work: list[Work], n_gold: int, *, share: float = 0.0) -> None:
         """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens.
 
-        share: of the run that has passed, for what is switched on in its course.
+        share: of the run that has passed, for what is switched on in its course. Where memory runs out, the batch that
+        was too much is halved and the whole update done again; see `memory`.
         """
+        while (failed := self._accumulate(self.memory.pieces(work), n_gold, share)) is not None:
+            # Outside of the except clause, whose error holds every tensor of the attempt.
+            self.memory.ran_out(failed)
+            self._give_up_if_hopeless(failed)
+            self.optimizers.zero_grad()
+            if self.model.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _accumulate(self, work: list[Work], n_gold: int, share: float) -> Work | None:
+        """Add up the gradients of some batches. Returns the batch that memory ran out with, if it did."""
         loss_sum = torch.zeros((), device=self.model.device)
         for turn, item in enumerate(work):
-            batch = item.batch.to(self.model.device)
-            torch.manual_seed(item.seed)
-            if self.recipe.train.cuda_graphs:  # what the last replay left in the graphs' memory may be overwritten
-                cast(Any, torch.compiler).cudagraph_mark_step_begin()
-            with self.ranks.exchange(self.objective, now=turn == len(work) - 1):
-                with self.stopwatch.device("forward"), self.precision.autocast():
-                    loss, reported = self.objective(
-                        batch.src_seq,
-                        batch.trg_seq,
-                        batch.gold,
-                        self.packing_of(batch, self.longest),
-                        share=share,
-                        layer_seed=item.layer_seed,
-                    )
-                # Gradients are averaged over ranks, so the sum over ranks needs the factor back.
-                weight = self.ranks.world_size / n_gold if item.counts else 0.0
-                with self.stopwatch.device("backward"):
-                    self.scaler.scale(loss * weight).backward()
-            if item.counts:
-                loss_sum += reported
+            try:
+                with self.ranks.exchange(self.objective, now=turn == len(work) - 1):
+                    loss_sum += self._backward_of(item, n_gold, share)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return item
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
+        return None
+
+    def _backward_of(self, item: Work, n_gold: int, share: float) -> Tensor:
+        """Add the gradient of one batch to that of the update. Returns its loss, or 0 where it does not count."""
+        batch = item.batch.to(self.model.device)
+        torch.manual_seed(item.seed)
+        if self.recipe.train.cuda_graphs:  # what the last replay left in the graphs' memory may be overwritten
+            cast(Any, torch.compiler).cudagraph_mark_step_begin()
+        with self.stopwatch.device("forward"), self.precision.autocast():
+            loss, reported = self.objective(
+                batch.src_seq,
+                batch.trg_seq,
+                batch.gold,
+                self.packing_of(batch, self.longest),
+                share=share,
+                layer_seed=item.layer_seed,
+            )
+        # Gradients are averaged over ranks, so the sum over ranks needs the factor back.
+        weight = self.ranks.world_size / n_gold if item.counts else 0.0
+        with self.stopwatch.device("backward"):
+            self.scaler.scale(loss * weight).backward()
+        counted: Tensor = reported if item.counts else torch.zeros_like(reported)
+        return counted
+
+    def _give_up_if_hopeless(self, failed: Work) -> None:
+        """Raise where a smaller batch would not help."""
+        n, n_src = failed.batch.src_seq.shape
+        what = f"memory of {self.model.device} ran out with a batch of {n:,} pairs, {n_src:,} source and "
+        what += f"{failed.batch.gold.size(1):,} target subwords long"
+        advice = "Or set train.checkpoint_activations to true, or make the model smaller."
+        if self.ranks.world_size > 1:  # the others already wait for this rank's gradient of the whole batch
+            raise MachineError(
+                f"rank {self.ranks.rank}: {what}. With several processes no batch can be halved on the way: make "
+                f"batch.max_tokens smaller than {failed.cost:,} in a new run (batch.tokens_per_update keeps the "
+                f"updates as large as they are). {advice}"
+            )
+        if failed.batch.src_start is not None:
+            raise MachineError(f"{what}: a packed row. Make batch.max_tokens smaller in a new run. {advice}")
+        if n == 1:
+            raise MachineError(
+                f"{what}: too long to train on. Make data.max_len smaller and prepare the data. {advice}"
+            )
 
     @staticmethod
     def packing_of(batch: Batch, longest: int) -> tuple[Packing, Packing] | None:

@@ -13,7 +13,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position, Rows
 from nmt.data.split import Splitter
 from nmt.recipe.options import Recipe
-from nmt.training.engine import Work
+from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
 
@@ -32,6 +32,7 @@ class Feed:
 
     def __init__(self, recipe: Recipe, data: Prepared, ranks: Ranks) -> None:
         self.seed, self.corpus, self.ranks = recipe.seed, data.train, ranks
+        assert recipe.batch.max_tokens != "auto", "resolve the recipe first"
         self.plan = Plan(
             data.train.src_len,
             data.train.trg_len,
@@ -40,6 +41,7 @@ class Feed:
             per_update=recipe.batch.per_update,
             pool=recipe.batch.pool,
             packed=recipe.batch.packed,
+            tokens_per_update=recipe.batch.tokens_per_update,
         )
         self.longest = recipe.data.max_len + 1  # with EOS
         rate, subwords = recipe.batch.split_rate, data.subwords
@@ -70,10 +72,11 @@ class Feed:
         for (index, rows), counts in self.ranks.share(list(enumerate(update))):
             # The index counts over all ranks, so the masks do not depend on how many there are.
             seed = dropout_seed(self.seed, position, index)
-            work.append(Work(self._batch(rows, seed), counts, seed, layer_seed))
+            work.append(Work(self.batch(rows, seed), counts, seed, layer_seed))
         return Portion(work, position, following)
 
-    def _batch(self, rows: Rows, seed: int) -> Batch:
+    def batch(self, rows: Rows, seed: int) -> Batch:
+        """Some pairs as the batch that training makes of them. seed: of what is drawn for it."""
         if self.plan.packed:
             return make_packed(self.corpus, rows, self.plan.max_tokens, self.plan.most_packed, self.longest)
         return make_batch(self.corpus, rows, self._splits(seed))

@@ -26,7 +26,7 @@ def _save(run: Run, recipe: Recipe, engine: Engine, state: TrainState) -> None:
         return
     run.must_be_held()
     metric = recipe.valid.metric
-    state.scaler = engine.scaler.state_dict()
+    state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
     tensors = {
         checkpoint.MODEL: checkpoint.weights_of(engine.model),
         checkpoint.OPTIMIZER: engine.optimizers.state(engine.model),
@@ -53,6 +53,7 @@ def restore(folder: Path, saved: dict[str, Any], engine: Engine) -> TrainState:
     state = TrainState.from_json(saved)
     if state.scaler:
         engine.scaler.load_state_dict(state.scaler)
+    engine.memory = state.memory
     if engine.ema:
         average = checkpoint.load_tensors(folder, checkpoint.EMA)
         for name, mine in engine.ema_weights().items():

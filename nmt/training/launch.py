@@ -27,8 +27,10 @@ from nmt.training.named import freeze
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_device, choose_precision
 from nmt.training.record import Record
+from nmt.training.resolve import resolve
 from nmt.training.space import check_space
 from nmt.training.trainer import Trainer
+from nmt.training.trial import Trial
 
 
 def launch(
@@ -49,11 +51,13 @@ def launch(
     ranks, device = parallel.join(device)
     run = Run(recipe.run_folder)
     if not ranks.is_main:
+        recipe = _resolved(recipe, data, run, device, ranks)
         ranks.tell(0.0)  # rank 0 makes the folder first, and puts it in order
         outcome = _train(recipe, data, run, device, ranks, wants_stop, budget)
     else:
         with run.lock():
             run.tidy()
+            recipe = _resolved(recipe, data, run, device, ranks)
             claim(run, recipe, data)
             start = None if is_finished(run) else find_start(run, recipe)
             ranks.tell(0.0)
@@ -72,6 +76,24 @@ def open_data(recipe: Recipe) -> Prepared:
             "--overwrite, or give the recipe another data.out."
         )
     return data
+
+
+def _resolved(recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks) -> Recipe:
+    """The recipe without `auto`, the same on every rank; rank 0 knows whether there is a run that remembers it."""
+    begun = run.recipe() if ranks.tell(float(run.exists))[0] else None
+
+    def say(text: str) -> None:
+        if ranks.is_main:
+            print(text, file=sys.stderr)
+
+    return resolve(recipe, data, begun, ranks, lambda known: make_trial(known, data, device), say)
+
+
+def make_trial(recipe: Recipe, data: Prepared, device: torch.device) -> Trial:
+    """A model of the recipe to try batches on, in the arithmetic that a new run would have."""
+    precision = choose_precision(recipe.train.precision, device)
+    precision.apply()
+    return Trial(recipe, data, new_model(recipe, data, device), precision)
 
 
 def _train(
@@ -150,6 +172,8 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     """The model of a recipe with its first weights, which follow from the seed."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
+    if recipe.train.checkpoint_activations:
+        model.recompute_activations()
     if recipe.train.compile:
         compile_parts(model, recipe)
     return model

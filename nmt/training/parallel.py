@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from nmt.errors import RunError
+
 T = TypeVar("T")
 # Long enough for a validation on rank 0, short enough that a dead rank does not hold the others for hours.
 _TIMEOUT = timedelta(minutes=30)
@@ -63,6 +65,10 @@ class Ranks:
         """What rank 0 says, on every rank; the others wait for it."""
         return self.sum(*(values if self.is_main else (0.0,) * len(values)))
 
+    def least(self, value: float) -> float:
+        """The smallest of the ranks' numbers."""
+        return min(self.sum(*(value if rank == self.rank else 0.0 for rank in range(self.world_size))))
+
     def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
         """The module whose backward pass averages gradients over the ranks."""
         if self.world_size == 1:
@@ -95,6 +101,12 @@ def join(device: torch.device) -> tuple[Ranks, torch.device]:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
     return ranks, device
+
+
+def refuse_many(flag: str) -> None:
+    """Raise where torchrun started several processes for what one of them does."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RunError(f"{flag} is for one process: start it without torchrun.")
 
 
 def same_everywhere(ranks: Ranks, tensors: list[Tensor]) -> bool:

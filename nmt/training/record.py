@@ -4,6 +4,7 @@ Every line of log.jsonl is one JSON object with `kind` and `update`; docs/log.md
     init    the run that the first weights are from, and which were loaded, grown, skipped, unused
     start   versions, device, precision, parameters, fingerprint of the data
     train   loss, learning rate, gradient norm, target tokens a second, epoch: means since the line before
+    memory  memory ran out: how many times so far, and the cost from which on batches are halved
     valid   loss, perplexity, accuracy, bleu, chrf with signatures, examples
     final   the candidates for the final model with their scores, and the one chosen
     time    where the time went

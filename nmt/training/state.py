@@ -1,11 +1,12 @@
 """Where a run stands: the few numbers that do not follow from the update number, and what may change on resume."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nmt.data.plan import Position
+from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
 MAY_CHANGE = (
@@ -14,6 +15,7 @@ MAY_CHANGE = (
     "train.out",
     "train.device",
     "train.threads",
+    "train.checkpoint_activations",
     "train.log_every",
     "train.save_every",
     "train.keep_last",
@@ -39,7 +41,7 @@ class TrainState:
     history: one entry a validation, {update, loss, accuracy, bleu, ...} of the first set, and those of further ones
     under "sets": {name: {loss, ...}}. stops: checkpoints that are there only because somebody stopped the run: they
     must leave no trace in what is kept and averaged later. wall_seconds: all the time so far, and what the latest
-    validation and the latest checkpoint took of it.
+    validation and the latest checkpoint took of it. memory: what is known to be too large for it.
     """
 
     update: int = 0
@@ -54,6 +56,7 @@ class TrainState:
     wall_seconds: float = 0.0
     measure_seconds: float = 0.0
     save_seconds: float = 0.0
+    memory: Memory = field(default_factory=Memory)
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it; the best update is written for readers, not for `from_json`."""
@@ -71,11 +74,15 @@ class TrainState:
             "wall_seconds": self.wall_seconds,
             "measure_seconds": self.measure_seconds,
             "save_seconds": self.save_seconds,
+            "memory": asdict(self.memory),
             "best_update": self.best_update(metric),
         }
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "TrainState":
+        later = {
+            name: state[name] for name in ("stops", "wall_seconds", "measure_seconds", "save_seconds") if name in state
+        }
         return cls(
             state["update"],
             Position(state["epoch"], state["update_in_epoch"]),
@@ -85,8 +92,8 @@ class TrainState:
             state["seconds"],
             state["history"],
             state["scaler"],
-            state.get("stops", []),
-            *(state.get(name, 0.0) for name in ("wall_seconds", "measure_seconds", "save_seconds")),
+            memory=Memory(**state.get("memory", {})),
+            **later,
         )
 
     def scores(self, metric: str) -> dict[int, float]:

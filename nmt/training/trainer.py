@@ -62,6 +62,7 @@ class Trainer:
         self.validation = Validation(recipe, data, precision)
         self.meter, self.pace = Meter(), Pace()
         self.budget, self.passed = budget or Budget(recipe.train), 0.0
+        self.n_failed = 0  # times that memory ran out, as far as was told
         self.moving = Position()  # where in the data the update under way is from
 
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
@@ -69,6 +70,7 @@ class Trainer:
         self.state = keeper.restore(folder, saved, self.engine)
         self.passed = self.budget.share(self.state)
         self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
+        self.n_failed = self.state.memory.n_failed
 
     def save(self, *, due: bool = True) -> None:
         """Commit a checkpoint of this moment. due: not only because somebody stops the run."""
@@ -91,6 +93,7 @@ class Trainer:
         self.meter = Meter()
         for portion in self.stopwatch.waiting("data", self.feed.begin(state.position)):
             engine.backward(portion.work, self.feed.n_gold(portion), share=self._share())
+            self._tell_of_memory()
             stop = self._settle()  # the update before, if nobody has waited for it
             engine.step(self._rate_factor(), state.update + 1, wish=self.wants_stop(), passed=self.budget.passed(state))
             self.moving, state.position = portion.position, portion.following
@@ -230,6 +233,19 @@ class Trainer:
             shown["time"] = f"{min(1.0, self.passed):.0%}"
         self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
         self.meter = Meter()
+
+    def _tell_of_memory(self) -> None:
+        """Say when memory has run out: each time to the log, the first time to people."""
+        memory = self.engine.memory
+        if memory.n_failed == self.n_failed:
+            return
+        self.record.write("memory", self.state.update, times=memory.n_failed, too_large=memory.too_large)
+        if not self.n_failed:
+            self.record.say(
+                f"memory ran out: batches of {memory.too_large:,} tokens (sentences x longest side) and more are done "
+                "in halves from now on, with the same gradient. A smaller batch.max_tokens avoids the detour."
+            )
+        self.n_failed = memory.n_failed
 
     def validate(self) -> bool:
         """Measure the model on the validation sets, on rank 0; every rank remembers the numbers.

@@ -11,8 +11,8 @@ def lengths(n=1000, seed=0):
     return rng.integers(0, 40, n, dtype=np.int32), rng.integers(0, 40, n, dtype=np.int32)
 
 
-def plan(seed=1, max_tokens=400, per_update=3, pool=300, n=1000):
-    return Plan(*lengths(n), seed=seed, max_tokens=max_tokens, per_update=per_update, pool=pool)
+def plan(seed=1, max_tokens=400, per_update=3, pool=300, n=1000, **more):
+    return Plan(*lengths(n), seed=seed, max_tokens=max_tokens, per_update=per_update, pool=pool, **more)
 
 
 def batches(a_plan, epoch):
@@ -57,6 +57,23 @@ def test_an_update_has_per_update_batches_and_positions_walk_over_the_epoch_edge
     assert after == Position(0, n - 1)
     _, after = a_plan.at(after)
     assert after == Position(1, 0)
+
+
+@pytest.mark.parametrize("max_tokens", [50, 400, 3000])
+@pytest.mark.parametrize("wanted", [1, 700, 2500, 10**6])
+def test_an_update_takes_batches_until_it_has_the_tokens_wanted(wanted, max_tokens):
+    a_plan = plan(tokens_per_update=wanted, per_update=1, max_tokens=max_tokens)
+    updates = a_plan.updates(2)
+    assert sorted(np.concatenate(batches(a_plan, 2))) == list(range(1000))
+    for update in updates:
+        assert update and a_plan.n_gold(update[:-1]) < wanted  # so without its last batch it had too few
+    assert all(a_plan.n_gold(update) >= wanted for update in updates[:-1])
+    assert len(updates) > 1 or wanted == 10**6
+
+
+def test_the_size_of_an_update_in_tokens_leaves_the_batches_alone():
+    by_tokens, by_number = plan(tokens_per_update=900, per_update=1), plan()
+    assert all(np.array_equal(a, b) for a, b in zip(batches(by_tokens, 1), batches(by_number, 1), strict=True))
 
 
 def test_gold_tokens_are_counted_with_end_marks_and_without_padding():

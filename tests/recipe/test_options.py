@@ -56,6 +56,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("data.test", {"data": {"generate": "dates", "test": FILES}}),
         ("data.valid", {"data": {"valid": [FILES, FILES]}}),
         ("data.valid", {"data": {"valid": [FILES, {**FILES, "name": "Valid"}]}}),
+        ("batch.per_update", {"batch": {"per_update": 2, "tokens_per_update": 25_000}}),
         ("optim.warmup", {"optim": {"schedule": "linear", "warmup": 11}, "train": {"updates": 10}}),
         ("optim.schedule", {"optim": {"name": "muon", "schedule": "noam"}}),
         ("optim.schedule", {"optim": {"name": "schedulefree", "schedule": "cosine"}}),

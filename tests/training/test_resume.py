@@ -10,6 +10,7 @@ from witness import StopAt, plan_of
 from nmt import checkpoint
 from nmt.errors import RunError
 from nmt.files import sha256_of
+from nmt.models import base
 from nmt.run import Run
 from nmt.training.finish import final_update
 from nmt.training.launch import launch
@@ -251,3 +252,18 @@ def test_the_log_of_a_resumed_run_has_every_line_once(recipe_of):
     lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
     updates = [line["update"] for line in lines if line["kind"] == "train"]
     assert updates == [5, 10, 15, 20, 25, 30]
+
+
+def test_activations_computed_twice_leave_a_run_as_it_was_and_may_be_switched_on_halfway(recipe_of, monkeypatch):
+    layers = []
+    checkpoint_of = base.checkpoint
+    monkeypatch.setattr(
+        base, "checkpoint", lambda layer, *a, **k: layers.append(layer) or checkpoint_of(layer, *a, **k)
+    )
+    whole, other = recipe_of("whole"), recipe_of("other")
+    launch(whole)
+    assert launch(other, StopAt(8)) == "stopped"
+    assert not layers
+    launch(recipe_of("other", train={"checkpoint_activations": True}))
+    assert len(set(layers)) == 2  # that of the encoder and that of the decoder
+    assert digest(Run(whole.run_folder), 30) == digest(Run(other.run_folder), 30)

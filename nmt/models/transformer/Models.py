@@ -7,7 +7,7 @@ Shapes: B sentences, S source length, T target length, D `d_model`, V target voc
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import DecoderState, Packing, TranslationModel
+from nmt.models.base import DecoderState, Packing, Recomputing, TranslationModel
 from nmt.models.droppable import WordEmbedding
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Dropout, Mask, PackedMask, RotaryEncoding, extend, make_norm, sinusoids
@@ -71,7 +71,7 @@ class LearnedPositions(nn.Module):
         return torch.add(self.pos_emb(position), x, alpha=scale)
 
 
-class _Stack(nn.Module):
+class _Stack(Recomputing):
     """What encoder and decoder share: from embedded words to what enters the first layer, and the end."""
 
     position_enc: nn.Module
@@ -128,7 +128,7 @@ class Encoder(_Stack):
         for layer in self.layer_stack:
             if layer.passed_over:
                 continue
-            x, attn = layer(x, src_mask, rotation, return_attns)
+            x, attn = self.through(layer, x, src_mask, rotation, return_attns)
             attns.append(attn)
         return self._leave(x), attns if return_attns else []
 
@@ -165,7 +165,9 @@ class Decoder(_Stack):
         for layer in self.layer_stack:
             if layer.passed_over:
                 continue
-            x, slf_attn, enc_attn = layer(x, enc_output, trg_mask, src_mask, rotation, src_rotation, return_attns)
+            x, slf_attn, enc_attn = self.through(
+                layer, x, enc_output, trg_mask, src_mask, rotation, src_rotation, return_attns
+            )
             slf_attns.append(slf_attn)
             enc_attns.append(enc_attn)
         return self._leave(x), slf_attns if return_attns else [], enc_attns if return_attns else []

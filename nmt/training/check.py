@@ -1,0 +1,184 @@
+"""nmt-train --check: what a recipe will cost on this machine, measured, before anything is begun.
+
+Builds the model, trains it for a moment on the largest batch and on the first updates, and forgets it. Writes nothing
+and locks nothing, so it can be used while the run itself goes on.
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from nmt.checkpoint import read_json
+from nmt.data.corpus import Prepared
+from nmt.data.manifest import REPORT
+from nmt.data.plan import Position, Rows
+from nmt.decoding.translator import Translator
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+from nmt.training.feed import Feed
+from nmt.training.launch import make_trial, open_data
+from nmt.training.memory import Work
+from nmt.training.parallel import Ranks, refuse_many
+from nmt.training.precision import choose_device
+from nmt.training.resolve import resolve
+from nmt.training.room import forget_peak, memory_left, peak
+from nmt.training.trial import Trial
+from nmt.training.troubles import Findings, likely_troubles
+from nmt.training.validate import Validator
+
+N_TIMED = 20  # updates
+_N_TRANSLATED = 64  # validation sentences that stand for all
+
+
+def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
+    """Measure a recipe; returns the report, line by line. say: told meanwhile what is being done."""
+    refuse_many("--check")
+    data, device = open_data(recipe), choose_device(recipe.train.device)
+    if recipe.train.threads:
+        torch.set_num_threads(recipe.train.threads)
+    run = Run(recipe.run_folder)
+    begun = run.recipe() if run.exists else None
+    recipe = resolve(recipe, data, begun, Ranks(), lambda known: make_trial(known, data, device), say)
+    say(f"trying the largest batch and {N_TIMED} updates ...")
+    found = measure(recipe, data, make_trial(recipe, data, device))
+    rows = table(recipe, found)
+    width = max(len(name) for name, _ in rows)
+    troubles = likely_troubles(recipe, found) or ["none was seen"]
+    return [f"{name:<{width}}  {value}" for name, value in rows] + ["", "likely trouble"] + [f"  {t}" for t in troubles]
+
+
+def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
+    """Train for a moment and count."""
+    device, engine, corpus = trial.device, trial.engine, data.train
+    feed = Feed(recipe, data, Ranks())
+    room = memory_left(device)
+    forget_peak(device)
+    largest = _largest(feed, data)
+    for work in largest:
+        trial.seconds([work])
+    n_token, begin = 0, time.perf_counter()
+    for portion in islice(feed.begin(Position()), N_TIMED):
+        trial.seconds(portion.work)
+        n_token += sum(item.batch.n_gold for item in portion.work)
+    seconds = time.perf_counter() - begin
+    every, updates = recipe.valid.every, recipe.train.updates
+    n_candidate = (recipe.train.average != "none") + bool(recipe.train.ema)  # measured at the end, beside the last
+    has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return Findings(
+        n_param=sum(p.numel() for p in engine.model.parameters()),
+        n_pair=corpus.n_pair,
+        n_dropped=read_json(data.folder / REPORT)["read"] - corpus.n_pair,
+        n_token=int(corpus.trg_len.sum()) + corpus.n_pair,
+        n_vocab=data.subwords.trg.size,
+        longest_side=trial.longest_side,
+        n_update_in_epoch=len(feed.plan.updates(0)),
+        padding=feed.plan.padding_share(0),
+        largest=(
+            largest[0].batch.src_seq.size(0),
+            max(largest[0].batch.src_seq.size(1), largest[0].batch.gold.size(1)),
+        ),
+        peak=peak(device),
+        room=room,
+        n_failed=engine.memory.n_failed,
+        seconds=seconds / N_TIMED,
+        tokens=n_token / N_TIMED,
+        valid_seconds=_validation_seconds(recipe, data, trial, n_token / seconds),
+        n_valid=-(-updates // every) + n_candidate,
+        checkpoint=sum(tensor.numel() * tensor.element_size() for tensor in trial.tensors()),
+        n_checkpoint=recipe.train.keep_last + recipe.train.keep_best + 1,  # the one that is being written
+        disk_left=shutil.disk_usage(_existing(recipe.run_folder)).free,
+        device=device.type,
+        precision=engine.precision.name,
+        why_precision=engine.precision.why,
+        gpu_idle=device.type == "cpu" and torch.cuda.is_available(),
+        has_bf16=has_bf16,
+    )
+
+
+def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
+    """What was measured, for people."""
+    train, valid, n_epoch = recipe.train, recipe.valid, found.n_update_in_epoch
+    first = min(valid.every, train.updates)
+    end = train.updates * found.seconds + found.n_valid * found.valid_seconds
+    epochs = train.updates / n_epoch
+    rows, columns = found.largest
+    held = "not known" if found.peak is None else size(found.peak)
+    return [
+        ("parameters", f"{found.n_param:,}"),
+        ("device", f"{found.device}, {found.precision} ({found.why_precision})"),
+        ("corpus", f"{found.n_pair:,} pairs, {found.n_token:,} target tokens"),
+        ("largest batch", f"{rows:,} sentences x {columns:,} subwords"),
+        ("memory peak", held if found.room is None else f"{held}; {size(found.room)} were free before"),
+        ("update", f"{found.tokens:,.0f} target tokens, {found.seconds:.3f} s"),
+        ("speed", f"{found.speed:,.0f} target tokens/s"),
+        ("padding", f"{found.padding:.1%}"),
+        ("one validation", f"{duration(found.valid_seconds)} (estimated)"),
+        ("first validation", f"update {first:,}: after {duration(first * found.seconds + found.valid_seconds)}"),
+        ("epoch", f"{n_epoch:,} updates: {duration(n_epoch * found.seconds)}"),
+        ("end", f"update {train.updates:,} ({epochs:,.1f} epochs): after {duration(end)}, {found.n_valid} validations"),
+        (
+            "disk",
+            f"{size(found.checkpoint * found.n_checkpoint)}: at most {found.n_checkpoint} checkpoints of "
+            f"{size(found.checkpoint)}; {size(found.disk_left)} are free",
+        ),
+    ]
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 42 s, 7 min, 3 h 20 min, 2 d 5 h."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def size(n_byte: float) -> str:
+    """Bytes as people say them."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if n_byte < 1000:
+            return f"{n_byte:.0f} {unit}"
+        n_byte /= 1024
+    return f"{n_byte:,.1f} GiB"
+
+
+def _largest(feed: Feed, data: Prepared) -> list[Work]:
+    """The batch of most tokens in the first epoch, and the one with the longest pair, whose attention is widest."""
+    plan = feed.plan
+    batches = [rows for update in plan.updates(0) for rows in update]
+
+    def longest(rows: Rows) -> int:
+        return int(max(plan.src_len[rows].max(), plan.trg_len[rows].max()))
+
+    picked = max(batches, key=lambda rows: len(rows) * longest(rows)), max(batches, key=longest)
+    return [Work(feed.batch(rows, 0)) for rows in picked]
+
+
+def _validation_seconds(recipe: Recipe, data: Prepared, trial: Trial, speed: float) -> float:
+    """How long a validation takes, from a forward pass being a third of training, and from some translations."""
+    validator = Validator(
+        data.valid, data.subwords, recipe.valid, recipe.decode, trial.engine.precision, recipe.data.trg_lang
+    )
+    n_src, n_trg = (int(length.sum()) + data.valid.n_pair for length in (data.valid.src_len, data.valid.trg_len))
+    forced = n_trg / (3 * speed)
+    if not recipe.valid.translate:
+        return forced
+    # A model that has learnt nothing does not stop where a trained one would: the cap stands for its EOS.
+    decode = validator.decode.model_copy(update={"max_len_a": n_trg / n_src, "max_len_b": 1})
+    some = validator.src[:: max(1, len(validator.src) // _N_TRANSLATED)][:_N_TRANSLATED]
+    begin = time.perf_counter()
+    with trial.engine.precision.autocast():
+        n_done = sum(1 for _ in Translator(trial.engine.model, data.subwords, decode).translate(some))
+    return forced + (time.perf_counter() - begin) * len(validator.src) / n_done
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

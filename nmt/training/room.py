@@ -1,0 +1,79 @@
+"""How much memory the machine has left, and how much this process has used, as the Linux kernel tells it.
+
+Other systems tell nothing, and nothing is guessed there.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+
+def memory_left(device: torch.device | None = None, root: Path = Path("/")) -> int | None:
+    """Bytes that may still be used, of a GPU, or else by the CPU within the limits of its control groups, if known."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    left = [_number_after(root / "proc/meminfo", "MemAvailable:", 1024), *_left_in_groups(root)]
+    known = [number for number in left if number is not None]
+    return max(0, min(known)) if known else None
+
+
+def _left_in_groups(root: Path) -> list[int | None]:
+    """What the limit of each control group that this process is in leaves, in either version of control groups."""
+    found: list[int | None] = []
+    for line in (_text(root / "proc/self/cgroup") or "").split("\n"):
+        number, _, rest = line.partition(":")
+        kinds, _, path = rest.partition(":")
+        if number == "0":
+            top, limit, used = root / "sys/fs/cgroup", "memory.max", "memory.current"
+        elif "memory" in kinds.split(","):
+            top, limit, used = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        group = top / path.strip("/")
+        # Inside a container the path may be that of the host; the group itself is then seen at the top.
+        for folder in [group, *group.parents]:
+            if folder.is_relative_to(top):
+                found.append(_left_in_group(folder, limit, used))
+    return found
+
+
+def _left_in_group(folder: Path, limit: str, used: str) -> int | None:
+    most, now = (_text(folder / name) for name in (limit, used))
+    if most is None or now is None or not most.strip().isdigit():  # "max": no limit
+        return None
+    reclaimable = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # files kept for fun
+    return int(most) - int(now) + reclaimable
+
+
+def forget_peak(device: torch.device) -> None:
+    """Let `peak` begin anew, where it can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif sys.platform == "linux":
+        try:
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        except OSError:
+            return  # some containers forbid it: then it is the peak since the process began
+
+
+def peak(device: torch.device) -> int | None:
+    """Most bytes that this process has held at a time; None: not known."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    return _number_after(Path("/proc/self/status"), "VmHWM:", 1024)
+
+
+def _number_after(path: Path, word: str, factor: int) -> int | None:
+    """The number on the line of a file that begins with a word."""
+    for line in (_text(path) or "").split("\n"):
+        if line.split()[:1] == [word]:
+            return int(line.split()[1]) * factor
+    return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return None

@@ -1,0 +1,135 @@
+"""What a recipe is likely to suffer from, as plain sentences: a list of rules, each on what was measured."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nmt.recipe.options import Recipe
+from nmt.training.schedule import learning_rate_factor, share_of_run
+
+_SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the corpus, on average
+_POST_NORM_RATE = 1.5e-3  # peak rate up to which six layers with post-norm are known to train
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was measured of a recipe on this machine. Times in seconds, sizes in bytes; None: not known.
+
+    n_token: target tokens of the corpus, EOS counted. n_dropped: pairs that preparing the data dropped. peak: memory
+    that training held at its worst, and room: what it might have held. n_failed: times that memory ran out.
+    seconds: of one update, and tokens: target tokens in one. valid_seconds: of one validation, n_valid of them.
+    """
+
+    n_param: int
+    n_pair: int
+    n_dropped: int
+    n_token: int
+    n_vocab: int
+    longest_side: int
+    n_update_in_epoch: int
+    padding: float
+    largest: tuple[int, int]
+    peak: int | None
+    room: int | None
+    n_failed: int
+    seconds: float
+    tokens: float
+    valid_seconds: float
+    n_valid: int
+    checkpoint: int
+    n_checkpoint: int
+    disk_left: int
+    device: str
+    precision: str
+    why_precision: str
+    gpu_idle: bool
+    has_bf16: bool
+
+    @property
+    def speed(self) -> float:
+        """Target tokens a second."""
+        return self.tokens / self.seconds
+
+
+def peak_rate(recipe: Recipe) -> float:
+    """The largest learning rate that the schedule comes to."""
+    optim = recipe.optim
+    update = max(1, optim.warmup)
+    share = share_of_run(update, n_update=recipe.train.updates)
+    factor = learning_rate_factor(update, optim, share=share, d_model=recipe.model.d_model)
+    return factor if optim.schedule == "noam" else factor * optim.lr
+
+
+def likely_troubles(recipe: Recipe, found: Findings) -> list[str]:
+    """Everything that a careful colleague would ask about."""
+    return [
+        *_of_data(recipe, found),
+        *_of_learning(recipe, found),
+        *_of_time(recipe, found),
+        *_of_machine(recipe, found),
+    ]
+
+
+def _of_data(recipe: Recipe, found: Findings) -> Iterator[str]:
+    if found.n_token < _SEEN_OFTEN * found.n_vocab:
+        yield (
+            f"the vocabulary is large for the corpus: {found.n_vocab:,} pieces, {found.n_token:,} target tokens, so a "
+            f"piece is seen {found.n_token / found.n_vocab:.1f} times on average: make subwords.vocab_size smaller"
+        )
+    n_read = found.n_pair + found.n_dropped
+    if found.n_dropped > 0.1 * n_read:
+        yield (
+            f"{found.n_dropped:,} of {n_read:,} training pairs ({found.n_dropped / n_read:.0%}) were dropped when the "
+            "data was prepared: report.json in its folder says why"
+        )
+    max_tokens = recipe.batch.max_tokens
+    if max_tokens != "auto" and found.longest_side > max_tokens:
+        yield (
+            f"the longest pair has {found.longest_side:,} subwords, more than batch.max_tokens, {max_tokens:,}: it is "
+            "a batch alone and needs more memory than that promises; make one larger or data.max_len smaller"
+        )
+    if found.padding > 0.15:
+        yield f"{found.padding:.0%} of the batches is padding: make batch.pool or batch.max_tokens larger"
+
+
+def _of_learning(recipe: Recipe, found: Findings) -> Iterator[str]:
+    updates, optim, model = recipe.train.updates, recipe.optim, recipe.model
+    if optim.warmup >= updates:
+        yield f"optim.warmup, {optim.warmup:,} updates, is no shorter than the run, {updates:,}: the rate never falls"
+    n_layer, rate = max(model.n_enc_layer, model.n_dec_layer), peak_rate(recipe)
+    if model.norm == "post" and optim.name != "muon" and n_layer >= 6 and rate > _POST_NORM_RATE * 6 / n_layer:
+        yield (
+            f"{n_layer} layers with model.norm: post at a peak learning rate of {rate:.1e} often diverge: lower it, "
+            "warm up for longer, or take model.norm: pre"
+        )
+    if updates < found.n_update_in_epoch:
+        yield f"the run ends, after {updates:,} updates, before every pair was seen once ({found.n_update_in_epoch:,})"
+
+
+def _of_time(recipe: Recipe, found: Findings) -> Iterator[str]:
+    valid, training = found.valid_seconds * found.n_valid, found.seconds * recipe.train.updates
+    if valid > 0.2 * (valid + training):
+        yield (
+            f"validation takes {valid / (valid + training):.0%} of the time: make valid.every larger, or set "
+            "valid.max_sentences or valid.beam lower"
+        )
+    if recipe.valid.every > recipe.train.updates:
+        yield "the model is measured once, at the end: make valid.every smaller to see it learn"
+    lost = recipe.train.save_every * found.seconds
+    if lost > _HOUR:
+        yield f"a killed run loses up to {lost / _HOUR:.1f} h of work: make train.save_every smaller"
+
+
+def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
+    if found.n_failed:
+        yield f"memory ran out {found.n_failed} times and batches were halved: make batch.max_tokens smaller"
+    if found.peak is not None and found.room is not None and found.peak > 0.9 * found.room:
+        yield "memory is nearly full: make batch.max_tokens smaller, or set train.checkpoint_activations to true"
+    if found.checkpoint * found.n_checkpoint > found.disk_left:
+        yield "the disk has too little room for the checkpoints: free some, or lower train.keep_last and keep_best"
+    if found.gpu_idle:
+        yield "there is a GPU, and train.device is cpu"
+    if recipe.train.precision == "fp16" and found.has_bf16:
+        yield "train.precision is fp16, but this GPU has bf16, which is as fast and overflows a good deal later"
+    if recipe.train.compile and found.device == "cpu":
+        yield "train.compile takes minutes on a CPU and gains little there"

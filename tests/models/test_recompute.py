@@ -1,0 +1,52 @@
+"""Activations that are computed twice: the same bits from less memory."""
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+VARIANTS = {
+    "post-norm": {},
+    "pre-norm, rotary": {"norm": "pre", "position": "rotary", "rotary_enc_attn": True},
+    "every kind of dropout": {"act_dropout": 0.2, "attn_dropout": 0.3, "emb_dropout": 0.1, "lexical_attn": True},
+}
+
+
+def one_pass(model, batch, dtype=None):
+    """The loss, the gradients, and the bytes that the forward pass left for the backward pass."""
+    kept = {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    torch.manual_seed(7)
+    model.zero_grad()
+    with saved_tensors_hooks(note, lambda tensor: tensor), torch.autocast("cpu", dtype, enabled=dtype is not None):
+        loss = model(*batch).float().square().mean()
+    held = sum(kept.values()) - sum(kept.get(p.untyped_storage().data_ptr(), 0) for p in model.parameters())
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}, held
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_is_computed_twice_has_the_same_bits_and_takes_less_memory(make, batch, variant, dtype):
+    options = {"dropout": 0.3, "n_enc_layer": 3, "n_dec_layer": 3, **VARIANTS[variant]}
+    model = make(**options).float().train()
+    plain_loss, plain, plain_held = one_pass(model, batch, dtype)
+    model.recompute_activations()
+    loss, again, held = one_pass(model, batch, dtype)
+    assert torch.equal(loss, plain_loss)
+    assert plain.keys() == again.keys() and all(torch.equal(plain[name], again[name]) for name in plain)
+    assert held < 0.5 * plain_held
+
+
+def test_nothing_is_computed_twice_where_nothing_is_learnt(make, batch, monkeypatch):
+    model = make(dropout=0.3)
+    expected = model(*batch)
+    model.recompute_activations()
+    monkeypatch.setattr("nmt.models.base.checkpoint", None)
+    assert torch.equal(model(*batch), expected)  # in evaluation
+    with torch.no_grad():
+        model.train()(*batch)

@@ -1,0 +1,196 @@
+"""--check tells what a recipe costs, --selftest whether its model can learn; neither leaves anything behind."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nmt import checkpoint
+from nmt.cli.train import main
+from nmt.errors import RunError
+from nmt.recipe.reader import write_recipe
+from nmt.run import Run
+from nmt.training import check as check_module
+from nmt.training.check import check, duration, size
+from nmt.training.launch import launch
+from nmt.training.selftest import handful, selftest
+from nmt.training.troubles import Findings, likely_troubles, peak_rate
+
+HEALTHY = Findings(
+    n_param=1000,
+    n_pair=29_000,
+    n_dropped=10,
+    n_token=400_000,
+    n_vocab=8000,
+    longest_side=60,
+    n_update_in_epoch=20,
+    padding=0.03,
+    largest=(30, 40),
+    peak=10**8,
+    room=10**10,
+    n_failed=0,
+    seconds=1.0,
+    tokens=4000.0,
+    valid_seconds=0.5,
+    n_valid=4,
+    checkpoint=10**6,
+    n_checkpoint=5,
+    disk_left=10**9,
+    device="cpu",
+    precision="fp32",
+    why_precision="",
+    gpu_idle=False,
+    has_bf16=False,
+)
+# Large enough to learn sixteen pairs in a moment.
+ABLE = {"model": {"d_model": 64, "d_inner": 128, "n_head": 4, "scale_emb_or_prj": "emb"}, "optim": {"lr": 1e-2}}
+DEEP = {"norm": "post", "n_enc_layer": 12, "n_dec_layer": 2}
+
+
+@pytest.fixture(autouse=True)
+def few_updates(monkeypatch):
+    monkeypatch.setattr(check_module, "N_TIMED", 3)
+
+
+def everything_under(folder):
+    return {
+        (path.relative_to(folder), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_a_check_tells_what_will_be_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
+    file = tmp_path / "recipe.yaml"
+    write_recipe(recipe_of(train={"ema": 0.9}), file)
+    before = everything_under(tmp_path)
+    assert main([str(file), "--check"]) == 0
+    assert everything_under(tmp_path) == before
+    out, err = capsys.readouterr()
+    lines = dict(line.split("  ", 1) for line in out.split("\n") if "  " in line and not line.startswith("  "))
+    told = {name: value.strip() for name, value in lines.items()}
+    assert {"parameters", "memory peak", "speed", "padding", "first validation", "epoch", "end", "disk"} <= set(told)
+    assert told["corpus"].startswith("300 pairs") and "update 10: " in told["first validation"]
+    assert "likely trouble" in out and "trying" in err and "trying" not in out
+
+
+def test_the_size_of_a_checkpoint_is_foretold(recipe_of):
+    recipe = recipe_of(train={"ema": 0.9, "updates": 2, "average": "none"})
+    (row,) = [line for line in check(recipe, lambda _: None) if line.startswith("disk")]
+    launch(recipe)
+    files = checkpoint.read_json(Run(recipe.run_folder).checkpoint(2) / checkpoint.MANIFEST)["files"]
+    real = sum(entry["size"] for name, entry in files.items() if name.endswith(".safetensors"))
+    told = float(row.split("checkpoints of ")[1].split(" KiB")[0]) * 1024
+    assert 0.9 * real < told < real  # the files have headers, too
+
+
+def test_a_check_works_while_the_run_goes_on_and_takes_what_auto_was_there(recipe_of, monkeypatch):
+    recipe = recipe_of(batch={"max_tokens": "auto", "per_update": 1}, train={"updates": 3})
+    launch(recipe)
+    before = everything_under(recipe.run_folder)
+    monkeypatch.setattr("nmt.training.resolve._choose_max_tokens", None)  # it is known
+    with Run(recipe.run_folder).lock():
+        assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
+    assert {name for name, *_ in everything_under(recipe.run_folder)} == {name for name, *_ in before}
+
+
+def test_neither_is_for_several_processes(recipe_of, monkeypatch):
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
+    with pytest.raises(RunError, match="--check is for one process"):
+        check(recipe_of(), lambda _: None)
+    with pytest.raises(RunError, match="--selftest is for one process"):
+        list(selftest(recipe_of()))
+
+
+@pytest.mark.parametrize(
+    ("sections", "found", "words"),
+    [
+        ({}, {"n_vocab": 32_000}, "vocabulary is large"),
+        ({}, {"n_dropped": 29_000}, "29,000 of 58,000 training pairs"),
+        ({}, {"longest_side": 121}, "longest pair has 121 subwords"),
+        ({}, {"padding": 0.3}, "30% of the batches is padding"),
+        ({"optim": {"schedule": "noam", "warmup": 30}}, {}, "the rate never falls"),
+        ({"model": DEEP, "optim": {"lr": 1e-3, "schedule": "constant"}}, {}, "often diverge"),
+        ({}, {"n_update_in_epoch": 31}, "before every pair was seen"),
+        ({}, {"valid_seconds": 2.0}, "validation takes 21% of the time"),
+        ({"valid": {"every": 31}}, {}, "measured once"),
+        ({}, {"seconds": 600.0}, "loses up to 1.2 h"),
+        ({}, {"n_failed": 2}, "memory ran out 2 times"),
+        ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
+        ({}, {"disk_left": 10**6}, "too little room"),
+        ({}, {"gpu_idle": True}, "there is a GPU"),
+        ({"train": {"precision": "fp16", "device": "cuda"}}, {"has_bf16": True}, "this GPU has bf16"),
+        ({"train": {"compile": True}}, {}, "train.compile"),
+    ],
+)
+def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
+    healthy = recipe_of(optim={"lr": 1e-3})
+    assert likely_troubles(healthy, HEALTHY) == []
+    (trouble,) = likely_troubles(recipe_of(**sections), replace(HEALTHY, **found))
+    assert words in trouble
+
+
+def test_the_peak_rate_is_that_of_the_schedule(recipe_of):
+    assert peak_rate(recipe_of(optim={"schedule": "inverse_sqrt", "lr": 2e-3})) == pytest.approx(2e-3)
+    noam = recipe_of(optim={"schedule": "noam", "warmup": 25, "lr_mul": 2.0})
+    assert peak_rate(noam) == pytest.approx(2.0 * (16 * 25) ** -0.5)
+
+
+def test_times_and_sizes_are_said_as_people_say_them():
+    assert [duration(s) for s in (4.21, 59, 600, 12_000, 200_000)] == [
+        "4.2 s",
+        "59 s",
+        "10 min",
+        "3 h 20 min",
+        "2 d 7 h",
+    ]
+    assert [size(n) for n in (999, 2048, 5 << 20, 3 << 30)] == ["999 bytes", "2 KiB", "5 MiB", "3.0 GiB"]
+
+
+# -- selftest ------------------------------------------------------------------------------------------------------
+
+
+def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
+    file = tmp_path / "recipe.yaml"
+    write_recipe(recipe_of(**ABLE, train={"label_smoothing": 0.3}, batch={"max_tokens": "auto"}), file)
+    before = everything_under(tmp_path)
+    assert main([str(file), "--selftest"]) == 0
+    assert everything_under(tmp_path) == before
+    lines = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert [line[:6] for line in lines] == ["pass  "] * 4
+    assert "(beam 1) finds 16 of 16 targets" in lines[2] and "(beam 5)" in lines[3]
+
+
+def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, capsys, monkeypatch):
+    """Teacher forcing is then easy, and the search, which has no future, finds nothing again."""
+    monkeypatch.setattr(
+        "nmt.models.transformer.Models.get_subsequent_mask",
+        lambda seq: torch.ones(1, seq.size(1), seq.size(1), dtype=torch.bool),
+    )
+    file = tmp_path / "recipe.yaml"
+    write_recipe(recipe_of(**ABLE), file)
+    assert main([str(file), "--selftest"]) == 1
+    lines = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert [line[:6] for line in lines] == ["pass  ", "pass  ", "FAIL  ", "FAIL  "]
+
+
+def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatch):
+    build = "nmt.training.selftest.new_model"
+
+    def with_a_loose_end(recipe, data, device):
+        from nmt.training.launch import new_model
+
+        model = new_model(recipe, data, device)
+        model.loose_end = torch.nn.Parameter(torch.zeros(2))
+        return model
+
+    monkeypatch.setattr(build, with_a_loose_end)
+    passed, text = next(selftest(recipe_of()))
+    assert not passed and "loose_end" in text
+
+
+def test_the_pairs_of_a_selftest_can_be_told_apart(recipe_of):
+    from nmt.training.launch import open_data
+
+    corpus = open_data(recipe_of()).train
+    sources, _ = corpus.pairs(handful(corpus, 1))
+    assert len({tuple(src) for src in sources}) == len(sources) == 16

@@ -1,0 +1,176 @@
+"""When memory runs out: the update is the one that a larger machine would have made."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.errors import MachineError
+from nmt.run import Run
+from nmt.training.engine import Engine
+from nmt.training.feed import Feed
+from nmt.training.launch import launch, new_model
+from nmt.training.memory import Memory, is_out_of_memory
+from nmt.training.objective import Objective
+from nmt.training.parallel import Ranks
+from nmt.training.precision import Precision
+
+
+class StopAt:
+    """Wants to stop after a number of updates."""
+
+    def __init__(self, n):
+        self.left = n
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+CPU_ERROR = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
+ERRORS = [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(CPU_ERROR), MemoryError()]
+
+
+def cost_of(src_seq, gold):
+    return src_seq.size(0) * max(src_seq.size(1), gold.size(1))
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """small_memory(limit) -> the costs of the batches that were tried; those above the limit run out of memory.
+
+    Half of the time they do so in their backward pass, when most of their gradient is there already.
+    """
+    forward = Objective.forward
+
+    def limit_to(limit, error=ERRORS[0]):
+        tried = []
+
+        def limited(self, src_seq, trg_seq, gold, *rest, **options):
+            tried.append(cost_of(src_seq, gold))
+            if tried[-1] <= limit:
+                return forward(self, src_seq, trg_seq, gold, *rest, **options)
+            if len(tried) % 2:
+                raise error
+
+            def fail(_):
+                hook.remove()
+                raise error
+
+            hook = self.model.embeddings[0].weight.register_hook(fail)
+            return forward(self, src_seq, trg_seq, gold, *rest, **options)
+
+        monkeypatch.setattr(Objective, "forward", limited)
+        return tried
+
+    return limit_to
+
+
+def gradient(recipe, dtype, n_update=3):
+    """Of some updates without a step between them, and the engine that made them."""
+    data = Prepared.open(recipe.data_folder)
+    engine = Engine(
+        new_model(recipe, data, torch.device("cpu")).to(dtype).train(),
+        recipe,
+        precision=Precision("fp32", "", "cpu"),
+        ranks=Ranks(),
+    )
+    feed = Feed(recipe, data, Ranks())
+    found = {}
+    for portion, n in zip(feed.begin(Position()), range(n_update), strict=False):
+        engine.backward(portion.work, feed.n_gold(portion))
+        found |= {f"{n} {name}": p.grad for name, p in engine.model.named_parameters()}
+        engine.optimizers.zero_grad()
+    return found, engine
+
+
+CASES = [(torch.float64, 1e-12, error) for error in ERRORS] + [(torch.float32, 1e-6, ERRORS[0])]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance", "error"), CASES, ids=["cuda", "cpu", "python", "fp32"])
+def test_an_update_that_ran_out_of_memory_has_the_gradient_of_one_that_did_not(
+    recipe_of, small_memory, dtype, tolerance, error
+):
+    recipe = recipe_of(model={"dropout": 0.0}, batch={"max_tokens": 300, "per_update": 2})
+    whole, _ = gradient(recipe, dtype)
+    tried = small_memory(60, error)
+    pieces, engine = gradient(recipe, dtype)
+    assert max(tried) > 4 * 60  # so that halves of halves were needed
+    for name, expected in whole.items():
+        torch.testing.assert_close(pieces[name], expected, rtol=0, atol=tolerance)
+    assert engine.memory.n_failed > 0
+
+
+def test_with_dropout_the_same_pieces_have_the_same_masks_and_no_two_pieces_share_theirs(recipe_of, small_memory):
+    recipe = recipe_of(batch={"max_tokens": 300})
+    small_memory(80)
+    (one, engine), (other, _) = gradient(recipe, torch.float32), gradient(recipe, torch.float32)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    work = Feed(recipe, Prepared.open(recipe.data_folder), Ranks())
+    portion = next(work.begin(Position()))
+    seeds = [piece.seed for piece in engine.memory.pieces(portion.work)]
+    assert len(set(seeds)) == len(seeds) > 4
+
+
+def test_a_size_that_failed_is_not_tried_again(recipe_of, small_memory):
+    tried = small_memory(80)
+    _, engine = gradient(recipe_of(batch={"max_tokens": 300}), torch.float32, n_update=8)
+    failed = [cost for cost in tried if cost > 80]
+    assert len(failed) == engine.memory.n_failed == len(set(failed))
+    assert failed == sorted(failed, reverse=True)  # each failure is of a smaller batch than any before
+    assert engine.memory.too_large == failed[-1]
+
+
+def test_one_pair_that_is_too_large_ends_the_run_with_its_lengths(recipe_of, small_memory):
+    small_memory(3)
+    with pytest.raises(MachineError, match=r"1 pairs, \d+ source and \d+ target subwords.*data\.max_len"):
+        gradient(recipe_of(), torch.float32)
+
+
+def test_among_several_processes_running_out_is_an_error_that_says_what_to_lower(recipe_of, small_memory):
+    engine = gradient(recipe_of(batch={"max_tokens": 300}), torch.float32)[1]
+    small_memory(80)
+    engine.ranks = replace(engine.ranks, rank=1, world_size=2)
+    portion = next(Feed(recipe_of(batch={"max_tokens": 300}), engine_data(recipe_of()), Ranks()).begin(Position()))
+    engine.objective.no_sync = None
+    with pytest.raises(MachineError, match=r"rank 1: .*batch\.max_tokens smaller than \d+"):
+        engine.backward(portion.work[:1], 100)
+
+
+def engine_data(recipe):
+    return Prepared.open(recipe.data_folder)
+
+
+def test_a_run_that_runs_out_of_memory_says_so_once_and_logs_each_time(recipe_of, small_memory, capsys):
+    small_memory(60)
+    recipe = recipe_of()
+    assert launch(recipe, StopAt(12)) == "stopped"
+    assert launch(recipe) == "done"  # knowing what it knew
+    lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
+    told = [line for line in lines if line["kind"] == "memory"]
+    assert told and told[-1]["times"] >= len(told) and told[-1]["too_large"] > 60
+    sizes = [line["too_large"] for line in told]
+    assert all(later < earlier for earlier, later in pairwise(sizes))
+    assert capsys.readouterr().err.count("memory ran out") == 1
+
+
+def test_a_fault_that_has_nothing_to_do_with_memory_is_not_hidden(recipe_of, small_memory):
+    small_memory(80, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        gradient(recipe_of(batch={"max_tokens": 300}), torch.float32)
+
+
+def test_a_real_allocation_that_cannot_be_is_known_by_its_words():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 50, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("expected scalar type Long"))
+
+
+def test_nothing_is_halved_before_anything_failed(recipe_of):
+    portion = next(Feed(recipe_of(), engine_data(recipe_of()), Ranks()).begin(Position()))
+    assert Memory().pieces(portion.work) == portion.work
