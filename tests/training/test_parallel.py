@@ -60,7 +60,7 @@ def run_on_two(recipe, folder, worker=WORKER, *args):
         for rank in range(2)
     ]
     try:
-        said = [process.communicate(timeout=120)[1] for process in ranks]
+        said = [process.communicate(timeout=300)[1] for process in ranks]
     finally:
         for process in ranks:
             process.kill()
