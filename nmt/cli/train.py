@@ -9,6 +9,7 @@ from types import FrameType
 
 from nmt.cli.command import add_override_flags, overrides_of, run
 from nmt.recipe.reader import read_recipe
+from nmt.training.allocator import keep_freed_blocks
 from nmt.training.launch import launch
 
 _DESCRIPTION = """\
@@ -44,6 +45,7 @@ class StopSignal:
 def train(args: argparse.Namespace) -> int:
     """The command behind the flags."""
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
+    keep_freed_blocks()
     stop = StopSignal()
     outcome = launch(recipe, stop)
     return stop.exit_code if outcome == "stopped" else 0
