@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nmt.data.batches import Batch
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.models.transformer.Modules import sinusoids
-from nmt.recipe.options import ModelConfig
+from nmt.recipe.model_options import ModelConfig
 
 LONGEST = 512  # positions that peers with a table of them get
 
@@ -127,7 +127,7 @@ class PeerStep:
             loss = F.cross_entropy(
                 logits.flatten(0, 1), batch.gold.flatten(), ignore_index=PAD, label_smoothing=self.smoothing
             )
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
