@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -26,6 +27,15 @@ def test_learning_curves_become_a_picture(tmp_path):
     done = run("draw_curves.py", tmp_path / "curves.png", tmp_path / "one", tmp_path / "two")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_benchmark_of_training_runs(tmp_path):
+    """On minute sizes: that it measures well cannot be tested."""
+    sizes = ["--size", "tiny", "--vocab", 100, "--max-tokens", 64, "--batches", 2, "--rounds", 1, "--peak-size", 64]
+    done = run("bench_training.py", *sizes, "--threads", 1, "--peers", "torch", "--arithmetic", "fp32", "bf16")
+    assert done.returncode == 0, done.stderr
+    for row in ("fp32 +nmt", "bf16 +torch", "fp32 as shipped: [0-9.]+x", "matrix peak: fp32 [0-9,]+ GFLOP/s"):
+        assert re.search(row, done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("script", ["draw_curves.py", "tune_search.py"])

@@ -15,6 +15,7 @@ from nmt.cli.command import add_override_flags, overrides_of, printable, run
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
+from nmt.training.allocator import keep_freed_blocks
 from nmt.training.check import check
 from nmt.training.launch import launch
 from nmt.training.selftest import selftest
@@ -60,6 +61,7 @@ def train(args: argparse.Namespace) -> int:
     if args.verify:
         return verify(Run(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
+    keep_freed_blocks()
     if args.check:
         print("\n".join(check(recipe, lambda text: print(text, file=sys.stderr))))
         return 0

@@ -33,7 +33,12 @@ def smoothed_cross_entropy(
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Computes the gradient together with the loss, so that logits are made once and never stored."""
+    """Computes the gradient together with the loss, so that logits are made once and never stored.
+
+    With logits z = h·WT and p = exp(z) / total, the gradient of z is p - even, less 1 - smoothing at the gold token.
+    Whatever needs no pass over the (tokens x vocabulary) matrix is done beside it: the total divides rows of width D,
+    and the even part, the same for all tokens, is a sum over rows of h times a sum over rows of W.
+    """
 
     @staticmethod
     def forward(
@@ -43,40 +48,43 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         exact = torch.promote_types(weight.dtype, torch.float32)
         need_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        hidden = hidden if scale == 1.0 else hidden * scale
         hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
         n_class = weight.size(0)
         even = smoothing / (n_class - 1)
         chunk = max(64, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (n_class * 4))
 
-        loss = torch.zeros((), dtype=exact, device=hidden.device)
-        d_hidden = torch.empty_like(hidden_in) if need_grad else None
+        hidden_sum = hidden_in.sum(0, dtype=exact)
+        weight_sum = weight_in.sum(0, dtype=exact) - weight_in[pad_idx]
+        loss = -even * (hidden_sum * weight_sum).sum()
+        d_hidden = torch.empty_like(hidden_in, dtype=exact) if need_grad else None
         d_weight = torch.zeros_like(weight, dtype=exact) if need_grad else None
         with torch.autocast(device, enabled=False):
             for start in range(0, hidden.size(0), chunk):
                 h = hidden_in[start : start + chunk]
                 target = gold[start : start + chunk].unsqueeze(1)
                 z = (h @ weight_in.t()).to(exact)  # (chunk, V)
-                if scale != 1.0:
-                    z.mul_(scale)
-                z.sub_(z.amax(dim=1, keepdim=True))
-                gold_sum = z.gather(1, target).sum()
-                even_sum = z.sum() - z[:, pad_idx].sum() if smoothing else z.new_zeros(())
-                p = z.exp_()
+                loss -= (1 - smoothing) * z.gather(1, target).sum()
+                top = z.amax(dim=1, keepdim=True)
+                p = z.sub_(top).exp_()
                 total = p.sum(dim=1, keepdim=True)
-                loss += total.log().sum() - (1 - smoothing) * gold_sum - even * even_sum
+                loss += (top + total.log()).sum()
                 if d_hidden is None or d_weight is None:
                     continue
-                p.mul_(scale / total)
-                if smoothing:
-                    p.sub_(even * scale)
-                    p[:, pad_idx] += even * scale
-                p.scatter_add_(1, target, p.new_full((1, 1), (smoothing - 1) * scale).expand_as(target))
+                p.scatter_add_(1, target, total * (smoothing - 1))
                 p_in = p.to(dtype)
-                torch.mm(p_in, weight_in, out=d_hidden[start : start + chunk])
+                d_hidden[start : start + chunk] = (p_in @ weight_in) / total
+                h = (h / total).to(dtype)
                 if dtype == exact:
                     d_weight.addmm_(p_in.t(), h)
                 else:
                     d_weight += p_in.t() @ h
+            if smoothing and d_hidden is not None and d_weight is not None:
+                d_hidden -= even * weight_sum
+                d_weight -= even * hidden_sum
+                d_weight[pad_idx] += even * hidden_sum
+        if d_hidden is not None and scale != 1.0:
+            d_hidden *= scale
         ctx.save_for_backward(*(t for t in (d_hidden, d_weight) if t is not None))
         ctx.hidden_dtype, ctx.weight_dtype = hidden.dtype, weight.dtype
         return loss

@@ -1,0 +1,360 @@
+"""How fast training is, beside others on the same batches: python tools/bench_training.py --help
+
+The whole step counts: forward, loss, backward, clipping, the check for what is not finite, Adam. Each contender lives
+in a process of its own, and they take turns batch by batch, so that what the machine does meanwhile hits them alike;
+figures are made of medians. Target tokens are counted with </s> and without padding. Compare within one run only.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+START = time.perf_counter()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from bench_peers import PEERS, PeerStep  # noqa: E402
+
+from nmt.data.corpus import Ids, Prepared  # noqa: E402
+from nmt.data.plan import Position, Rows  # noqa: E402
+from nmt.errors import NmtError  # noqa: E402
+from nmt.recipe.options import Recipe  # noqa: E402
+from nmt.recipe.reader import load_resolved, read_recipe, write_recipe  # noqa: E402
+from nmt.training.allocator import keep_freed_blocks  # noqa: E402
+from nmt.training.engine import Engine
+from nmt.training.feed import Feed  # noqa: E402
+from nmt.training.launch import new_model  # noqa: E402
+from nmt.training.memory import Work  # noqa: E402
+from nmt.training.parallel import Ranks  # noqa: E402
+from nmt.training.precision import Precision, choose_device  # noqa: E402
+
+OURS = "nmt"
+# Median length of a sentence in subwords, and the standard deviation of its logarithm.
+LENGTHS = {"newstest": (24.0, 0.6), "multi30k": (13.0, 0.33)}
+# What a column runs in: precision, and whether fp32 products of the CPU go to oneDNN.
+ARITHMETIC = {"fp32": ("fp32", False), "fp32-onednn": ("fp32", True), "bf16": ("bf16", False)}
+
+
+class Synthetic:
+    """Pairs of random subwords whose lengths are distributed like those of a test set."""
+
+    def __init__(self, lengths: str, n_vocab: int, longest: int, n_pair: int = 50_000) -> None:
+        rng = np.random.default_rng(1)
+        median, spread = LENGTHS[lengths]
+        src = median * np.exp(spread * rng.standard_normal(n_pair))
+        trg = src * np.exp(0.15 * rng.standard_normal(n_pair))
+        self.src_len, self.trg_len = (side.round().clip(1, longest).astype(np.int32) for side in (src, trg))
+        self.n_vocab = n_vocab
+
+    def pairs(self, rows: Rows) -> tuple[list[Ids], list[Ids]]:
+        """Ids of some pairs; none is a control symbol."""
+        rng = np.random.default_rng(int(rows[0]))
+        src, trg = (
+            [rng.integers(4, self.n_vocab, n, dtype=np.int64) for n in length[rows]]
+            for length in (self.src_len, self.trg_len)
+        )
+        return src, trg
+
+
+def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
+    """What a feed and a new model need: the prepared folder, or a likeness of it."""
+    if args.data:
+        return Prepared.open(args.data)
+    side = SimpleNamespace(n_vocab=args.vocab)
+    train = Synthetic(args.lengths, args.vocab, recipe.data.max_len)
+    return SimpleNamespace(train=train, subwords=SimpleNamespace(src=side, trg=side))
+
+
+def flops(recipe: Recipe, n_vocab: int, n_src: int, n_trg: int) -> float:
+    """Of the matrix products of a step, without those between queries, keys and values: 6 a weight and token."""
+    m = recipe.model
+    attention, ffn = 4 * m.d_model**2, 2 * m.d_model * m.d_inner
+    per_src = m.n_enc_layer * (attention + ffn) + m.n_dec_layer * attention / 2
+    per_trg = m.n_dec_layer * (1.5 * attention + ffn) + m.d_model * n_vocab
+    return 6 * (n_src * per_src + n_trg * per_trg)
+
+
+def switch(arithmetic: str, device: torch.device) -> Precision:
+    """Set the machine to a column's arithmetic."""
+    name, fast = ARITHMETIC[arithmetic]
+    precision = Precision(name, "for the benchmark", device.type, fast)
+    precision.apply()
+    return precision
+
+
+def peak(precision: Precision, device: torch.device, n: int) -> float:
+    """FLOP/s of the best of several products of n x n matrices."""
+    dtype = torch.bfloat16 if precision.name == "bf16" else torch.float32
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    best = float("inf")
+    for _ in range(12):
+        begin = time.perf_counter()
+        _ = a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - begin)
+    return 2 * n**3 / best
+
+
+# -- a contender, in a process of its own ------------------------------------------------------------------------------
+
+
+def contend(args: argparse.Namespace) -> None:
+    """Obey the lines of stdin, a JSON each: which batches to train on, in which arithmetic. Answers are JSON lines."""
+    recipe = load_resolved(args.recipe)
+    device = choose_device(args.device)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    precision = switch(args.arithmetic[0], device)
+    data = data_of(args, recipe)
+    n_vocab = data.subwords.trg.n_vocab
+    portions = Feed(recipe, data, Ranks()).begin(Position())
+    works: list[Work] = [
+        work for _, portion in zip(range(args.batches), portions, strict=False) for work in portion.work
+    ]
+    if args.contender == OURS:
+        keep_freed_blocks()  # as nmt-train does
+        engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
+    else:
+        peer = PeerStep(args.contender, recipe.model, n_vocab, recipe.train.label_smoothing, device)
+
+    def train(work: Work, precision: Precision) -> None:
+        if args.contender != OURS:
+            peer(work.batch.to(device), precision.autocast())
+            return
+        engine.precision = precision
+        engine.backward([work], work.batch.n_gold)
+        engine.settle()  # the update before, as the loop does
+        engine.step(1e-4, update=1)
+
+    train(works[0], precision)
+    if args.contender == OURS:
+        engine.settle()
+    held = sum(work.batch.src_seq.numel() + work.batch.gold.numel() for work in works)
+    used = [(int((w.batch.src_seq != 0).sum()), w.batch.n_gold) for w in works]
+    tell(first=time.perf_counter() - START, padding=1 - sum(map(sum, used)) / held)
+    for line in sys.stdin:
+        order = json.loads(line)
+        precision = switch(order["arithmetic"], device)
+        if "peak" in order:
+            tell(peak=peak(precision, device, order["peak"]))
+            continue
+        begin = time.perf_counter()
+        for n in order["batches"]:
+            train(works[n], precision)
+        if args.contender == OURS:
+            engine.settle()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        n_src, n_trg = (sum(used[n][side] for n in order["batches"]) for side in (0, 1))
+        tell(seconds=seconds, tokens=n_trg, flops=flops(recipe, n_vocab, n_src, n_trg))
+
+
+def tell(**answer: float) -> None:
+    """One line for the process that asked."""
+    print(json.dumps(answer), flush=True)
+
+
+class Contender:
+    """The other end of such a process."""
+
+    def __init__(self, name: str, argv: Sequence[str]) -> None:
+        command = [sys.executable, __file__, *argv, "--contender", name]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
+        self.name, self.ready = name, self._answer()
+
+    def ask(self, **order: Any) -> dict[str, float]:
+        """Have it do something, and wait for it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, float]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"bench_training: error: {self.name} ended with code {self.process.wait()}; what it said is above")
+        return cast(dict[str, float], json.loads(line))
+
+    def leave(self) -> None:
+        """End it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+# -- who asks them -----------------------------------------------------------------------------------------------------
+
+
+def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
+    """Train in turns and print the table."""
+    contenders = [Contender(name, argv) for name in (OURS, *args.peers)]
+    ours = contenders[0]
+    everything = list(range(args.batches))
+    # On a GPU the step after is prepared while this one runs, so only a whole pass has a duration.
+    units = [everything] if args.device == "cuda" else [[n] for n in everything]
+    answers: dict[tuple[str, str, int], list[dict[str, float]]] = {}
+    peaks: dict[str, list[float]] = {}
+    for turn in range(args.rounds + 1):  # the first round warms up
+        for arithmetic in args.arithmetic:
+            found = ours.ask(arithmetic=arithmetic, peak=args.peak_size)["peak"]
+            peaks.setdefault(arithmetic, []).append(args.peak * 1e12 if args.peak else found)
+        for n, batches in enumerate(units):
+            for arithmetic in args.arithmetic:
+                for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
+                    answer = contender.ask(arithmetic=arithmetic, batches=batches)
+                    if turn:
+                        answers.setdefault((contender.name, arithmetic, n), []).append(answer)
+    speed: dict[tuple[str, str], float] = {}
+    print(f"padding {ours.ready['padding']:.1%}; first update {ours.ready['first']:.1f} s after the start")
+    print(f"{'':14}{'':12}{'target tokens/s':>16}{'GFLOP/s':>10}{'of peak':>9}")
+    for arithmetic in args.arithmetic:
+        for contender in contenders:
+            mine = [answers[contender.name, arithmetic, n] for n in range(len(units))]
+            seconds = sum(statistics.median(a["seconds"] for a in unit) for unit in mine)
+            work = sum(unit[0]["flops"] for unit in mine) / seconds
+            speed[contender.name, arithmetic] = sum(unit[0]["tokens"] for unit in mine) / seconds
+            share = work / max(peaks[arithmetic])
+            print(
+                f"{arithmetic:14}{contender.name:12}{speed[contender.name, arithmetic]:16,.0f}{work / 1e9:10,.0f}"
+                f"{share:9.0%}"
+            )
+    for contender in contenders:
+        contender.leave()
+    for line in verdicts(speed, args):
+        print(line)
+    print("matrix peak: " + ", ".join(f"{name} {max(found) / 1e9:,.0f} GFLOP/s" for name, found in peaks.items()))
+    if args.device == "cuda":
+        compiled = Contender(OURS, [*argv, "--set", "train.compile=true"])
+        print(f"first update {compiled.ready['first']:.1f} s after the start with compile")
+        compiled.leave()
+
+
+def verdicts(speed: dict[tuple[str, str], float], args: argparse.Namespace) -> Iterator[str]:
+    """How many times the best peer's speed ours is: at the same arithmetic, and in fp32 as each is shipped."""
+    if not args.peers:
+        return
+    for arithmetic in args.arithmetic:
+        best = max(args.peers, key=lambda peer: speed[peer, arithmetic])
+        yield f"{arithmetic}: {speed[OURS, arithmetic] / speed[best, arithmetic]:.2f}x the best peer, {best}"
+    columns = [name for name in args.arithmetic if ARITHMETIC[name][0] == "fp32"]
+    if "fp32" in columns:  # what precision: auto takes for fp32 is the faster of the two
+        ours, theirs = max(speed[OURS, c] for c in columns), max(speed[peer, "fp32"] for peer in args.peers)
+        yield f"fp32 as shipped: {ours / theirs:.2f}x the best peer"
+
+
+def command(args: argparse.Namespace, argv: Sequence[str], folder: Path) -> None:
+    """Compare nmt-train, by its own log, with the bare step on the batches that it trains on."""
+    contender = Contender(OURS, argv)
+
+    def bare() -> float:
+        answer = contender.ask(arithmetic=args.arithmetic[0], batches=list(range(args.batches)))
+        return answer["tokens"] / answer["seconds"]
+
+    bare()
+    ratios = []
+    for turn in range(args.rounds):
+        out = folder / f"run{turn}"
+        before = bare()
+        done = subprocess.run(
+            [sys.executable, "-m", "nmt.cli.train", args.recipe, f"--train.out={out}"], stderr=subprocess.DEVNULL
+        )
+        if done.returncode:
+            sys.exit(f"bench_training: error: nmt-train {args.recipe} ended with code {done.returncode}")
+        lines = [json.loads(line) for line in (out / "log.jsonl").read_bytes().split(b"\n") if line]
+        train = [line for line in lines if line["kind"] == "train"][1:]  # the first has the warming up
+        whole = statistics.harmonic_mean([line["tokens_per_second"] for line in train])
+        step = statistics.mean([before, bare()])
+        ratios.append(whole / step)
+        print(f"nmt-train {whole:,.0f} target tokens/s, bare step {step:,.0f}: {whole / step:.3f}")
+    contender.leave()
+    print(f"the whole command runs at {statistics.median(ratios):.1%} of the bare step")
+
+
+def make_recipe(args: argparse.Namespace, folder: Path) -> Path:
+    """The recipe that everybody reads: defaults but for what the flags say."""
+    path = folder / "recipe.yaml"
+    options = {
+        "name": "bench",
+        "model.preset": args.size,
+        "batch.max_tokens": str(args.max_tokens),
+        "optim.clip": "1.0",
+        "train.updates": str(args.batches),
+        "train.log_every": str(max(1, args.batches // 4)),
+        "train.device": args.device,
+        "train.threads": str(args.threads),
+        "train.precision": ARITHMETIC[args.arithmetic[0]][0],
+        "valid.translate": "false",
+        "valid.metric": "loss",
+        **dict(pair.partition("=")[::2] for pair in args.set),
+    }
+    recipe = read_recipe(None, list(options.items()))
+    if args.data:
+        prepared = load_resolved(args.data / "recipe.yaml")
+        data = prepared.data.model_copy(update={"out": str(args.data)})
+        recipe = recipe.model_copy(update={"data": data, "subwords": prepared.subwords})
+    write_recipe(recipe, path)
+    return path
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The flags; those of --contender are for the processes that this one starts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="small", choices=["tiny", "small", "base", "big"])
+    parser.add_argument("--data", type=Path, help="a folder of nmt-preprocess; default: synthetic pairs")
+    parser.add_argument("--lengths", default="multi30k", choices=sorted(LENGTHS), help="of synthetic pairs")
+    parser.add_argument("--vocab", type=int, default=8000, help="of synthetic pairs")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=0, help="0: one a core")
+    parser.add_argument("--peers", nargs="*", default=None, choices=sorted(PEERS), help="default: all, on a GPU none")
+    parser.add_argument("--arithmetic", nargs="+", default=None, choices=list(ARITHMETIC))
+    parser.add_argument("--max-tokens", type=int, default=4096)
+    parser.add_argument("--batches", type=int, default=6, help="different batches")
+    parser.add_argument("--rounds", type=int, default=5, help="times each batch counts")
+    parser.add_argument("--peak", type=float, default=0.0, help="TFLOP/s to be held against; default: measured")
+    parser.add_argument("--peak-size", type=int, default=2048, help="width of the matrices that measure it")
+    parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="of our recipe")
+    parser.add_argument("--command", action="store_true", help="compare nmt-train as a whole with the bare step")
+    parser.add_argument("--contender", help=argparse.SUPPRESS)
+    parser.add_argument("--recipe", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.peers is None:
+        args.peers = [] if args.device == "cuda" or args.command else sorted(PEERS)
+    if args.arithmetic is None:
+        args.arithmetic = ["bf16"] if args.device == "cuda" else ["fp32"] if args.command else list(ARITHMETIC)
+    if args.command and not args.data:
+        parser.error("--command trains from files: name a folder of nmt-preprocess with --data")
+    return args
+
+
+def main() -> None:
+    """Ask, or be asked."""
+    argv = sys.argv[1:]
+    args = parse(argv)
+    try:
+        if args.contender:
+            contend(args)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            args.recipe = make_recipe(args, Path(folder))
+            argv = [*argv, "--recipe", str(args.recipe)]
+            if args.command:
+                command(args, argv, Path(folder))
+            else:
+                compare(args, argv)
+    except NmtError as error:
+        sys.exit(f"bench_training: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
