@@ -1,6 +1,7 @@
 """nmt-train: a recipe and its prepared data -> a run folder with a trained model."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from types import FrameType
 from nmt.cli.command import add_override_flags, overrides_of, run
 from nmt.recipe.reader import read_recipe
 from nmt.training.launch import launch
+from nmt.training.parallel import is_one_of_many
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on
@@ -54,7 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="nmt-train", description=_DESCRIPTION)
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file")
     add_override_flags(parser)
-    return run("nmt-train", train, parser, argv)
+    code = run("nmt-train", train, parser, argv)
+    if code and is_one_of_many():
+        os._exit(code)  # an ordinary end would wait for ranks that are gone
+    return code
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ On a GPU nothing here waits for the device: whether an update was good is decide
 are read while the next one is computed. On a CPU waiting costs nothing, and the same lines run at once.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from nmt import checkpoint
 from nmt.data.batches import Batch
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
@@ -17,6 +20,7 @@ from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
+from nmt.training.sharding import gather, local, twin_of
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,13 @@ class Engine:
 
     def __init__(self, model: TranslationModel, recipe: Recipe, *, precision: Precision, ranks: Ranks) -> None:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
+        # Rank 0 validates with whole weights, for which a model that is cut needs a twin.
+        is_cut = ranks.world_size > 1 and recipe.train.parallel == "fsdp"
+        self._twin = twin_of(model) if is_cut and ranks.is_main else None
+        objective = Objective(model, recipe.train.label_smoothing)
+        self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
-        self.objective = ranks.wrap(Objective(model, recipe.train.label_smoothing), model.device)
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
         self.longest = recipe.data.max_len + 1  # with EOS
@@ -140,10 +148,29 @@ class Engine:
     def _average(self, moved: Tensor, update: int) -> None:
         # A young average would remember the initialisation; so the decay grows into its value.
         decay = min(self.recipe.train.ema, (1 + update) / (10 + update))
-        ahead = torch._foreach_sub(list(self.model.parameters()), self.ema)
+        ema = [local(average) for average in self.ema]
+        ahead = torch._foreach_sub([local(p) for p in self.model.parameters()], ema)
         torch._foreach_mul_(ahead, moved * (1 - decay))  # an update that did not move the weights is none
-        torch._foreach_add_(self.ema, ahead)
+        torch._foreach_add_(ema, ahead)
 
     def ema_weights(self) -> dict[str, Tensor]:
         """The moving average under the names of the parameters."""
         return dict(zip((name for name, _ in self.model.named_parameters()), self.ema, strict=True))
+
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors on rank 0, {} elsewhere. All ranks must ask together."""
+        return gather(tensors, here=self.ranks.is_main)
+
+    @contextmanager
+    def whole_model(self, weights: dict[str, Tensor] | None = None) -> Iterator[TranslationModel]:
+        """A model with whole weights, for rank 0 to measure. weights: what `gather` made of this model's, if wanted."""
+        if self._twin is None:
+            yield self.model
+            return
+        device = self.model.device
+        if weights is not None:
+            checkpoint.load_weights(self._twin, weights, "the weights of all ranks")
+        try:
+            yield self._twin.to(device)
+        finally:
+            self._twin.cpu()

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,19 +44,14 @@ def launch(recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False) -> st
     device = choose_device(recipe.train.device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
-    ranks, device = parallel.join(device)
+    ranks, device = parallel.join(device, recipe.train.timeout)
     run = Run(recipe.run_folder)
-    if not ranks.is_main:
-        ranks.tell(0.0)  # rank 0 makes the folder first
-        outcome = _train(recipe, data, run, device, ranks, wants_stop)
-    else:
-        with run.lock():
-            run.tidy()
-            claim(run, recipe, data)
-            ranks.tell(0.0)
-            outcome = _train(recipe, data, run, device, ranks, wants_stop)
-    ranks.leave()
-    return outcome
+    with ranks.together(), run.lock() if ranks.is_main else nullcontext():
+        with ranks.others_wait():
+            if ranks.is_main:
+                run.tidy()
+                claim(run, recipe, data)
+        return _train(recipe, data, run, device, ranks, wants_stop)
 
 
 def open_data(recipe: Recipe) -> Prepared:
@@ -97,16 +93,17 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
 def _train(
     recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks, wants_stop: Callable[[], bool]
 ) -> str:
-    updates = run.updates()
-    if updates and final_update(run) == updates[-1]:
-        if ranks.is_main:
-            print(f"{run.folder}: already trained to update {updates[-1]:,}; nothing to do.", file=sys.stderr)
+    with ranks.others_wait():
+        finished = _finished(run) if ranks.is_main else None
+    if ranks.any(finished is not None):
+        if finished is not None:
+            print(f"{run.folder}: already trained to update {finished:,}; nothing to do.", file=sys.stderr)
         return "done"
     record = Record(
         run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main, tensorboard=recipe.train.tensorboard
     )
     try:
-        folder, state = _newest(run, record)
+        folder, state = _newest(run, record, ranks)
         precision = _same_precision(recipe, state, device, ranks)
         precision.apply()
         model = new_model(recipe, data, device)
@@ -121,17 +118,35 @@ def _train(
         else:
             _introduce(trainer, data, precision, device)
         outcome = trainer.train()
-        if outcome != "stopped" and ranks.is_main:
-            choose_final(recipe, run, model, trainer.state, trainer.validator, record)
-        ranks.tell(0.0)
+        with ranks.others_wait():
+            if outcome != "stopped" and ranks.is_main:
+                with trainer.engine.whole_model() as whole:
+                    choose_final(recipe, run, whole, trainer.state, trainer.validator, record)
         record.say(_farewell(outcome, run, trainer))
         return outcome
     finally:
         record.close()
 
 
-def _newest(run: Run, record: Record) -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint to go on from and its state; (None, {}) for a new run. Damaged ones are passed over, and named."""
+def _finished(run: Run) -> int | None:
+    """The update that the run ended at; None if it has not ended."""
+    updates = run.updates()
+    return updates[-1] if updates and final_update(run) == updates[-1] else None
+
+
+def _newest(run: Run, record: Record, ranks: Ranks) -> tuple[Path | None, dict[str, Any]]:
+    """The checkpoint to go on from and its state; (None, {}) for a new run. Rank 0 chooses, lest others see another."""
+    with ranks.others_wait():
+        folder, state = _newest_whole(run, record) if ranks.is_main else (None, {})
+    (update,) = ranks.tell(-1 if folder is None else int(state["update"]))
+    if update < 0 or ranks.is_main:
+        return folder, state
+    folder = run.checkpoint(int(update))
+    return folder, checkpoint.read_json(folder / checkpoint.STATE)
+
+
+def _newest_whole(run: Run, record: Record) -> tuple[Path | None, dict[str, Any]]:
+    """The newest checkpoint that verifies, and its state; (None, {}) for a new run. Damaged ones are named."""
     folder, state = run.newest_whole()
     if isinstance(state, dict):
         for complaint in state["skipped"]:

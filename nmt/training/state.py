@@ -14,6 +14,8 @@ MAY_CHANGE = (
     "train.out",
     "train.device",
     "train.threads",
+    "train.parallel",
+    "train.timeout",
     "train.log_every",
     "train.save_every",
     "train.keep_last",

@@ -202,8 +202,11 @@ class Trainer:
         numbers: dict[str, float] = {}
         beside: dict[str, Any] = {}
         names = ["loss", "perplexity", "accuracy"] + (["bleu", "chrf"] if self.recipe.valid.translate else [])
-        if self.ranks.is_main:
-            numbers, beside = self.validator.measure(self.model, lambda: not self.wants_stop())
+        weights = self.engine.gather(checkpoint.weights_of(self.model))
+        with self.ranks.others_wait():
+            if self.ranks.is_main:
+                with self.engine.whole_model(weights) as model:
+                    numbers, beside = self.validator.measure(model, lambda: not self.wants_stop())
         if self.ranks.any(self.wants_stop()):
             return False
         if self.ranks.is_main:
