@@ -158,8 +158,7 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
-            f"rank {rank} did not meet the others at {where} within {timeout:g} s (train.timeout): "
-            f"{_first_line(error)}"
+            f"rank {rank} did not meet the others at {where} within {timeout:g} s (train.timeout): {_first_line(error)}"
         ) from error
     eye = Watch(store, rank, cards, timeout)
     backend = "nccl" if device.type == "cuda" else "gloo"

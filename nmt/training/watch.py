@@ -94,9 +94,9 @@ class Watch:
 
     def fail(self, why: str) -> None:
         """Say that this rank ends with an error, so that nobody waits for it."""
-        self._say_last(why or "an error without a message")
-        if self.rank == 0:
-            time.sleep(3 * self._interval)  # the store may end with this process: let the others read it first
+        self._taken = True
+        self._say_last(why)
+        self._let_others_read()
 
     def check(self) -> None:
         """Raise MachineError if somebody is missing."""
@@ -120,8 +120,13 @@ class Watch:
     def _error(self, verdict: _Verdict) -> Exception:
         self._taken = True
         self._prepare_to_end(verdict)
+        self._let_others_read()
         # One rank speaks; the others would only say the same.
         return MachineError(verdict.why) if self._speaks(verdict) else cast(Exception, SystemExit(1))
+
+    def _let_others_read(self) -> None:
+        if self.rank == 0:
+            time.sleep(3 * self._interval)  # the store may end with this process
 
     # -- for the threads -------------------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ import sys
 import time
 
 import torch
-import torch.distributed.fsdp  # noqa: F401  imported here so that no rank has to
-import torch.distributed.tensor  # noqa: F401
+import torch.distributed.fsdp
+import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from nmt.cli import train
+from nmt.training.engine import Engine
+from nmt.training.validate import Validator
 
 torch.set_num_threads(1)
 
@@ -43,7 +45,20 @@ class Faulty(train.StopSignal):
                 raise RuntimeError("a wheel came off")
             elif self.what == "hang":
                 time.sleep(1000)
+            elif self.what == "drift":
+                drift()
         return super().__call__() or (self.what == "stop" and Faulty.left <= 0)
+
+
+def drift():
+    """Make this rank's weights wrong from the next update on."""
+    step = Engine.step
+
+    def wrong(engine, *args, **kwargs):
+        step(engine, *args, **kwargs)
+        next(engine.model.parameters()).detach().view(-1)[0] += 1e-6
+
+    Engine.step = wrong
 
 
 def be_rank(job):
@@ -52,6 +67,9 @@ def be_rank(job):
     if fault and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         Faulty.what, Faulty.left = fault
         train.StopSignal = Faulty
+    if "slow_validation" in job:
+        measure = Validator.measure
+        Validator.measure = lambda *args: time.sleep(job["slow_validation"]) or measure(*args)
     said = os.open(f"{job['said']}.{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(said, 2)
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
@@ -83,7 +101,7 @@ def launch(job):
         os.environ.update(group, RANK=str(number), LOCAL_RANK=str(number))
         return be_rank(job)
 
-    return [fork(lambda number=number: rank(number)) for number in range(n)]
+    return [fork(lambda number=number: rank(number)) for number in range(n) if number not in job.get("absent", [])]
 
 
 def elastic(job):

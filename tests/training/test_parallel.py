@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -108,39 +107,43 @@ def assert_same_run(one, other, update, bound):
 
 # The ranks have unequally many batches; masks and splits do not depend on the rank; a rank has half a vector of 33.
 BATCH = {"max_tokens": 80, "per_update": 3}
-TRAIN = {"log_every": 1, "updates": 12, "ema": 0.9}
+TRAIN = {"log_every": 1, "updates": 8, "save_every": 4, "ema": 0.9, "average": "none"}
+VALID = {"every": 4, "translate": False, "metric": "loss"}
 VARIANTS = {
-    "adam": {"batch": {**BATCH, "split_rate": 0.2}, "model": {"d_inner": 33}},
-    "muon": {"batch": BATCH, "optim": {"name": "muon", "muon_lr": 3e-3, "weight_decay": 0.1}},
-    "uneven": {"batch": {"max_tokens": 700, "per_update": 3}},
+    "adam": (("ddp", "fsdp"), {"batch": {**BATCH, "split_rate": 0.2}, "model": {"d_inner": 33}}),
+    "muon": (("fsdp",), {"batch": BATCH, "optim": {"name": "muon", "muon_lr": 3e-3, "weight_decay": 0.1}}),
+    "uneven": (("ddp",), {"batch": {"max_tokens": 940, "per_update": 3}}),
 }
 
 
 def test_two_devices_in_either_way_give_the_losses_and_weights_of_one(recipe_of, start):
     runs = {
-        (name, way): recipe_of(f"{name}-{way}", train={**TRAIN, "parallel": way if way != "one" else "ddp"}, **sections)
-        for name, sections in VARIANTS.items()
-        for way in ("one", "ddp", "fsdp")
+        (name, way): recipe_of(f"{name}-{way}", train={**TRAIN, "parallel": way}, valid=VALID, **sections)
+        for name, (ways, sections) in VARIANTS.items()
+        for way in ways
     }
-    group = start(*(recipe for (_, way), recipe in runs.items() if way != "one"))
-    for name in VARIANTS:
-        launch(runs[name, "one"])
+    group = start(*runs.values())
+    ones = {
+        name: recipe_of(f"{name}-one", train=TRAIN, valid=VALID, **sections) for name, (_, sections) in VARIANTS.items()
+    }
+    for one in ones.values():
+        launch(one)
     assert group.wait() == [0, 0], group.words(1)
-    assert "update 12" in group.words(0) and "update" not in group.words(1)  # the second rank is silent
-    for name in VARIANTS:
-        one, ddp, fsdp = (runs[name, way] for way in ("one", "ddp", "fsdp"))
-        for other in (ddp, fsdp):
-            a, b = logged(one), logged(other)
-            assert a.keys() == b.keys() and len(a) > 12
-            assert all(abs(a[key] - b[key]) <= 1e-6 * a[key] for key in a), (name, a, b)
-            assert_same_run(one, other, 12, bound=2e-6)
-        assert_same_run(ddp, fsdp, 12, bound=2e-7)
-        model, where = Run(fsdp.run_folder).load_model(torch.device("cpu"))
-        assert where == "model" and not model.training
-    # The third variant is what it is called.
-    plan = plan_of(runs["uneven", "one"])
-    sizes = [[plan.n_gold([rows]) for rows in plan.at(Position(0, update))[0]] for update in range(len(plan.updates(0)))]
-    assert any(len(update) % 2 and max(update) > 5 * min(update) for update in sizes), sizes
+    assert "update 8" in group.words(0) and "update" not in group.words(1)  # the second rank is silent
+    for (name, _), several in runs.items():
+        a, b = logged(ones[name]), logged(several)
+        assert a.keys() == b.keys() and len(a) > 8
+        assert all(abs(a[key] - b[key]) <= 1e-6 * a[key] for key in a), (name, a, b)
+        assert_same_run(ones[name], several, 8, bound=1e-5)
+    assert_same_run(runs["adam", "ddp"], runs["adam", "fsdp"], 8, bound=1e-7)
+    model, where = Run(runs["adam", "fsdp"].run_folder).load_model(torch.device("cpu"))
+    assert where == "model" and not model.training
+    # One rank has two large batches where the other has a small one and nothing.
+    plan = plan_of(ones["uneven"])
+    sizes = [
+        [plan.n_gold([rows]) for rows in plan.at(Position(0, update))[0]] for update in range(len(plan.updates(0)))
+    ]
+    assert any(len(update) == 3 and max(update) > 20 * min(update) for update in sizes), sizes
 
 
 def plan_of(recipe):
@@ -153,3 +156,77 @@ def plan_of(recipe):
         per_update=batch.per_update,
         pool=batch.pool,
     )
+
+
+def test_a_run_moves_between_numbers_of_devices_and_ways_to_use_them(recipe_of, start):
+    sections = {"model": {"d_inner": 33}, "batch": BATCH, "valid": VALID}
+    ways = [recipe_of("moving", train={**TRAIN, "parallel": way}, **sections) for way in ("ddp", "ddp", "fsdp")]
+    # Only the second rank wants to stop, and both do, at the same update.
+    group = start(ways[0], fault={"1": ["stop", 3]})
+    whole = recipe_of("whole", train=TRAIN, **sections)
+    launch(whole)
+    assert group.wait() == [0, 0], group.words(1)
+    run = Run(whole.run_folder.with_name("moving"))
+    assert run.updates() == [3]
+    assert launch(ways[1], itertools.chain([False], itertools.repeat(True)).__next__) == "stopped"
+    assert run.updates()[-1] == 4  # the stop came in the validation, which is made up for
+    group = start(ways[2])
+    assert group.wait() == [0, 0], group.words(1)
+    assert "going on from update-00000004" in group.words(0)
+    assert_same_run(whole, ways[2], 8, bound=1e-5)
+    a, b = logged(whole), logged(ways[2])
+    assert a.keys() == b.keys() and all(abs(a[key] - b[key]) <= 1e-6 * a[key] for key in a)
+
+
+def who(group, rank):
+    return f"rank {rank} (process {group.processes[rank]} on {socket.gethostname()})"
+
+
+# What happens to which rank, and what the other one says. A connection that breaks is noticed before the timeout.
+FAULTS = {
+    "killed": (1, "SIGKILL", "{who} is dead or frozen: nothing was heard of it for", (-9, 1)),
+    "gone without an error": (1, "exit", "{who} is dead or frozen: nothing was heard of it for", (0, 1)),
+    "frozen": (1, "SIGSTOP", "{who} is dead or frozen: nothing was heard of it for", (-9, 1)),
+    "stuck": (1, "hang", "{who} has been stuck for 5 s (train.timeout), alive but without getting on", (-9, 1)),
+    "in error": (1, "error", "{who} stopped with an error: a wheel came off", (1, 1)),
+    "of other weights": (1, "drift", "update 4: {who} holds other weights", (1, 1)),
+    "rank 0 frozen": (0, "SIGSTOP", "{who} is dead or frozen: it holds the ranks together at 127.0.0.1:", (-9, 1)),
+}
+
+
+def test_a_rank_that_is_lost_ends_the_run_within_the_timeout_and_is_named(recipe_of, start):
+    train = {**TRAIN, "timeout": 5.0, "updates": 1000}
+    groups = {}
+    for name, (rank, what, _, _) in FAULTS.items():
+        recipe = recipe_of(name.replace(" ", "-"), train=train, valid={**VALID, "every": 1000})
+        groups[name] = start(recipe, fault={str(rank): [what, 3]})
+    for name, (rank, _, words, codes) in FAULTS.items():
+        group = groups[name]
+        found = group.wait(40)
+        said = group.words(1 - rank)
+        assert (found[rank], found[1 - rank]) == codes, (name, found, said)
+        assert "nmt-train: error: " + words.format(who=who(group, rank)) in said, (name, said)
+        assert "Traceback" not in said
+
+
+def test_a_long_task_of_rank_0_trips_no_timeout(recipe_of, start):
+    recipe = recipe_of(train={**TRAIN, "timeout": 1.0, "updates": 2, "ema": 0.0}, valid={**VALID, "every": 2})
+    group = start(recipe, slow_validation=2.0)
+    assert group.wait() == [0, 0], group.words(0) + group.words(1)
+
+
+def test_a_rank_that_never_comes_is_named(recipe_of, start):
+    recipe = recipe_of(train={**TRAIN, "timeout": 1.0})
+    group = start(recipe, absent=[1])
+    assert group.wait() == [1]
+    assert "for the other processes of 2: rank 1 has not come" in group.words(0) or "did not meet" in group.words(0)
+
+
+def test_torchrun_restarts_a_killed_worker_and_the_run_ends_at_the_same_bytes(recipe_of, start):
+    undisturbed, hurt = recipe_of("undisturbed", train=TRAIN, valid=VALID), recipe_of("hurt", train=TRAIN, valid=VALID)
+    torchrun = start(hurt, how="elastic", max_restarts=1, fault={"1": ["SIGKILL", 6]})
+    other = start(undisturbed)
+    assert other.wait() == [0, 0] and torchrun.wait() == [0], torchrun.words(0)
+    assert "going on from update-00000004" in torchrun.words(0)
+    assert_same_run(undisturbed, hurt, 8, bound=0.0)
+    assert logged(undisturbed) == logged(hurt)
