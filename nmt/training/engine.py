@@ -84,11 +84,18 @@ class Engine:
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
         self.longest = recipe.data.max_len + 1  # with EOS
+        # After its first backward pass ddp lays out anew what it adds up together, and so in which order: without a
+        # rehearsal the first update after a resume would round otherwise than in the run that went through.
+        self._rehearse = ranks.world_size > 1
         self._pending: _Pending | None = None
         self._loss_sum, self._n_gold = torch.zeros(()), 0  # of the update whose gradient is there
 
     def backward(self, work: list[Work], n_gold: int) -> None:
         """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens."""
+        if self._rehearse:
+            self._rehearse = False
+            self.backward(work[:1], n_gold)
+            self.optimizers.zero_grad()
         loss_sum = torch.zeros((), device=self.model.device)
         for turn, item in enumerate(work):
             batch = item.batch.to(self.model.device)
