@@ -62,7 +62,7 @@ def ask():
 
     yield ask
     server.stdin.close()
-    server.wait(10)
+    server.wait(60)
 
 
 @pytest.fixture
@@ -223,8 +223,9 @@ def test_a_rank_that_never_comes_is_named(recipe_of, start):
 
 
 def test_torchrun_restarts_a_killed_worker_and_the_run_ends_at_the_same_bytes(recipe_of, start):
-    undisturbed, hurt = recipe_of("undisturbed", train=TRAIN, valid=VALID), recipe_of("hurt", train=TRAIN, valid=VALID)
-    # With three ranks the order of a sum over ranks shows in its last bit.
+    sections = {"batch": BATCH, "train": TRAIN, "valid": VALID}
+    undisturbed, hurt = recipe_of("undisturbed", **sections), recipe_of("hurt", **sections)
+    # With three ranks, each with a batch of every update, the order of a sum over ranks shows in its last bit.
     torchrun = start(hurt, how="elastic", world_size=3, max_restarts=1, fault={"1": ["SIGKILL", 6]})
     other = start(undisturbed, world_size=3)
     assert other.wait() == [0, 0, 0] and torchrun.wait() == [0], torchrun.words(0)
