@@ -83,7 +83,10 @@ def start(ask, tmp_path):
 
 def logged(recipe):
     lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
-    return {(line["kind"], line["update"]): line["loss"] for line in lines if line["kind"] in ("train", "valid")}
+    losses = {(line["kind"], line["update"]): line["loss"] for line in lines if line["kind"] in ("train", "valid")}
+    # Adam forgives a gradient that is wrong by a factor; its norm does not.
+    norms = {("norm", line["update"]): line["gradient_norm"] for line in lines if line["kind"] == "train"}
+    return losses | norms
 
 
 def tensors(recipe, update):
