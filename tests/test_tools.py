@@ -67,3 +67,29 @@ def test_every_mutation_can_be_applied_and_names_tests_that_exist():
         files, _, keyword = mutation.tests.partition(" -k ")
         for file in files.split():
             assert keyword in (root / file).read_text(encoding="utf-8"), mutation.name
+
+
+def test_the_tables_of_the_scaling_page_are_those_that_the_script_prints():
+    done = run("scaling_model.py")
+    assert done.returncode == 0, done.stderr
+    page = (TOOLS.parent / "docs" / "scaling.md").read_text(encoding="utf-8")
+    assert len(done.stdout.split("\n")) > 40 and done.stdout in page, "run python tools/scaling_model.py again"
+
+
+def test_the_scaling_model_agrees_with_arithmetic_by_hand():
+    sys.path.insert(0, str(TOOLS))
+    try:
+        import scaling_model as paper
+    finally:
+        sys.path.remove(str(TOOLS))
+    base, big = paper.MODELS
+    assert base.n_param == 6 * (4 * 512**2 + 2 * 512 * 2048) + 6 * (8 * 512**2 + 2 * 512 * 2048) + 37_000 * 512
+    # One GPU with a full batch reaches its share of the peak as a whole.
+    assert paper.update(big, 1, paper.BATCH).speed * big.flop == pytest.approx(0.5 * paper.PEAK)
+    # Two nodes: each GPU sends its eighth of the gradient once (2 x 1/2), besides the ring of its own node.
+    inside = 2 * 7 / 8 * 4 * base.n_param / paper.NVLINK
+    between = 4 * base.n_param / 8 / paper.NIC + 11 * 2 * paper.HOP
+    assert paper.exchange(base, 16, paper.NIC) == pytest.approx(inside + between)
+    # What is not hidden is waited for; accumulating more hides no more of it.
+    slow = [paper.update(base, 64, 64 * n * paper.BATCH, paper.NIC / 100) for n in (1, 2)]
+    assert slow[0].exposed == slow[1].exposed > slow[0].compute

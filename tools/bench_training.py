@@ -29,7 +29,7 @@ from nmt.errors import NmtError  # noqa: E402
 from nmt.recipe.options import Recipe  # noqa: E402
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe  # noqa: E402
 from nmt.training.allocator import keep_freed_blocks  # noqa: E402
-from nmt.training.engine import Engine
+from nmt.training.engine import Engine  # noqa: E402
 from nmt.training.feed import Feed  # noqa: E402
 from nmt.training.launch import new_model  # noqa: E402
 from nmt.training.memory import Work  # noqa: E402

@@ -18,6 +18,7 @@ from nmt.run import Run
 from nmt.training.allocator import keep_freed_blocks
 from nmt.training.check import check
 from nmt.training.launch import launch
+from nmt.training.parallel import is_one_of_many
 from nmt.training.selftest import selftest
 from nmt.training.verify import folders_of, verify_run
 
@@ -119,7 +120,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "if it cannot. Leaves nothing behind.",
     )
     add_override_flags(parser)
-    return run("nmt-train", train, parser, argv)
+    code = run("nmt-train", train, parser, argv)
+    if code and is_one_of_many():
+        os._exit(code)  # an ordinary end would wait for ranks that are gone
+    return code
 
 
 if __name__ == "__main__":

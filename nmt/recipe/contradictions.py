@@ -157,6 +157,11 @@ def _of_train(train: "TrainConfig") -> Iterator[str]:
                 f"train.average: {kind} averages the checkpoints that train.keep_{kind} keeps, which is one (keep "
                 "more, or write none)"
             )
+    if train.parallel == "fsdp" and train.compile:
+        yield (
+            "train.parallel: fsdp gathers weights in the middle of what train.compile makes one piece of (use ddp, or "
+            "set train.compile to false)"
+        )
     if train.precision == "fp16" and train.device == "cpu":
         yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
 

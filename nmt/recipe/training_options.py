@@ -119,6 +119,14 @@ class TrainConfig(Section):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU if there is one.")
     threads: Count = Field(0, description="CPU threads; 0: one a core.")
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="On several devices: ddp keeps the whole model on each, fsdp cuts weights, gradients and moments "
+        "between them. The results are the same.",
+    )
+    timeout: PositiveFloat = Field(
+        600.0, description="Seconds of silence after which a process of several counts as dead, and ends the run."
+    )
     compile: bool = Field(False, description="torch.compile the model: norm, dropout and residual become one pass.")
     cuda_graphs: bool = Field(
         False,

@@ -4,12 +4,15 @@ On a GPU nothing here waits for the device: whether an update was good is decide
 are read while the next one is computed. On a CPU waiting costs nothing, and the same lines run at once.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from nmt import checkpoint
 from nmt.data.batches import Batch
 from nmt.errors import MachineError
 from nmt.models.base import Packing, TranslationModel
@@ -19,6 +22,7 @@ from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
+from nmt.training.sharding import gather, local, twin_of
 from nmt.training.stopwatch import Stopwatch
 
 
@@ -72,13 +76,20 @@ class Engine:
     ) -> None:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
         self.stopwatch = stopwatch or Stopwatch.of(model.device)
+        # Rank 0 validates with whole weights, for which a model that is cut needs a twin.
+        is_cut = ranks.world_size > 1 and recipe.train.parallel == "fsdp"
+        self._twin = twin_of(model) if is_cut and ranks.is_main else None
+        objective = Objective(model, recipe.train.label_smoothing, recipe.regularize)
+        self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
-        self.objective = ranks.wrap(Objective(model, recipe.train.label_smoothing, recipe.regularize), model.device)
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
         self.longest = recipe.data.max_len + 1  # with EOS
         self.memory = Memory()
+        # After its first backward pass ddp lays out anew what it adds up together, and so in which order: without a
+        # rehearsal the first update after a resume would round otherwise than in the run that went through.
+        self._rehearse = ranks.world_size > 1
         self._pending: _Pending | None = None
         self._loss_sum, self._n_gold = torch.zeros(()), 0  # of the update whose gradient is there
 
@@ -88,6 +99,10 @@ class Engine:
         share: of the run that has passed, for what is switched on in its course. Where memory runs out, the batch that
         was too much is halved and the whole update done again; see `memory`.
         """
+        if self._rehearse:
+            self._rehearse = False
+            self.backward(work[:1], n_gold, share=share)
+            self.optimizers.zero_grad()
         while (failed := self._accumulate(self.memory.pieces(work), n_gold, share)) is not None:
             # Outside of the except clause, whose error holds every tensor of the attempt.
             self.memory.ran_out(failed)
@@ -200,10 +215,29 @@ class Engine:
     def _average(self, moved: Tensor, update: int) -> None:
         # A young average would remember the initialisation; so the decay grows into its value.
         decay = min(self.recipe.train.ema, (1 + update) / (10 + update))
-        ahead = torch._foreach_sub(list(self.model.parameters()), self.ema)
+        ema = [local(average) for average in self.ema]
+        ahead = torch._foreach_sub([local(p) for p in self.model.parameters()], ema)
         torch._foreach_mul_(ahead, moved * (1 - decay))  # an update that did not move the weights is none
-        torch._foreach_add_(self.ema, ahead)
+        torch._foreach_add_(ema, ahead)
 
     def ema_weights(self) -> dict[str, Tensor]:
         """The moving average under the names of the parameters."""
         return dict(zip((name for name, _ in self.model.named_parameters()), self.ema, strict=True))
+
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors on rank 0, {} elsewhere. All ranks must ask together."""
+        return gather(tensors, here=self.ranks.is_main)
+
+    @contextmanager
+    def whole_model(self, weights: dict[str, Tensor] | None = None) -> Iterator[TranslationModel]:
+        """A model with whole weights, for rank 0 to measure. weights: what `gather` made of this model's, if wanted."""
+        if self._twin is None:
+            yield self.model
+            return
+        device = self.model.device
+        if weights is not None:
+            checkpoint.load_weights(self._twin, weights, "the weights of all ranks")
+        try:
+            yield self._twin.to(device)
+        finally:
+            self._twin.cpu()

@@ -5,22 +5,24 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.subwords import PAD
 from nmt.errors import DataError
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
-from nmt.run import Newest, Run
+from nmt.run import Run
 from nmt.training import parallel
 from nmt.training.budget import Budget
-from nmt.training.claim import claim, find_start, needed_of
+from nmt.training.claim import claim, find_start
 from nmt.training.finish import choose_final, final_update, is_finished
 from nmt.training.initial import find_origin, first_weights
 from nmt.training.named import freeze
@@ -48,22 +50,17 @@ def launch(
     device = choose_device(recipe.train.device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
-    ranks, device = parallel.join(device)
+    ranks, device = parallel.join(device, recipe.train.timeout)
     run = Run(recipe.run_folder)
-    if not ranks.is_main:
+    with ranks.together(), run.lock() if ranks.is_main else nullcontext():
+        with ranks.others_wait():
+            if ranks.is_main:
+                run.tidy()
         recipe = _resolved(recipe, data, run, device, ranks)
-        ranks.tell(0.0)  # rank 0 makes the folder first, and puts it in order
-        outcome = _train(recipe, data, run, device, ranks, wants_stop, budget)
-    else:
-        with run.lock():
-            run.tidy()
-            recipe = _resolved(recipe, data, run, device, ranks)
-            claim(run, recipe, data)
-            start = None if is_finished(run) else find_start(run, recipe)
-            ranks.tell(0.0)
-            outcome = _train(recipe, data, run, device, ranks, wants_stop, budget, start)
-    ranks.leave()
-    return outcome
+        with ranks.others_wait():
+            if ranks.is_main:
+                claim(run, recipe, data)
+        return _train(recipe, data, run, device, ranks, wants_stop, budget)
 
 
 def open_data(recipe: Recipe) -> Prepared:
@@ -104,15 +101,16 @@ def _train(
     ranks: Ranks,
     wants_stop: Callable[[], bool],
     budget: Budget,
-    start: Newest | None = None,
 ) -> str:
-    if is_finished(run):
-        if ranks.is_main:
-            print(f"{run.folder}: already trained to update {final_update(run):,}; nothing to do.", file=sys.stderr)
+    with ranks.others_wait():
+        finished = final_update(run) if ranks.is_main and is_finished(run) else None
+    if ranks.any(finished is not None):
+        if finished is not None:
+            print(f"{run.folder}: already trained to update {finished:,}; nothing to do.", file=sys.stderr)
         return "done"
     record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
     try:
-        folder, state, _ = start or run.newest_whole(needed_of(recipe))
+        folder, state = _start(run, recipe, ranks)
         precision = _same_precision(recipe, state, device, ranks)
         precision.apply()
         model = new_model(recipe, data, device)
@@ -144,10 +142,13 @@ def _train(
         if folder is None:
             _introduce(trainer, data, precision, device)
         outcome = trainer.train()
-        if outcome != "stopped" and ranks.is_main:
-            with trainer.stopwatch.host("validation"):
-                chosen = choose_final(recipe, run, model, trainer.state, trainer.validation.first, record, wants_stop)
-            outcome = outcome if chosen else "stopped"
+        with ranks.others_wait():
+            if outcome != "stopped" and ranks.is_main:
+                with trainer.stopwatch.host("validation"), trainer.engine.whole_model() as whole:
+                    chosen = choose_final(
+                        recipe, run, whole, trainer.state, trainer.validation.first, record, wants_stop
+                    )
+                outcome = outcome if chosen else "stopped"
         if ranks.tell(float(outcome == "stopped"))[0]:
             outcome = "stopped"
         trainer.account()
@@ -155,6 +156,19 @@ def _train(
         return outcome
     finally:
         record.close()
+
+
+def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[str, Any]]:
+    """The checkpoint to go on from and its state; (None, {}) for a new run. Rank 0 chooses, lest others see another."""
+    with ranks.others_wait():
+        found = find_start(run, recipe) if ranks.is_main else None
+    (update,) = ranks.tell(found.state["update"] if found is not None and found.folder is not None else -1)
+    if update < 0:
+        return None, {}
+    if found is not None:
+        return found.folder, found.state
+    folder = run.checkpoint(int(update))
+    return folder, checkpoint.read_json(folder / checkpoint.STATE)
 
 
 def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:

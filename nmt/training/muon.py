@@ -11,6 +11,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from nmt.training.sharding import laid_out_like, local, whole
+
 # Coefficients of the quintic Newton-Schulz iteration (Jordan et al.): steepest at zero, so that five
 # iterations bring all singular values near one.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -109,10 +111,13 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
         ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov: look one step ahead
         block = group["block"] or tuple(shape)
-        direction = _join(orthogonalise(_split(torch.stack(ahead), block)), shape)
+        # Momentum is kept in parts where the parameter is; but only a whole matrix has a direction.
+        direction = _join(orthogonalise(_split(torch.stack([whole(one) for one in ahead]), block)), shape)
+        mine = [local(param) for param in params]
+        steps = [local(laid_out_like(param, one)) for param, one in zip(params, direction.unbind(), strict=True)]
         if group["weight_decay"]:
-            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(params, list(direction.unbind()), alpha=-group["lr"] * 0.2 * max(block) ** 0.5)
+            torch._foreach_mul_(mine, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(mine, steps, alpha=-group["lr"] * 0.2 * max(block) ** 0.5)
 
 
 def _split(x: Tensor, block: tuple[int, int]) -> Tensor:

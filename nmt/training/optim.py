@@ -13,6 +13,7 @@ from nmt.recipe.training_options import OptimConfig
 from nmt.training.muon import Muon
 from nmt.training.named import rate_factors
 from nmt.training.schedule_free import COUNTED, is_schedule_free, rest, schedule_free_adamw, wake
+from nmt.training.sharding import laid_out_like, local, total_norm
 
 Kind = TypeVar("Kind", bound=Hashable)
 
@@ -86,9 +87,8 @@ class Optimizers:
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
             for name, values in by_param.items():
                 if id(params[name]) in mine:
-                    device = params[name].device
                     optimizer.state[params[name]] = {
-                        quantity: value.to(device, copy=True) for quantity, value in values.items()
+                        quantity: laid_out_like(params[name], value) for quantity, value in values.items()
                     }
             if is_schedule_free(optimizer):
                 wake(optimizer)  # saved at rest
@@ -160,11 +160,12 @@ def apply_update(
     for optimizer, _ in optimizers.parts:
         scaler.unscale_(optimizer)
     params = [p for p in model.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+    grads = [p.grad for p in params if p.grad is not None]
+    norm = total_norm(grads)
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     if late or finite:
         if clip:
-            torch.nn.utils.clip_grads_with_norm_(params, clip, norm)
+            torch._foreach_mul_([local(grad) for grad in grads], (clip / (norm + 1e-6)).clamp(max=1.0))
         for optimizer, _ in optimizers.parts:
             if late:
                 # What fused optimizers look at before they move anything; the scaler tells them so, too.

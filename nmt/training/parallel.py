@@ -1,32 +1,44 @@
 """Who computes what when several processes train one model. One process is the case of world size 1.
 
-`torchrun` starts the processes and sets the environment; nothing here knows how.
+`torchrun` starts the processes and sets the environment; nothing here knows how. How a model lies on the devices is
+in `sharding.py`, who is still alive in `watch.py`.
 """
 
 import os
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nmt.errors import RunError
+from nmt.errors import MachineError, RunError
+from nmt.training import sharding, watch
+from nmt.training.roll_call import Card, Store, meet
+from nmt.training.sharding import Parallel
+from nmt.training.watch import Watch
 
 T = TypeVar("T")
-# Long enough for a validation on rank 0, short enough that a dead rank does not hold the others for hours.
-_TIMEOUT = timedelta(minutes=30)
+# Nobody waits for this one: `Watch` knows better who is late. It is finite because torch wants a number.
+_FOR_EVER = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process (rank) among all (world_size)."""
+    """This process (rank) among all (world_size). watch: who is alive, where there is more than one."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    cards: list[Card] = field(default_factory=list)
+    watch: Watch | None = None
+    store: Store | None = None
 
     @property
     def is_main(self) -> bool:
@@ -46,6 +58,7 @@ class Ranks:
     def add_up(self, numbers: Tensor) -> Tensor:
         """Add up a tensor over all ranks, where it is; a GPU does so while this process goes on."""
         if self.world_size > 1:
+            self._next_turn()
             dist.all_reduce(numbers)
         return numbers
 
@@ -53,8 +66,7 @@ class Ranks:
         """Add up numbers over all ranks."""
         if self.world_size == 1:
             return list(values)
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        total = self.add_up(torch.tensor(values, dtype=torch.float64, device=device))
+        total = self.add_up(torch.tensor(values, dtype=torch.float64, device=_meeting_place()))
         return [float(v) for v in total.tolist()]
 
     def any(self, value: bool) -> bool:
@@ -69,49 +81,117 @@ class Ranks:
         """The smallest of the ranks' numbers."""
         return min(self.sum(*(value if rank == self.rank else 0.0 for rank in range(self.world_size))))
 
-    def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
+    def distribute(self, module: nn.Module, device: torch.device, parallel: Parallel) -> nn.Module:
         """The module whose backward pass averages gradients over the ranks."""
-        if self.world_size == 1:
-            return module
-        ids = [device.index] if device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
+        return module if self.world_size == 1 else sharding.distribute(module, device, parallel)
 
-    def exchange(self, module: nn.Module, *, now: bool) -> AbstractContextManager[object]:
+    def exchange(self, module: nn.Module, *, now: bool) -> AbstractContextManager[None]:
         """The context of a backward pass: gradients are exchanged in the last one of an update only."""
-        if now or self.world_size == 1:
+        if self.world_size == 1:
             return nullcontext()
-        assert isinstance(module, nn.parallel.DistributedDataParallel)
-        context: AbstractContextManager[object] = module.no_sync()
-        return context
+        self._next_turn()
+        return sharding.exchange(module, now=now)
 
-    def leave(self) -> None:
-        """Close the group. Only after success: after an error the others must not be waited for."""
-        if self.world_size > 1:
-            dist.destroy_process_group()
+    def odd_ones(self, number: int) -> list[str]:
+        """Ranks whose number is not that of most."""
+        if self.world_size == 1:
+            return []
+        numbers = torch.zeros(self.world_size, dtype=torch.int64, device=_meeting_place())
+        numbers[self.rank] = number
+        found = self.add_up(numbers).tolist()
+        usual = Counter(found).most_common(1)[0][0]
+        return [str(self.cards[rank]) for rank, number in enumerate(found) if number != usual]
+
+    @contextmanager
+    def others_wait(self) -> Iterator[None]:
+        """What rank 0 does in here the others wait for at the end, however long it takes, unless it dies."""
+        if self.watch is None or self.store is None:
+            yield
+            return
+        self._next_turn()
+        self.watch.n_wait += 1
+        key = f"wait/{self.watch.n_wait}"
+        self.watch.alone = self.is_main
+        yield
+        self.watch.alone = False
+        if self.is_main:
+            self.store.set(key, "over")
+        else:
+            pause = 0.01
+            while not self.store.check([key]):
+                self.watch.check()
+                time.sleep(pause)
+                pause = min(0.2, 1.2 * pause)
+
+    def _next_turn(self) -> None:
+        if self.watch is not None:
+            self.watch.turn += 1
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """The life of the group. An error inside reaches all ranks; a rank that died is named by a MachineError."""
+        if self.watch is None:
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            if _is_broken_connection(error):
+                self.watch.find_out()
+            self.watch.fail(_first_line(error))
+            raise
+        self.watch.leave()
+        dist.destroy_process_group()
 
 
-def join(device: torch.device) -> tuple[Ranks, torch.device]:
-    """Join the group that torchrun describes in the environment; alone without one. Returns this rank's device."""
+def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
+    """Join the group that torchrun describes in the environment; alone without one. Returns this rank's device.
+
+    timeout: seconds. Raises MachineError naming the ranks that do not come.
+    """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
         return Ranks(), device
-    ranks = Ranks(int(os.environ["RANK"]), world_size, int(os.environ.get("LOCAL_RANK", "0")))
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cuda":
-        device = torch.device("cuda", ranks.local_rank)
+        device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
-    return ranks, device
+    try:
+        store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        store, cards = meet(store, rank, world_size, timeout, partial(watch.prepare, world_size=world_size))
+    except dist.DistError as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise MachineError(
+            f"rank {rank} did not meet the others at {where} within {timeout:g} s (train.timeout): {_first_line(error)}"
+        ) from error
+    eye = Watch(store, rank, cards, timeout)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=cast(Any, store), rank=rank, world_size=world_size, timeout=_FOR_EVER)
+    return Ranks(rank, world_size, local_rank, cards, eye, store), device
 
 
 def refuse_many(flag: str) -> None:
     """Raise where torchrun started several processes for what one of them does."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if is_one_of_many():
         raise RunError(f"{flag} is for one process: start it without torchrun.")
 
 
-def same_everywhere(ranks: Ranks, tensors: list[Tensor]) -> bool:
-    """Whether the ranks hold the same numbers, by the sum and the sum of squares of all of them."""
-    if ranks.world_size == 1:
+def is_one_of_many() -> bool:
+    """Whether this process was started as a rank of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n")[0] or type(error).__name__
+
+
+def _meeting_place() -> str:
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+
+def _is_broken_connection(error: BaseException) -> bool:
+    """Whether a collective failed because of another rank. Gloo says so in words only."""
+    if isinstance(error, dist.DistError):
         return True
-    mine = [float(sum(t.double().sum() for t in tensors)), float(sum(t.double().square().sum() for t in tensors))]
-    return not ranks.any(ranks.tell(*mine) != mine)
+    words = str(error).lower()
+    return isinstance(error, RuntimeError) and ("gloo" in words or "connection" in words or "nccl" in words)

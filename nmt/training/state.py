@@ -16,6 +16,8 @@ MAY_CHANGE = (
     "train.device",
     "train.threads",
     "train.checkpoint_activations",
+    "train.parallel",
+    "train.timeout",
     "train.log_every",
     "train.save_every",
     "train.keep_last",

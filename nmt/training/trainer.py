@@ -254,12 +254,14 @@ class Trainer:
         """
         measured: dict[str, Measured] = {}
         begin = self.budget.clock()
-        with self.stopwatch.host("validation"):
-            if self.ranks.is_main:
-                with self.engine.optimizers.resting():
-                    measured = self.validation.measure(self.model, lambda: not self.wants_stop())
-            if self.ranks.any(self.wants_stop()):
-                return False
+        with self.stopwatch.host("validation"), self.engine.optimizers.resting():
+            weights = self.engine.gather(checkpoint.weights_of(self.model))
+            with self.ranks.others_wait():
+                if self.ranks.is_main:
+                    with self.engine.whole_model(weights) as model:
+                        measured = self.validation.measure(model, lambda: not self.wants_stop())
+        if self.ranks.any(self.wants_stop()):
+            return False
         if self.ranks.is_main:
             with self.stopwatch.host("telling"):
                 self._log_validation(measured)

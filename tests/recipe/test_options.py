@@ -68,6 +68,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("train.average", {"train": {"average": "last", "keep_last": 1}}),
         ("train.precision", {"train": {"precision": "fp16", "device": "cpu"}}),
         ("train.cuda_graphs", {"train": {"cuda_graphs": True}}),
+        ("train.parallel", {"train": {"parallel": "fsdp", "compile": True}}),
         ("batch.packed", {"batch": {"packed": True}}),
         ("batch.packed", {"batch": {"packed": True, "split_rate": 0.1}, "model": {"attn_dropout": 0.0}}),
         ("batch.packed", {"batch": {"packed": True, "max_tokens": 256}, "model": {"attn_dropout": 0.0}}),

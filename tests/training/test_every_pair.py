@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from test_parallel import free_port, run_on_two
+from two_ranks import free_port, run_on_two
 from witness import pairs_of, plan_of, train_in_legs
 
 from nmt import checkpoint

@@ -1,5 +1,6 @@
-"""Two processes are one process: same pairs, same losses, same weights."""
+"""Any number of devices, and either way to lie on them, gives the run of one; and no rank waits for a dead one."""
 
+import itertools
 import json
 import os
 import socket
@@ -11,13 +12,14 @@ import pytest
 import torch
 
 from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Plan, Position
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
-from nmt.training import launch as room
 from nmt.training.launch import launch
 from nmt.training.parallel import Ranks
 
-WORKER = Path(__file__).with_name("worker.py")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
 
 
 @pytest.mark.parametrize("n_batch, world_size", [(1, 1), (4, 2), (3, 2), (1, 4), (7, 3)])
@@ -28,84 +30,210 @@ def test_every_batch_counts_on_exactly_one_rank_and_all_ranks_have_equally_many(
     assert len({len(share) for share in shares}) == 1
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+class Group:
+    """Ranks of one run. said: what each printed to stderr."""
+
+    def __init__(self, ask, processes, said):
+        self.ask, self.processes, self.said = ask, processes, said
+
+    def wait(self, seconds=120):
+        return self.ask({"wait": {"processes": self.processes, "seconds": seconds}})
+
+    def words(self, rank):
+        return Path(f"{self.said}.{rank}").read_text(encoding="utf-8")
 
 
-def run_on_two(recipe, folder, worker=WORKER, *args):
-    """What torchrun does, without its start-up time: two processes that find each other by the environment.
+@pytest.fixture(scope="module")
+def ask():
+    here = Path(__file__)
+    server = subprocess.Popen(
+        [sys.executable, str(here.with_name("ranks.py"))],
+        env={**os.environ, "PYTHONPATH": str(here.parents[2]), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
 
-    args: what each rank is told beside the recipe, with {rank} for its number.
-    """
-    file = folder / "recipe.yaml"
-    write_recipe(recipe, file)
-    here = str(Path(__file__).parents[2])
-    group = {
-        "PYTHONPATH": here,
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(worker), str(file), *(arg.replace("{rank}", str(rank)) for arg in args)],
-            env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=300)[1] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert [process.returncode for process in ranks] == [0, 0], said
-    return said
+    def ask(question):
+        server.stdin.write(json.dumps(question) + "\n")
+        server.stdin.flush()
+        return json.loads(server.stdout.readline())
+
+    yield ask
+    server.stdin.close()
+    server.wait(60)
 
 
-def logged(recipe, what="loss"):
+@pytest.fixture
+def start(ask, tmp_path):
+    """start(recipe, ..., fault={rank: [what, at which update]}) -> Group that trains them one after the other."""
+    number = itertools.count()
+
+    def start(*recipes, world_size=2, how="launch", **more):
+        files = []
+        for recipe in recipes:
+            files.append(str(tmp_path / f"recipe{next(number)}.yaml"))
+            write_recipe(recipe, Path(files[-1]))
+        job = {"recipes": files, "world_size": world_size, "said": str(tmp_path / f"said{next(number)}"), **more}
+        return Group(ask, ask({how: job}), job["said"])
+
+    return start
+
+
+def logged(recipe):
     lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
-    return {(line["kind"], line["update"]): line[what] for line in lines if what in line and line["kind"] != "start"}
+    losses = {(line["kind"], line["update"]): line["loss"] for line in lines if line["kind"] in ("train", "valid")}
+    # Adam forgives a gradient that is wrong by a factor; its norm does not.
+    norms = {("norm", line["update"]): line["gradient_norm"] for line in lines if line["kind"] == "train"}
+    return losses | norms
 
 
+def tensors(recipe, update):
+    folder = Run(recipe.run_folder).checkpoint(update)
+    files = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA)
+    return {
+        f"{file}/{name}": tensor
+        for file in files
+        if (folder / file).exists()
+        for name, tensor in checkpoint.load_tensors(folder, file).items()
+    }
+
+
+def assert_same_run(one, other, update, bound):
+    """Weights, moments and average agree but for `bound` of their size: single numbers near zero may not."""
+    a, b = tensors(one, update), tensors(other, update)
+    assert a.keys() == b.keys() and len(a) > 20
+    apart = {name: float((tensor - b[name]).norm() / (tensor.norm() + 1e-9)) for name, tensor in a.items()}
+    assert max(apart.values()) <= bound, {name: value for name, value in apart.items() if value > bound}
+
+
+# The ranks have unequally many batches; masks and splits do not depend on the rank; a rank has half a vector of 33.
+BATCH = {"max_tokens": 80, "per_update": 3}
+TRAIN = {"log_every": 1, "updates": 8, "save_every": 4, "ema": 0.9, "average": "none"}
+VALID = {"every": 4, "translate": False, "metric": "loss"}
 REGULARIZED = {"r_drop": 5.0, "r_drop_from": 0.4, "src_word_dropout": 0.1, "trg_word_dropout": 0.1, "layer_drop": 0.4}
+VARIANTS = {
+    "regularized": (("ddp", "fsdp"), {"batch": BATCH, "regularize": REGULARIZED}),
+    "adam": (("ddp", "fsdp"), {"batch": {**BATCH, "split_rate": 0.2}, "model": {"d_inner": 33}}),
+    "muon": (("fsdp",), {"batch": BATCH, "optim": {"name": "muon", "muon_lr": 3e-3, "weight_decay": 0.1}}),
+    "uneven": (("ddp",), {"batch": {"max_tokens": 940, "per_update": 3}}),
+}
 
 
-@pytest.mark.parametrize("option", [{}, {"split_rate": 0.2}, {"regularize": REGULARIZED}], ids=lambda o: "".join(o))
-def test_two_processes_give_the_losses_and_weights_of_one(recipe_of, tmp_path, monkeypatch, option):
-    # Three batches an update: the ranks have unequally many. Dropout is on: masks do not depend on the rank.
-    batch = {"max_tokens": 80, "per_update": 3, "split_rate": option.get("split_rate", 0.0)}
-    sections = {"batch": batch, "train": {"log_every": 1, "updates": 20}, "regularize": option.get("regularize", {})}
-    one, two = recipe_of("one", **sections), recipe_of("two", **sections)
-    double = not option
-    if double:  # where rounding hides nothing; in fp32 Adam makes much of it
-        make = room.new_model
-        monkeypatch.setattr(room, "new_model", lambda *args: make(*args).double())
-    launch(one)
-    said = run_on_two(two, tmp_path, WORKER, *(["double"] if double else []))
-    assert "update 20" in said[0] and "update" not in said[1]  # the second rank is silent
-    # Losses are summed in fp32 either way. Adam and clipping hide the size of a gradient; its norm does not.
-    for what, bound in (("loss", 1e-6 if double else 2e-6), ("gradient_norm", 1e-12 if double else 1e-4)):
-        a, b = logged(one, what), logged(two, what)
-        assert a.keys() == b.keys() and len(a) >= 20
-        assert b == pytest.approx(a, rel=bound, abs=0)
-    weights = [
-        checkpoint.load_tensors(Run(recipe.run_folder).checkpoint(20), checkpoint.MODEL) for recipe in (one, two)
+def test_two_devices_in_either_way_give_the_losses_and_weights_of_one(recipe_of, start):
+    runs = {
+        (name, way): recipe_of(f"{name}-{way}", train={**TRAIN, "parallel": way}, valid=VALID, **sections)
+        for name, (ways, sections) in VARIANTS.items()
+        for way in ways
+    }
+    group = start(*runs.values())
+    ones = {
+        name: recipe_of(f"{name}-one", train=TRAIN, valid=VALID, **sections) for name, (_, sections) in VARIANTS.items()
+    }
+    for one in ones.values():
+        launch(one)
+    assert group.wait() == [0, 0], group.words(1)
+    assert "update 8" in group.words(0) and "update" not in group.words(1)  # the second rank is silent
+    for (name, _), several in runs.items():
+        a, b = logged(ones[name]), logged(several)
+        assert a.keys() == b.keys() and len(a) > 8
+        assert all(abs(a[key] - b[key]) <= 1e-6 * a[key] for key in a), (name, a, b)
+        assert_same_run(ones[name], several, 8, bound=1e-5)
+    assert_same_run(runs["adam", "ddp"], runs["adam", "fsdp"], 8, bound=1e-7)
+    model, where = Run(runs["adam", "fsdp"].run_folder).load_model(torch.device("cpu"))
+    assert where == "model" and not model.training
+    # One rank has two large batches where the other has a small one and nothing.
+    plan = plan_of(ones["uneven"])
+    sizes = [
+        [plan.n_gold([rows]) for rows in plan.at(Position(0, update))[0]] for update in range(len(plan.updates(0)))
     ]
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(tensor, weights[1][name], rtol=0, atol=1e-11 if double else 2e-5)
+    assert any(len(update) == 3 and max(update) > 20 * min(update) for update in sizes), sizes
 
 
-def test_a_run_begun_on_two_processes_goes_on_with_one(recipe_of, tmp_path):
-    sections = {"train": {"updates": 10}}
-    recipe = recipe_of("both", optim={"schedule": "constant"}, **sections)
-    run_on_two(recipe, tmp_path)
-    run = Run(recipe.run_folder)
-    assert run.updates()[-1] == 10
-    model, name = run.load_model(torch.device("cpu"))
-    assert name == "model" and not model.training
+def plan_of(recipe):
+    train, batch = Prepared.open(recipe.data_folder).train, recipe.batch
+    return Plan(
+        train.src_len,
+        train.trg_len,
+        seed=recipe.seed,
+        max_tokens=batch.max_tokens,
+        per_update=batch.per_update,
+        pool=batch.pool,
+    )
+
+
+def test_a_run_moves_between_numbers_of_devices_and_ways_to_use_them(recipe_of, start):
+    sections = {"model": {"d_inner": 33}, "batch": BATCH, "valid": VALID}
+    ways = [recipe_of("moving", train={**TRAIN, "parallel": way}, **sections) for way in ("ddp", "ddp", "fsdp")]
+    # Only the second rank wants to stop, and both do, at the same update.
+    group = start(ways[0], fault={"1": ["stop", 3]})
+    whole = recipe_of("whole", train=TRAIN, **sections)
+    launch(whole)
+    assert group.wait() == [0, 0], group.words(1)
+    run = Run(whole.run_folder.with_name("moving"))
+    assert run.updates() == [3]
+    assert launch(ways[1], itertools.chain([False], itertools.repeat(True)).__next__) == "stopped"
+    assert run.updates()[-1] == 4  # the stop came in the validation, which is made up for
+    group = start(ways[2])
+    assert group.wait() == [0, 0], group.words(1)
+    assert "going on from update-00000004" in group.words(0)
+    assert_same_run(whole, ways[2], 8, bound=1e-5)
+    a, b = logged(whole), logged(ways[2])
+    assert a.keys() == b.keys() and all(abs(a[key] - b[key]) <= 1e-6 * a[key] for key in a)
+
+
+def who(group, rank):
+    return f"rank {rank} (process {group.processes[rank]} on {socket.gethostname()})"
+
+
+# What happens to which rank, and what the other one says. A connection that breaks is noticed before the timeout.
+FAULTS = {
+    "killed": (1, "SIGKILL", "{who} is dead or frozen: nothing was heard of it for", (-9, 1)),
+    "gone without an error": (1, "exit", "{who} is dead or frozen: nothing was heard of it for", (0, 1)),
+    "frozen": (1, "SIGSTOP", "{who} is dead or frozen: nothing was heard of it for", (-9, 1)),
+    "stuck": (1, "hang", "{who} has been stuck for 5 s (train.timeout), alive but without getting on", (-9, 1)),
+    "in error": (1, "error", "{who} stopped with an error: a wheel came off", (1, 1)),
+    "of other weights": (1, "drift", "update 4: {who} holds other weights", (1, 1)),
+    "rank 0 frozen": (0, "SIGSTOP", "{who} is dead or frozen: it holds the ranks together at 127.0.0.1:", (-9, 1)),
+}
+
+
+def test_a_rank_that_is_lost_ends_the_run_within_the_timeout_and_is_named(recipe_of, start):
+    train = {**TRAIN, "timeout": 5.0, "updates": 1000}
+    groups = {}
+    for name, (rank, what, _, _) in FAULTS.items():
+        recipe = recipe_of(name.replace(" ", "-"), train=train, valid={**VALID, "every": 1000})
+        groups[name] = start(recipe, fault={str(rank): [what, 3]})
+    for name, (rank, _, words, codes) in FAULTS.items():
+        group = groups[name]
+        found = group.wait(40)
+        said = group.words(1 - rank)
+        assert (found[rank], found[1 - rank]) == codes, (name, found, said)
+        assert "nmt-train: error: " + words.format(who=who(group, rank)) in said, (name, said)
+        assert "Traceback" not in said
+
+
+def test_a_long_task_of_rank_0_trips_no_timeout(recipe_of, start):
+    recipe = recipe_of(train={**TRAIN, "timeout": 1.0, "updates": 2, "ema": 0.0}, valid={**VALID, "every": 2})
+    group = start(recipe, slow_validation=2.0)
+    assert group.wait() == [0, 0], group.words(0) + group.words(1)
+
+
+def test_a_rank_that_never_comes_is_named(recipe_of, start):
+    recipe = recipe_of(train={**TRAIN, "timeout": 1.0})
+    group = start(recipe, absent=[1])
+    assert group.wait() == [1]
+    assert "for the other processes of 2: rank 1 has not come" in group.words(0) or "did not meet" in group.words(0)
+
+
+def test_torchrun_restarts_a_killed_worker_and_the_run_ends_at_the_same_bytes(recipe_of, start):
+    sections = {"batch": BATCH, "train": TRAIN, "valid": VALID}
+    undisturbed, hurt = recipe_of("undisturbed", **sections), recipe_of("hurt", **sections)
+    # With three ranks, each with a batch of every update, the order of a sum over ranks shows in its last bit.
+    torchrun = start(hurt, how="elastic", world_size=3, max_restarts=1, fault={"1": ["SIGKILL", 6]})
+    other = start(undisturbed, world_size=3)
+    assert other.wait() == [0, 0, 0] and torchrun.wait() == [0], torchrun.words(0)
+    assert "going on from update-00000004" in torchrun.words(0)
+    assert_same_run(undisturbed, hurt, 8, bound=0.0)
+    assert logged(undisturbed) == logged(hurt)
