@@ -59,6 +59,8 @@ class Trainer:
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
         """Take up a verified checkpoint."""
         self.state = keeper.restore(folder, saved, self.engine)
+        if self.ranks.is_main:
+            keeper.prune(self.run, self.recipe, self.state)
         self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
 
     def save(self, *, due: bool = True) -> None:
