@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="only faults whose name begins so, like 'kill rename'"
     )
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th fault")
     parser.add_argument("--folder", type=Path, help="work here and leave what was made; else in a temporary folder")
     args = parser.parse_args()
     if not has_strace():
@@ -63,7 +64,7 @@ def main() -> int:
         faults = [fault for fault in _faults(lab) if fault.name.startswith(args.only)]
         if args.short and not args.only:
             faults = [fault for fault in faults if fault.name in SHORT]
-        return _sweep(lab, faults)
+        return _sweep(lab, faults[:: args.every])
 
 
 def _memory() -> str | None:

@@ -41,7 +41,12 @@ def _write(run: Run, recipe: Recipe, engine: Engine, state: TrainState, tensors:
     metric = recipe.valid.metric
     arithmetic = {name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32")}
     checkpoint.save(run.checkpoint(state.update), tensors, {**state.to_json(metric), "arithmetic": arithmetic})
-    scores = state.scores(metric)
+    prune(run, recipe, state)
+
+
+def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
+    """Delete the checkpoints that may go: after each save, and on resuming, should a kill have come between the two."""
+    scores = state.scores(recipe.valid.metric)
     mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
     too_many = checkpoint.checkpoints_to_delete(
         {update: scores.get(update) for update in run.updates() if update not in mere_stops},

@@ -69,6 +69,8 @@ class Trainer:
         """Take up a verified checkpoint."""
         self.state = keeper.restore(folder, saved, self.engine)
         self.passed = self.budget.share(self.state)
+        if self.ranks.is_main:
+            keeper.prune(self.run, self.recipe, self.state)
         self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
         self.n_failed = self.state.memory.n_failed
 

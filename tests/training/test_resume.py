@@ -155,6 +155,18 @@ def test_what_a_stop_saved_leaves_no_trace_in_what_is_kept_and_averaged(recipe_o
     assert digest_of_model(one) == digest_of_model(other)
 
 
+def test_a_kill_between_saving_and_deleting_leaves_no_more_than_was_asked_for(recipe_of):
+    recipe = recipe_of()
+    run = Run(recipe.run_folder)
+    launch(recipe)
+    shutil.rmtree(run.model_folder)
+    kept, old = run.updates(), run.checkpoint(14)
+    state = {**checkpoint.verify(run.checkpoint(30)), "update": 14}
+    checkpoint.save(old, {name: {} for name in (checkpoint.MODEL, checkpoint.OPTIMIZER)}, state)
+    launch(recipe)
+    assert run.updates() == kept and not old.exists()
+
+
 def test_a_model_that_was_damaged_is_chosen_again(recipe_of):
     recipe = recipe_of()
     launch(recipe)

@@ -16,6 +16,7 @@ from nmt.data.plan import Plan
 from nmt.data.subwords import PAD
 from nmt.recipe.reader import load_resolved
 from nmt.training import launch as room
+from nmt.training.engine import Engine
 
 
 class StopAt:
@@ -66,20 +67,36 @@ def witness(model, seen, change=lambda src_seq, hidden: hidden):
     return model
 
 
+def without_rehearsals(backward, seen):
+    """Engine.backward that forgets what was seen in a call of itself from within: its gradient moves nothing."""
+    depth = 0
+
+    def watched(engine, *args, **options):
+        nonlocal depth
+        depth, before = depth + 1, len(seen)
+        backward(engine, *args, **options)
+        depth -= 1
+        if depth:
+            del seen[before:]
+
+    return watched
+
+
 def train_in_legs(recipe, lengths):
     """Train for so many updates, go on for as many more as the next number says, and so on; None: to the end.
 
     Returns the pairs that moved the weights in each leg.
     """
-    make, legs = room.new_model, []
+    make, backward, legs = room.new_model, Engine.backward, []
     try:
         for length in lengths:
             seen = []
             legs.append(seen)
             room.new_model = lambda *args, seen=seen: witness(make(*args), seen)
+            Engine.backward = without_rehearsals(backward, seen)
             room.launch(recipe, StopAt(length - 1) if length else lambda: False)
     finally:
-        room.new_model = make
+        room.new_model, Engine.backward = make, backward
     return legs
 
 
