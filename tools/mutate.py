@@ -115,22 +115,22 @@ MUTATIONS = (
     Mutation(
         "logit scale forgotten in the loss",
         "nmt/training/objective.py",
-        "scale=self.model.logit_scale,",
-        "scale=1.0,",
+        "scale=model.logit_scale, pad_idx=PAD",
+        "scale=1.0, pad_idx=PAD",
         INVARIANCE + " -k search_sees",
     ),
     Mutation(
         "label smoothing gives mass to padding",
         LOSS,
-        "even_sum = z.sum() - z[:, pad_idx].sum() if smoothing",
-        "even_sum = z.sum() if smoothing",
+        "weight_in.sum(0, dtype=exact) - weight_in[pad_idx]",
+        "weight_in.sum(0, dtype=exact)",
         INVARIANCE + " -k search_sees",
     ),
     Mutation(
         "and only its gradient does",
         LOSS,
-        "p[:, pad_idx] += even * scale",
-        "p[:, pad_idx] += 0.0",
+        "d_weight[pad_idx] += even * hidden_sum",
+        "d_weight[pad_idx] += 0.0",
         INVARIANCE + " -k finite",
     ),
     Mutation(
@@ -143,30 +143,30 @@ MUTATIONS = (
     Mutation(
         "gradient without the logit scale",
         LOSS,
-        "p.mul_(scale / total)",
-        "p.mul_(1.0 / total)",
+        "d_hidden *= scale",
+        "d_hidden *= 1.0",
         "tests/training/test_loss.py",
     ),
     # an update
     Mutation(
         "mean of the means of batches",
         ENGINE,
-        "share = self.ranks.world_size / n_gold if item.counts else 0.0",
-        "share = self.ranks.world_size / item.batch.n_gold / len(work) if item.counts else 0.0",
+        "weight = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "weight = self.ranks.world_size / item.batch.n_gold if item.counts else 0.0",
         "tests/training/test_accumulation.py",
     ),
     Mutation(
         "factor of the number of ranks dropped",
         ENGINE,
-        "share = self.ranks.world_size / n_gold if item.counts else 0.0",
-        "share = 1.0 / n_gold if item.counts else 0.0",
+        "weight = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "weight = 1.0 / n_gold if item.counts else 0.0",
         TWO_PROCESSES,
     ),
     Mutation(
         "a repeated batch counts",
         ENGINE,
-        "share = self.ranks.world_size / n_gold if item.counts else 0.0",
-        "share = self.ranks.world_size / n_gold",
+        "weight = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "weight = self.ranks.world_size / n_gold",
         "tests/training/test_every_pair.py -k two_processes",
     ),
     Mutation(
@@ -186,8 +186,8 @@ MUTATIONS = (
     Mutation(
         "learning rate counts skipped updates",
         "nmt/training/trainer.py",
-        "self.state.update + 1, recipe.optim,",
-        "self.state.update + self.state.n_skipped + 1, recipe.optim,",
+        "recipe, update = self.recipe, self.state.update + 1",
+        "recipe, update = self.recipe, self.state.update + self.state.n_skipped + 1",
         RATES,
     ),
     Mutation(
@@ -222,7 +222,7 @@ MUTATIONS = (
     Mutation(
         "moving average not restored",
         KEEPER,
-        "mine.copy_(average[name])",
+        "part.copy_(laid_out_like(part, average[name]))",
         "None",
         CHAIN,
     ),
@@ -287,7 +287,7 @@ MUTATIONS = (
     Mutation(
         "hashes of the manifest not checked",
         CHECKPOINT,
-        'if sha256_of(path) != entry["sha256"]:',
+        'if digest != entry["sha256"]:',
         "if False:",
         "tests/test_checkpoint.py",
     ),

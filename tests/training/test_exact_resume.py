@@ -23,11 +23,12 @@ NEVER = {"every": 10_000, "translate": False, "metric": "loss"}
 
 
 def contents(recipe):
-    """All that the last checkpoint holds, but for the seconds it took: SHA-256 of each tensor file, and the state."""
+    """All that the last checkpoint holds, but for what it says of clocks and stops: SHA-256 of each tensor file, and the state."""
     run = Run(recipe.run_folder)
     folder = run.checkpoint(run.updates()[-1])
     state = checkpoint.verify(folder)
-    del state["seconds"]
+    for told in ("seconds", "wall_seconds", "measure_seconds", "save_seconds", "stops"):
+        del state[told]  # how long things took, and where the run was stopped
     files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.safetensors")}
     return files, state
 

@@ -20,6 +20,8 @@ MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_he
 class Judge:
     """A validator that finds what it was told to, one after the other."""
 
+    names = ("loss",)
+
     def __init__(self, *losses):
         self.losses = iter(losses)
 
@@ -58,7 +60,9 @@ def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys,
     state = TrainState(6, Position(), history=[entry for entry in entries if entry["loss"] == entry["loss"]])
     record = Record(run.log_file, n_update=6)
     capsys.readouterr()
-    assert choose_final(trained, run, new_model(trained, open_data(trained), "cpu"), state, judge, record) == chosen
+    with run.lock():
+        model = new_model(trained, open_data(trained), "cpu")
+        assert choose_final(trained, run, model, state, judge, record) == chosen
     assert f"the model that translates: {chosen}, the best loss on the validation set" in capsys.readouterr().err
     line = json.loads(run.log_file.read_text(encoding="utf-8").strip().split("\n")[-1])
     assert (line["kind"], line["chosen"]) == ("final", chosen) and chosen in line["candidates"]

@@ -6,6 +6,7 @@ from torch.nn.functional import pad
 
 from nmt.models.build import build_model
 from nmt.recipe.options import ModelConfig
+from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.training.objective import Objective
 
 PAD, N_VOCAB, SMOOTHING = 0, 40, 0.1
@@ -42,7 +43,7 @@ def logits_loss_and_gradient(model, places, n_more=0):
     model.zero_grad()
     src, trg = (matrix([rows[place] for place in places], n_more) for rows in (SRC, TRG))
     gold = matrix([TRG[place].roll(-1) for place in places], n_more)
-    loss = Objective(model, SMOOTHING)(src, trg, gold)
+    loss, _ = Objective(model, SMOOTHING, RegularizeConfig())(src, trg, gold, share=0.0, layer_seed=0)
     loss.backward()
     with torch.no_grad():
         logits = model(src, trg)

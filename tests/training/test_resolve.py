@@ -217,8 +217,8 @@ def test_a_batch_fits_that_runs_and_does_not_where_memory_runs_out(recipe_of, mo
     def no_room(*_args, **_options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def half_the_room(src_seq, *rest, objective=trial.engine.objective):
-        return objective(src_seq, *rest) if src_seq.numel() <= 250 else no_room()
+    def half_the_room(src_seq, *rest, objective=trial.engine.objective, **options):
+        return objective(src_seq, *rest, **options) if src_seq.numel() <= 250 else no_room()
 
     with monkeypatch.context() as context:
         context.setattr(trial.engine, "objective", half_the_room)

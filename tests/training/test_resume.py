@@ -29,8 +29,9 @@ class StopAtUpdate:
 
 
 def kinds_of(run):
-    """The kinds of the lines of a log."""
-    return [json.loads(line)["kind"] for line in run.log_file.read_bytes().split(b"\n") if line]
+    """The kinds of the lines of a log, but for those that each process ends with."""
+    kinds = [json.loads(line)["kind"] for line in run.log_file.read_bytes().split(b"\n") if line]
+    return [kind for kind in kinds if kind != "time"]
 
 
 def digest_of_model(run):
