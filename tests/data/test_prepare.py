@@ -20,7 +20,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.manifest import settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
-from nmt.recipe.options import CorpusFiles, DataConfig, Recipe, SubwordsConfig, ValidationSet
+from nmt.recipe.options import CorpusFiles, DataConfig, Recipe, SubwordsConfig, ValidationSet, ValidationSet
 from tests.data.awkward import AWKWARD
 
 ROOT = Path(__file__).parents[2]
@@ -385,7 +385,7 @@ def test_multi30k_is_prepared_within_ten_seconds(tmp_path):
         src_lang="de",
         trg_lang="en",
         train=[CorpusFiles(src="multi30k.train.de.gz", trg="multi30k.train.en.gz")],
-        valid=CorpusFiles(src="multi30k.val.de.gz", trg="multi30k.val.en.gz"),
+        valid=[ValidationSet(src="multi30k.val.de.gz", trg="multi30k.val.en.gz")],
         test=CorpusFiles(src="multi30k.test_2016_flickr.de.gz", trg="multi30k.test_2016_flickr.en.gz"),
     )
     start = time.process_time()

@@ -23,7 +23,7 @@ NEVER = {"every": 10_000, "translate": False, "metric": "loss"}
 
 
 def contents(recipe):
-    """All that the last checkpoint holds, but for what it says of clocks and stops: SHA-256 of each tensor file, and the state."""
+    """All that the last checkpoint holds but for clocks and stops: SHA-256 of each tensor file, and the state."""
     run = Run(recipe.run_folder)
     folder = run.checkpoint(run.updates()[-1])
     state = checkpoint.verify(folder)
