@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from witness import StopAt
 
 from nmt import checkpoint
 from nmt.run import Run
@@ -50,14 +51,6 @@ def test_packed_batches_learn_alike_however_they_are_run(recipe_of, train):
 
 
 def test_a_run_goes_on_bit_for_bit_on_a_gpu(recipe_of):
-    class StopAt:
-        def __init__(self, n):
-            self.left = n
-
-        def __call__(self):
-            self.left -= 1
-            return self.left < 0
-
     whole, chain = recipe_of("whole", **on("cuda", "bf16")), recipe_of("chain", **on("cuda", "bf16"))
     launch(whole)
     for n in (3, 4, 9):

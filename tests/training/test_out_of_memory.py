@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from witness import StopAt
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
@@ -18,18 +19,6 @@ from nmt.training.memory import Memory, is_out_of_memory
 from nmt.training.objective import Objective
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
-
-
-class StopAt:
-    """Wants to stop after a number of updates."""
-
-    def __init__(self, n):
-        self.left = n
-
-    def __call__(self):
-        self.left -= 1
-        return self.left < 0
-
 
 CPU_ERROR = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
 ERRORS = [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(CPU_ERROR), MemoryError()]

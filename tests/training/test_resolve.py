@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from witness import StopAt
 
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.recipe.model_options import ModelConfig
@@ -15,17 +16,6 @@ from nmt.training.parallel import Ranks
 from nmt.training.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best
 from nmt.training.room import memory_left
 from nmt.training.trial import Trial
-
-
-class StopAt:
-    """Wants to stop after a number of updates."""
-
-    def __init__(self, n):
-        self.left = n
-
-    def __call__(self):
-        self.left -= 1
-        return self.left < 0
 
 
 def resolved(recipe, begun=None, ranks=None):
