@@ -154,18 +154,22 @@ def _choose_on_cpu(trial: Trial, most: int, n_process: int) -> tuple[int, str]:
     per_token = _HIDDEN * trial.held_bytes(smallest) / smallest.cost
     bound = most if room is None else min(most, int(_SHARE * room / n_process / per_token))
     speed: dict[int, float] = {}
-    size = LEAST
+    size, too_long = LEAST, False
     while size <= bound:
         speed[size], seconds = trial.speed(size)
         ahead = speed[size] * _NEAR >= max((v for n, v in speed.items() if n < size), default=0.0)
-        if not ahead or size == bound or time.perf_counter() - begin + 12 * seconds > _PATIENCE:
+        too_long = time.perf_counter() - begin + 12 * seconds > _PATIENCE  # what the next size would take, too
+        if not ahead or size == bound or too_long:
             break
         size = min(2 * size, bound)
     if not speed:
         return 0, ""
     number = smallest_near_best(speed)
     shown = ", ".join(f"{n:,}: {v:,.0f}" for n, v in speed.items())
-    return number, f"the smallest within 3 % of the fastest (target tokens/s by size: {shown})"
+    told = "the smallest within 3 % of the fastest tried"
+    if too_long and size < bound:
+        told += f", and to try larger ones would have taken more than {_PATIENCE:.0f} s"
+    return number, f"{told} (target tokens/s by size: {shown})"
 
 
 def smallest_near_best(speed: dict[int, float]) -> int:
