@@ -6,6 +6,7 @@ RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
       model/                         the model that translation uses, chosen when training ends
 """
 
+import errno
 import os
 import shutil
 import socket
@@ -30,6 +31,10 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+
+# The user named a place that is not theirs; every other failure is the machine's.
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
 
 
 class Newest(NamedTuple):
@@ -158,7 +163,8 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = self._lock_path.open("a+", encoding="utf-8", newline="\n")
         except OSError as error:
-            raise RunError(
+            kind = RunError if error.errno in _NOT_ALLOWED else MachineError
+            raise kind(
                 f"{self.folder}: the run folder cannot be written to: {error.strerror}. Make it writable, or name "
                 "another one with --train.out."
             ) from None

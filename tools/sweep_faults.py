@@ -12,6 +12,7 @@ right to become another user: what cannot be tried is named. What must hold is i
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 import time
@@ -52,6 +53,9 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th fault")
     parser.add_argument("--folder", type=Path, help="work here and leave what was made; else in a temporary folder")
     args = parser.parse_args()
+    # A shell that starts us in the background has SIGINT ignored, and training would obey that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if not has_strace():
         print("sweep_faults: strace is missing, or may not watch other processes", file=sys.stderr)
         return 2
