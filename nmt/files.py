@@ -8,8 +8,10 @@ import math
 import os
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 # What a system answers that cannot make a folder durable, or let two folders change places.
 _CANNOT = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
@@ -41,12 +43,13 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all, in place of the one there, and on the disk on return."""
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which at the end takes the place of the one there: whole and on the disk, or not at all."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -54,6 +57,12 @@ def write_durably(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all, in place of the one there, and on the disk on return."""
+    with replacing(path) as file:
+        file.write(content)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -17,24 +17,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-START = time.perf_counter()
+import numpy as np
+import torch
+from bench_peers import PEERS, PeerStep
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from bench_peers import PEERS, PeerStep  # noqa: E402
-
-from nmt.data.corpus import Ids, Prepared  # noqa: E402
-from nmt.data.plan import Position, Rows  # noqa: E402
-from nmt.errors import NmtError  # noqa: E402
-from nmt.recipe.options import Recipe  # noqa: E402
-from nmt.recipe.reader import load_resolved, read_recipe, write_recipe  # noqa: E402
-from nmt.training.allocator import keep_freed_blocks  # noqa: E402
-from nmt.training.engine import Engine  # noqa: E402
-from nmt.training.feed import Feed  # noqa: E402
-from nmt.training.launch import new_model  # noqa: E402
-from nmt.training.memory import Work  # noqa: E402
-from nmt.training.parallel import Ranks  # noqa: E402
-from nmt.training.precision import Precision, choose_device  # noqa: E402
+from nmt.data.corpus import Ids, Prepared
+from nmt.data.plan import Position, Rows
+from nmt.errors import NmtError
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
+from nmt.training.allocator import keep_freed_blocks
+from nmt.training.engine import Engine
+from nmt.training.feed import Feed
+from nmt.training.launch import new_model
+from nmt.training.memory import Work
+from nmt.training.parallel import Ranks
+from nmt.training.precision import Precision, choose_device
 
 OURS = "nmt"
 # Median length of a sentence in subwords, and the standard deviation of its logarithm.
@@ -140,7 +138,7 @@ def contend(args: argparse.Namespace) -> None:
         engine.settle()
     held = sum(work.batch.src_seq.numel() + work.batch.gold.numel() for work in works)
     used = [(int((w.batch.src_seq != 0).sum()), w.batch.n_gold) for w in works]
-    tell(first=time.perf_counter() - START, padding=1 - sum(map(sum, used)) / held)
+    tell(padding=1 - sum(map(sum, used)) / held)
     for line in sys.stdin:
         order = json.loads(line)
         precision = switch(order["arithmetic"], device)
@@ -169,8 +167,10 @@ class Contender:
 
     def __init__(self, name: str, argv: Sequence[str]) -> None:
         command = [sys.executable, __file__, *argv, "--contender", name]
+        begin = time.perf_counter()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
         self.name, self.ready = name, self._answer()
+        self.ready["first"] = time.perf_counter() - begin  # the start of the interpreter is a part of it
 
     def ask(self, **order: Any) -> dict[str, float]:
         """Have it do something, and wait for it."""

@@ -283,7 +283,7 @@ class Lab:
 
         def body() -> int:
             if stop_after or leave_after:
-                train.StopSignal = partial(_StopAt, stop_after, leave_after)  # type: ignore[assignment,misc]
+                vars(train).update(StopSignal=partial(_StopAt, stop_after, leave_after))
             if user:
                 os.setgroups([])
                 os.setgid(user)

@@ -6,8 +6,6 @@ those of `wc -l`. Which lines are worth keeping is decided in `clean.py`.
 
 import contextlib
 import gzip
-import os
-import secrets
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from nmt.errors import DataError
-from nmt.files import sync_folder
+from nmt.files import replacing
 
 BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
@@ -94,20 +92,10 @@ def count_lines(path: Path | str) -> int:
 
 def write_lines(path: Path | str, lines: Iterable[str]) -> None:
     """Write UTF-8 text, each line ended by a line feed. The file is there whole or not at all."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            for line in lines:
-                assert "\n" not in line, "a line feed inside a line would shift every line after it"
-                file.write(line.encode("utf-8") + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with replacing(Path(path)) as file:
+        for line in lines:
+            assert "\n" not in line, "a line feed inside a line would shift every line after it"
+            file.write(line.encode("utf-8") + b"\n")
 
 
 def complaint_about(path: Path | str) -> str | None:

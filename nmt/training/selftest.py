@@ -45,6 +45,8 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     yield _every_part_learns(engine, batch)
     yield _is_learnt_by_heart(engine, batch)
     yield _is_found_again(engine, batch, recipe, data, beam=1, share=1.0)
+    if recipe.decode.beam == 1:
+        return
     # A wide search ends with as many ended hypotheses as its beam, and so may lose a target, however certain, to worse
     # ones that ended before it did. A fault of the search would lose most of them.
     yield _is_found_again(engine, batch, recipe, data, beam=recipe.decode.beam, share=0.5)

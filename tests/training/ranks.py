@@ -4,6 +4,7 @@ One JSON object a line comes in and goes out. {"launch": ...} starts ranks as to
 numbers, {"elastic": ...} starts torchrun's own engine, {"wait": ...} tells the exit codes.
 """
 
+import io
 import json
 import os
 import signal
@@ -21,6 +22,8 @@ from nmt.training.engine import Engine
 from nmt.training.validate import Validator
 
 torch.set_num_threads(1)
+
+KEPT = []  # what must not be collected while this process lives
 
 
 def free_port():
@@ -72,9 +75,10 @@ def be_rank(job):
         Validator.measure = lambda *args: time.sleep(job["slow_validation"]) or measure(*args)
     said = os.open(f"{job['said']}.{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(said, 2)
-    sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", line_buffering=True)
     # A second recipe finds the place where the ranks met for the first.
-    kept = next(torch.distributed.rendezvous("env://")) if len(job["recipes"]) > 1 else None  # noqa: F841
+    if len(job["recipes"]) > 1:
+        KEPT.append(next(torch.distributed.rendezvous("env://")))
     for recipe in job["recipes"]:
         if code := train.main([recipe]):
             break
