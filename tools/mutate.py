@@ -115,7 +115,7 @@ MUTATIONS = (
     Mutation(
         "logit scale forgotten in the loss",
         "nmt/training/objective.py",
-        "scale=model.logit_scale, pad_idx=PAD",
+        "scale=model.logit_scale,\n            pad_idx=PAD",
         "scale=1.0, pad_idx=PAD",
         INVARIANCE + " -k search_sees",
     ),
@@ -136,8 +136,8 @@ MUTATIONS = (
     Mutation(
         "padding counts in the loss",
         LOSS,
-        "real = (gold != pad_idx).flatten()",
-        "real = (gold == gold).flatten()",
+        "rows = rows_of(gold != pad_idx, n_gold)",
+        "rows = rows_of(gold == gold, n_gold)",
         INVARIANCE + " -k company",
     ),
     Mutation(
@@ -146,6 +146,13 @@ MUTATIONS = (
         "d_hidden *= scale",
         "d_hidden *= 1.0",
         "tests/training/test_loss.py",
+    ),
+    Mutation(
+        "the device asked for what the batch knows",
+        ENGINE,
+        "n_gold=batch.n_gold,",
+        "n_gold=None,",
+        "tests/training/test_no_waiting.py",
     ),
     # an update
     Mutation(

@@ -9,19 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.training.loss import CHUNK_BYTES
+from nmt.training.loss import CHUNK_BYTES, rows_of
 
 
 def divergence(
-    p_hidden: Tensor, q_hidden: Tensor, weight: Tensor, real: Tensor, *, pq: float, qp: float, scale: float = 1.0
+    p_hidden: Tensor,
+    q_hidden: Tensor,
+    weight: Tensor,
+    real: Tensor,
+    *,
+    pq: float,
+    qp: float,
+    scale: float = 1.0,
+    n_real: int | None = None,
 ) -> Tensor:
     """pq · KL(P || Q) + qp · KL(Q || P), summed over real positions, in nats; the gradient goes through both.
 
     P and Q are distributions over all V classes: softmax(scale * hidden @ weight.T).
     p_hidden, q_hidden: (B, T, D) last hidden states of the two passes. weight: (V, D) output embedding.
-    real: (B, T), False at positions that do not count. Returns a scalar in fp32 (fp64 for fp64 input).
+    real: (B, T), False at positions that do not count; n_real: how many do, by which a GPU need not be waited for.
+    Returns a scalar in fp32 (fp64 for fp64 input).
     """
-    rows = real.flatten().nonzero().squeeze(1)
+    rows = rows_of(real, n_real)
     # Scaled before the product, over D numbers instead of V.
     p, q = (scale * hidden.flatten(0, 1).index_select(0, rows) for hidden in (p_hidden, q_hidden))
     return _divergence(p, q, weight, pq, qp)

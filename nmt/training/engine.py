@@ -79,7 +79,8 @@ class Engine:
         # Rank 0 validates with whole weights, for which a model that is cut needs a twin.
         is_cut = ranks.world_size > 1 and recipe.train.parallel == "fsdp"
         self._twin = twin_of(model) if is_cut and ranks.is_main else None
-        objective = Objective(model, recipe.train.label_smoothing, recipe.regularize)
+        smoothing, compiled = recipe.train.label_smoothing, recipe.train.compile
+        objective = Objective(model, smoothing, recipe.regularize, compiled=compiled)
         self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
@@ -137,6 +138,7 @@ class Engine:
                 batch.trg_seq,
                 batch.gold,
                 self.packing_of(batch, self.longest),
+                n_gold=batch.n_gold,
                 share=share,
                 layer_seed=item.layer_seed,
             )

@@ -4,19 +4,28 @@ The output layer is the widest of the model: (tokens x vocabulary) logits and as
 and used up chunk by chunk, while they are in the cache; padding is dropped before, not masked after.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# Bytes of logits that are alive at a time: a share of the last-level cache of a CPU; on a GPU
-# chunks must be large enough to fill it.
-CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
+# Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
+# of a good size; on a GPU enough to fill it.
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, gold: Tensor, *, smoothing: float, scale: float = 1.0, pad_idx: int = 0
+    hidden: Tensor,
+    weight: Tensor,
+    gold: Tensor,
+    *,
+    smoothing: float,
+    scale: float = 1.0,
+    pad_idx: int = 0,
+    n_gold: int | None = None,
+    compiled: bool = False,
 ) -> Tensor:
     """Sum over gold tokens of the cross-entropy against the smoothed target distribution, in nats.
 
@@ -24,12 +33,52 @@ def smoothed_cross_entropy(
     not padding, the gold one included (Szegedy et al. 2016, section 7, with the padding class left out).
 
     hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T.
-    gold: (B, T) ids; positions that are pad_idx do not count. Returns a scalar in fp32 (fp64 for fp64 input).
+    gold: (B, T) ids; positions that are pad_idx do not count. n_gold: how many do count, by which a GPU need not be
+    waited for. compiled: whether torch.compile makes the passes over the logits one. Returns a scalar in fp32 (fp64 for
+    fp64 input).
     """
-    real = (gold != pad_idx).flatten()
-    rows = real.nonzero().squeeze(1)
+    rows = rows_of(gold != pad_idx, n_gold)
     picked = hidden.flatten(0, 1).index_select(0, rows)
-    return _cross_entropy(picked, weight, gold.flatten()[rows], smoothing, scale, pad_idx)
+    return _cross_entropy(picked, weight, gold.flatten()[rows], smoothing, scale, pad_idx, compiled)
+
+
+def rows_of(real: Tensor, n: int | None = None) -> Tensor:
+    """Where `real` is True in its flattened form: (n,). Unless n is known the device must be waited for."""
+    if n is None:
+        return real.flatten().nonzero().squeeze(1)
+    return torch.nonzero_static(real.flatten(), size=n).squeeze(1)
+
+
+def exponents(z: Tensor, gold: Tensor, kept: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """A pass over logits z (N, V), which are used up, with gold (N, 1) ids.
+
+    Returns the sum of the log of the softmax's denominator less kept times the gold logit; the gradient of that by z,
+    (N, V), and what it is to be divided by, (N, 1). All but the gradient is of type `exact`.
+    """
+    wide = z.to(exact)
+    top = wide.amax(dim=1, keepdim=True)
+    picked = wide.gather(1, gold)
+    p = wide.sub_(top).exp_()
+    total = p.sum(dim=1, keepdim=True)
+    p.scatter_add_(1, gold, total * -kept)
+    return (top + total.log() - kept * picked).sum(), p.to(z.dtype), total
+
+
+def exponents_for_compiler(z: Tensor, gold: Tensor, kept: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The same without a scatter, which would cut the pass in two: logits are read and their gradient is written."""
+    wide = z.to(exact)
+    top = wide.amax(dim=1, keepdim=True)
+    p = (wide - top).exp()
+    total = p.sum(dim=1, keepdim=True)
+    is_gold = torch.arange(z.size(1), device=z.device) == gold
+    value = (top + total.log() - kept * wide.gather(1, gold)).sum()
+    return value, torch.where(is_gold, p - kept * total, p).to(z.dtype), total
+
+
+@functools.cache
+def _compiled_exponents() -> Callable[[Tensor, Tensor, float, torch.dtype], tuple[Tensor, Tensor, Tensor]]:
+    # Once for chunks of the full size, and once for what is left of a batch, whatever its size.
+    return torch.compile(exponents_for_compiler)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -42,7 +91,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, gold: Tensor, smoothing: float, scale: float, pad_idx: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        gold: Tensor,
+        smoothing: float,
+        scale: float,
+        pad_idx: int,
+        compiled: bool,
     ) -> Tensor:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
@@ -52,6 +108,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
         n_class = weight.size(0)
         even = smoothing / (n_class - 1)
+        pass_over = _compiled_exponents() if compiled else exponents
         chunk = max(64, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (n_class * 4))
 
         hidden_sum = hidden_in.sum(0, dtype=exact)
@@ -63,16 +120,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             for start in range(0, hidden.size(0), chunk):
                 h = hidden_in[start : start + chunk]
                 target = gold[start : start + chunk].unsqueeze(1)
-                z = (h @ weight_in.t()).to(exact)  # (chunk, V)
-                loss -= (1 - smoothing) * z.gather(1, target).sum()
-                top = z.amax(dim=1, keepdim=True)
-                p = z.sub_(top).exp_()
-                total = p.sum(dim=1, keepdim=True)
-                loss += (top + total.log()).sum()
+                value, p_in, total = pass_over(h @ weight_in.t(), target, 1 - smoothing, exact)
+                loss += value
                 if d_hidden is None or d_weight is None:
                     continue
-                p.scatter_add_(1, target, total * (smoothing - 1))
-                p_in = p.to(dtype)
                 d_hidden[start : start + chunk] = (p_in @ weight_in) / total
                 h = (h / total).to(dtype)
                 if dtype == exact:
@@ -90,7 +141,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
         (grad,) = grads
         return (
@@ -100,7 +151,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             None,
             None,
             None,
+            None,
         )
 
 
-_cross_entropy: Callable[[Tensor, Tensor, Tensor, float, float, int], Tensor] = _SmoothedCrossEntropy.apply
+_cross_entropy: Callable[[Tensor, Tensor, Tensor, float, float, int, bool], Tensor] = _SmoothedCrossEntropy.apply

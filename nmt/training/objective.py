@@ -34,9 +34,11 @@ class Objective(nn.Module):
     Whatever is on, CE alone is reported, with R-Drop the mean of two, so that losses stay comparable.
     """
 
-    def __init__(self, model: TranslationModel, smoothing: float, regularize: RegularizeConfig) -> None:
+    def __init__(
+        self, model: TranslationModel, smoothing: float, regularize: RegularizeConfig, *, compiled: bool = False
+    ) -> None:
         super().__init__()
-        self.model, self.smoothing, self.regularize = model, smoothing, regularize
+        self.model, self.smoothing, self.regularize, self.compiled = model, smoothing, regularize, compiled
         self.layers = model.layers if regularize.layer_drop else []
         for embedding in model.embeddings:
             embedding.may_drop = regularize.drops_words
@@ -48,12 +50,14 @@ class Objective(nn.Module):
         gold: Tensor,
         packing: tuple[Packing, Packing] | None = None,
         *,
+        n_gold: int | None = None,
         share: float,
         layer_seed: int,
     ) -> tuple[Tensor, Tensor]:
         """(B, S), (B, T), (B, T) -> what is minimised, and what of it is reported: sums over gold tokens.
 
-        share: of the run that has passed. layer_seed: what decides which layers are left out.
+        n_gold: how many there are, by which a GPU need not be waited for. share: of the run that has passed.
+        layer_seed: what decides which layers are left out.
         """
         on = self.regularize.at(share)
         incomplete = leave_out(self.layers, on.layer_drop, layer_seed)
@@ -69,22 +73,29 @@ class Objective(nn.Module):
         hidden = self.model.decode_hidden(src_seq, trg_seq, packing)
         if on.r_drop:
             one, other = hidden.chunk(2, beside)
-            ce = self._cross_entropy(hidden, torch.cat([gold, gold], beside)) / 2
-            loss = ce + self._divergence(one, other, gold, pq=on.r_drop / 4, qp=on.r_drop / 4)
+            ce = self._cross_entropy(hidden, torch.cat([gold, gold], beside), n_gold and 2 * n_gold) / 2
+            loss = ce + self._divergence(one, other, gold, n_gold, pq=on.r_drop / 4, qp=on.r_drop / 4)
         elif on.simcut:
             whole, cut = hidden.chunk(2, beside)
-            ce = self._cross_entropy(whole, gold)
-            loss = ce + self._divergence(whole, cut, gold, pq=on.simcut, qp=0.0)
+            ce = self._cross_entropy(whole, gold, n_gold)
+            loss = ce + self._divergence(whole, cut, gold, n_gold, pq=on.simcut, qp=0.0)
         else:
-            loss = ce = self._cross_entropy(hidden, gold)
+            loss = ce = self._cross_entropy(hidden, gold, n_gold)
         return with_zero_gradients(loss, self.model) if incomplete else loss, ce.detach()
 
-    def _cross_entropy(self, hidden: Tensor, gold: Tensor) -> Tensor:
+    def _cross_entropy(self, hidden: Tensor, gold: Tensor, n_gold: int | None) -> Tensor:
         model = self.model
         return smoothed_cross_entropy(
-            hidden, model.output_weight, gold, smoothing=self.smoothing, scale=model.logit_scale, pad_idx=PAD
+            hidden,
+            model.output_weight,
+            gold,
+            smoothing=self.smoothing,
+            scale=model.logit_scale,
+            pad_idx=PAD,
+            n_gold=n_gold,
+            compiled=self.compiled,
         )
 
-    def _divergence(self, p: Tensor, q: Tensor, gold: Tensor, *, pq: float, qp: float) -> Tensor:
-        model = self.model
-        return divergence(p, q, model.output_weight, gold != PAD, pq=pq, qp=qp, scale=model.logit_scale)
+    def _divergence(self, p: Tensor, q: Tensor, gold: Tensor, n_gold: int | None, *, pq: float, qp: float) -> Tensor:
+        weight, scale = self.model.output_weight, self.model.logit_scale
+        return divergence(p, q, weight, gold != PAD, pq=pq, qp=qp, scale=scale, n_real=n_gold)

@@ -94,7 +94,9 @@ class Trial:
 
         batch = work.batch.to(self.device)
         with saved_tensors_hooks(note, lambda tensor: tensor), self.engine.precision.autocast():
-            loss, _ = self.engine.objective(batch.src_seq, batch.trg_seq, batch.gold, share=1.0, layer_seed=0)
+            loss, _ = self.engine.objective(
+                batch.src_seq, batch.trg_seq, batch.gold, n_gold=batch.n_gold, share=1.0, layer_seed=0
+            )
         for parameter in self.engine.model.parameters():
             kept.pop(parameter.untyped_storage().data_ptr(), None)
         del loss

@@ -51,7 +51,8 @@ def loss_and_gradient(model, batch, **regularize):
     model.zero_grad()
     packing = Engine.packing_of(batch, LONGEST)
     objective = Objective(model, 0.1, RegularizeConfig(**regularize))
-    loss, _ = objective(batch.src_seq, batch.trg_seq, batch.gold, packing, share=0.0, layer_seed=1)
+    known = {"n_gold": batch.n_gold, "share": 0.0, "layer_seed": 1}
+    loss, _ = objective(batch.src_seq, batch.trg_seq, batch.gold, packing, **known)
     loss.backward()
     return loss.detach(), [p.grad.clone() for p in model.parameters()]
 

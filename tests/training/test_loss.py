@@ -100,3 +100,43 @@ def test_under_bf16_autocast_it_is_close_to_fp32_and_gives_gradients_in_the_weig
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=0)
     assert torch.autograd.grad(found, weight)[0].dtype == torch.float32
+
+
+def test_what_the_compiler_gets_is_the_same_pass():
+    torch.manual_seed(2)
+    z, gold = torch.randn(7, 30, dtype=torch.float64) * 5, torch.randint(1, 30, (7, 1))
+    wanted = room.exponents(z.clone(), gold, 0.9, torch.float64)
+    for a, b in zip(room.exponents_for_compiler(z, gold, 0.9, torch.float64), wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_the_pass_is_compiled_for_full_chunks_and_once_for_what_is_left_of_any_batch(monkeypatch):
+    """With a backend that only counts."""
+    seen, compile_with = [], torch.compile
+
+    def count(graph, _inputs):
+        seen.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    room._compiled_exponents.cache_clear()
+    monkeypatch.setattr(torch, "compile", lambda what: compile_with(what, backend=count, fullgraph=True))
+    monkeypatch.setitem(room.CHUNK_BYTES, "cpu", 1)  # so a chunk has 64 tokens
+    torch.manual_seed(3)
+    weight = torch.randn(16, 8, dtype=torch.float64, requires_grad=True)
+    for n in (200, 130, 190, 67, 64 + 33):
+        hidden, gold = torch.randn(1, n, 8, dtype=torch.float64), torch.randint(1, 16, (1, n))
+        plain, compiled = (
+            smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1, n_gold=n, compiled=how) for how in (False, True)
+        )
+        torch.testing.assert_close(compiled, plain, rtol=1e-12, atol=0)
+        grads = [torch.autograd.grad(value, weight)[0] for value in (plain, compiled)]
+        torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=1e-10)
+    room._compiled_exponents.cache_clear()
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("n_gold", [None, 14])
+def test_the_rows_that_count_are_the_same_when_their_number_is_known(n_gold):
+    _, _, gold = example()
+    assert torch.equal(room.rows_of(gold != PAD, n_gold), (gold != PAD).flatten().nonzero().squeeze(1))
