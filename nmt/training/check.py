@@ -26,8 +26,10 @@ from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.precision import choose_device
 from nmt.training.resolve import resolve
 from nmt.training.room import forget_peak, memory_left, peak
+from nmt.training.space import bytes_needed, checkpoint_bytes
 from nmt.training.trial import Trial
 from nmt.training.troubles import Findings, likely_troubles
+from nmt.training.units import duration, size
 from nmt.training.validate import Validator
 
 N_TIMED = 20  # updates
@@ -67,6 +69,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     seconds = time.perf_counter() - begin
     every, updates = recipe.valid.every, recipe.train.updates
     n_candidate = (recipe.train.average != "none") + bool(recipe.train.ema)  # measured at the end, beside the last
+    one_checkpoint = checkpoint_bytes(engine.model, recipe)
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return Findings(
         n_param=sum(p.numel() for p in engine.model.parameters()),
@@ -88,8 +91,8 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         tokens=n_token / N_TIMED,
         valid_seconds=_validation_seconds(recipe, data, trial, n_token / seconds),
         n_valid=-(-updates // every) + n_candidate,
-        checkpoint=sum(tensor.numel() * tensor.element_size() for tensor in trial.tensors()),
-        n_checkpoint=recipe.train.keep_last + recipe.train.keep_best + 1,  # the one that is being written
+        checkpoint=one_checkpoint,
+        disk=bytes_needed(one_checkpoint, 0, keep_last=recipe.train.keep_last, keep_best=recipe.train.keep_best),
         disk_left=shutil.disk_usage(_existing(recipe.run_folder)).free,
         device=device.type,
         precision=engine.precision.name,
@@ -122,31 +125,9 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
         ("end", f"update {train.updates:,} ({epochs:,.1f} epochs): after {duration(end)}, {found.n_valid} validations"),
         (
             "disk",
-            f"{size(found.checkpoint * found.n_checkpoint)}: at most {found.n_checkpoint} checkpoints of "
-            f"{size(found.checkpoint)}; {size(found.disk_left)} are free",
+            f"{size(found.disk)} for checkpoints of {size(found.checkpoint)}; {size(found.disk_left)} are free",
         ),
     ]
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it: 42 s, 7 min, 3 h 20 min, 2 d 5 h."""
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
-
-
-def size(n_byte: float) -> str:
-    """Bytes as people say them."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if n_byte < 1000:
-            return f"{n_byte:.0f} {unit}"
-        n_byte /= 1024
-    return f"{n_byte:,.1f} GiB"
 
 
 def _largest(feed: Feed, data: Prepared) -> list[Work]:

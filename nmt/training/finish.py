@@ -1,6 +1,5 @@
 """The end of a run: which weights become the model that translation uses."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,8 +41,7 @@ def choose_final(
             results[name] = {number: known[update][number] for number in validator.names if number in known[update]}
         else:
             checkpoint.load_weights(model, weights, name)
-            numbers, _ = validator.measure(model, lambda: not wants_stop())
-            results[name] = {number: value for number, value in numbers.items() if math.isfinite(value)}
+            results[name], _ = validator.measure(model, lambda: not wants_stop())
         if wants_stop():
             return ""
         record.say(f"{name:>12}  " + describe(state.update, results[name]))

@@ -22,7 +22,8 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
     next save, so that the run keeps and averages what it would have without the stop.
     """
     _compare_ranks(engine, state)
-    state.stops = [update for update in state.stops if update != state.update] + [state.update] * (not due)
+    there = set(run.updates()) - {state.update}  # of those that went nobody needs to know why they were there
+    state.stops = [update for update in state.stops if update in there] + [state.update] * (not due)
     state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
     with engine.optimizers.resting():
         tensors = {

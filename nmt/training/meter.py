@@ -5,7 +5,7 @@ from collections import deque
 
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Outcome
-from nmt.training.stopwatch import Stopwatch
+from nmt.training.state import TrainState
 
 
 class Meter:
@@ -52,23 +52,12 @@ class Pace:
         """Of one update; 0 where nothing is known yet."""
         return sum(self.recent) / max(1, len(self.recent))
 
-    def left(self, update: int, recipe: Recipe, stopwatch: Stopwatch) -> float:
+    def left(self, state: TrainState, recipe: Recipe) -> float:
         """Seconds until the last update: updates, and as many validations and savings as belong to them.
 
-        A validation is expected to take as long as those so far did; before the first, no time at all.
+        Each is expected to take as long as the one before; before the first, no time at all.
         """
-        n_left = recipe.train.updates - update
+        n_left = recipe.train.updates - state.update
         n_validation = n_left / recipe.valid.every
         n_saving = n_validation + n_left / recipe.train.save_every
-        return n_left * self.seconds + n_validation * stopwatch.mean("validation") + n_saving * stopwatch.mean("saving")
-
-
-def span(seconds: float) -> str:
-    """A length of time for people: 3 h 05 min, 5 min 20 s, 7 s."""
-    hours, rest = divmod(round(seconds), 3600)
-    minutes, left = divmod(rest, 60)
-    if hours >= 48:
-        return f"{hours // 24} days {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes:02} min"
-    return f"{minutes} min {left:02} s" if minutes else f"{left} s"
+        return n_left * self.seconds + n_validation * state.measure_seconds + n_saving * state.save_seconds

@@ -1,12 +1,17 @@
-"""How much memory the machine has left, and how much this process has used, as the Linux kernel tells it.
+"""How much memory the machine has left, and how much this process takes, as far as the system says so by itself.
 
-Other systems tell nothing, and nothing is guessed there.
+Linux tells everything here, others little, and nothing is guessed there.
 """
 
 import sys
 from pathlib import Path
 
 import torch
+
+if sys.platform != "win32":
+    import resource
+
+_MB = 1 << 20
 
 
 def memory_left(device: torch.device | None = None, root: Path = Path("/")) -> int | None:
@@ -62,6 +67,24 @@ def peak(device: torch.device) -> int | None:
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     return _number_after(Path("/proc/self/status"), "VmHWM:", 1024)
+
+
+def footprint(device: torch.device) -> dict[str, float]:
+    """{"rss_mb": memory of the process now, "device_peak_mb": most that torch ever held on the GPU}, where known."""
+    found = {}
+    if (rss := _resident()) is not None:
+        found["rss_mb"] = round(rss / _MB, 1)
+    if device.type == "cuda":
+        found["device_peak_mb"] = round(torch.cuda.max_memory_allocated(device) / _MB, 1)
+    return found
+
+
+def _resident() -> int | None:
+    """Bytes in memory now; on macOS the most there ever were; None on Windows."""
+    if sys.platform == "win32":
+        return None
+    now = _number_after(Path("/proc/self/status"), "VmRSS:", 1024)
+    return now if now is not None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _number_after(path: Path, word: str, factor: int) -> int | None:

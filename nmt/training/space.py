@@ -10,6 +10,7 @@ from nmt.errors import MachineError, RunError
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.optim import build_optimizers
+from nmt.training.units import size
 
 # Numbers that an optimizer remembers for each number of a parameter; Adam's kin have two moments.
 _MOMENTS = {"Muon": 1}
@@ -46,9 +47,9 @@ def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
     free = shutil.disk_usage(run.folder).free
     if free < needed:
         raise MachineError(
-            f"{run.folder}: {_size(free)} are free on that disk, and the checkpoints of this run need {_size(needed)} "
+            f"{run.folder}: {size(free)} are free on that disk, and the checkpoints of this run need {size(needed)} "
             f"more: {keep.keep_last} newest (train.keep_last), {keep.keep_best} best (train.keep_best) and the one "
-            f"being written, of {_size(one)} each. Free some space, keep fewer, or name another disk with --train.out."
+            f"being written, of {size(one)} each. Free some space, keep fewer, or name another disk with --train.out."
         )
 
 
@@ -63,11 +64,3 @@ def _check_writable(folder: Path) -> None:
             f"{folder}: checkpoints cannot be written there: {error.strerror}. Make the folder writable, or name "
             "another run folder with --train.out."
         ) from None
-
-
-def _size(n: int) -> str:
-    """1234567 -> '1.2 MB'."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB")):
-        if n >= unit:
-            return f"{n / unit:,.1f} {name}"
-    return f"{n / 1000:,.1f} kB"

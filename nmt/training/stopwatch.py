@@ -17,7 +17,7 @@ PARTS: tuple[Part, ...] = ("data", "forward", "backward", "step", "validation", 
 
 
 class Stopwatch:
-    """Seconds of each part since the process began to train, and how often each was entered.
+    """Seconds of each part since the process began to train.
 
     event: makes an event of the device with `record`, `query` and `elapsed_time` (in ms), as torch.cuda.Event does;
     None where the device is the host itself.
@@ -25,7 +25,6 @@ class Stopwatch:
 
     def __init__(self, event: Callable[[], Any] | None = None) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-        self.count: dict[str, int] = dict.fromkeys(PARTS, 0)
         self.begin = time.perf_counter()
         self._event = event
         self._passing: deque[tuple[Part, Any, Any]] = deque()  # in the order in which the device comes by
@@ -42,7 +41,7 @@ class Stopwatch:
         """Time what this process does or waits for inside."""
         begin = time.perf_counter()
         yield
-        self._add(part, time.perf_counter() - begin)
+        self.seconds[part] += time.perf_counter() - begin
 
     @contextmanager
     def device(self, part: Part) -> Iterator[None]:
@@ -50,7 +49,7 @@ class Stopwatch:
         if self._event is None:
             start = time.perf_counter()
             yield
-            self._add(part, time.perf_counter() - start)
+            self.seconds[part] += time.perf_counter() - start
             return
         begin, end = self._event(), self._event()
         begin.record()
@@ -69,10 +68,6 @@ class Stopwatch:
                 return
             yield cast(T, item)
 
-    def mean(self, part: Part) -> float:
-        """Seconds of a part each time; 0 before the first."""
-        return self.seconds[part] / max(1, self.count[part])
-
     def read(self) -> dict[str, float]:
         """Seconds of each part, of all that is none of them as `other`, and in all as `seconds`.
 
@@ -86,11 +81,7 @@ class Stopwatch:
     def _read(self) -> None:
         while self._passing and self._passing[0][2].query():
             part, begin, end = self._passing.popleft()
-            self._add(part, begin.elapsed_time(end) / 1000)
-
-    def _add(self, part: Part, seconds: float) -> None:
-        self.seconds[part] += seconds
-        self.count[part] += 1
+            self.seconds[part] += begin.elapsed_time(end) / 1000
 
 
 def table(seconds: dict[str, float]) -> list[str]:

@@ -20,14 +20,15 @@ from nmt.training import keeper
 from nmt.training.budget import Budget
 from nmt.training.engine import Engine, Outcome
 from nmt.training.feed import Feed
-from nmt.training.footprint import memory
-from nmt.training.meter import Meter, Pace, span
+from nmt.training.meter import Meter, Pace
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.record import Record
+from nmt.training.room import footprint
 from nmt.training.schedule import learning_rate_factor, share_of_run
 from nmt.training.state import TrainState
 from nmt.training.stopwatch import Stopwatch, table
+from nmt.training.units import duration
 from nmt.training.validate import Measured, Validation, describe, fields_of
 
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
@@ -220,10 +221,10 @@ class Trainer:
             tokens_per_second=round(speed, 1),
             skipped=state.n_skipped,
             seconds=round(state.seconds, 2),
-            **memory(self.model.device),
+            **footprint(self.model.device),
         )
         shown = {
-            "left": span(self._left()),
+            "left": duration(self._left()),
             "loss": f"{meter.loss / max(1, meter.n_gold):.3f}",
             "lr": f"{meter.rate:.2e}",
             "tok/s": f"{speed:,.0f}",
@@ -282,7 +283,7 @@ class Trainer:
 
     def _left(self) -> float:
         """Seconds until the end of training, by updates or by the time budget."""
-        by_updates = self.pace.left(self.state.update, self.recipe, self.stopwatch)
+        by_updates = self.pace.left(self.state, self.recipe)
         return min(by_updates, self.budget.left(self.state))
 
     def _foretell(self) -> None:
@@ -290,9 +291,9 @@ class Trainer:
         left = self._left()
         if left > 0:
             end = time.strftime("%A %Y-%m-%d %H:%M", time.localtime(time.time() + left))
-            apart = "" if self.stopwatch.count["validation"] else ", validations and checkpoints not counted"
+            apart = "" if self.state.measure_seconds else ", validations and checkpoints not counted"
             self.record.say(
-                f"{self.pace.seconds:.3g} s an update: about {span(left)} to update {self.recipe.train.updates:,}, "
+                f"{self.pace.seconds:.3g} s an update: about {duration(left)} to update {self.recipe.train.updates:,}, "
                 f"until {end}{apart}"
             )
 

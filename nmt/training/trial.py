@@ -2,13 +2,11 @@
 
 import gc
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from nmt import checkpoint
 from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
@@ -101,13 +99,6 @@ class Trial:
             kept.pop(parameter.untyped_storage().data_ptr(), None)
         del loss
         return sum(kept.values())
-
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """Everything that a checkpoint of this training would hold."""
-        engine = self.engine
-        for _ in range(2 if engine.ema else 1):  # the moving average is kept as a whole model
-            yield from checkpoint.weights_of(engine.model).values()
-        yield from engine.optimizers.state(engine.model).values()
 
     def end(self) -> None:
         """Give the memory back."""

@@ -37,7 +37,7 @@ class Findings:
     valid_seconds: float
     n_valid: int
     checkpoint: int
-    n_checkpoint: int
+    disk: int
     disk_left: int
     device: str
     precision: str
@@ -125,7 +125,7 @@ def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
         yield f"memory ran out {found.n_failed} times and batches were halved: make batch.max_tokens smaller"
     if found.peak is not None and found.room is not None and found.peak > 0.9 * found.room:
         yield "memory is nearly full: make batch.max_tokens smaller, or set train.checkpoint_activations to true"
-    if found.checkpoint * found.n_checkpoint > found.disk_left:
+    if found.disk > found.disk_left:
         yield "the disk has too little room for the checkpoints: free some, or lower train.keep_last and keep_best"
     if found.gpu_idle:
         yield "there is a GPU, and train.device is cpu"

@@ -10,9 +10,9 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.errors import MachineError
 from nmt.run import Run
-from nmt.training import space
 from nmt.training.launch import launch, new_model
 from nmt.training.space import bytes_needed, check_space, checkpoint_bytes
+from nmt.training.units import size
 
 VARIANTS = {
     "adam": {},
@@ -51,14 +51,7 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(recipe_of, monkeypa
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * one))
     check_space(run, recipe, model)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * one - 1))
-    with pytest.raises(
-        MachineError, match=rf"need {space._size(5 * one)} more: 3 newest .* 1 best .* {space._size(one)}"
-    ):
+    with pytest.raises(MachineError, match=rf"need {size(5 * one)} more: 3 newest .* 1 best .* {size(one)}"):
         check_space(run, recipe, model)
     checkpoint.save(run.checkpoint(5), {checkpoint.MODEL: {"w": torch.zeros(1000)}}, {"update": 5})
     check_space(run, recipe, model)  # what is there is space that is not needed
-
-
-@pytest.mark.parametrize("n, shown", [(999, "1.0 kB"), (1_234_567, "1.2 MB"), (3_600_000_000, "3.6 GB")])
-def test_sizes_are_readable(n, shown):
-    assert space._size(n) == shown
