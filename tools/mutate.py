@@ -111,6 +111,13 @@ MUTATIONS = (
         "length_divisor(max_len.new_tensor(1), length_penalty, alpha)",
         "tests/decoding/test_beam.py",
     ),
+    Mutation(
+        "search ends though a better hypothesis goes on",
+        BEAM,
+        " & ~(ahead & (beam > 1))",
+        "",
+        "tests/decoding/test_beam.py",
+    ),
     # the loss
     Mutation(
         "logit scale forgotten in the loss",

@@ -3,9 +3,10 @@
 Knows no text and nothing of a model but the contract in `nmt.models.base`.
 Shapes: B sentences still searched, K beam, R = B·K rows, V vocabulary, C = 2·K candidates.
 
-The search is defined without its shortcut: a sentence is done when `beam` of its hypotheses have ended,
-or when its longest hypotheses have reached the cap, where EOS is forced. The shortcut ends it earlier if
-no unfinished hypothesis can still win, and so never changes the answer. A beam of one is greedy search.
+The search is defined without its shortcut: a sentence is done when `beam` of its hypotheses have ended and none that
+goes on is better, as it stands, than those to be returned; or when its longest hypotheses have reached the cap, where
+EOS is forced. The shortcut ends it earlier if no unfinished hypothesis can still win, and so never changes the answer.
+A beam of one is greedy search, which looks no further than its first end.
 """
 
 from dataclasses import dataclass
@@ -152,13 +153,14 @@ def search(
         n_token += 1
         finished.add(ended, sentence, prefix, length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
         kept = keep(found, beam, eos)
-        done = finished.n[sentence] >= beam
+        best_live, worst = kept.score[:, 0].double(), finished.worst[sentence]
+        ahead = best_live / length_divisor(max_len.new_tensor(n_token + 1), length_penalty, alpha) > worst
+        done = (finished.n[sentence] >= beam) & ~(ahead & (beam > 1))
         if at_cap is not None:
             done |= at_cap
         if early_stop:
             # A log-probability only falls, so the best future is today's score under the mildest penalty.
-            hope = kept.score[:, 0].double() / length_divisor(max_len + 1, length_penalty, alpha)
-            done |= finished.worst[sentence] >= hope
+            done |= worst >= best_live / length_divisor(max_len + 1, length_penalty, alpha)
         n_done = int(done.sum())
         if n_done == len(sentence):
             break

@@ -11,7 +11,7 @@ from nmt.decoding import beam
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.scorer import length_divisor, score_pairs
 from nmt.errors import MachineError
-from nmt.models.base import TranslationModel
+from nmt.models.base import DecoderState, TranslationModel
 
 SRC = torch.tensor([[5, 4, 3, 2], [4, 2, 0, 0], [3, 3, 5, 2], [2, 0, 0, 0], [5, 3, 4, 2], [4, 4, 2, 0]])
 PENALTIES = [("wu", 0.0), ("wu", 0.6), ("wu", 1.0), ("average", 1.0), ("average", 0.5), ("none", 1.0)]
@@ -90,6 +90,24 @@ def test_stopping_early_saves_work():
         run(model, beam=7, length_penalty="none", early_stop=early_stop)
         work[early_stop] = sum(model.rows_of_step)
     assert work[True] < work[False]
+
+
+class Certain(HashModel):
+    """Sure of six times the same word; that the sentence ends comes second everywhere, and far behind."""
+
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        logits = torch.full((len(last), 8), -5.0, dtype=torch.float64)
+        logits[:, 4], logits[:, EOS] = (5.0, 0.0) if state.n_step < 6 else (0.0, 5.0)
+        state.n_step += 1
+        return logits
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
+def test_a_search_does_not_end_while_a_better_hypothesis_goes_on(kind, alpha, width, early_stop):
+    found = run(Certain(8), SRC[:1], beam=width, length_penalty=kind, alpha=alpha, early_stop=early_stop)
+    assert found[0][0].ids == [4] * 6 and found[0][0].finished
 
 
 @pytest.mark.parametrize("width", [1, 3, 5])
