@@ -122,22 +122,22 @@ MUTATIONS = (
     Mutation(
         "logit scale forgotten in the loss",
         "nmt/training/objective.py",
-        "scale=model.logit_scale,\n            pad_idx=PAD",
-        "scale=1.0, pad_idx=PAD",
+        '"scale": scale,',
+        '"scale": 1.0,',
         INVARIANCE + " -k search_sees",
     ),
     Mutation(
         "label smoothing gives mass to padding",
         LOSS,
-        "weight_in.sum(0, dtype=exact) - weight_in[pad_idx]",
-        "weight_in.sum(0, dtype=exact)",
+        "weight.sum(0, dtype=exact) - weight[pad_idx]",
+        "weight.sum(0, dtype=exact)",
         INVARIANCE + " -k search_sees",
     ),
     Mutation(
         "and only its gradient does",
         LOSS,
-        "d_weight[pad_idx] += even * hidden_sum",
-        "d_weight[pad_idx] += 0.0",
+        "d_weight[self._pad_idx] += self._each * self._hidden",
+        "d_weight[self._pad_idx] += 0.0",
         INVARIANCE + " -k finite",
     ),
     Mutation(

@@ -18,13 +18,13 @@ class RegularizeConfig(Section):
     r_drop: NonNegativeFloat = Field(
         0.0,
         description="R-Drop: weight alpha of the symmetric divergence between two passes with different dropout (Liang "
-        "et al. 2021, who take 5). About 2.5 times the time, and the memory of twice batch.max_tokens.",
+        "et al. 2021, who take 5). About twice the time, and the memory of twice batch.max_tokens.",
     )
     r_drop_from: Rate = Field(0.0, description="Share of the run after which r_drop is on.")
     simcut: NonNegativeFloat = Field(
         0.0,
         description="SimCut: weight alpha of the divergence between a pass and one with words cut out on both sides "
-        "(Gao et al. 2022, who take 3). About 2.5 times the time, and the memory of twice batch.max_tokens.",
+        "(Gao et al. 2022, who take 3). About twice the time, and the memory of twice batch.max_tokens.",
     )
     simcut_p: Probability = Field(0.05, description="SimCut: probability of a word to be cut out.")
     simcut_from: Rate = Field(0.0, description="Share of the run after which simcut is on.")

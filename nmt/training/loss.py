@@ -81,12 +81,31 @@ def _compiled_exponents() -> Callable[[Tensor, Tensor, float, torch.dtype], tupl
     return torch.compile(exponents_for_compiler)
 
 
+class EvenPart:
+    """What label smoothing gives to all classes but padding alike, as a loss that is linear in the logits h·WT.
+
+    Its sum over tokens and classes is a product of two sums, so it needs no pass over the (tokens x vocabulary) matrix.
+    """
+
+    def __init__(self, hidden: Tensor, weight: Tensor, mass: float, pad_idx: int, exact: torch.dtype) -> None:
+        """hidden: (N, D), weight: (V, D); mass: of probability, to be spread over the classes."""
+        self._each, self._pad_idx = mass / (weight.size(0) - 1), pad_idx
+        self._hidden = hidden.sum(0, dtype=exact)
+        self._weight = weight.sum(0, dtype=exact) - weight[pad_idx]
+        self.loss = -self._each * (self._hidden * self._weight).sum()
+
+    def add_gradient(self, d_hidden: Tensor, d_weight: Tensor) -> None:
+        """Add the gradients by hidden and weight to (N, D) and (V, D)."""
+        d_hidden -= self._each * self._weight
+        d_weight -= self._each * self._hidden
+        d_weight[self._pad_idx] += self._each * self._hidden
+
+
 class _SmoothedCrossEntropy(torch.autograd.Function):
     """Computes the gradient together with the loss, so that logits are made once and never stored.
 
     With logits z = h·WT and p = exp(z) / total, the gradient of z is p - even, less 1 - smoothing at the gold token.
-    Whatever needs no pass over the (tokens x vocabulary) matrix is done beside it: the total divides rows of width D,
-    and the even part, the same for all tokens, is a sum over rows of h times a sum over rows of W.
+    Whatever needs no pass over the (tokens x vocabulary) matrix is done beside it: the total divides rows of width D.
     """
 
     @staticmethod
@@ -106,14 +125,11 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         need_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         hidden = hidden if scale == 1.0 else hidden * scale
         hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
-        n_class = weight.size(0)
-        even = smoothing / (n_class - 1)
         pass_over = _compiled_exponents() if compiled else exponents
-        chunk = max(64, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (n_class * 4))
+        chunk = max(64, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (weight.size(0) * 4))
 
-        hidden_sum = hidden_in.sum(0, dtype=exact)
-        weight_sum = weight_in.sum(0, dtype=exact) - weight_in[pad_idx]
-        loss = -even * (hidden_sum * weight_sum).sum()
+        even = EvenPart(hidden_in, weight_in, smoothing, pad_idx, exact)
+        loss = even.loss
         d_hidden = torch.empty_like(hidden_in, dtype=exact) if need_grad else None
         d_weight = torch.zeros_like(weight, dtype=exact) if need_grad else None
         with torch.autocast(device, enabled=False):
@@ -131,9 +147,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 else:
                     d_weight += p_in.t() @ h
             if smoothing and d_hidden is not None and d_weight is not None:
-                d_hidden -= even * weight_sum
-                d_weight -= even * hidden_sum
-                d_weight[pad_idx] += even * hidden_sum
+                even.add_gradient(d_hidden, d_weight)
         if d_hidden is not None and scale != 1.0:
             d_hidden *= scale
         ctx.save_for_backward(*(t for t in (d_hidden, d_weight) if t is not None))

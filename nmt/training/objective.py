@@ -1,12 +1,14 @@
 """What training minimises: ids in, a loss out, as one module, so that every device wrapper sees one forward pass."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from nmt.data.subwords import PAD
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.regularize_options import RegularizeConfig
-from nmt.training.consistency import divergence
+from nmt.training.consistency import consistency
 from nmt.training.dropping import drop_words, leave_out, with_zero_gradients
 from nmt.training.loss import smoothed_cross_entropy
 
@@ -71,31 +73,15 @@ class Objective(nn.Module):
         if packing and (on.r_drop or on.simcut):
             packing = packing[0].twice(), packing[1].twice()
         hidden = self.model.decode_hidden(src_seq, trg_seq, packing)
+        weight, scale = self.model.output_weight, self.model.logit_scale
+        known: dict[str, Any] = {"smoothing": self.smoothing, "scale": scale, "pad_idx": PAD, "n_gold": n_gold}
         if on.r_drop:
             one, other = hidden.chunk(2, beside)
-            ce = self._cross_entropy(hidden, torch.cat([gold, gold], beside), n_gold and 2 * n_gold) / 2
-            loss = ce + self._divergence(one, other, gold, n_gold, pq=on.r_drop / 4, qp=on.r_drop / 4)
+            kl = on.r_drop / 4, on.r_drop / 4
+            loss, ce = consistency(one, other, weight, gold, ce=(0.5, 0.5), kl=kl, **known)
         elif on.simcut:
             whole, cut = hidden.chunk(2, beside)
-            ce = self._cross_entropy(whole, gold, n_gold)
-            loss = ce + self._divergence(whole, cut, gold, n_gold, pq=on.simcut, qp=0.0)
+            loss, ce = consistency(whole, cut, weight, gold, ce=(1.0, 0.0), kl=(on.simcut, 0.0), **known)
         else:
-            loss = ce = self._cross_entropy(hidden, gold, n_gold)
+            loss = ce = smoothed_cross_entropy(hidden, weight, gold, compiled=self.compiled, **known)
         return with_zero_gradients(loss, self.model) if incomplete else loss, ce.detach()
-
-    def _cross_entropy(self, hidden: Tensor, gold: Tensor, n_gold: int | None) -> Tensor:
-        model = self.model
-        return smoothed_cross_entropy(
-            hidden,
-            model.output_weight,
-            gold,
-            smoothing=self.smoothing,
-            scale=model.logit_scale,
-            pad_idx=PAD,
-            n_gold=n_gold,
-            compiled=self.compiled,
-        )
-
-    def _divergence(self, p: Tensor, q: Tensor, gold: Tensor, n_gold: int | None, *, pq: float, qp: float) -> Tensor:
-        weight, scale = self.model.output_weight, self.model.logit_scale
-        return divergence(p, q, weight, gold != PAD, pq=pq, qp=qp, scale=scale, n_real=n_gold)
