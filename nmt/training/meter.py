@@ -5,28 +5,27 @@ from collections import deque
 
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Outcome
-from nmt.training.state import TrainState
+from nmt.training.state import Sums, TrainState
 
 
 class Meter:
-    """Loss, norm, tokens and seconds of some updates."""
+    """Adds up updates, going on from what was added up before. rate: of learning, at the last of them."""
 
-    def __init__(self) -> None:
-        self.loss = self.norm = self.rate = self.seconds = 0.0
-        self.n_gold = self.n_update = 0
+    def __init__(self, sums: Sums | None = None) -> None:
+        self.sums, self.rate = sums or Sums(), 0.0
         self.clock = time.perf_counter()
 
     def add(self, outcome: Outcome) -> float:
         """Count an update; its numbers only if it moved the weights. Returns the seconds since the one before."""
         now = time.perf_counter()
         seconds, self.clock = now - self.clock, now
-        self.seconds += seconds
+        self.sums.seconds += seconds
         if outcome.moved:  # one that was not finite would make the mean so
-            self.loss += outcome.loss
-            self.norm += outcome.norm
+            self.sums.loss += outcome.loss
+            self.sums.norm += outcome.norm
+            self.sums.n_gold += outcome.n_gold
+            self.sums.n_update += 1
             self.rate = outcome.rate
-            self.n_gold += outcome.n_gold
-            self.n_update += 1
         return seconds
 
     def restart_clock(self) -> None:

@@ -35,6 +35,17 @@ _SIGN = {"bleu": 1, "chrf": 1, "accuracy": 1, "loss": -1}
 
 
 @dataclass
+class Sums:
+    """Of some updates that moved the weights: their losses and norms, target tokens and number; and all the seconds."""
+
+    loss: float = 0.0
+    norm: float = 0.0
+    n_gold: int = 0
+    n_update: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
 class TrainState:
     """What a checkpoint must remember beside tensors.
 
@@ -43,7 +54,8 @@ class TrainState:
     history: one entry a validation, {update, loss, accuracy, bleu, ...} of the first set, and those of further ones
     under "sets": {name: {loss, ...}}. stops: checkpoints that are there only because somebody stopped the run: they
     must leave no trace in what is kept and averaged later. wall_seconds: all the time so far, and what the latest
-    validation and the latest checkpoint took of it. memory: what is known to be too large for it.
+    validation and the latest checkpoint took of it. memory: what is known to be too large for it. since_log: updates
+    that the next line of the log will tell of, too.
     """
 
     update: int = 0
@@ -59,6 +71,7 @@ class TrainState:
     measure_seconds: float = 0.0
     save_seconds: float = 0.0
     memory: Memory = field(default_factory=Memory)
+    since_log: Sums = field(default_factory=Sums)
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it; the best update is written for readers, not for `from_json`."""
@@ -77,6 +90,7 @@ class TrainState:
             "measure_seconds": self.measure_seconds,
             "save_seconds": self.save_seconds,
             "memory": asdict(self.memory),
+            "since_log": asdict(self.since_log),
             "best_update": self.best_update(metric),
         }
 
@@ -95,6 +109,7 @@ class TrainState:
             state["history"],
             state["scaler"],
             memory=Memory(**state.get("memory", {})),
+            since_log=Sums(**state.get("since_log", {})),
             **later,
         )
 

@@ -70,6 +70,7 @@ class Trainer:
         """Take up a verified checkpoint."""
         self.state = keeper.restore(folder, saved, self.engine)
         self.passed = self.budget.share(self.state)
+        self.meter = Meter(self.state.since_log)
         if self.ranks.is_main:
             keeper.prune(self.run, self.recipe, self.state)
         self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
@@ -78,6 +79,7 @@ class Trainer:
     def save(self, *, due: bool = True) -> None:
         """Commit a checkpoint of this moment. due: not only because somebody stops the run."""
         self.budget.passed(self.state)  # for the checkpoint to know
+        self.state.since_log = self.meter.sums
         begin = self.budget.clock()
         with self.stopwatch.host("saving"):
             keeper.save(self.run, self.recipe, self.engine, self.state, due=due)
@@ -93,7 +95,7 @@ class Trainer:
         if over := self._is_over():
             return over
         self.model.train()
-        self.meter = Meter()
+        self.meter.restart_clock()
         for portion in self.stopwatch.waiting("data", self.feed.begin(state.position)):
             engine.backward(portion.work, self.feed.n_gold(portion), share=self._share())
             self._tell_of_memory()
@@ -209,15 +211,15 @@ class Trainer:
 
     def _log(self) -> None:
         """One line for the updates since the last one."""
-        state, meter, metric = self.state, self.meter, self.recipe.valid.metric
-        speed = meter.n_gold / max(1e-9, meter.seconds)
+        state, sums, metric = self.state, self.meter.sums, self.recipe.valid.metric
+        speed = sums.n_gold / max(1e-9, sums.seconds)
         self.record.write(
             "train",
             state.update,
             epoch=state.position.epoch,
-            loss=meter.loss / max(1, meter.n_gold),
-            learning_rate=meter.rate,
-            gradient_norm=meter.norm / max(1, meter.n_update),
+            loss=sums.loss / max(1, sums.n_gold),
+            learning_rate=self.meter.rate,
+            gradient_norm=sums.norm / max(1, sums.n_update),
             tokens_per_second=round(speed, 1),
             skipped=state.n_skipped,
             seconds=round(state.seconds, 2),
@@ -225,8 +227,8 @@ class Trainer:
         )
         shown = {
             "left": duration(self._left()),
-            "loss": f"{meter.loss / max(1, meter.n_gold):.3f}",
-            "lr": f"{meter.rate:.2e}",
+            "loss": f"{sums.loss / max(1, sums.n_gold):.3f}",
+            "lr": f"{self.meter.rate:.2e}",
             "tok/s": f"{speed:,.0f}",
         }
         if (best := state.best_update(metric)) is not None:

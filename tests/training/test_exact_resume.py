@@ -98,6 +98,19 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
     assert sum(weight.shape == models[0].output_weight.shape for weight in weights.values()) == 1
 
 
+def test_a_line_of_the_log_tells_of_the_same_updates_wherever_the_run_was_stopped(recipe_of):
+    options = {"train": {"log_every": 6, "save_every": 4}, "valid": NEVER}
+    whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
+    launch(whole)
+    for n in (2, 5, 9, 10):
+        assert launch(chain, StopAt(n)) == "stopped"
+    launch(chain)
+    for name in ("loss", "gradient_norm", "learning_rate"):
+        assert logged(whole, "train", name) == logged(chain, "train", name)
+    assert list(logged(whole, "train", "loss")) == [6, 12, 18, 24, 30]
+    assert min(logged(chain, "train", "tokens_per_second").values()) > 0
+
+
 RATES = {
     "noam": lambda u: 2.0 * 16**-0.5 * min(u**-0.5, u * 5**-1.5),
     "cosine": lambda u: 3e-3 * (u / 5 if u < 5 else 0.5 + 0.5 * math.cos(math.pi * (u - 5) / (30 - 5))),
