@@ -7,8 +7,14 @@ import torch
 from witness import StopAt
 
 from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.run import Run
-from nmt.training.launch import launch
+from nmt.training.engine import Engine
+from nmt.training.feed import Feed
+from nmt.training.launch import launch, new_model
+from nmt.training.parallel import Ranks
+from nmt.training.precision import Precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -60,3 +66,21 @@ def test_a_run_goes_on_bit_for_bit_on_a_gpu(recipe_of):
         checkpoint.load_tensors(Run(recipe.run_folder).checkpoint(30), checkpoint.MODEL) for recipe in (whole, chain)
     )
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_update_waits_for_nothing(recipe_of):
+    recipe, device = recipe_of("waits", model=WIDE, **on("cuda", "bf16")), torch.device("cuda")
+    data = Prepared.open(recipe.data_folder)
+    precision = Precision("bf16", "", "cuda", False)
+    engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
+    feed, waiting = Feed(recipe, data, Ranks()), torch.cuda.get_sync_debug_mode()
+    try:
+        for update, portion in zip(range(1, 4), feed.begin(Position()), strict=False):
+            if update > 1:  # the first makes what the optimizer remembers
+                torch.cuda.set_sync_debug_mode("error")
+            engine.backward(portion.work, feed.n_gold(portion))
+            engine.step(1.0, update)
+            torch.cuda.set_sync_debug_mode(waiting)
+            assert engine.settle().moved
+    finally:
+        torch.cuda.set_sync_debug_mode(waiting)
