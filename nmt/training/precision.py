@@ -1,8 +1,8 @@
 """Which arithmetic training runs in: chosen by measuring this machine, never by the name of its processor."""
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from nmt.errors import MachineError
 
 _SHAPE = (2048, 512, 2048)  # a feed-forward product of a base model, 2,048 tokens
+_TRIES = 5  # of each way to multiply
 _WORTH = 1.3  # a path must be this much faster before auto takes it
 
 
@@ -69,34 +70,71 @@ def choose_precision(wanted: str, device: torch.device) -> Precision:
         raise MachineError("precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
     if wanted != "auto":  # nothing is measured: the same recipe gives the same bits on every run
         return Precision(wanted, "as the recipe says", "cpu")
-    fast, fp32 = _fp32_speed()
+    speed = _speeds()
+    usual, switched, bf16 = speed["fp32"], speed["fp32 through oneDNN"], speed["bf16"]
+    fast = switched > _WORTH * usual and _is_honest()
+    fp32 = switched if fast else usual
     path = "fp32 products through oneDNN" if fast else "fp32 products through torch's default library"
-    bf16 = _gflops(torch.bfloat16)
     figures = f"measured: fp32 {fp32:.0f}, bf16 {bf16:.0f} GFLOP/s; {path}"
     if bf16 > _WORTH * fp32:
         return Precision("bf16", figures, "cpu")
     return Precision("fp32", figures, "cpu", fast)
 
 
-def _fp32_speed() -> tuple[bool, float]:
-    """Whether fp32 products should go to oneDNN, because it is faster here and honest, and the speed in GFLOP/s.
+def _speeds() -> dict[str, float]:
+    """GFLOP/s of each way to multiply, at its best: 0 for one that this torch has not.
+
+    The ways take turns, and the best of many tries counts: other work on the machine slows down all alike.
+    """
+    m, k, n = _SHAPE
+    ways = {
+        "fp32": (_product(torch.float32), False),
+        "fp32 through oneDNN": (_product(torch.float32), True),
+        "bf16": (_product(torch.bfloat16), False),
+    }
+    best = dict.fromkeys(ways, float("inf"))
+    for attempt in range(_TRIES + 1):
+        for name, (product, switched) in ways.items():
+            seconds = _timed(product, switched)
+            if attempt:  # the first one pays for set-up
+                best[name] = min(best[name], seconds)
+    return {name: 2e-9 * m * k * n / seconds for name, seconds in best.items()}
+
+
+def _timed(product: Callable[[], Tensor], switched: bool) -> float:
+    """Seconds of a product; infinite where oneDNN is asked for and this torch was built without."""
+    try:
+        with _fp32_through_onednn(switched):
+            start = time.perf_counter()
+            product()
+            return time.perf_counter() - start
+    except RuntimeError:
+        return float("inf")
+
+
+def _is_honest() -> bool:
+    """Whether oneDNN's fp32 products are as exact as the usual ones.
 
     torch's switch for it is named after bf16 because it permits oneDNN to compute in bf16; on machines where it does
     so (AMX), a product against fp64 shows it.
     """
+    exact, error = _product(torch.float64)(), list[float]()
+    for switched in (False, True):
+        with _fp32_through_onednn(switched):
+            error.append(float((_product(torch.float32)().double() - exact).abs().max()))
+    return error[1] < 4 * error[0]
+
+
+@contextmanager
+def _fp32_through_onednn(switched: bool) -> Iterator[None]:
+    """Send fp32 products there inside, or not at all."""
     settings = _mkldnn_matmul()
     before = settings.fp32_precision
-    speed, error = _gflops(torch.float32), _error()
+    settings.fp32_precision = "bf16" if switched else "none"
     try:
-        settings.fp32_precision = "bf16"
-        switched_speed, switched_error = _gflops(torch.float32), _error()
-    except RuntimeError:  # a torch built without oneDNN
-        return False, speed
+        yield
     finally:
         settings.fp32_precision = before
-    if switched_error < 4 * error and switched_speed > _WORTH * speed:
-        return True, switched_speed
-    return False, speed
 
 
 def _mkldnn_matmul() -> Any:
@@ -110,19 +148,3 @@ def _product(dtype: torch.dtype) -> Callable[[], Tensor]:
     a = torch.randn(m, k, generator=generator).to(dtype)
     b = torch.randn(n, k, generator=generator).to(dtype)
     return lambda: torch.nn.functional.linear(a, b)
-
-
-def _gflops(dtype: torch.dtype) -> float:
-    m, k, n = _SHAPE
-    product, best = _product(dtype), float("inf")
-    for attempt in range(6):
-        start = time.perf_counter()
-        product()
-        if attempt:  # the first one pays for set-up
-            best = min(best, time.perf_counter() - start)
-    return 2e-9 * m * k * n / best
-
-
-def _error() -> float:
-    exact = _product(torch.float64)()
-    return float((_product(torch.float32)().double() - exact).abs().max())

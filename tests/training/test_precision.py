@@ -1,0 +1,63 @@
+"""The arithmetic of a run is chosen by measuring, and a machine that is busy now and then does not mislead it."""
+
+import itertools
+
+import pytest
+import torch
+
+from nmt.errors import MachineError
+from nmt.training import precision as room
+from nmt.training.precision import choose_precision
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    """Makes a product of each way take so long, and twice as long whenever the machine is busy: now and then."""
+
+    def take(fp32, onednn, bf16, *, honest=True):
+        times = itertools.cycle([fp32, onednn, bf16])
+        busy = itertools.cycle([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
+        monkeypatch.setattr(room, "_timed", lambda _product, _switched: next(times) * next(busy))
+        monkeypatch.setattr(room, "_is_honest", lambda: honest)
+        return choose_precision("auto", CPU)
+
+    return take
+
+
+@pytest.mark.parametrize(
+    ("times", "honest", "name", "fast"),
+    [
+        ((1.0, 1.1, 3.0), True, "fp32", False),
+        ((1.0, 0.9, 0.9), True, "fp32", False),  # faster, but not worth another arithmetic
+        ((1.0, 0.5, 0.45), True, "fp32", True),
+        ((1.0, 0.5, 0.45), False, "bf16", False),  # oneDNN cheats: then bf16 must beat the usual fp32
+        ((1.0, 0.5, 0.2), True, "bf16", True),
+        ((1.0, float("inf"), 2.0), True, "fp32", False),  # a torch without oneDNN
+    ],
+)
+def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times, honest, name, fast):
+    found = seconds(*times, honest=honest)
+    assert found.name == name
+    assert found.fast_fp32 == (fast and name == "fp32")
+    assert found.why.startswith("measured: fp32 ") and ("oneDNN" in found.why) == fast
+
+
+def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
+    monkeypatch.setattr(room, "_SHAPE", (64, 32, 64))
+    switches = room._mkldnn_matmul()
+    try:
+        for before in ("bf16", "none"):
+            switches.fp32_precision = before
+            choose_precision("auto", CPU)
+            assert switches.fp32_precision == before
+    finally:
+        switches.fp32_precision = "none"
+
+
+def test_who_asks_for_an_arithmetic_gets_it_unmeasured(monkeypatch):
+    monkeypatch.setattr(room, "_speeds", None)
+    assert choose_precision("bf16", CPU).name == "bf16" and choose_precision("fp32", CPU).name == "fp32"
+    with pytest.raises(MachineError, match="fp16 needs a GPU"):
+        choose_precision("fp16", CPU)
