@@ -154,8 +154,10 @@ def search(
         finished.add(ended, sentence, prefix, length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
         kept = keep(found, beam, eos)
         best_live, worst = kept.score[:, 0].double(), finished.worst[sentence]
-        ahead = best_live / length_divisor(max_len.new_tensor(n_token + 1), length_penalty, alpha) > worst
-        done = (finished.n[sentence] >= beam) & ~(ahead & (beam > 1))
+        done = finished.n[sentence] >= beam
+        if beam > 1:
+            ahead = best_live / length_divisor(max_len.new_tensor(n_token + 1), length_penalty, alpha) > worst
+            done &= ~ahead
         if at_cap is not None:
             done |= at_cap
         if early_stop:

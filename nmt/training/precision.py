@@ -109,6 +109,8 @@ def _timed(product: Callable[[], Tensor], switched: bool) -> float:
             product()
             return time.perf_counter() - start
     except RuntimeError:
+        if not switched:
+            raise
         return float("inf")
 
 
