@@ -13,7 +13,7 @@ from torch import Tensor
 
 # Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
 # of a good size; on a GPU enough to fill it.
-CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
+CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
 
 
 def smoothed_cross_entropy(
