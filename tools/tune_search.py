@@ -37,7 +37,7 @@ def main() -> None:
     found = []
     combinations = [(b, p, a) for b in args.beams for p in args.penalties for a in args.alphas]
     for beam, penalty, alpha in tqdm(combinations, unit="setting"):
-        decode = recipe.decode.model_copy(
+        decode = recipe.decode.searching().model_copy(
             update={"beam": beam, "length_penalty": penalty, "alpha": alpha, "n_best": 1, "window": len(src)}
         )
         output = [translation.text for translation in Translator(model, run.subwords(), decode).translate(src)]

@@ -13,13 +13,27 @@ from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention import check_path
 
 
-def check_paths(args: argparse.Namespace) -> None:
-    """Everything about files that can be known before any work."""
+def check_flags(args: argparse.Namespace) -> None:
+    """Flags that mean nothing without others, or nothing together."""
     for flag, needed in (("scores", "ref"), ("lines", "attention"), ("examples", "ref")):
         if getattr(args, flag) and not getattr(args, needed):
             raise NmtError(f"--{flag} needs --{needed}.")
-    if args.input and (complaint := complaint_about(args.input)):
-        raise DataError(complaint)
+    for flag in ("ref", "attention", "show_scores", "mbr"):
+        if args.score and getattr(args, flag):
+            raise NmtError(
+                f"--score translates nothing, so --{flag.replace('_', '-')} has nothing to do: leave it out."
+            )
+    if args.show_scores and args.format != "text":
+        raise NmtError(f"--show-scores: --format {args.format} has the scores anyway: leave it out.")
+
+
+def check_paths(args: argparse.Namespace) -> None:
+    """Everything about files that can be known before any work."""
+    for name in (args.input, args.score):
+        if name and (complaint := complaint_about(name)):
+            raise DataError(complaint)
+    if args.input and args.score:
+        check_count(count_lines(args.input), count_lines(args.score), args.score, args)
     if args.attention:
         check_path(Path(args.attention))
     for name in (args.output, args.scores, args.attention):
@@ -39,19 +53,19 @@ def read_references(args: argparse.Namespace) -> list[str] | None:
         return None
     references = [line for line in read_lines(args.ref) if line is not None]
     if args.input:
-        check_count(count_lines(args.input), len(references), args)
+        check_count(count_lines(args.input), len(references), args.ref, args)
     return references
 
 
-def check_count(n_line: int, n_reference: int, args: argparse.Namespace) -> None:
-    """Refuse input and reference that do not belong together, or nothing at all, with a DataError."""
-    if n_line != n_reference:
+def check_count(n_line: int, n_given: int, given: str, args: argparse.Namespace) -> None:
+    """Refuse input and translations in the file `given` that do not belong together, or nothing at all."""
+    if n_line != n_given:
         raise DataError(
-            f"{args.input or 'the input'} has {n_line:,} lines but {args.ref} has {n_reference:,}: line n of one must "
-            "be the translation of line n of the other."
+            f"{args.input or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must be the "
+            "translation of line n of the other."
         )
     if not n_line:
-        raise DataError(f"{args.ref}: no lines, so nothing to score.")
+        raise DataError(f"{given}: no lines, so nothing to score.")
 
 
 class InputFile:

@@ -2,11 +2,13 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from nmt.cli.command import printable
 from nmt.data.lines import write_lines
+from nmt.decoding.suspicion import LOST
 from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score, tokenised_note
 
 
@@ -33,6 +35,20 @@ def print_examples(sources: Sequence[str], outputs: Sequence[str], references: S
         _print(f"line {line + 1:,}")
         for name, texts in (("source", sources), ("translation", outputs), ("reference", references)):
             _print(f"  {name:<12}{texts[line]}")
+
+
+def suspicious_note(found: Counter[str], n_line: int) -> str:
+    """What to say of translations that look wrong; "" where none do. found: lines of each reason.
+
+    Lost numbers say nothing where most lines have them: such a model writes numbers in its own way.
+    """
+    why = {name: n for name, n in found.most_common() if n}
+    if why.get(LOST, 0) > n_line / 3:
+        del why[LOST]
+    if not why:
+        return ""
+    told = ", ".join(f"{name} {n:,}" for name, n in why.items())
+    return f"note: translations that look wrong, of {n_line:,}: {told} (--format jsonl flags the lines)"
 
 
 def _as_json(scores: dict[str, Score], exact: float, n_line: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
 from nmt.errors import MachineError
-from nmt.models.base import TranslationModel
+from nmt.models.base import SearchModel
 
 # Taking finished sentences out copies every cache once, so it waits until it saves that much of a step.
 WORTHWHILE_SHARE = 0.25
@@ -107,7 +107,7 @@ def keep(found: Candidates, beam: int, eos: int) -> Candidates:
 
 @torch.inference_mode()
 def search(
-    model: TranslationModel,
+    model: SearchModel,
     src_seq: Tensor,
     *,
     bos: int,

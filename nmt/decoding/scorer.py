@@ -3,6 +3,7 @@
 What search prints and what forced decoding computes come from here, so they cannot disagree. No text.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from nmt.data.batches import length_batches, pad
 from nmt.data.subwords import BOS, EOS
-from nmt.models.base import TranslationModel
+from nmt.models.base import SearchModel
 
 Ids = Sequence[int] | NDArray[np.int64]
 
@@ -49,26 +50,30 @@ def gold_log_probs(logits: Tensor, gold: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def score_pairs(
-    model: TranslationModel, src_ids: Sequence[Ids], trg_ids: Sequence[Ids], *, max_tokens: int = 4096
-) -> list[float]:
-    """Log-probability of given translations, EOS included, by teacher forcing.
+def score_tokens(
+    model: SearchModel, src_ids: Sequence[Ids], trg_ids: Sequence[Ids], *, max_tokens: int = 4096
+) -> list[list[float]]:
+    """Log-probability of each token of given translations, EOS included, by teacher forcing.
 
     src_ids, trg_ids: one row of ids a sentence, without BOS and EOS.
     max_tokens bounds pairs x longest side in one batch.
     """
     assert len(src_ids) == len(trg_ids)
-    scores = np.zeros(len(src_ids))
+    found: list[list[float]] = [[] for _ in src_ids]
     longest = np.array([max(len(src), len(trg)) + 1 for src, trg in zip(src_ids, trg_ids, strict=True)], dtype=np.int64)
     for batch in length_batches(longest, max_tokens):
         src = [as_array(src_ids[pair]) for pair in batch]
         trg = [as_array(trg_ids[pair]) for pair in batch]
         gold = pad(trg, after=(EOS,)).to(model.device)  # (B, T)
         logits = model(pad(src, after=(EOS,)).to(model.device), pad(trg, before=(BOS,)).to(model.device))
-        # By length and not by `gold != PAD`: a given id may be any id.
-        n_gold = torch.tensor([len(ids) + 1 for ids in trg], device=model.device).unsqueeze(1)
-        is_gold = torch.arange(gold.size(1), device=model.device) < n_gold
-        log_probs = gold_log_probs(logits, gold).masked_fill(~is_gold, 0.0)
-        scores[batch] = log_probs.sum(1, dtype=torch.float64).cpu().numpy()
-    found: list[float] = scores.tolist()
+        told = gold_log_probs(logits, gold).double().cpu().numpy()
+        for pair, row, ids in zip(batch, told, trg, strict=True):
+            found[pair] = row[: len(ids) + 1].tolist()  # by length and not by PAD: a given id may be any id
     return found
+
+
+def score_pairs(
+    model: SearchModel, src_ids: Sequence[Ids], trg_ids: Sequence[Ids], *, max_tokens: int = 4096
+) -> list[float]:
+    """Log-probability of given translations, EOS included: the sums of `score_tokens`."""
+    return [math.fsum(one) for one in score_tokens(model, src_ids, trg_ids, max_tokens=max_tokens)]

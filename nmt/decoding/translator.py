@@ -3,23 +3,27 @@
 The search itself is `beam.py`; where lines come from and go to is `nmt.cli.translate`.
 """
 
+import hashlib
+import math
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nmt.data.batches import length_batches, pad
-from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Subwords
+from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
-from nmt.decoding.scorer import as_array
+from nmt.decoding.sample import Narrowing, sample
+from nmt.decoding.scorer import as_array, score_tokens
 from nmt.errors import MachineError
-from nmt.models.base import TranslationModel
-from nmt.recipe.options import DecodeConfig
+from nmt.models.base import SearchModel
+from nmt.recipe.decode_options import DecodeConfig
 
 # Most subwords of a line that are translated. Attention needs memory by the square of the length, and a line of
 # this length is no sentence: models are trained on shorter ones (data.max_len).
@@ -39,6 +43,7 @@ class Translation:
     hypotheses: list[Hypothesis]  # empty for a blank line
     src_ids: list[int]  # what the model read, without EOS
     warning: str | None = None  # what the user should know about this line
+    utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without
 
     @property
     def score(self) -> float:
@@ -46,20 +51,39 @@ class Translation:
         return self.hypotheses[0].normalised if self.hypotheses else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a model thinks of a given translation."""
+
+    token_log_probs: list[float]  # of each subword, and of the end
+    warning: str | None = None  # what the user should know about this line
+
+    @property
+    def log_prob(self) -> float:
+        """The logarithm of the probability of the whole translation."""
+        return math.fsum(self.token_log_probs)
+
+
 class Translator:
-    """Translates lines with one model, in the order in which they come."""
+    """Translates lines with one model, in the order in which they come.
+
+    utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
+    """
 
     def __init__(
         self,
-        model: TranslationModel,
+        model: SearchModel,
         subwords: Subwords,
         config: DecodeConfig,
         device: torch.device | None = None,
+        utility: Callable[[Sequence[str]], list[float]] | None = None,
     ) -> None:
-        assert config.n_best <= config.beam
+        assert config.n_best <= config.n_candidate
+        assert (utility is not None) == (config.mbr != "none")
         self.model = model if device is None else model.to(device)
         self.subwords = subwords
         self.config = config
+        self.utility = utility
 
     def translate(
         self, lines: Iterable[str], on_progress: Callable[[int], object] | None = None
@@ -71,6 +95,23 @@ class Translator:
         coming = iter(lines)
         while window := list(islice(coming, self.config.window)):
             yield from self._translate_window(window, on_progress)
+
+    def score(self, sources: Sequence[str], translations: Sequence[str]) -> Iterator[Scored]:
+        """What the model thinks of given translations, in order; all of them go through the model together."""
+        src_ids, src_warnings = self._encode(list(sources), self.subwords.src)
+        trg_ids, trg_warnings = self._encode(list(translations), self.subwords.trg)
+        with _evaluating(self.model):
+            found = score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens)
+        for tokens, of_src, of_trg in zip(found, src_warnings, trg_warnings, strict=True):
+            yield Scored(tokens, of_src or of_trg)
+
+    def token_log_probs(self, translations: Sequence[Translation]) -> list[list[float]]:
+        """Log-probability of each token of the best translations, EOS included; [] for a blank line."""
+        there = [one for one in translations if one.hypotheses]
+        with _evaluating(self.model):
+            src_ids, trg_ids = [one.src_ids for one in there], [one.hypotheses[0].ids for one in there]
+            found = iter(score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens))
+        return [next(found) if one.hypotheses else [] for one in translations]
 
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
         """Where the model looked while it wrote the best translation of a line that is not blank.
@@ -91,9 +132,9 @@ class Translator:
         different = list(count)
         if on_progress:
             on_progress(len(lines) - count.total())
-        ids, warnings = self._encode(different)
-        # A batch costs sentences x beam x longest source, and the source ends with EOS.
-        cost = np.array([(len(row) + 1) * self.config.beam for row in ids], dtype=np.int64)
+        ids, warnings = self._encode(different, self.subwords.src)
+        # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
+        cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
         translations: dict[str, Translation] = {}
         for batch in length_batches(cost, self.config.max_tokens):
             for number, found in zip(batch, self._search([ids[number] for number in batch]), strict=True):
@@ -104,16 +145,17 @@ class Translator:
         for line in lines:
             yield translations.get(line, blank)
 
-    def _encode(self, lines: list[str]) -> tuple[list[list[int]], list[str | None]]:
+    @staticmethod
+    def _encode(lines: list[str], codec: Codec) -> tuple[list[list[int]], list[str | None]]:
         """Ids of each line, cut where there are too many, and a warning where that was."""
-        ids = self.subwords.src.encode([line[:_MAX_CHARACTERS] for line in lines])
+        ids = codec.encode([line[:_MAX_CHARACTERS] for line in lines])
         warnings: list[str | None] = [None] * len(lines)
         for number, (line, row) in enumerate(zip(lines, ids, strict=True)):
             if len(row) > MAX_SRC_LEN:
                 ids[number] = row[:MAX_SRC_LEN]
                 warnings[number] = (
-                    f"too long ({len(line):,} characters): only its first {MAX_SRC_LEN:,} subwords were translated; "
-                    "split it into sentences"
+                    f"too long ({len(line):,} characters): only its first {MAX_SRC_LEN:,} subwords were read; split "
+                    "it into sentences"
                 )
         return ids, warnings
 
@@ -124,34 +166,53 @@ class Translator:
         except torch.OutOfMemoryError:
             if len(ids) == 1:
                 raise MachineError(
-                    f"the memory of {self.model.device} is too small for one sentence of {len(ids[0])} subwords at "
-                    f"beam {self.config.beam}. Make decode.beam smaller, or translate on the CPU: --device cpu."
+                    f"the memory of {self.model.device} is too small for one sentence of {len(ids[0])} subwords and "
+                    f"{self.config.n_candidate} hypotheses of it. Make decode.beam or decode.samples smaller, or "
+                    "translate on the CPU: --device cpu."
                 ) from None
         half = len(ids) // 2
         return self._search(ids[:half]) + self._search(ids[half:])
 
     def _search_whole(self, ids: list[list[int]]) -> list[list[Hypothesis]]:
         config = self.config
-        max_len = [int(config.max_len_a * len(row)) + config.max_len_b for row in ids]
+        src_seq = pad([as_array(row) for row in ids], after=(EOS,)).to(self.model.device)
+        max_len = torch.tensor([int(config.max_len_a * len(row)) + config.max_len_b for row in ids])
+        known: dict[str, Any] = {
+            "bos": BOS,
+            "eos": EOS,
+            "pad": PAD,
+            "length_penalty": config.length_penalty,
+            "alpha": config.alpha,
+            "max_len": max_len,
+            "n_real": self.subwords.trg.size,
+        }
         with _evaluating(self.model):
-            return search(
-                self.model,
-                pad([as_array(row) for row in ids], after=(EOS,)).to(self.model.device),
-                bos=BOS,
-                eos=EOS,
-                pad=PAD,
-                beam=config.beam,
-                length_penalty=config.length_penalty,
-                alpha=config.alpha,
-                max_len=torch.tensor(max_len),
-                n_best=config.n_best,
-                n_real=self.subwords.trg.size,
-            )
+            if not config.samples:
+                n_best = config.beam if self.utility else config.n_best
+                return search(self.model, src_seq, beam=config.beam, n_best=n_best, **known)
+            seeds = [[config.seed, *_fingerprint(row)] for row in ids]
+            narrowing = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
+            return sample(self.model, src_seq, n=config.samples, seeds=seeds, narrowing=narrowing, **known)
 
     def _translation(self, ids: list[int], found: list[Hypothesis], warning: str | None) -> Translation:
         # A line feed inside a translation would shift every line after it.
         texts = [self.subwords.trg.decode(one.ids).translate(_LINE_ENDS) for one in found]
-        return Translation(texts[0], texts, found, ids, warning)
+        worth = self.utility(texts) if self.utility else [one.normalised for one in found]
+        best = sorted(range(len(found)), key=lambda n: -worth[n])
+        if self.utility or self.config.samples:  # the same translation can be drawn twice
+            first: dict[str, int] = {}
+            for n in best:
+                first.setdefault(texts[n], n)
+            best = list(first.values())
+        best = best[: self.config.n_best]
+        texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self.utility else []
+        return Translation(texts[0], texts, [found[n] for n in best], ids, warning, utilities)
+
+
+def _fingerprint(ids: list[int]) -> list[int]:
+    """Whole numbers that stand for a line: the same for the same subwords, on any machine."""
+    digest = hashlib.sha256(np.asarray(ids, dtype="<i8").tobytes()).digest()
+    return [int.from_bytes(digest[i : i + 8], "little") for i in (0, 8)]
 
 
 def is_blank(line: str) -> bool:
@@ -162,7 +223,7 @@ def is_blank(line: str) -> bool:
 class _evaluating:
     """Dropout off inside, and as it was afterwards: a translation is never drawn by lot."""
 
-    def __init__(self, model: TranslationModel) -> None:
+    def __init__(self, model: SearchModel) -> None:
         self._model, self._training = model, model.training
 
     def __enter__(self) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from nmt.errors import NmtError
 from nmt.evaluation.attention_html import page
 from nmt.evaluation.attention_panels import Alignment, Heads, Layers, panels
-from nmt.evaluation.attention_png import picture
 
 SUFFIXES = (".png", ".html")
 
@@ -28,7 +27,12 @@ def draw(alignments: Sequence[Alignment], path: Path, *, layers: Layers = "last"
     assert alignments
     check_path(path)
     grids = [(alignment, panels(alignment, layers, heads)) for alignment in alignments]
-    content = picture(grids) if path.suffix.lower() == ".png" else page(grids).encode("utf-8", errors="replace")
+    if path.suffix.lower() == ".png":
+        from nmt.evaluation.attention_png import picture  # matplotlib is slow to import, and seldom needed
+
+        content = picture(grids)
+    else:
+        content = page(grids).encode("utf-8", errors="replace")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)

@@ -86,6 +86,13 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
     )
 
 
+def tokenise(text: str, trg_lang: str = "") -> str:
+    """A line in the tokens in which BLEU counts, with spaces between them."""
+    metric = _metric("bleu", trg_lang)
+    assert isinstance(metric, BLEU)
+    return str(metric.tokenizer(text.rstrip()))
+
+
 def tokenised_note(references: Sequence[str]) -> str | None:
     """What to say of references whose punctuation has been set apart, as in tokenised text; None if it has not."""
     n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in references) for end in (" .", "."))

@@ -72,17 +72,40 @@ class Packing(NamedTuple):
         return place - self.start.to(torch.int64)[self.sentence(n)]
 
 
-class TranslationModel(nn.Module, ABC):
-    """Every model family implements these, and search needs nothing else.
+class SearchModel(nn.Module, ABC):
+    """What search, sampling and scoring may know: one model, or many as one."""
+
+    @abstractmethod
+    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t]."""
+
+    @abstractmethod
+    def start(self, src_seq: Tensor) -> DecoderState:
+        """(B, S) -> the state before the first target token."""
+
+    @abstractmethod
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        """Read one more token of each hypothesis: (R,) -> logits (R, V). Updates `state` in place.
+
+        R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
+        """
+
+    @abstractmethod
+    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        """Weights over the source: (B, S), (B, T) -> (n_layer, B, n_head, T, S), rows summing to 1."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+class TranslationModel(SearchModel):
+    """Every model family implements these, and training needs nothing else.
 
     logit_scale: factor of the logits; part of the model, so that training and search cannot disagree about it.
     """
 
     logit_scale: float
-
-    @abstractmethod
-    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t]."""
 
     @abstractmethod
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
@@ -101,21 +124,6 @@ class TranslationModel(nn.Module, ABC):
     def output_weight(self) -> Tensor:
         """(V, D), the matrix of the output layer: losses that never hold all the logits multiply by it themselves."""
 
-    @abstractmethod
-    def start(self, src_seq: Tensor) -> DecoderState:
-        """(B, S) -> the state before the first target token."""
-
-    @abstractmethod
-    def step(self, last: Tensor, state: DecoderState) -> Tensor:
-        """Read one more token of each hypothesis: (R,) -> logits (R, V). Updates `state` in place.
-
-        R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
-        """
-
-    @abstractmethod
-    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        """Weights over the source: (B, S), (B, T) -> (n_layer, B, n_head, T, S), rows summing to 1."""
-
     def recompute_activations(self) -> None:
         """From now on, in training, let every layer that can forget what its backward pass needs, and compute it again
         there: the same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost)."""
@@ -127,10 +135,6 @@ class TranslationModel(nn.Module, ABC):
     def layers(self) -> list[Layer]:
         """All that training may leave out."""
         return [module for module in self.modules() if isinstance(module, Layer)]
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
 
 
 class Recomputing(nn.Module):

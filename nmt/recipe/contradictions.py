@@ -7,6 +7,8 @@ names too: the reader finds the line by the first, and stays silent when one of 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nmt.recipe.decode_options import OF_SAMPLES
+
 if TYPE_CHECKING:
     from nmt.recipe.model_options import ModelConfig
     from nmt.recipe.options import DataConfig, Recipe
@@ -198,5 +200,16 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
             )
         elif first is None and not recipe.valid.translate:
             yield f"valid.metric: {recipe.valid.metric} needs valid.translate, which is false (or use loss or accuracy)"
-    if recipe.decode.n_best > recipe.decode.beam:
-        yield f"decode.n_best: {recipe.decode.n_best} is more than decode.beam, which is {recipe.decode.beam}"
+    decode = recipe.decode
+    name = "samples" if decode.samples else "beam"
+    if decode.n_best > decode.n_candidate:
+        yield f"decode.n_best: {decode.n_best} is more than decode.{name}, which is {decode.n_candidate}"
+    if decode.mbr != "none" and decode.n_candidate < 3:
+        yield (
+            f"decode.mbr: to choose by likeness takes three or more, but decode.{name} is {decode.n_candidate} (raise "
+            "that, or set this to none)"
+        )
+    fields = type(decode).model_fields
+    for option in OF_SAMPLES:
+        if not decode.samples and getattr(decode, option) != fields[option].default:
+            yield f"decode.{option}: nothing is drawn, as decode.samples is 0 (raise that, or remove this)"

@@ -1,8 +1,8 @@
 """THE options: every name, type, default, bound and one-line help, written once.
 
-The YAML reader, `--help`, the option tables and the JSON Schema are made from these models. Three sections have
-files of their own, `model_options.py`, `training_options.py` and `regularize_options.py`; here is the rest, and the
-recipe as a whole. Presets live in `presets.py`, reading in `reader.py`, tables in `tables.py`.
+The YAML reader, `--help`, the option tables and the JSON Schema are made from these models. Four sections have files of
+their own, `model_options.py`, `training_options.py`, `regularize_options.py` and `decode_options.py`; here is the rest,
+and the recipe as a whole. Presets live in `presets.py`, reading in `reader.py`, tables in `tables.py`.
 """
 
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from nmt.recipe.contradictions import find_contradictions
+from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.regularize_options import RegularizeConfig
-from nmt.recipe.section import Count, NonNegativeFloat, PlainName, PositiveInt, Section
+from nmt.recipe.section import Count, PlainName, PositiveInt, Section
 from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 
 
@@ -116,21 +117,6 @@ class ValidConfig(Section):
     max_tokens: PositiveInt = Field(8192, description="Bound on sentences x longest sentence in one validation batch.")
 
 
-class DecodeConfig(Section):
-    """Beam search, at the end of training and in nmt-translate."""
-
-    beam: PositiveInt = Field(5, description="Hypotheses kept for each sentence; 1 is greedy.")
-    length_penalty: Literal["wu", "average", "none"] = Field(
-        "wu", description="Score / ((5 + length) / 6)^alpha (Wu et al. 2016), score / length^alpha, or the bare score."
-    )
-    alpha: NonNegativeFloat = Field(1.0, description="Exponent of the length penalty.")
-    n_best: PositiveInt = Field(1, description="Hypotheses written for each sentence, best first.")
-    max_len_a: NonNegativeFloat = Field(2.0, description="A translation has at most a x source length + b tokens.")
-    max_len_b: PositiveInt = Field(20, description="See max_len_a.")
-    max_tokens: PositiveInt = Field(4096, description="Bound on sentences x beam x longest source in one batch.")
-    window: PositiveInt = Field(1000, description="Lines that are sorted and batched together.")
-
-
 class Recipe(Section):
     """One experiment, whole."""
 
@@ -147,7 +133,7 @@ class Recipe(Section):
         description="What the model must do without while it is trained.",
     )
     valid: ValidConfig = Field(default_factory=lambda: ValidConfig(), description="Validation.")
-    decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Beam search.")
+    decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Translation.")
 
     @property
     def data_folder(self) -> Path:

@@ -16,7 +16,8 @@ from nmt.decoding.translator import Translator
 from nmt.evaluation.attention_panels import Alignment
 from nmt.evaluation.metrics import score
 from nmt.models.base import TranslationModel
-from nmt.recipe.options import DecodeConfig, Recipe, ValidConfig
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.options import Recipe, ValidConfig
 from nmt.training.precision import Precision
 
 N_EXAMPLE = 3
@@ -52,7 +53,8 @@ class Validator:
         self.translate, self.draws = translate, draws
         self.corpus, self.subwords, self.config = corpus, subwords, config
         self.precision, self.trg_lang = precision, trg_lang
-        self.decode = decode.model_copy(update={"beam": config.beam, "n_best": 1, "max_tokens": config.max_tokens})
+        search = {"beam": config.beam, "n_best": 1, "max_tokens": config.max_tokens}
+        self.decode = decode.searching().model_copy(update=search)
         src, trg = corpus.texts()
         n = (config.max_sentences if max_sentences is None else max_sentences) or len(src)
         self.src, self.trg = src[:n], trg[:n]

@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from nmt import checkpoint
 from nmt.cli.translate import main
 from nmt.data.subwords import PAD, Subwords
+from nmt.decoding.scorer import score_pairs
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run
@@ -94,7 +96,7 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_only_when_whole(tr
     _, err = translate("--output", out, code=2)
     assert "--overwrite" in err and out.read_bytes() == b"old\n"
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translate._formatted", lambda *_: 1 / 0)
+        patch.setattr("nmt.cli.translate_job._formatted", lambda *_: 1 / 0)
         translate("--output", out, "--overwrite", code=1)
     assert out.read_bytes() == b"old\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
@@ -246,3 +248,114 @@ def test_a_reader_that_goes_away_is_no_error(folder):
     process.stdin.close()
     assert b"error" not in process.stderr.read()
     process.stderr.close()
+
+
+def test_json_lines_tell_everything_and_agree_with_themselves(translate):
+    plain, _ = translate("--decode.n_best", 3, "--format", "tsv")
+    lines, _ = translate("--decode.n_best", 3, "--format", "jsonl")
+    found = [json.loads(line) for line in lines]
+    assert [one["id"] for one in found] == [1, 2, 3, 4, 5, 6]
+    assert [one["source"] for one in found] == SOURCE.decode().split("\n")
+    assert found[1]["output"] == "" and found[1]["flags"] == ["blank"] and found[1]["n_best"] == []
+    for one in found:
+        if not one["n_best"]:
+            continue
+        assert one["output"] == one["n_best"][0]["output"] and one["score"] == one["n_best"][0]["score"]
+        assert sum(one["token_log_probs"]) == pytest.approx(one["log_prob"], abs=1e-5)
+        assert len(one["tokens"]) == len(one["token_log_probs"])
+        assert "cap" in one["flags"]  # an untrained model does not stop
+    columns = [line.split("\t") for line in plain]
+    assert [column[0] for column in columns] == list("11123334445666")
+    assert [float(column[2]) for column in columns if column[1] == "1"] == pytest.approx(
+        [one["score"] for one in found], abs=1e-6
+    )
+
+
+def test_a_tab_in_a_translation_is_no_column(translate, monkeypatch):
+    monkeypatch.setattr("nmt.data.subwords.Codec.decode", lambda *_: "a\tb")
+    lines, _ = translate("--format", "tsv")
+    assert lines[0].endswith("\ta b") and lines[0].count("\t") == 4
+
+
+def test_given_translations_are_scored_by_forced_decoding(translate, folder, tmp_path):
+    sources, targets = SOURCE.decode().split("\n"), ["the ship", "", "in May", "ship", "für", "the old ship left"]
+    (tmp_path / "in").write_bytes(SOURCE)
+    (tmp_path / "given").write_text("\n".join(targets), encoding="utf-8")
+    model, subwords = Run(folder).load_model(torch.device("cpu"))[0], Run(folder).subwords()
+    wanted = score_pairs(model, subwords.src.encode(sources), subwords.trg.encode(targets))
+    flags = ("--input", tmp_path / "in", "--score", tmp_path / "given")
+    text, _ = translate(*flags)
+    assert [float(line) for line in text] == pytest.approx(wanted, abs=1e-5)
+    assert [float(line) for line in translate("--score", tmp_path / "given")[0]] == pytest.approx(wanted, abs=1e-5)
+    one_by_one, _ = translate(*flags, "--decode.window", 1)
+    assert [float(line) for line in one_by_one] == pytest.approx(wanted, abs=1e-5)
+    columns, _ = translate(*flags, "--format", "tsv")
+    assert [line.split("\t")[1::2] for line in columns] == [[a, b] for a, b in zip(text, targets, strict=True)]
+    for line, told in zip(translate(*flags, "--format", "jsonl")[0], wanted, strict=True):
+        assert sum(json.loads(line)["token_log_probs"]) == pytest.approx(told, abs=1e-5)
+
+
+@pytest.mark.parametrize("n_given", [4, 5, 7, 9])
+@pytest.mark.parametrize("piped", [True, False])
+def test_other_counts_of_given_translations_are_refused_with_both(translate, tmp_path, n_given, piped):
+    (tmp_path / "in").write_bytes(SOURCE)
+    (tmp_path / "given").write_bytes(b"in May\n" * n_given)
+    flags = () if piped else ("--input", tmp_path / "in")
+    _, err = translate(*flags, "--score", tmp_path / "given", code=2)
+    assert "has 6 lines" in err and f"has {n_given}" in err
+
+
+def test_runs_and_checkpoints_translate_together(translate, folder):
+    alone, _ = translate()
+    assert translate(folder)[0] == alone  # the same run twice
+    assert translate("--checkpoint", "update-00000007", "--checkpoint", "model")[0] == alone
+    assert "several runs" in translate(folder, "--checkpoint", "model", code=2)[1]
+
+
+def test_runs_with_other_subwords_are_refused(translate, folder, tmp_path):
+    other = Run(tmp_path / "other")
+    shutil.copytree(folder, other.folder)
+    lines = ["quite another text"] * 9
+    Subwords.train(lambda: lines, lambda: lines, read_recipe(other.recipe_file).subwords, 1).save(other.subwords_file)
+    assert "different vocabularies" in translate(other.folder, code=2)[1]
+
+
+def test_samples_follow_from_the_seed_and_the_line(translate):
+    flags = ("--decode.samples", 2, "--decode.temperature", 0.9, "--decode.top_p", 0.9)
+    lines, _ = translate(*flags)
+    assert [bool(line) for line in lines] == [True, False, True, True, False, True]
+    assert translate(*flags, "--decode.window", 1)[0] == lines
+    assert translate(*flags, "--decode.seed", 2)[0] != lines
+
+
+def test_mbr_is_samples_and_a_choice(translate):
+    lines, _ = translate("--mbr", 8, "--format", "jsonl", "--decode.n_best", 8)
+    assert (
+        lines == translate("--decode.samples", 8, "--decode.mbr", "chrf", "--format", "jsonl", "--decode.n_best", 8)[0]
+    )
+    for one in map(json.loads, lines):
+        utilities = [each["utility"] for each in one["n_best"]]
+        assert utilities == sorted(utilities, reverse=True)
+        assert len({each["output"] for each in one["n_best"]}) == len(utilities)
+    assert translate("--mbr", 8, "--decode.samples", 16)[0] == translate("--mbr", 16)[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--score", "OUT.missing"], "no such file"),
+        (["--decode.top_k", "3"], "decode.samples is 0"),
+        (["--decode.samples", "2", "--decode.n_best", "3"], "more than decode.samples, which is 2"),
+        (["--mbr", "2"], "three or more"),
+        (["--format", "jsonl", "--show-scores"], "leave it out"),
+        (["--format", "xml"], "invalid choice"),
+    ],
+)
+def test_what_is_not_meant_is_said(translate, tmp_path, flags, message):
+    _, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
+    assert message in err and "Traceback" not in err
+
+
+def test_help_needs_no_torch():
+    code = "import sys, nmt.cli.translate; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

@@ -9,7 +9,8 @@ from nmt.decoding import translator as translator_module
 from nmt.decoding.scorer import score_pairs
 from nmt.decoding.translator import MAX_SRC_LEN, Translator, is_blank
 from nmt.errors import MachineError
-from nmt.recipe.options import DecodeConfig, SubwordsConfig
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.options import SubwordsConfig
 
 WORDS = ["the", "old", "ship", "left", "in", "May", "für", "Übung", "und", "日本", "naïve", "🙂", "a", "b", "c"]
 

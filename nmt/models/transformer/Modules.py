@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 
 from nmt.models.base import Packing
 from nmt.recipe.model_options import ModelConfig
@@ -210,6 +209,8 @@ class ScaledDotProductAttention(nn.Module):
 
     def _packed(self, q: Tensor, k: Tensor, v: Tensor, mask: PackedMask) -> Tensor:
         """Flash attention within each sentence of the one row; the kernel knows no dropout."""
+        from torch.nn.attention.varlen import varlen_attn  # which brings the compiler with it: over a second
+
         q, k, v = (x[0].transpose(0, 1).to(v.dtype) for x in (q, k, v))  # (T, H, d)
         n_share = q.size(1) // k.size(1)
         if n_share > 1:  # not every torch that has this kernel lets it share keys

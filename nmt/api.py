@@ -1,0 +1,107 @@
+"""Trained models in Python: `nmt.load(run).translate(lines)`. nmt-translate goes the same way.
+
+model = nmt.load("runs/mine")
+for translation in model.translate(["Ein Hund läuft.", "Guten Tag!"], beam=4):
+    print(translation.text, translation.score)
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt.data.subwords import Subwords
+from nmt.decoding.ensemble import Ensemble
+from nmt.decoding.translator import Scored, Translation, Translator
+from nmt.errors import MachineError, RecipeError, RunError
+from nmt.evaluation.pairwise import expected_utility
+from nmt.models.base import SearchModel
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.reader import read_recipe
+from nmt.run import Run
+
+
+class Model:
+    """One trained model, or an ensemble of several, with its vocabulary and recipe. Made by `load`.
+
+    It may be used by several threads at once.
+    """
+
+    def __init__(self, model: SearchModel, subwords: Subwords, run: Run) -> None:
+        self.model, self.subwords, self.run = model, subwords, run
+        self.recipe = run.recipe()
+
+    def translate(
+        self, lines: Iterable[str], *, on_progress: Callable[[int], object] | None = None, **options: Any
+    ) -> list[Translation]:
+        """One translation for each line, in order.
+
+        options: those of the recipe's section `decode`: beam=4, n_best=4, samples=64, mbr="chrf", …; what is not named
+        is as the run's recipe says. on_progress: called with the number of lines done since the last call.
+        Raises RecipeError for options that do not exist or do not go together.
+        """
+        return list(self.translator(self.decode(**options)).translate(lines, on_progress))
+
+    def score(self, sources: Sequence[str], translations: Sequence[str]) -> list[Scored]:
+        """What the model thinks of given translations. Raises ValueError unless there is one for each source."""
+        if len(sources) != len(translations):
+            raise ValueError(f"{len(sources):,} sources but {len(translations):,} translations")
+        return list(self.translator(self.recipe.decode).score(sources, translations))
+
+    def decode(self, **options: Any) -> DecodeConfig:
+        """The section `decode` of the run's recipe with some options changed. Raises RecipeError."""
+        overrides = [(f"decode.{name}", json.dumps(value, ensure_ascii=False)) for name, value in options.items()]
+        try:
+            return read_recipe(self.run.recipe_file, overrides).decode
+        except RecipeError as error:
+            raise RecipeError(str(error).replace("command line: decode.", "")) from None
+
+    def translator(self, decode: DecodeConfig) -> Translator:
+        """What translates with these options."""
+        utility = None
+        if decode.mbr != "none":
+            utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
+        return Translator(self.model, self.subwords, decode, utility=utility)
+
+
+def load(
+    run: str | Path | Sequence[str | Path], *, checkpoint: str | Sequence[str] | None = None, device: str = "auto"
+) -> Model:
+    """The model of a run folder, ready to translate; an ensemble if there are several runs or checkpoints.
+
+    run: one folder or several, whose vocabularies must be the same. checkpoint: names of checkpoints of a single run,
+    like update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1.
+    Raises RunError for what is no run, is damaged, or does not belong together; MachineError for a device.
+    """
+    runs = [Run(folder) for folder in ([run] if isinstance(run, str | Path) else run)]
+    names = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else list(checkpoint)
+    if len(runs) > 1 and names != [None]:
+        raise RunError("checkpoints can be named of one run only, but there are several runs: name one of them.")
+    place = choose_device(device)
+    for other in runs:
+        other.recipe()  # says so if this is no run folder
+        if other.subwords().sha256 != runs[0].subwords().sha256:
+            raise RunError(
+                f"{other.folder} and {runs[0].folder} have different vocabularies, so they cannot translate together. "
+                "Train them on the same prepared data."
+            )
+    models = [one.load_model(place, name)[0] for one in runs for name in names]
+    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), runs[0].subwords(), runs[0])
+
+
+def choose_device(name: str) -> torch.device:
+    """auto: the GPU if there is one. A GPU that was asked for and is not there is an error."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        problem = MachineError(f"device {name}: cannot be used: {reason}. Take the CPU: --device cpu.")
+        problem.exit_code = 2
+        raise problem from None
+    return device

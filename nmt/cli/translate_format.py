@@ -1,0 +1,77 @@
+"""How nmt-translate writes what it found: as text, as tab-separated columns, or as one JSON object a line."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nmt.data.subwords import EOS
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.translator import Scored, Translation
+
+_COLUMN_ENDS = str.maketrans("\t", " ")
+
+
+def text_lines(translation: Translation, number: int, *, show_scores: bool, n_best: int) -> list[str]:
+    """What is written for one input line: one line, or one for each of the n best."""
+    if n_best > 1:
+        scores = [one.normalised for one in translation.hypotheses] or [0.0]
+        return [f"{number} ||| {text} ||| {score:.6f}" for text, score in zip(translation.texts, scores, strict=True)]
+    return [f"{translation.score:.6f}\t{translation.text}" if show_scores else translation.text]
+
+
+def tsv_lines(translation: Translation, number: int) -> list[str]:
+    """number, rank from 1, score, log-probability and translation, in which a tab is written as a space."""
+    hypotheses: Sequence[Hypothesis | None] = translation.hypotheses or [None]
+    return [
+        f"{number}\t{rank}\t{one.normalised if one else 0.0:.6f}\t{one.score if one else 0.0:.6f}\t"
+        + text.translate(_COLUMN_ENDS)
+        for rank, (one, text) in enumerate(zip(hypotheses, translation.texts, strict=True), start=1)
+    ]
+
+
+def json_line(
+    source: str,
+    translation: Translation,
+    number: int,
+    *,
+    token_log_probs: list[float],
+    pieces: Callable[[Sequence[int]], list[str]],
+    flags: list[str],
+) -> str:
+    """Everything that is known of one line. pieces: from ids to readable subwords."""
+    best = translation.hypotheses[0] if translation.hypotheses else None
+    found: dict[str, Any] = {
+        "id": number,
+        "source": source,
+        "output": translation.text,
+        "score": translation.score,
+        "log_prob": best.score if best else 0.0,
+        "tokens": pieces([*best.ids, EOS]) if best else [],
+        "token_log_probs": token_log_probs,
+        "flags": flags,
+        "n_best": [
+            {"output": text, "score": one.normalised, "log_prob": one.score}
+            for text, one in zip(translation.texts, translation.hypotheses, strict=False)
+        ],
+    }
+    for each, utility in zip(found["n_best"], translation.utilities, strict=False):
+        each["utility"] = utility
+    return json.dumps(found, ensure_ascii=False)
+
+
+def scored_line(source: str, target: str, scored: Scored, number: int, format: str) -> str:
+    """A given translation: its log-probability; with columns number, log-probability, tokens; or as JSON."""
+    if format == "text":
+        return f"{scored.log_prob:.6f}"
+    if format == "tsv":
+        return f"{number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{target.translate(_COLUMN_ENDS)}"
+    return json.dumps(
+        {
+            "id": number,
+            "source": source,
+            "output": target,
+            "log_prob": scored.log_prob,
+            "token_log_probs": scored.token_log_probs,
+        },
+        ensure_ascii=False,
+    )

@@ -1,0 +1,59 @@
+"""Several models that translate as one: at every step their probabilities are averaged."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nmt.decoding.scorer import full_precision
+from nmt.models.base import DecoderState, SearchModel
+
+
+class _States(DecoderState):
+    """The states of all models, which move together."""
+
+    def __init__(self, states: list[DecoderState]) -> None:
+        super().__init__({}, {}, states[0].n_sentence)
+        self.states = states
+
+    def reorder(self, rows: Tensor) -> None:
+        for state in self.states:
+            state.reorder(rows)
+
+    def keep(self, sentences: Tensor) -> None:
+        for state in self.states:
+            state.keep(sentences)
+        self.n_sentence = sentences.size(0)
+
+
+class Ensemble(SearchModel):
+    """p(token) = mean over models of p_model(token). The models may differ in all but their vocabulary."""
+
+    def __init__(self, models: Sequence[SearchModel]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        """(B, S), (B, T) -> (B, T, V) logarithms of the mean probabilities, which are logits as well."""
+        return self._mean([model(src_seq, trg_seq) for model in self.models])
+
+    def start(self, src_seq: Tensor) -> DecoderState:
+        return _States([model.start(src_seq) for model in self._members()])
+
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        assert isinstance(state, _States)
+        state.n_step += 1
+        return self._mean([model.step(last, its) for model, its in zip(self._members(), state.states, strict=True)])
+
+    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        """That of the first model: layers and heads of different models have nothing to do with each other."""
+        return self._members()[0].attention(src_seq, trg_seq)
+
+    def _members(self) -> list[SearchModel]:
+        return [model for model in self.models if isinstance(model, SearchModel)]
+
+    @staticmethod
+    def _mean(logits: list[Tensor]) -> Tensor:
+        told = torch.stack([full_precision(one).log_softmax(-1) for one in logits])
+        return told.logsumexp(0) - math.log(len(logits))

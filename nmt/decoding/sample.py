@@ -1,0 +1,137 @@
+"""Sampling over ids: translations drawn from the model's distribution, narrowed first if asked.
+
+Knows no text and nothing of a model but the contract in `nmt.models.base`. What a sentence gets depends on its own
+seed alone, never on its batch: every sample has a row of uniform numbers, one a token, and a token is where its number
+falls in the cumulated distribution.
+Shapes: B sentences still drawn for, K samples a sentence, R = B·K rows, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.decoding.beam import WORTHWHILE_SHARE, Hypothesis, forbid
+from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
+from nmt.errors import MachineError
+from nmt.models.base import SearchModel
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """How a distribution is changed before a token is drawn from it; by default not at all.
+
+    temperature: divides the logits. top_k: only the k likeliest, if not 0 (Fan et al. 2018). top_p: only the likeliest
+    that together have this probability (Holtzman et al. 2020, nucleus sampling). epsilon: only what has at least this
+    probability (Hewitt et al. 2022). They apply in this order, and the likeliest token always stays.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    epsilon: float = 0.0
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """(R, V) logits -> (R, V) probabilities in fp64, zero for what is left out; rows add up to one."""
+        p = (logits.double() / self.temperature).softmax(-1)
+        if self.top_k or self.top_p < 1.0:
+            ranked, place = p.sort(dim=-1, descending=True, stable=True)
+            if self.top_k:
+                ranked[:, self.top_k :] = 0.0
+                ranked /= ranked.sum(-1, keepdim=True)
+            before = ranked.cumsum(-1) - ranked  # so the first always stays
+            ranked = ranked.masked_fill(before >= self.top_p, 0.0)
+            p = torch.zeros_like(p).scatter_(-1, place, ranked)
+            p /= p.sum(-1, keepdim=True)
+        if self.epsilon:
+            p = p.masked_fill((p < self.epsilon) & (p < p.amax(-1, keepdim=True)), 0.0)
+            p /= p.sum(-1, keepdim=True)
+        return p
+
+
+def draw(p: Tensor, uniform: Tensor) -> Tensor:
+    """One token a row: where its number falls in the cumulated probabilities. (R, V), (R,) in [0, 1) -> (R,)"""
+    cumulated = p.cumsum(-1)
+    token = torch.searchsorted(cumulated, (uniform * cumulated[:, -1]).unsqueeze(1), right=True).squeeze(1)
+    # Rounding may leave a number beyond the end, where the last token of all might be an impossible one.
+    last = p.size(-1) - 1 - (p > 0).flip(-1).to(torch.uint8).argmax(-1)
+    return torch.minimum(token, last)
+
+
+@torch.inference_mode()
+def sample(
+    model: SearchModel,
+    src_seq: Tensor,
+    *,
+    bos: int,
+    eos: int,
+    pad: int,
+    n: int,
+    seeds: list[list[int]],
+    narrowing: Narrowing,
+    length_penalty: LengthPenalty,
+    alpha: float,
+    max_len: Tensor,
+    n_real: int | None = None,
+) -> list[list[Hypothesis]]:
+    """n translations of each sentence in the order in which they were drawn; more of them begin with the same ones.
+
+    src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
+    seeds: B lists of whole numbers, what a sentence's samples follow from. n_real: ids from here on only pad the
+    vocabulary. A hypothesis has the log-probability that the model gives it, not that of the narrowed distribution.
+    """
+    device, caps = src_seq.device, max_len.tolist()
+    uniform = torch.zeros(len(seeds), n, max(caps, default=0) + 1, dtype=torch.float64)
+    for one, (seed, cap) in enumerate(zip(seeds, caps, strict=True)):
+        for k in range(n):
+            uniform[one, k, : cap + 1] = torch.from_numpy(np.random.default_rng([*seed, k]).random(cap + 1))
+    uniform, max_len = uniform.to(device), max_len.to(device)
+    sentence = torch.arange(src_seq.size(0), device=device)  # (B,) place in src_seq
+    found: list[list[Hypothesis | None]] = [[None] * n for _ in seeds]
+    state = model.start(src_seq)
+    last = torch.full_like(sentence, bos)
+    score = torch.zeros(len(seeds), n, dtype=torch.float64, device=device)
+    prefix = src_seq.new_zeros(len(seeds), n, 0)
+    live = torch.ones(len(seeds), n, dtype=torch.bool, device=device)
+    n_token = 0
+    while len(sentence):
+        logits = full_precision(model.step(last, state))
+        normaliser = logits.logsumexp(-1, keepdim=True).double()  # before anything is forbidden, as in training
+        if not n_token:  # one row a sentence until now
+            row = torch.arange(len(sentence), device=device).repeat_interleave(n)
+            logits, normaliser = logits[row], normaliser[row]
+            state.reorder(row)
+        possible = forbid(logits.clone(), [pad, bos], n_real)
+        if not torch.isfinite(possible.amax(-1)).all():
+            raise MachineError(
+                "the model's scores are not finite, so nothing can be drawn: the weights are damaged, or the numbers "
+                "are too large for the precision in use; try another checkpoint, or fp32."
+            )
+        token = draw(narrowing(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)
+        at_cap = (max_len <= n_token).unsqueeze(1) & (token != eos)
+        token = token.masked_fill(at_cap, eos)
+        told = logits.double().gather(1, token.view(-1, 1)) - normaliser
+        score = score + told.view(-1, n).masked_fill(~live, 0.0)
+        n_token += 1
+        ends = live & (token == eos)
+        divisor = float(length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
+        for b, k in ends.nonzero().tolist():
+            total = float(score[b, k])
+            ids, forced = prefix[b, k].tolist(), bool(at_cap[b, k])
+            found[int(sentence[b])][k] = Hypothesis(ids, total, total / divisor, not forced)
+        live = live & ~ends
+        done = ~live.any(1)
+        n_done = int(done.sum())
+        if n_done == len(sentence):
+            break
+        prefix = torch.cat([prefix, token.unsqueeze(2)], dim=2)
+        last = token
+        if n_done >= WORTHWHILE_SHARE * len(sentence):
+            stay = (~done).nonzero().squeeze(1)
+            state.keep(stay)
+            state.reorder((stay.unsqueeze(1) * n + torch.arange(n, device=device)).flatten())
+            sentence, max_len, prefix = sentence[stay], max_len[stay], prefix[stay]
+            score, last, live = score[stay], last[stay], live[stay]
+        last = last.flatten()
+    return [[one for one in drawn if one is not None] for drawn in found]

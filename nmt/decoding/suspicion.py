@@ -1,0 +1,60 @@
+"""What makes a translation look wrong without a reference: small tests of source and output, each a pure function.
+
+Reasons, not verdicts: a name repeats itself in good translations too.
+"""
+
+import re
+from collections import Counter
+
+REPEATED, COPIED, LOST, RATIO = "repeated", "copied", "lost", "ratio"
+# A block of at least two characters four times in a row, or one character ten times.
+_LOOP = re.compile(r"(\S.{1,80}?)\1{3,}|(\S)\2{9,}", re.DOTALL)
+# Numbers in groups of thousands, or of two digits and more: single ones are often written as words.
+_DIGITS = re.compile(r"\d{1,3}(?:[.,'\u202f\u00a0 ]\d{3})+(?!\d)|\d{2,}")
+_UNCHANGED = re.compile(r"https?://[^\s<>\"]+[^\s<>\".,;:!?)]|[\w.+-]+@[\w-]+\.[\w.]*\w|</?[a-zA-Z][^<>]{0,80}>")
+_SHORTEST_COPY = 4  # words: a name or two may well stay as they are
+_SHORT = 40  # bytes: as in the filter of training pairs, a ratio of short lines says little
+
+
+def reasons(source: str, output: str, max_ratio: float) -> list[str]:
+    """Why a translation looks wrong, of `repeated`, `copied`, `lost`, `ratio`; [] if nothing does.
+
+    max_ratio: data.max_ratio of the recipe, the largest ratio of lengths in UTF-8 bytes that training has seen.
+    """
+    checks = {
+        REPEATED: is_repeated(source, output),
+        COPIED: is_copied(source, output),
+        LOST: bool(lost(source, output)),
+        RATIO: is_out_of_ratio(source, output, max_ratio),
+    }
+    return [name for name, found in checks.items() if found]
+
+
+def is_repeated(source: str, output: str) -> bool:
+    """Whether the output goes round in a loop and the source does not."""
+    return bool(_LOOP.search(output)) and not _LOOP.search(source)
+
+
+def is_copied(source: str, output: str) -> bool:
+    """Whether the output is the source, and that is longer than a name."""
+    words = source.split()
+    return words == output.split() and (len(words) >= _SHORTEST_COPY or len(source.encode()) >= _SHORT)
+
+
+def lost(source: str, output: str) -> list[str]:
+    """Numbers, addresses and tags of the source that the output has not, or not as often."""
+    missing = _kept(source) - _kept(output)
+    return sorted(missing.elements())
+
+
+def is_out_of_ratio(source: str, output: str, max_ratio: float) -> bool:
+    """Whether no pair of such lengths was trained on."""
+    n_src, n_out = len(source.encode()), len(output.encode())
+    return max(n_src, n_out) >= _SHORT and max(n_src, n_out) > max_ratio * min(n_src, n_out)
+
+
+def _kept(text: str) -> Counter[str]:
+    """What a translation leaves as it is, separators of thousands aside."""
+    unchanged = _UNCHANGED.findall(text)
+    numbers = [re.sub(r"\D", "", found) for found in _DIGITS.findall(_UNCHANGED.sub(" ", text))]
+    return Counter(unchanged + numbers)

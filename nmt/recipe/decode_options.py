@@ -1,0 +1,56 @@
+"""Options of translation: search, sampling, and the choice among what they find."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from nmt.recipe.section import Count, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
+
+# What changes how samples are drawn, and means nothing where none are.
+OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
+
+
+class DecodeConfig(Section):
+    """How lines are translated, at the end of training and in nmt-translate. Training validates by beam search."""
+
+    beam: PositiveInt = Field(5, description="Hypotheses kept for each sentence; 1 is greedy.")
+    length_penalty: Literal["wu", "average", "none"] = Field(
+        "wu", description="Score / ((5 + length) / 6)^alpha (Wu et al. 2016), score / length^alpha, or the bare score."
+    )
+    alpha: NonNegativeFloat = Field(1.0, description="Exponent of the length penalty.")
+    n_best: PositiveInt = Field(1, description="Hypotheses written for each sentence, best first.")
+    samples: Count = Field(
+        0, description="Translations drawn from the model for each sentence, in place of beam search; 0: beam search."
+    )
+    temperature: PositiveFloat = Field(
+        1.0, description="Of samples: divides the logits; below 1 what is likely gets likelier."
+    )
+    top_k: Count = Field(0, description="Of samples: draw from the k likeliest tokens only; 0: from all.")
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        1.0, description="Of samples: draw from the likeliest tokens that together have this probability."
+    )
+    epsilon: Rate = Field(0.0, description="Of samples: draw from tokens of at least this probability only.")
+    seed: Count = Field(
+        1, description="Of samples: what is drawn for a line follows from this and from the line, not from its batch."
+    )
+    mbr: Literal["none", "chrf", "bleu"] = Field(
+        "none",
+        description="Minimum Bayes risk: the best of the samples, or of the hypotheses of the beam, is the one that is "
+        "most like all of them by sentence chrF or BLEU.",
+    )
+    max_len_a: NonNegativeFloat = Field(2.0, description="A translation has at most a x source length + b tokens.")
+    max_len_b: PositiveInt = Field(20, description="See max_len_a.")
+    max_tokens: PositiveInt = Field(
+        4096, description="Bound on sentences x hypotheses of each x longest source in one batch."
+    )
+    window: PositiveInt = Field(1000, description="Lines that are sorted and batched together.")
+
+    @property
+    def n_candidate(self) -> int:
+        """Hypotheses of each sentence that are alive together."""
+        return self.samples or self.beam
+
+    def searching(self) -> "DecodeConfig":
+        """The same with beam search, whatever it was."""
+        usual = {name: type(self).model_fields[name].default for name in (*OF_SAMPLES, "samples", "mbr")}
+        return self.model_copy(update={**usual, "n_best": min(self.n_best, self.beam)})

@@ -1,0 +1,76 @@
+"""Each reason by a table of examples: what must be seen, and what must not."""
+
+import pytest
+
+from nmt.decoding.suspicion import is_copied, is_out_of_ratio, is_repeated, lost, reasons
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "wanted"),
+    [
+        ("Ein Hund.", "A dog dog dog dog dog.", True),
+        ("Ein Hund.", "the end of the end of the end of the end of the end", True),
+        ("Ein Hund.", "A dog . . . . . . . . . . .", True),
+        ("Ein Hund.", "aaaaaaaaaaaaaaaa", True),
+        ("犬", "犬犬犬犬犬犬犬犬犬犬犬", True),
+        ("Nein, nein, nein!", "No, no, no!", False),
+        ("haha haha haha haha", "haha haha haha haha", False),  # so says the source
+        ("Ein Hund.", "A dog and a cat and a bird.", False),
+        ("x", "1000000", False),
+        ("...........", "...........", False),
+    ],
+)
+def test_a_loop_is_seen(source, output, wanted):
+    assert is_repeated(source, output) is wanted
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "wanted"),
+    [
+        ("Das ist ein Haus", "Das ist ein Haus", True),
+        ("Das  ist ein Haus ", "Das ist ein Haus", True),
+        ("New York", "New York", False),
+        ("Das ist ein Haus", "This is a house", False),
+        ("日本" * 20, "日本" * 20, True),
+    ],
+)
+def test_a_copy_is_seen(source, output, wanted):
+    assert is_copied(source, output) is wanted
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "wanted"),
+    [
+        ("Es waren 1.250 Menschen.", "There were 1,250 people.", []),
+        ("Es waren 1.250 Menschen.", "There were many people.", ["1250"]),
+        ("Um 17:30 am 24.12.", "At 5:30 pm on 24 December", ["12", "17"]),
+        ("Es kostet 12 500 Euro.", "It costs 12,500 euros.", []),
+        ("Im Mai 2014, 300 Leute", "300 people in May 2014", []),
+        ("Zwei von 3", "Two of three", []),  # single digits may become words
+        ("30 und 30", "30 and thirty", ["30"]),
+        ("Siehe https://a.org/b?c=1.", "See https://a.org/b?c=1.", []),
+        ("Siehe https://a.org/b?c=12.", "See our page.", ["https://a.org/b?c=12"]),
+        ("an me@a-b.org", "to me", ["me@a-b.org"]),
+        ("<b>Ja</b>", "<b>Yes", ["</b>"]),
+        ("a < b und b > c", "a < b and b > c", []),
+    ],
+)
+def test_what_was_lost_is_named(source, output, wanted):
+    assert lost(source, output) == wanted
+
+
+def test_a_ratio_that_training_has_not_seen():
+    assert is_out_of_ratio("word " * 20, "x", 4.0)
+    assert is_out_of_ratio("x", "word " * 20, 4.0)
+    assert not is_out_of_ratio("Ja.", "Certainly, I will.", 4.0)  # short lines are exempt, as in training
+    assert not is_out_of_ratio("word " * 20, "word " * 6, 4.0)
+
+
+def test_a_good_translation_has_no_reasons_and_a_bad_one_all():
+    assert reasons("Zwei Hunde laufen über 12 Felder.", "Two dogs run across 12 fields.", 4.0) == []
+    assert reasons("Am 12. Mai", "the the the the the the the the the the the the the", 4.0) == [
+        "repeated",
+        "lost",
+        "ratio",
+    ]
+    assert reasons("Das ist ein Haus", "Das ist ein Haus", 4.0) == ["copied"]

@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from nmt.evaluation.pairwise import bleu, chrf, expected_utility
+
+TEXTS = [
+    "The old ship left in May.",
+    "The old ship left in May.",
+    "An old ship has left in May .",
+    "the OLD ship",
+    "ship",
+    "",
+    "   ",
+    "!",
+    "日本の古い船",
+    "a b c d e f g h a b c d",
+    "a b c d",
+    "12,5 % of it's “quoted”",
+]
+some_texts = st.lists(st.text("ab .,é", max_size=12), min_size=1, max_size=5)
+
+
+def one_by_one(texts, metric):
+    return np.array([[metric.sentence_score(a, [b]).score for b in texts] for a in texts])
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(chrf, CHRF()), (bleu, BLEU(effective_order=True))])
+def test_every_pair_scores_as_sacrebleu_scores_it(ours, theirs):
+    np.testing.assert_allclose(ours(TEXTS), one_by_one(TEXTS, theirs), atol=1e-9)
+
+
+@given(some_texts)
+def test_any_text_scores_as_sacrebleu_scores_it(texts):
+    np.testing.assert_allclose(chrf(texts), one_by_one(texts, CHRF()), atol=1e-9)
+    np.testing.assert_allclose(bleu(texts), one_by_one(texts, BLEU(effective_order=True)), atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "metric"), [("chrf", CHRF()), ("bleu", BLEU(effective_order=True))])
+def test_expected_utility_is_its_quadratic_definition(name, metric):
+    np.testing.assert_allclose(expected_utility(TEXTS, name), one_by_one(TEXTS, metric).mean(1), atol=1e-9)

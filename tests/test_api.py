@@ -1,0 +1,109 @@
+"""nmt.load: what nmt-translate does, from Python."""
+
+import threading
+
+import pytest
+import torch
+
+import nmt
+from nmt import checkpoint
+from nmt.data.subwords import PAD, Subwords
+from nmt.errors import RecipeError, RunError
+from nmt.models.build import build_model
+from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.reader import read_recipe, write_recipe
+from nmt.run import Run
+
+OPTIONS = {
+    "name": "tiny", "model.d_model": "16", "model.d_inner": "16", "model.n_head": "2", "model.n_enc_layer": "1",
+    "model.n_dec_layer": "1", "subwords.vocab_size": "280", "decode.beam": "3", "decode.max_len_a": "1.0",
+    "decode.max_len_b": "4",
+}  # fmt: skip
+LINES = ["the ship", "", "the old ship left", "für Übung"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two runs with different weights and the same vocabulary."""
+    found, lines = [], ["the old ship left in May"] * 9
+    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+    for seed in (0, 1):
+        run = Run(tmp_path_factory.mktemp("runs") / "tiny")
+        run.folder.mkdir()
+        recipe = read_recipe(None, list(OPTIONS.items()))
+        write_recipe(recipe, run.recipe_file)
+        subwords.save(run.subwords_file)
+        torch.manual_seed(seed)
+        model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
+        checkpoint.save(run.model_folder, {checkpoint.MODEL: checkpoint.weights_of(model)}, {"update": 1})
+        found.append(run.folder)
+    return found
+
+
+def test_lines_are_translated_in_order_with_the_options_of_the_recipe(folders):
+    model = nmt.load(folders[0])
+    found = model.translate(LINES)
+    assert [bool(one.text) for one in found] == [True, False, True, True]
+    assert [len(one.texts) for one in model.translate(LINES, n_best=3)] == [3, 1, 3, 3]
+    assert [one.text for one in model.translate(LINES, beam=3, n_best=2)] == [one.text for one in found]
+
+
+def test_an_ensemble_is_neither_of_its_models(folders):
+    both = nmt.load(folders)
+    one, other, mean = (
+        [t.score for t in m.translate(LINES)] for m in (nmt.load(folders[0]), nmt.load(folders[1]), both)
+    )
+    assert mean not in (one, other)
+    assert [t.text for t in nmt.load([folders[0]] * 2).translate(LINES)] == [
+        t.text for t in nmt.load(folders[0]).translate(LINES)
+    ]
+
+
+def test_given_translations_are_scored_alike_in_any_company(folders):
+    model = nmt.load(folders[0])
+    targets = ["in May", "the ship", "", "left left left left"]
+    together = model.score(LINES, targets)
+    for line, target, scored in zip(LINES, targets, together, strict=True):
+        (alone,) = model.score([line], [target])
+        assert alone.log_prob == pytest.approx(scored.log_prob, abs=1e-5)
+        assert scored.log_prob == pytest.approx(sum(scored.token_log_probs))
+    with pytest.raises(ValueError, match="4 sources but 3"):
+        model.score(LINES, targets[:3])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beem": 3}, "beem.*beam"),
+        ({"beam": 0}, "beam"),
+        ({"n_best": 9}, "n_best: 9"),
+        ({"top_p": 0.5}, "top_p.*samples"),
+    ],
+)
+def test_options_that_are_none_are_refused(folders, options, message):
+    with pytest.raises(RecipeError, match=f"^{message}"):
+        nmt.load(folders[0]).translate(LINES, **options)
+
+
+def test_what_is_no_run_or_does_not_go_together_is_refused(folders, tmp_path):
+    with pytest.raises(RunError, match="not a run folder"):
+        nmt.load(tmp_path)
+    with pytest.raises(RunError, match="several runs"):
+        nmt.load(folders, checkpoint="model")
+    with pytest.raises(AttributeError, match="lode"):
+        nmt.lode("runs/mine")
+
+
+def test_threads_may_share_a_model(folders):
+    model = nmt.load(folders[0])
+    wanted = [one.text for one in model.translate(LINES * 5)]
+    found: list[list[str]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append([one.text for one in model.translate(LINES * 5)]))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [wanted] * 4
