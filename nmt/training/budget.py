@@ -41,7 +41,8 @@ class Budget:
         """The share that had passed when time was counted last."""
         if not self.seconds:
             return 0.0
-        # The last validation and the last checkpoint take about as long as those before, and the model that ships is
-        # chosen and written besides.
+        # The last validation and the last checkpoint take as long as the longest before, and the model that ships is
+        # chosen and written besides. The longest, and not the latest: a share that fell when one was quick would raise
+        # the learning rate again, after it had come to its end.
         ending = self._n_measure * state.measure_seconds + 2 * state.save_seconds
         return state.wall_seconds / max(self.seconds - ending, 1e-9)

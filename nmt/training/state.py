@@ -53,9 +53,9 @@ class TrainState:
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
     history: one entry a validation, {update, loss, accuracy, bleu, ...} of the first set, and those of further ones
     under "sets": {name: {loss, ...}}. stops: checkpoints that are there only because somebody stopped the run: they
-    must leave no trace in what is kept and averaged later. wall_seconds: all the time so far, and what the latest
-    validation and the latest checkpoint took of it. memory: what is known to be too large for it. since_log: updates
-    that the next line of the log will tell of, too.
+    must leave no trace in what is kept and averaged later. wall_seconds: all the time so far; measure_seconds and
+    save_seconds: what the longest validation and the slowest checkpoint took of it. memory: what is known to be too
+    large for it. since_log: updates that the next line of the log will tell of, too.
     """
 
     update: int = 0

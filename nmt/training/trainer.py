@@ -83,7 +83,7 @@ class Trainer:
         begin = self.budget.clock()
         with self.stopwatch.host("saving"):
             keeper.save(self.run, self.recipe, self.engine, self.state, due=due)
-        self.state.save_seconds = self.budget.clock() - begin
+        self.state.save_seconds = max(self.state.save_seconds, self.budget.clock() - begin)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Trainer:
         if self.ranks.is_main:
             with self.stopwatch.host("telling"):
                 self._log_validation(measured)
-        self.state.measure_seconds = self.budget.clock() - begin
+        self.state.measure_seconds = max(self.state.measure_seconds, self.budget.clock() - begin)
         *told, self.passed = self.ranks.tell(*self.validation.flat(measured), self.budget.passed(self.state))
         self.state.history.append({"update": self.state.update, **self.validation.entry(told)})
         return True

@@ -100,6 +100,22 @@ def test_time_is_left_for_the_last_validation_even_if_none_was_due_before(recipe
     assert halfway * UPDATE + COMPILE == pytest.approx(BUDGET / 2, abs=2 * SAVE)
 
 
+def test_what_once_was_slow_and_then_is_quick_does_not_raise_the_rate_again(recipe_of, clock, monkeypatch):
+    measure, measured = Validator.measure, []
+
+    def quicker(*args, **kwargs):
+        measured.append(clock.now)
+        clock.now += 8.0 / len(measured) ** 2  # beside what it costs anyway
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(Validator, "measure", quicker)
+    recipe = timed(recipe_of, train={"time_budget": "80s"})
+    assert launch(recipe, clock=clock) == "time"
+    found = rates(recipe)
+    assert len(measured) > 3 and len(found) > 40
+    assert all(a >= b for a, b in pairwise(found[5:])) and found[-1] < 0.1
+
+
 def test_the_time_of_earlier_parts_counts(recipe_of, clock):
     recipe = timed(recipe_of)
     begin, spent, outcome = clock.now, 0.0, ""
