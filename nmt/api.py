@@ -5,7 +5,9 @@ for translation in model.translate(["Ein Hund läuft.", "Guten Tag!"], beam=4):
     print(translation.text, translation.score)
 """
 
+import copy
 import json
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,8 @@ class Model:
     def __init__(self, model: SearchModel, subwords: Subwords, run: Run) -> None:
         self.model, self.subwords, self.run = model, subwords, run
         self.recipe = run.recipe()
+        self._half: SearchModel | None = None
+        self._making = threading.Lock()
 
     def translate(
         self, lines: Iterable[str], *, on_progress: Callable[[int], object] | None = None, **options: Any
@@ -61,10 +65,14 @@ class Model:
 
     def translator(self, decode: DecodeConfig) -> Translator:
         """What translates with these options."""
-        utility = None
+        model, utility = self.model, None
+        if decode.precision == "bf16":
+            with self._making:  # once, whichever thread comes first
+                self._half = self._half or copy.deepcopy(self.model).to(torch.bfloat16)
+            model = self._half
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
-        return Translator(self.model, self.subwords, decode, utility=utility)
+        return Translator(model, self.subwords, decode, utility=utility)
 
 
 def load(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.batches import length_batches, pad
+from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.sample import Narrowing, sample
@@ -133,17 +134,22 @@ class Translator:
         if on_progress:
             on_progress(len(lines) - count.total())
         ids, warnings = self._encode(different, self.subwords.src)
-        # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
-        cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
         translations: dict[str, Translation] = {}
-        for batch in length_batches(cost, self.config.max_tokens):
-            for number, found in zip(batch, self._search([ids[number] for number in batch]), strict=True):
+        for batch, hypotheses in self.batches(ids):
+            for number, found in zip(batch, hypotheses, strict=True):
                 translations[different[number]] = self._translation(ids[number], found, warnings[number])
             if on_progress:
                 on_progress(sum(count[different[number]] for number in batch))
         blank = Translation("", [""], [], [])
         for line in lines:
             yield translations.get(line, blank)
+
+    def batches(self, ids: Sequence[list[int]]) -> Iterator[tuple[Rows, list[list[Hypothesis]]]]:
+        """Find hypotheses for rows of ids, batch by batch: the numbers of the rows, and what was found for each."""
+        # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
+        cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
+        for batch in length_batches(cost, self.config.max_tokens):
+            yield batch, self._search([ids[number] for number in batch])
 
     @staticmethod
     def _encode(lines: list[str], codec: Codec) -> tuple[list[list[int]], list[str | None]]:

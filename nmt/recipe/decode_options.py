@@ -38,6 +38,11 @@ class DecodeConfig(Section):
         description="Minimum Bayes risk: the best of the samples, or of the hypotheses of the beam, is the one that is "
         "most like all of them by sentence chrF or BLEU.",
     )
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="Arithmetic of the model in nmt-translate. bf16 is much faster where the processor has it, and "
+        "scores are off in their third digit.",
+    )
     max_len_a: NonNegativeFloat = Field(2.0, description="A translation has at most a x source length + b tokens.")
     max_len_b: PositiveInt = Field(20, description="See max_len_a.")
     max_tokens: PositiveInt = Field(
@@ -52,5 +57,5 @@ class DecodeConfig(Section):
 
     def searching(self) -> "DecodeConfig":
         """The same with beam search, whatever it was."""
-        usual = {name: type(self).model_fields[name].default for name in (*OF_SAMPLES, "samples", "mbr")}
+        usual = {name: type(self).model_fields[name].default for name in (*OF_SAMPLES, "samples", "mbr", "precision")}
         return self.model_copy(update={**usual, "n_best": min(self.n_best, self.beam)})

@@ -1,0 +1,193 @@
+"""A Transformer as a CTranslate2 model: one function a box of its Figure 1.
+
+Shared letters: `spec` is CTranslate2's box, the other argument ours. Vocabulary entries are the subwords in the letters
+of the byte-level alphabet, so that ids stay what they are.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
+from nmt.errors import MachineError, RunError
+from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
+from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
+from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
+from nmt.recipe.model_options import ModelConfig
+
+# CTranslate2's position tables end somewhere; ours go on. As many rows as nmt-translate reads subwords, and more.
+_N_POSITION = 2048
+_ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
+
+
+def library() -> Any:
+    """The package, or a MachineError that says how to get it."""
+    try:
+        import ctranslate2
+    except ImportError:
+        raise MachineError("this needs the package ctranslate2: pip install 'nmt[ctranslate2]'.") from None
+    return ctranslate2
+
+
+def obstacles(config: ModelConfig) -> Iterator[str]:
+    """Options whose models CTranslate2 has no boxes for, each with its value."""
+    for name in ("lexical_attn", "prj_transform", "rotary_enc_attn", "qk_norm"):
+        if getattr(config, name):
+            yield f"model.{name}"
+    if config.ffn not in _ACTIVATION:
+        yield f"model.ffn: {config.ffn}"
+    if config.d_k != config.d_v:
+        yield "model.d_k other than model.d_v"
+
+
+def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: Path, quantization: str | None) -> None:
+    """Write a CTranslate2 model. quantization: one of its names, like int8, or None for fp32.
+
+    Raises RunError, naming the options, for a model that it cannot hold exactly.
+    """
+    ct2 = library()
+    if found := list(obstacles(config)):
+        raise RunError(f"CTranslate2 has no place for {', '.join(found)}, so this model cannot be exported to it.")
+    spec = ct2.specs.TransformerSpec(_encoder_spec(ct2, config), _decoder_spec(ct2, config))
+    spec.config.layer_norm_epsilon = 1e-6
+    spec.config.add_source_eos = True
+    spec.config.decoder_start_token = spec.config.bos_token
+    with torch.inference_mode():
+        _encoder(spec.encoder, model.encoder, config)
+        _decoder(spec.decoder, model.decoder, config)
+        _linear(spec.decoder.projection, model.trg_word_prj, scale=model.logit_scale)
+    spec.register_source_vocabulary(entries(subwords.src))
+    spec.register_target_vocabulary(entries(subwords.trg))
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))
+
+
+def entries(codec: Codec) -> list[str]:
+    """A name for each id, all different: the control symbols, the subwords, and what fills the matrix up."""
+    control = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
+    pieces = [control[i] for i in range(len(control))] + codec.vocab
+    taken = set(codec.vocab)
+    pieces += [f"<unused{i}>" for i in range(codec.n_vocab - len(pieces))]
+    assert not taken & {*control.values(), *pieces[codec.size :]}, "a subword has the name of a control symbol"
+    return pieces
+
+
+def _common(config: ModelConfig) -> dict[str, Any]:
+    d_head = config.d_k or config.d_model // config.n_head
+    found: dict[str, Any] = {
+        "pre_norm": config.norm == "pre",
+        "layernorm_embedding": config.norm == "post",
+        "ffn_glu": config.ffn == "swiglu",
+        "rms_norm": config.norm_kind == "rms",
+        "num_heads_kv": config.n_kv_head if config.n_kv_head != config.n_head else None,
+        "head_dim": d_head if d_head != config.d_model // config.n_head else None,
+    }
+    if config.position == "rotary":
+        found |= {"rotary_dim": 0, "rotary_interleave": True}
+    return found
+
+
+def _encoder_spec(ct2: Any, config: ModelConfig) -> Any:
+    activation = getattr(ct2.specs.Activation, _ACTIVATION[config.ffn])
+    spec = ct2.specs.transformer_spec
+    return spec.TransformerEncoderSpec(config.n_enc_layer, config.n_head, activation=activation, **_common(config))
+
+
+def _decoder_spec(ct2: Any, config: ModelConfig) -> Any:
+    activation = getattr(ct2.specs.Activation, _ACTIVATION[config.ffn])
+    spec = ct2.specs.transformer_spec
+    return spec.TransformerDecoderSpec(config.n_dec_layer, config.n_head, activation=activation, **_common(config))
+
+
+def _encoder(spec: Any, encoder: Encoder, config: ModelConfig) -> None:
+    embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+    _enter(spec, embeddings, encoder.src_word_emb.weight, encoder)
+    _leave(spec, encoder.layer_norm, config)
+    for box, layer in zip(spec.layer, encoder.layer_stack, strict=True):
+        assert isinstance(layer, EncoderLayer)
+        _attention(box.self_attention, layer.slf_attn)
+        _ffn(box.ffn, layer.pos_ffn)
+
+
+def _decoder(spec: Any, decoder: Decoder, config: ModelConfig) -> None:
+    _enter(spec, spec.embeddings, decoder.trg_word_emb.weight, decoder)
+    _leave(spec, decoder.layer_norm, config)
+    for box, layer in zip(spec.layer, decoder.layer_stack, strict=True):
+        assert isinstance(layer, DecoderLayer)
+        _attention(box.self_attention, layer.slf_attn)
+        _attention(box.attention, layer.enc_attn, self_attention=False)
+        _ffn(box.ffn, layer.pos_ffn)
+
+
+def _enter(spec: Any, embeddings: Any, weight: Tensor, stack: Encoder | Decoder) -> None:
+    """Words and positions. The scale goes into the matrix: one number that nobody can forget."""
+    spec.scale_embeddings = False
+    embeddings.weight = _array(weight * stack.emb_scale)
+    if hasattr(spec, "position_encodings") and not _is_rotary(stack):
+        spec.position_encodings.encodings = _array(_positions(stack.position_enc))
+
+
+def _is_rotary(stack: Encoder | Decoder) -> bool:
+    return not isinstance(stack.position_enc, PositionalEncoding | LearnedPositions)
+
+
+def _positions(place: nn.Module) -> Tensor:
+    """(n, D), what is added to the words at each position."""
+    if isinstance(place, PositionalEncoding):
+        zero = torch.zeros(1, _N_POSITION, place.pos_table.size(-1), device=place.pos_table.device)
+        rows: Tensor = place(zero)
+        return rows[0]
+    assert isinstance(place, LearnedPositions)
+    table = place.pos_emb.weight
+    return torch.cat([table, table[-1:].expand(max(0, _N_POSITION - len(table)), -1)])
+
+
+def _leave(spec: Any, norm: nn.Module, config: ModelConfig) -> None:
+    """The stack's own norm: after the embeddings with norm 'post', after the last layer with norm 'pre'."""
+    _norm(spec.layer_norm if config.norm == "pre" else spec.layernorm_embedding, norm)
+
+
+def _attention(spec: Any, attention: MultiHeadAttention, *, self_attention: bool = True) -> None:
+    _norm(spec.layer_norm, attention.layer_norm)
+    rows = [attention.w_qs, attention.w_ks, attention.w_vs]
+    if self_attention:
+        _linear(spec.linear[0], *rows)
+    else:
+        _linear(spec.linear[0], rows[0])
+        _linear(spec.linear[1], *rows[1:])
+    _linear(spec.linear[-1], attention.fc)
+
+
+def _ffn(spec: Any, ffn: PositionwiseFeedForward) -> None:
+    _norm(spec.layer_norm, ffn.layer_norm)
+    _linear(spec.linear_0, ffn.w_1)
+    _linear(spec.linear_1, ffn.w_2)
+    if hasattr(spec, "linear_0_noact"):
+        _linear(spec.linear_0_noact, ffn.w_3)
+
+
+def _linear(spec: Any, *parts: nn.Linear, scale: float = 1.0) -> None:
+    """One matrix, or several that CTranslate2 keeps as one, above each other."""
+    spec.weight = _array(torch.cat([part.weight for part in parts]) * scale)
+    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
+    if biases:
+        spec.bias = _array(torch.cat(biases) * scale)
+
+
+def _norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm.weight, Tensor)
+    spec.gamma = _array(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = tensor.detach().float().cpu().contiguous().numpy().copy()
+    return found

@@ -1,0 +1,220 @@
+"""How fast translation is, beside CTranslate2 with the same weights: python tools/bench_decoding.py RUN --input FILE
+
+Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
+alike; figures are medians. What is timed is ids in, ids out: the search. Ours: one process with all threads, and one
+process a core with one thread each, in fp32 and bf16. CTranslate2: fp32 and int8, both ways too. Prints sentences/s,
+subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there are references, and ratios.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+import nmt
+from nmt.api import Model
+from nmt.data.lines import read_lines
+from nmt.errors import NmtError
+from nmt.evaluation.metrics import score
+from nmt.export.ctranslate2 import entries, export, library
+from nmt.models.transformer.Models import Transformer
+
+Ids = list[list[int]]
+Run = Callable[[Ids], Ids]
+
+
+# -- a worker, in a process of its own ---------------------------------------------------------------------------------
+
+
+def ours(args: argparse.Namespace, arithmetic: str) -> Run:
+    """Our search on batches of so many tokens."""
+    model = nmt.load(args.run, device=args.device)
+    # CTranslate2 divides by the length; so do we here.
+    how = {"beam": args.beam, "n_best": 1, "length_penalty": "average", "alpha": 1.0, "max_tokens": args.max_tokens}
+    translator = model.translator(model.decode(**how, precision=arithmetic))
+
+    def run(sources: Ids) -> Ids:
+        found: dict[int, list[int]] = {}
+        for numbers, batch in translator.batches(sources):
+            for number, hypotheses in zip(numbers, batch, strict=True):
+                found[number] = hypotheses[0].ids
+        return [found[number] for number in range(len(sources))]
+
+    return run
+
+
+def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
+    """CTranslate2 with the same beam and the same limit of length; its own batches, sorted by length."""
+    model = nmt.load(args.run, device="cpu")
+    assert isinstance(model.model, Transformer)
+    with tempfile.TemporaryDirectory() as folder:
+        export(model.model, model.recipe.model, model.subwords, Path(folder), None)
+        translator: Any = library().Translator(
+            folder, device=args.device, compute_type=arithmetic, inter_threads=1, intra_threads=threads
+        )
+    src, trg = entries(model.subwords.src), entries(model.subwords.trg)
+    number = {entry: i for i, entry in enumerate(trg)}
+
+    def run(sources: Ids) -> Ids:
+        found = translator.translate_batch(
+            [[src[i] for i in ids] for ids in sources],
+            beam_size=args.beam,
+            length_penalty=1.0,
+            max_decoding_length=200,
+            max_batch_size=args.ct2_batch,
+            batch_type="examples",
+        )
+        return [[number[entry] for entry in one.hypotheses[0]] for one in found]
+
+    return run
+
+
+def work(args: argparse.Namespace) -> None:
+    """Obey the lines of stdin: the numbers of the sentences to translate. Answers are JSON lines."""
+    engine, arithmetic, threads = args.worker
+    torch.set_num_threads(int(threads))
+    model = nmt.load(args.run, device="cpu")
+    ids = sources_of(args, model)
+    run = ours(args, arithmetic) if engine == "nmt" else theirs(args, arithmetic, int(threads))
+    run(ids[:50])
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        first, step = json.loads(line)
+        begin = time.perf_counter()
+        found = run(ids[first::step])
+        print(json.dumps({"seconds": time.perf_counter() - begin, "found": found}), flush=True)
+
+
+def sources_of(args: argparse.Namespace, model: Model) -> Ids:
+    """The lines of the input as ids."""
+    return model.subwords.src.encode([line or "" for line in islice(read_lines(args.input), args.lines)])
+
+
+# -- who asks them -----------------------------------------------------------------------------------------------------
+
+
+class Contender:
+    """Some processes that share the sentences."""
+
+    def __init__(self, engine: str, arithmetic: str, workers: int, threads: int, argv: Sequence[str]) -> None:
+        self.name = f"{engine} {arithmetic}, {workers} x {threads}"
+        command = [sys.executable, __file__, *argv, "--worker", engine, arithmetic, str(threads)]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        self.processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=environment)
+            for _ in range(workers)
+        ]
+        for process in self.processes:
+            self._answer(process)
+        self.seconds: list[float] = []
+        self.found: Ids = []
+
+    def go(self) -> None:
+        """Translate everything once."""
+        n, begin = len(self.processes), time.perf_counter()
+        for first, process in enumerate(self.processes):
+            assert process.stdin is not None
+            process.stdin.write(json.dumps([first, n]) + "\n")
+            process.stdin.flush()
+        parts = [self._answer(process)["found"] for process in self.processes]
+        self.seconds.append(time.perf_counter() - begin)
+        self.found = [parts[i % n][i // n] for i in range(sum(map(len, parts)))]
+
+    def _answer(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            sys.exit(f"bench_decoding: error: {self.name} ended with code {process.wait()}; what it said is above")
+        return cast(dict[str, Any], json.loads(line))
+
+    def leave(self) -> None:
+        """End it."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+
+def table(contenders: Sequence[Contender], bleu: Callable[[Ids], str]) -> Iterator[str]:
+    """The lines to print. bleu: of translations as ids."""
+    exact = next((one.found for one in contenders if one.name.startswith("ct2 float32")), contenders[0].found)
+    speed = {one.name: len(one.found) / statistics.median(one.seconds) for one in contenders}
+    yield f"{'':22}{'sentences/s':>12}{'subwords/s':>12}{'same lines':>12}{'BLEU':>8}"
+    for one in contenders:
+        n_token = sum(len(ids) + 1 for ids in one.found)
+        same = sum(a == b for a, b in zip(one.found, exact, strict=True)) / len(exact)
+        per_second = n_token / statistics.median(one.seconds)
+        yield f"{one.name:22}{speed[one.name]:12.0f}{per_second:12.0f}{same:12.1%}{bleu(one.found):>8}"
+    for peer in ("ct2 float32", "ct2 int8"):
+        best = max((one for one in speed if one.startswith(peer)), key=speed.__getitem__, default=None)
+        for mine in ("nmt fp32", "nmt bf16"):
+            own = max((one for one in speed if one.startswith(mine)), key=speed.__getitem__, default=None)
+            if best and own:
+                yield f"{own}: {speed[own] / speed[best]:.2f}x {best}"
+
+
+def bleu_of(args: argparse.Namespace) -> Callable[[Ids], str]:
+    """What scores translations against --ref; "" without."""
+    if not args.ref:
+        return lambda _: ""
+    model = nmt.load(args.run, device="cpu")
+    references = [line or "" for line in islice(read_lines(args.ref), args.lines)]
+
+    def bleu(found: Ids) -> str:
+        texts = [model.subwords.trg.decode(ids) for ids in found]
+        return f"{score(texts, references, ('bleu',), trg_lang=model.recipe.data.trg_lang)['bleu'].value:.2f}"
+
+    return bleu
+
+
+def main() -> None:
+    """Ask, or be asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="a run folder whose model CTranslate2 can hold")
+    parser.add_argument("--input", required=True, help="source sentences")
+    parser.add_argument("--ref", help="references of these sentences, for BLEU")
+    parser.add_argument("--lines", type=int, default=1000, help="how many of them")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--max-tokens", type=int, default=8192, help="decode.max_tokens of ours")
+    parser.add_argument("--ct2-batch", type=int, default=64, help="sentences of a batch of CTranslate2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument("--theirs", nargs="*", default=["float32", "int8"])
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    try:
+        if args.worker:
+            work(args)
+            return
+        cores = 1 if args.device == "cuda" else os.cpu_count() or 1
+        ways = {(1, cores), (cores, 1)}
+        contenders = [
+            Contender(engine, arithmetic, workers, threads, sys.argv[1:])
+            for engine, every in (("nmt", args.ours), ("ct2", args.theirs))
+            for arithmetic in every
+            for workers, threads in sorted(ways)
+        ]
+        for turn in range(args.rounds):
+            for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
+                contender.go()
+        for line in table(contenders, bleu_of(args)):
+            print(line)
+        for contender in contenders:
+            contender.leave()
+    except NmtError as error:
+        sys.exit(f"bench_decoding: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
