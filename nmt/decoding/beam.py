@@ -1,4 +1,4 @@
-"""Beam search over ids: a loop over four small functions: forbid, extend, finish, keep.
+"""Beam search over ids: a loop over four small functions: log_total, extend, finish, keep.
 
 Knows no text and nothing of a model but the contract in `nmt.models.base`.
 Shapes: B sentences still searched, K beam, R = B·K rows, V vocabulary, C = 2·K candidates.
@@ -50,22 +50,30 @@ class Ended(NamedTuple):
     forced: Tensor  # True where only the cap ended it
 
 
-def forbid(logits: Tensor, never: list[int], n_real: int | None) -> Tensor:
-    """Make ids impossible, in place: control symbols, and the columns that pad the vocabulary. logits: (R, V)."""
-    logits[:, never] = -torch.inf
-    if n_real is not None:
-        logits[:, n_real:] = -torch.inf
-    return logits
+def impossible(pad: int, bos: int, n_real: int | None, n_column: int) -> list[int]:
+    """Ids that no translation has: control symbols, and the columns from n_real on, which pad the vocabulary."""
+    return [pad, bos, *range(n_column if n_real is None else n_real, n_column)]
 
 
-def extend(score: Tensor, logits: Tensor, normaliser: Tensor, n: int) -> Candidates:
+def log_total(logits: Tensor, best: Tensor, forbidden: Tensor) -> Tensor:
+    """The logarithm of the sum of the exponentials of each row: log-softmax is the logit less this. (R,)
+
+    logits: (R, V), -inf where forbidden, and used up: no copy is made. best: (R,) their highest. forbidden: (R, n),
+    what had been there.
+    """
+    top = torch.maximum(best, forbidden.amax(-1)).unsqueeze(1)
+    total = logits.sub_(top).exp_().sum(-1) + (forbidden - top).exp().sum(-1)
+    return total.log() + top.squeeze(1)
+
+
+def extend(score: Tensor, best: Tensor, token: Tensor, normaliser: Tensor, n: int) -> Candidates:
     """The n best ways to continue each sentence by one token.
 
-    score: (B, K) of the live hypotheses; logits: (B·K, V), impossible ones -inf; normaliser: (B·K,).
-    A sentence's n best are among the n best of each of its rows, so no (R, V) log-softmax is needed.
+    score: (B, K) of the live hypotheses; best, token: (B·K, n or fewer), the highest possible logits of each row and
+    their columns; normaliser: (B·K,). A sentence's n best are among the n best of each of its rows, so no (R, V)
+    log-softmax is needed.
     """
     n_sentence, n_live = score.shape
-    best, token = _top(logits, min(n, logits.size(-1)))  # (R, n)
     total = ((best - normaliser.unsqueeze(1)).view(n_sentence, n_live, -1) + score.unsqueeze(2)).flatten(1)
     # Stable: among equals the better parent comes first, whatever the batch looks like.
     total, place = total.sort(dim=1, descending=True, stable=True)
@@ -135,20 +143,26 @@ def search(
     last = torch.full_like(sentence, bos)
     score: Tensor | None = None  # (B, K) of the live hypotheses; one a sentence before the first step
     prefix = src_seq.new_zeros(src_seq.size(0), 1, 0)  # (B, K, t)
+    never: Tensor | None = None
     n_token = 0
     shortest_cap = int(max_len.min()) if len(sentence) else 0
     while len(sentence):
         logits = full_precision(model.step(last, state))
-        if score is None:
+        if score is None or never is None:
             score = logits.new_zeros(len(sentence), 1)
+            never = last.new_tensor(impossible(pad, bos, n_real, logits.size(-1)))
         n_live = score.size(1)
         # The normaliser sees every column, like the training loss: only producing some of them is forbidden.
-        normaliser = logits.logsumexp(-1)
+        forbidden = logits[:, never]
+        eos_logit = logits[:, eos].clone()
+        logits[:, never] = -torch.inf
+        best, token = _top(logits, min(2 * beam, logits.size(-1)))
+        normaliser = log_total(logits, best[:, 0], forbidden)
         forced_score = at_cap = None
         if n_token >= shortest_cap:
             at_cap = max_len <= n_token
-            forced_score = score + (logits[:, eos] - normaliser).view_as(score)
-        found = extend(score, forbid(logits, [pad, bos], n_real), normaliser, 2 * beam)
+            forced_score = score + (eos_logit - normaliser).view_as(score)
+        found = extend(score, best, token, normaliser, 2 * beam)
         ended = finish(found, forced_score, at_cap, n_live, beam, eos)
         n_token += 1
         finished.add(ended, sentence, prefix, length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))

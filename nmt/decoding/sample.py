@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.decoding.beam import WORTHWHILE_SHARE, Hypothesis, forbid
+from nmt.decoding.beam import WORTHWHILE_SHARE, Hypothesis, impossible
 from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
@@ -102,7 +102,8 @@ def sample(
             row = torch.arange(len(sentence), device=device).repeat_interleave(n)
             logits, normaliser = logits[row], normaliser[row]
             state.reorder(row)
-        possible = forbid(logits.clone(), [pad, bos], n_real)
+        possible = logits.clone()
+        possible[:, impossible(pad, bos, n_real, logits.size(-1))] = -torch.inf
         if not torch.isfinite(possible.amax(-1)).all():
             raise MachineError(
                 "the model's scores are not finite, so nothing can be drawn: the weights are damaged, or the numbers "

@@ -224,17 +224,27 @@ def test_looking_in_blocks_finds_what_topk_finds(n_column, n):
     assert torch.equal(column, where)
 
 
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_what_is_forbidden_counts_in_the_total(scale):
+    logits = scale * torch.randn(50, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted, never = logits.logsumexp(-1), [0, 1, 8]
+    forbidden = logits[:, never]
+    logits[:, never] = -torch.inf
+    found = beam.log_total(logits, logits.amax(-1), forbidden)
+    torch.testing.assert_close(found, wanted, rtol=1e-14, atol=1e-13)
+
+
 def test_extend_crosses_hypotheses_and_tokens():
     score = torch.tensor([[-1.0, -2.0]])
     logits = torch.tensor([[0.0, -4.0, -1.0], [0.0, -0.5, -9.0]])
-    found = beam.extend(score, logits, torch.zeros(2), 4)
+    found = beam.extend(score, *logits.topk(3), torch.zeros(2), 4)
     assert found.score.tolist() == [[-1.0, -2.0, -2.0, -2.5]]
     assert found.parent.tolist() == [[0, 0, 1, 1]]
     assert found.token.tolist() == [[0, 2, 0, 1]]
 
 
 def test_extend_fills_up_what_does_not_exist_with_the_impossible():
-    found = beam.extend(torch.zeros(1, 1), torch.zeros(1, 3), torch.zeros(1), 5)
+    found = beam.extend(torch.zeros(1, 1), torch.zeros(1, 3), torch.tensor([[0, 1, 2]]), torch.zeros(1), 5)
     assert found.score.tolist() == [[0.0, 0.0, 0.0, -math.inf, -math.inf]]
 
 
