@@ -1,8 +1,8 @@
 """How fast translation is, beside CTranslate2 with the same weights: python tools/bench_decoding.py RUN --input FILE
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
-alike; figures are medians. What is timed is ids in, ids out: the search. Ours: one process with all threads, and one
-process a core with one thread each, in fp32 and bf16. CTranslate2: fp32 and int8, both ways too. Prints sentences/s,
+alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, CTranslate2 in fp32 and
+int8; each as one process with one thread, as one with all threads, and as one process a core. Prints sentences/s,
 subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there are references, and ratios.
 """
 
@@ -198,7 +198,7 @@ def main() -> None:
             work(args)
             return
         cores = 1 if args.device == "cuda" else os.cpu_count() or 1
-        ways = {(1, cores), (cores, 1)}
+        ways = {(1, 1), (1, cores), (cores, 1)}
         contenders = [
             Contender(engine, arithmetic, workers, threads, sys.argv[1:])
             for engine, every in (("nmt", args.ours), ("ct2", args.theirs))

@@ -1,5 +1,10 @@
 """An exported model is the same model, in every architecture that CTranslate2 has boxes for, or refused by name."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -148,3 +153,14 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
     with pytest.raises(MachineError, match=r"pip install 'nmt\[ctranslate2\]'"):
         room.library()
+
+
+def test_the_benchmark_of_translation_runs(folder, tmp_path):
+    """On a minute model: that it measures well cannot be tested."""
+    script = Path(__file__).parents[2] / "tools" / "bench_decoding.py"
+    flags = ["--input", str(tmp_path / "lines"), "--ref", str(tmp_path / "lines"), "--rounds", "1"]
+    command = [sys.executable, str(script), folder, *flags, "--ours", "fp32", "--theirs", "float32"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"nmt fp32, 1 x 1 +\d+ +\d+ +\d+\.\d% +\d+\.\d\d", done.stdout), done.stdout
+    assert re.search(r"nmt fp32, \d x \d: \d+\.\d\dx ct2 float32, \d x \d", done.stdout), done.stdout
