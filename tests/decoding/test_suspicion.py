@@ -43,11 +43,13 @@ def test_a_copy_is_seen(source, output, wanted):
     [
         ("Es waren 1.250 Menschen.", "There were 1,250 people.", []),
         ("Es waren 1.250 Menschen.", "There were many people.", ["1250"]),
-        ("Um 17:30 am 24.12.", "At 5:30 pm on 24 December", ["12", "17"]),
+        ("Um 17:30 am 24.12.", "At 5:30 pm on 24 December", ["17", "12"]),
         ("Es kostet 12 500 Euro.", "It costs 12,500 euros.", []),
         ("Im Mai 2014, 300 Leute", "300 people in May 2014", []),
         ("Zwei von 3", "Two of three", []),  # single digits may become words
-        ("30 und 30", "30 and thirty", ["30"]),
+        ("30 und 40", "30 and forty", ["40"]),
+        ("am 27.9.94", "1994-09-27", []),
+        ("<b>Ja</b> <b>", "<b>Yes</b>", ["<b>"]),
         ("Siehe https://a.org/b?c=1.", "See https://a.org/b?c=1.", []),
         ("Siehe https://a.org/b?c=12.", "See our page.", ["https://a.org/b?c=12"]),
         ("an me@a-b.org", "to me", ["me@a-b.org"]),
@@ -74,3 +76,10 @@ def test_a_good_translation_has_no_reasons_and_a_bad_one_all():
         "ratio",
     ]
     assert reasons("Das ist ein Haus", "Das ist ein Haus", 4.0) == ["copied"]
+
+
+@pytest.mark.parametrize("unit", ["x", "ab", "1", "a@", "<"])
+def test_a_line_of_any_size_is_looked_at_in_no_time(unit):
+    """Which cannot be timed here: square effort would take days."""
+    assert "ratio" in reasons(unit * 2_000_000, "short", 4.0)
+    assert "repeated" in reasons("short", unit * 2_000_000, 4.0)
