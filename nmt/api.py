@@ -89,15 +89,16 @@ def load(
     if len(runs) > 1 and names != [None]:
         raise RunError("checkpoints can be named of one run only, but there are several runs: name one of them.")
     place = choose_device(device)
-    for other in runs:
-        other.recipe()  # says so if this is no run folder
-        if other.subwords().sha256 != runs[0].subwords().sha256:
+    runs[0].recipe()  # says so if this is no run folder
+    subwords = runs[0].subwords()
+    for other in runs[1:]:
+        if other.subwords().sha256 != subwords.sha256:
             raise RunError(
                 f"{other.folder} and {runs[0].folder} have different vocabularies, so they cannot translate together. "
                 "Train them on the same prepared data."
             )
     models = [one.load_model(place, name)[0] for one in runs for name in names]
-    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), runs[0].subwords(), runs[0])
+    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0])
 
 
 def choose_device(name: str) -> torch.device:

@@ -48,6 +48,14 @@ def test_lines_are_translated_in_order_with_the_options_of_the_recipe(folders):
     assert [one.text for one in model.translate(LINES, beam=3, n_best=2)] == [one.text for one in found]
 
 
+def test_half_precision_is_another_arithmetic_of_the_same_model(folders):
+    model = nmt.load(folders[0])
+    exact, half = ([one.score for one in model.translate(LINES, precision=name)] for name in ("fp32", "bf16"))
+    assert half != exact and half == pytest.approx(exact, rel=0.02)
+    assert {p.dtype for p in model.model.parameters()} == {torch.float32}  # as it was, for who scores meanwhile
+    assert [one.score for one in model.translate(LINES)] == exact
+
+
 def test_an_ensemble_is_neither_of_its_models(folders):
     both = nmt.load(folders)
     one, other, mean = (

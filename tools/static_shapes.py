@@ -21,12 +21,12 @@ def table(pairs: Synthetic, max_tokens: int) -> Iterator[str]:
     """The lines to print."""
     src, trg = pairs.src_len + 1, pairs.trg_len + 1  # with EOS
     used = int(src.sum() + trg.sum())
-    yield f"{'padded to':14}{'shapes':>8}{'padding':>10}"
+    yield f"{'padded to':16}{'shapes':>6}{'padding':>10}"
     for step in (2, 4, 8, 16, 32):
         src_held, trg_held = (-(-side // step) * step for side in (src, trg))
         n_shape = len(np.unique(np.stack([src_held, trg_held]), axis=1).T)
         padding = 1 - used / int(src_held.sum() + trg_held.sum())
-        yield f"{f'multiples of {step}':14}".ljust(16) + f"{n_shape:6}{padding:10.1%}"
+        yield f"{f'multiples of {step}':16}{n_shape:6}{padding:10.1%}"
     packed = Plan(pairs.src_len, pairs.trg_len, seed=1, max_tokens=max_tokens, per_update=1, pool=len(src), packed=True)
     yield f"{'packed rows':16}{1:6}{packed.padding_share(0):10.1%}"
 

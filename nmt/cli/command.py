@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from nmt.errors import NmtError
@@ -62,6 +63,15 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
     )
+
+
+def must_be_free(path: Path, *, overwrite: bool) -> None:
+    """Raise NmtError if an output cannot be written there, or would replace something that may not be."""
+    if path.exists() and not overwrite:
+        raise NmtError(f"{path} exists already. Choose another name, or replace it with --overwrite.")
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.")
 
 
 def add_override_flags(parser: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.command import printable, run
+from nmt.cli.command import must_be_free, printable, run
+from nmt.data.lines import read_lines
+from nmt.errors import DataError, NmtError
+from nmt.files import exchange
 
 _DESCRIPTION = """\
 Write the model of the run folder RUN as a folder of CTranslate2, then translate and score some lines with both: what is
@@ -28,15 +31,17 @@ def export(args: argparse.Namespace) -> int:
     model = load(args.run, checkpoint=args.checkpoint, device="cpu")
     if lines is None:
         lines = _validation_lines(model.recipe.data_folder)
-    _check_output(folder, overwrite=args.overwrite)
+    must_be_free(folder, overwrite=args.overwrite)
+    if folder.exists() and not (folder / "model.bin").is_file():
+        raise NmtError(f"{folder} is no exported model, so it is not replaced. Choose another name.")
     assert isinstance(model.model, Transformer)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         write(model.model, model.recipe.model, model.subwords, temporary, args.quantization)
         parity = compare(model.model, model.subwords, temporary, lines[:N_LINE], exact=args.quantization is None)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
+        if not (folder.exists() and exchange(temporary, folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _say(parity.text)
@@ -45,14 +50,11 @@ def export(args: argparse.Namespace) -> int:
 
 
 def _lines(args: argparse.Namespace) -> list[str] | None:
-    from nmt.data.lines import read_lines
-
     return None if args.lines is None else _some(args.lines, [line or "" for line in read_lines(args.lines)])
 
 
 def _validation_lines(prepared: Path) -> list[str]:
     from nmt.data.corpus import Prepared
-    from nmt.errors import DataError
 
     try:
         return _some(str(prepared), Prepared.open(prepared).valid.texts()[0])
@@ -61,23 +63,9 @@ def _validation_lines(prepared: Path) -> list[str]:
 
 
 def _some(name: str, lines: list[str]) -> list[str]:
-    from nmt.errors import DataError
-
     if found := [line for line in lines if line.strip()]:
         return found
     raise DataError(f"{name}: no lines to compare the two models on.")
-
-
-def _check_output(folder: Path, *, overwrite: bool) -> None:
-    from nmt.errors import NmtError
-
-    if folder.exists() and not overwrite:
-        raise NmtError(f"{folder} exists already. Choose another name, or replace it with --overwrite.")
-    if folder.exists() and not (folder / "model.bin").is_file():
-        raise NmtError(f"{folder} is no exported model, so it is not replaced. Choose another name.")
-    parent = folder.absolute().parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise NmtError(f"{folder}: cannot be written: {parent} is no folder, or not yours to write to.")
 
 
 def _say(text: str) -> None:

@@ -2,12 +2,12 @@
 
 import argparse
 import gzip
-import os
 import sys
 import zlib
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from nmt.cli.command import must_be_free
 from nmt.data.lines import complaint_about, count_lines, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention import check_path
@@ -40,11 +40,9 @@ def check_paths(args: argparse.Namespace) -> None:
         if not name:
             continue
         path = Path(name)
-        if path.exists() and not args.overwrite:
-            raise NmtError(f"{path} exists already. Choose another name, or replace it with --overwrite.")
-        folder = path.absolute().parent
-        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.")
+        must_be_free(path, overwrite=args.overwrite)
+        if path.is_dir():
+            raise NmtError(f"{path}: cannot be written: it is a folder. Name a file.")
 
 
 def read_references(args: argparse.Namespace) -> list[str] | None:

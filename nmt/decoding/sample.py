@@ -94,7 +94,7 @@ def sample(
     score = torch.zeros(len(seeds), n, dtype=torch.float64, device=device)
     prefix = src_seq.new_zeros(len(seeds), n, 0)
     live = torch.ones(len(seeds), n, dtype=torch.bool, device=device)
-    n_token = 0
+    never, n_token = last.new_zeros(0), 0
     while len(sentence):
         logits = full_precision(model.step(last, state))
         normaliser = logits.logsumexp(-1, keepdim=True).double()  # before anything is forbidden, as in training
@@ -102,8 +102,8 @@ def sample(
             row = torch.arange(len(sentence), device=device).repeat_interleave(n)
             logits, normaliser = logits[row], normaliser[row]
             state.reorder(row)
-        possible = logits.clone()
-        possible[:, impossible(pad, bos, n_real, logits.size(-1))] = -torch.inf
+            never = last.new_tensor(impossible(pad, bos, n_real, logits.size(-1)))
+        possible = logits.index_fill(1, never, -torch.inf)
         if not torch.isfinite(possible.amax(-1)).all():
             raise MachineError(
                 "the model's scores are not finite, so nothing can be drawn: the weights are damaged, or the numbers "

@@ -86,11 +86,11 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
     )
 
 
-def tokenise(text: str, trg_lang: str = "") -> str:
-    """A line in the tokens in which BLEU counts, with spaces between them."""
+def tokenised(texts: Sequence[str], trg_lang: str = "") -> list[str]:
+    """Lines in the tokens in which BLEU counts, with spaces between them."""
     metric = _metric("bleu", trg_lang)
     assert isinstance(metric, BLEU)
-    return str(metric.tokenizer(text.rstrip()))
+    return [str(metric.tokenizer(text.rstrip())) for text in texts]
 
 
 def tokenised_note(references: Sequence[str]) -> str | None:

@@ -5,13 +5,13 @@ each text are counted once, and all pairs are matched together.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.evaluation.metrics import tokenise
+from nmt.evaluation.metrics import tokenised
 
 Matrix = NDArray[np.float64]
 Utility = Literal["chrf", "bleu"]
@@ -65,7 +65,7 @@ def bleu(texts: Sequence[str], trg_lang: str = "") -> Matrix:
 
     As in sacreBLEU: the tokeniser of the language, orders that text i has (effective order), exponential smoothing.
     """
-    units = [tuple(tokenise(text, trg_lang).split()) for text in texts]
+    units = [tuple(tokens.split()) for tokens in tokenised(texts, trg_lang)]
     n, length = len(texts), np.array([len(one) for one in units], dtype=np.float64)
     log_sum, n_order, smooth = np.zeros((n, n)), np.zeros((n, n)), np.ones((n, n))
     nothing = np.ones((n, n), dtype=bool)
@@ -91,7 +91,7 @@ def expected_utility(texts: Sequence[str], utility: Utility, trg_lang: str = "")
     need?", section 6), if the texts are samples of what a model thinks of a source.
     """
     different = list(dict.fromkeys(texts))
-    of: Callable[[], Matrix] = (lambda: chrf(different)) if utility == "chrf" else (lambda: bleu(different, trg_lang))
+    likeness = chrf(different) if utility == "chrf" else bleu(different, trg_lang)
     weight = np.array([texts.count(text) for text in different]) / len(texts)
-    value = dict(zip(different, (of() @ weight).tolist(), strict=True))
+    value = dict(zip(different, (likeness @ weight).tolist(), strict=True))
     return [value[text] for text in texts]

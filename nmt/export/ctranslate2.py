@@ -53,7 +53,11 @@ def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: 
     ct2 = library()
     if found := list(obstacles(config)):
         raise RunError(f"CTranslate2 has no place for {', '.join(found)}, so this model cannot be exported to it.")
-    spec = ct2.specs.TransformerSpec(_encoder_spec(ct2, config), _decoder_spec(ct2, config))
+    box, common = ct2.specs.transformer_spec, _common(ct2, config)
+    spec = ct2.specs.TransformerSpec(
+        box.TransformerEncoderSpec(config.n_enc_layer, config.n_head, **common),
+        box.TransformerDecoderSpec(config.n_dec_layer, config.n_head, **common),
+    )
     spec.config.layer_norm_epsilon = 1e-6
     spec.config.add_source_eos = True
     spec.config.decoder_start_token = spec.config.bos_token
@@ -70,18 +74,22 @@ def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: 
 
 
 def entries(codec: Codec) -> list[str]:
-    """A name for each id, all different: the control symbols, the subwords, and what fills the matrix up."""
+    """A name for each id, all different: the control symbols, the subwords, and what fills the matrix up.
+
+    A subword that is written like one of the others gets a space before it, which no subword begins with.
+    """
     control = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
-    pieces = [control[i] for i in range(len(control))] + codec.vocab
-    taken = set(codec.vocab)
-    pieces += [f"<unused{i}>" for i in range(codec.n_vocab - len(pieces))]
-    assert not taken & {*control.values(), *pieces[codec.size :]}, "a subword has the name of a control symbol"
-    return pieces
+    filling = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
+    taken = {*control.values(), *filling}
+    subwords = [f" {piece}" if piece in taken else piece for piece in codec.vocab]
+    return [control[i] for i in range(len(control))] + subwords + filling
 
 
-def _common(config: ModelConfig) -> dict[str, Any]:
+def _common(ct2: Any, config: ModelConfig) -> dict[str, Any]:
+    """What CTranslate2 is told of both stacks."""
     d_head = config.d_k or config.d_model // config.n_head
     found: dict[str, Any] = {
+        "activation": getattr(ct2.specs.Activation, _ACTIVATION[config.ffn]),
         "pre_norm": config.norm == "pre",
         "layernorm_embedding": config.norm == "post",
         "ffn_glu": config.ffn == "swiglu",
@@ -92,18 +100,6 @@ def _common(config: ModelConfig) -> dict[str, Any]:
     if config.position == "rotary":
         found |= {"rotary_dim": 0, "rotary_interleave": True}
     return found
-
-
-def _encoder_spec(ct2: Any, config: ModelConfig) -> Any:
-    activation = getattr(ct2.specs.Activation, _ACTIVATION[config.ffn])
-    spec = ct2.specs.transformer_spec
-    return spec.TransformerEncoderSpec(config.n_enc_layer, config.n_head, activation=activation, **_common(config))
-
-
-def _decoder_spec(ct2: Any, config: ModelConfig) -> Any:
-    activation = getattr(ct2.specs.Activation, _ACTIVATION[config.ffn])
-    spec = ct2.specs.transformer_spec
-    return spec.TransformerDecoderSpec(config.n_dec_layer, config.n_head, activation=activation, **_common(config))
 
 
 def _encoder(spec: Any, encoder: Encoder, config: ModelConfig) -> None:

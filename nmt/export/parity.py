@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from nmt.data.batches import pad
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding.beam import search
-from nmt.decoding.scorer import as_array, score_tokens
+from nmt.data.subwords import BOS, PAD, Subwords
+from nmt.decoding.scorer import score_tokens
+from nmt.decoding.translator import Translator
 from nmt.errors import RunError
 from nmt.export.ctranslate2 import entries, library
 from nmt.models.base import SearchModel
+from nmt.recipe.decode_options import DecodeConfig
 
 # Between log-probabilities of a token: fp32 sums in another order, and what quantised weights may be off by on average.
 _EXACT, _ROUGH = 1e-3, 0.2
@@ -24,7 +22,7 @@ _MOST_TOKENS = 200  # of a greedy translation
 class Parity:
     """What was found. n_same: lines that both translate alike by greedy search.
 
-    mean and worst: difference of a token's log-probability. first: number of the first line that differs, and the two
+    mean and worst: difference of a token's log-probability. first: the first line that is not, and the two
     translations of it.
     """
 
@@ -32,7 +30,7 @@ class Parity:
     n_same: int
     mean: float
     worst: float
-    first: tuple[int, str, str] | None
+    first: tuple[str, str, str] | None
 
     @property
     def text(self) -> str:
@@ -47,41 +45,29 @@ def compare(model: SearchModel, subwords: Subwords, folder: Path, lines: Sequenc
 
     Raises RunError, naming the first difference, if the two are not the same model.
     """
-    src_ids = [ids for ids in subwords.src.encode(lines) if ids]
-    ours = _greedy(model, src_ids, subwords.trg.size)
+    src_ids = subwords.src.encode(lines)
+    ours = _greedy(model, subwords, src_ids)
     theirs, scores = _exported(subwords, folder, src_ids, ours)
     texts = [(subwords.trg.decode(a), subwords.trg.decode(b)) for a, b in zip(ours, theirs, strict=True)]
-    different = [(number, a, b) for number, (a, b) in enumerate(texts, start=1) if a != b]
+    different = [(line, a, b) for line, (a, b) in zip(lines, texts, strict=True) if a != b]
     told = score_tokens(model, src_ids, ours)
     apart = [abs(a - b) for one, two in zip(told, scores, strict=True) for a, b in zip(one, two, strict=True)]
     first = different[0] if different else None
     found = Parity(len(texts), len(texts) - len(different), sum(apart) / len(apart), max(apart), first)
     if exact and found.first:
-        number, a, b = found.first
-        raise RunError(f"the exported model is another one: line {number} is\n  {a}\nhere and\n  {b}\nthere.")
+        line, a, b = found.first
+        raise RunError(f"the exported model is another one:\n  {line}\nis here\n  {a}\nand there\n  {b}")
     if found.worst > _EXACT if exact else found.mean > _ROUGH:
         raise RunError(f"the exported model is another one: {found.text}.")
     return found
 
 
-def _greedy(model: SearchModel, src_ids: list[list[int]], n_real: int) -> list[list[int]]:
-    found: list[list[int]] = []
-    for start in range(0, len(src_ids), 32):
-        some = src_ids[start : start + 32]
-        hypotheses = search(
-            model,
-            pad([as_array(ids) for ids in some], after=(EOS,)),
-            bos=BOS,
-            eos=EOS,
-            pad=PAD,
-            beam=1,
-            length_penalty="none",
-            alpha=1.0,
-            max_len=torch.full((len(some),), _MOST_TOKENS),
-            n_real=n_real,
-        )
-        found += [best[0].ids for best in hypotheses]
-    return found
+def _greedy(model: SearchModel, subwords: Subwords, src_ids: list[list[int]]) -> list[list[int]]:
+    translator = Translator(model, subwords, DecodeConfig(beam=1, max_len_a=0.0, max_len_b=_MOST_TOKENS))
+    found: dict[int, list[int]] = {}
+    for numbers, hypotheses in translator.batches(src_ids):
+        found.update(zip(numbers.tolist(), (best[0].ids for best in hypotheses), strict=True))
+    return [found[number] for number in range(len(src_ids))]
 
 
 def _exported(

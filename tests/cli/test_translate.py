@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.cli.translate import main
+from nmt.cli.translate_report import suspicious_note
 from nmt.data.subwords import PAD, Subwords
 from nmt.decoding.scorer import score_pairs
 from nmt.models.build import build_model
@@ -359,3 +361,31 @@ def test_what_is_not_meant_is_said(translate, tmp_path, flags, message):
 def test_help_needs_no_torch():
     code = "import sys, nmt.cli.translate; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ({}, ""),
+        ({"lost": 4}, ""),  # such a model writes numbers in its own way
+        ({"lost": 3}, "of 9: lost 3 ("),
+        ({"lost": 4, "repeated": 1}, "of 9: repeated 1 ("),
+        ({"repeated": 1, "copied": 8}, "of 9: copied 8, repeated 1 ("),
+    ],
+)
+def test_what_looks_wrong_is_counted_at_the_end(found, wanted):
+    note = suspicious_note(Counter(found), 9)
+    assert wanted in note if wanted else not note
+
+
+def test_the_count_of_what_looks_wrong_is_told(translate, monkeypatch):
+    monkeypatch.setattr("nmt.data.subwords.Codec.decode", lambda *_: "ha ha ha ha ha ha")
+    lines, err = translate("--format", "jsonl")
+    assert [json.loads(line)["flags"][-1] for line in lines] == [
+        "repeated",
+        "blank",
+        *["repeated"] * 2,
+        "blank",
+        "repeated",
+    ]
+    assert "translations that look wrong, of 6: repeated 4 (" in err

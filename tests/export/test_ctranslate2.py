@@ -10,7 +10,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.cli.export import main
-from nmt.data.subwords import PAD, Subwords
+from nmt.data.subwords import PAD, Codec, Subwords
 from nmt.errors import MachineError, RunError
 from nmt.export import ctranslate2 as room
 from nmt.export.parity import compare
@@ -70,6 +70,14 @@ def test_an_exported_model_is_the_same_model(subwords, tmp_path, options):
     found = compare(model, subwords, tmp_path / "out", LINES, exact=True)
     assert found.n_same == found.n_line == len(LINES)
     assert found.worst < 1e-4
+
+
+def test_a_subword_that_looks_like_a_control_symbol_keeps_a_name_of_its_own(subwords):
+    known = subwords.src
+    codec = Codec([*known.vocab, "<s", "<s>"], [*known.merges, ("<", "s"), ("<s", ">")])
+    names = room.entries(codec)
+    assert names[codec.size - 1] == " <s>" and names[1] == "<s>"
+    assert len(set(names)) == len(names) == codec.n_vocab
 
 
 def test_another_model_is_noticed(subwords, tmp_path):
