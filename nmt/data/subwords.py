@@ -63,7 +63,7 @@ class Codec:
 
         Words repeat, so each is encoded once: no piece reaches over a single space, which always begins one.
         """
-        words_of = [_words(normalised(line, self.normalize)) for line in lines]
+        words_of = [_words(self.normalised(line)) for line in lines]
         known = self._known
         unknown = list(dict.fromkeys(word for words in words_of for word in words if word not in known))
         batch = self._tokenizer.encode_batch_fast([" " + word for word in unknown], add_special_tokens=False)
@@ -80,12 +80,20 @@ class Codec:
             left[id_of[a + b]], right[id_of[a + b]] = id_of[a], id_of[b]
         return left, right
 
+    def raw(self, i: int) -> bytes:
+        """The bytes of an id, of which control symbols and the padding of the vocabulary have none."""
+        return self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.size else b""
+
+    def normalised(self, text: str) -> str:
+        """The text as the model knows it."""
+        return normalised(text, self.normalize)
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; control symbols and the padding of the vocabulary have none.
 
         Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
         """
-        text = b"".join(self._bytes[i - N_SPECIAL] for i in ids if N_SPECIAL <= i < self.size)
+        text = b"".join(map(self.raw, ids))
         return text.removeprefix(b" ").decode("utf-8", errors="replace")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

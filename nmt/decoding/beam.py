@@ -15,14 +15,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nmt.decoding.candidates import Candidates, best_of, continuations, fallen_behind, keep, top
+from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
 
 # Taking finished sentences out copies every cache once, so it waits until it saves that much of a step.
 WORTHWHILE_SHARE = 0.25
-# Widths of the blocks in which `_top` looks for candidates; vocabularies are multiples of 8.
-BLOCK_WIDTHS = (64, 32, 16, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,6 @@ class Hypothesis:
     score: float  # log-probability, that of EOS included: forced decoding of `ids` gives the same
     normalised: float  # score / length penalty: what hypotheses are ranked by
     finished: bool  # False: EOS was forced at the cap
-
-
-class Candidates(NamedTuple):
-    """The best continuations of each sentence, best first; all three are (B, C)."""
-
-    score: Tensor  # log-probability up to and including the token; -inf where there is no candidate
-    parent: Tensor  # hypothesis that is continued, 0 … K-1
-    token: Tensor
 
 
 class Ended(NamedTuple):
@@ -66,29 +58,6 @@ def log_total(logits: Tensor, best: Tensor, forbidden: Tensor) -> Tensor:
     return total.log() + top.squeeze(1)
 
 
-def extend(score: Tensor, best: Tensor, token: Tensor, normaliser: Tensor, n: int) -> Candidates:
-    """The n best ways to continue each sentence by one token.
-
-    score: (B, K) of the live hypotheses; best, token: (B·K, n or fewer), the highest possible logits of each row and
-    their columns; normaliser: (B·K,). A sentence's n best are among the n best of each of its rows, so no (R, V)
-    log-softmax is needed.
-    """
-    n_sentence, n_live = score.shape
-    total = ((best - normaliser.unsqueeze(1)).view(n_sentence, n_live, -1) + score.unsqueeze(2)).flatten(1)
-    # Stable: among equals the better parent comes first, whatever the batch looks like.
-    total, place = total.sort(dim=1, descending=True, stable=True)
-    total, place = total[:, :n], place[:, :n]
-    found = Candidates(total, place // best.size(1), token.view(n_sentence, -1).gather(1, place))
-    if missing := n - total.size(1):
-        fill = torch.nn.functional.pad
-        found = Candidates(
-            fill(found.score, (0, missing), value=-torch.inf),
-            fill(found.parent, (0, missing)),
-            fill(found.token, (0, missing)),
-        )
-    return found
-
-
 def finish(
     found: Candidates, forced_score: Tensor | None, at_cap: Tensor | None, n_live: int, beam: int, eos: int
 ) -> Ended:
@@ -106,13 +75,6 @@ def finish(
     return Ended(torch.where(forced, forced_score, score), forced)
 
 
-def keep(found: Candidates, beam: int, eos: int) -> Candidates:
-    """The `beam` best continuations that go on. Of 2·beam candidates at most `beam` end, so there are enough."""
-    order = (found.token == eos).to(torch.uint8).sort(dim=1, stable=True).indices[:, :beam]
-    kept = Candidates(*(part.gather(1, order) for part in found))
-    return kept._replace(score=kept.score.masked_fill(kept.token == eos, -torch.inf))
-
-
 @torch.inference_mode()
 def search(
     model: SearchModel,
@@ -128,12 +90,15 @@ def search(
     n_best: int = 1,
     n_real: int | None = None,
     early_stop: bool = True,
+    rules: Rules | None = None,
+    diversity: float = 0.0,
 ) -> list[list[Hypothesis]]:
     """The n_best translations of each sentence, best first.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
     n_real: ids from here on only pad the vocabulary. early_stop=False searches on when nothing can win.
-    Fewer than n_best come back only where fewer exist.
+    rules: what a translation must and must not contain; where none that was found has all that is required, what has
+    not comes back, unfinished. diversity: see `fallen_behind`. Fewer than n_best come back only where fewer exist.
     """
     assert 1 <= n_best <= beam
     finished = _Finished(src_seq.size(0), n_best, src_seq.device)
@@ -155,22 +120,36 @@ def search(
         # The normaliser sees every column, like the training loss: only producing some of them is forbidden.
         forbidden = logits[:, never]
         eos_logit = logits[:, eos].clone()
+        total = None if rules is None else logits.logsumexp(-1)
         logits[:, never] = -torch.inf
-        best, token = _top(logits, min(2 * beam, logits.size(-1)))
-        normaliser = log_total(logits, best[:, 0], forbidden)
+        if rules is not None:
+            rules.forbid(logits, prefix.flatten(0, 1))
+        best, token = top(logits, min(2 * beam, logits.size(-1)))
+        normaliser = log_total(logits, best[:, 0], forbidden) if total is None else total
         forced_score = at_cap = None
-        if n_token >= shortest_cap:
+        if n_token >= shortest_cap or rules is not None:
             at_cap = max_len <= n_token
             forced_score = score + (eos_logit - normaliser).view_as(score)
-        found = extend(score, best, token, normaliser, 2 * beam)
+            if rules is not None:
+                at_cap, forced_score = rules.ends(logits, score, at_cap, forced_score, finished.n[sentence] > 0)
+        found = continuations(score, best, token, normaliser)
+        rank = fallen_behind(found, best.size(1), diversity)
+        if rules is not None and rules.requires:
+            found = rules.share_out(found, rank, logits, score, normaliser, 2 * beam)
+        else:
+            found = best_of(found, rank, 2 * beam)
         ended = finish(found, forced_score, at_cap, n_live, beam, eos)
         n_token += 1
         finished.add(ended, sentence, prefix, length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
         kept = keep(found, beam, eos)
-        best_live, worst = kept.score[:, 0].double(), finished.worst[sentence]
+        best_live, worst = kept.score.amax(1).double(), finished.worst[sentence]
         done = finished.n[sentence] >= beam
+        standing = best_live
+        if rules is not None:
+            rules.follow(kept.parent, kept.token)
+            standing = kept.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
         if beam > 1:
-            ahead = best_live / length_divisor(max_len.new_tensor(n_token + 1), length_penalty, alpha) > worst
+            ahead = standing / length_divisor(max_len.new_tensor(n_token + 1), length_penalty, alpha) > worst
             done &= ~ahead
         if at_cap is not None:
             done |= at_cap
@@ -190,6 +169,8 @@ def search(
             sentence, max_len, prefix = sentence[stay], max_len[stay], prefix[stay]
             score, last, row = score[stay], last[stay], row[stay]
             shortest_cap = int(max_len.min())
+            if rules is not None:
+                rules.keep(stay)
         elif n_done:
             # Still in the batch, no longer in the search: what is impossible never ends or wins.
             score = score.masked_fill(done.unsqueeze(1), -torch.inf)
@@ -239,21 +220,3 @@ class _Finished:
             )
         # Stable: of two equally good hypotheses the one that ended first.
         return [sorted(found, key=lambda one: -one.normalised)[: self._n_best] for found in self._found]
-
-
-def _top(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n best columns of each row: two (R, n), value and column.
-
-    The n best of a row lie in the n blocks whose maxima are best: one pass over the logits for the maxima,
-    and a sort of few values, which on a CPU takes a third of the time of `topk` over a whole vocabulary.
-    """
-    n_column = logits.size(-1)
-    width = next((width for width in BLOCK_WIDTHS if n_column % width == 0 and n_column // width >= 2 * n), None)
-    if width is None:
-        best, column = logits.topk(n, dim=-1)
-        return best, column
-    blocks = logits.view(logits.size(0), -1, width)
-    block = blocks.amax(-1).topk(n, dim=-1).indices  # (R, n)
-    inside = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, width)).flatten(1)  # (R, n·width)
-    best, place = inside.topk(n, dim=-1)
-    return best, block.gather(1, place // width) * width + place % width

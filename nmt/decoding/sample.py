@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nmt.decoding.beam import WORTHWHILE_SHARE, Hypothesis, impossible
+from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
@@ -74,12 +75,14 @@ def sample(
     alpha: float,
     max_len: Tensor,
     n_real: int | None = None,
+    rules: Rules | None = None,
 ) -> list[list[Hypothesis]]:
     """n translations of each sentence in the order in which they were drawn; more of them begin with the same ones.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
     seeds: B lists of whole numbers, what a sentence's samples follow from. n_real: ids from here on only pad the
-    vocabulary. A hypothesis has the log-probability that the model gives it, not that of the narrowed distribution.
+    vocabulary. rules: what may not follow, which brings no required phrases about. A hypothesis has the log-probability
+    that the model gives it, not that of the narrowed distribution.
     """
     device, caps = src_seq.device, max_len.tolist()
     uniform = torch.zeros(len(seeds), n, max(caps, default=0) + 1, dtype=torch.float64)
@@ -103,15 +106,22 @@ def sample(
             logits, normaliser = logits[row], normaliser[row]
             state.reorder(row)
             never = last.new_tensor(impossible(pad, bos, n_real, logits.size(-1)))
+            if rules is not None:
+                rules.spread(n)
         possible = logits.index_fill(1, never, -torch.inf)
+        nothing = torch.zeros_like(live)
+        if rules is not None:
+            rules.forbid(possible, prefix.flatten(0, 1))
+            nothing = (possible.amax(-1) == -torch.inf).view(-1, n)  # may follow: it ends, as at the cap
+            possible[:, eos] = torch.where(nothing.flatten(), logits[:, eos], possible[:, eos])
         if not torch.isfinite(possible.amax(-1)).all():
             raise MachineError(
                 "the model's scores are not finite, so nothing can be drawn: the weights are damaged, or the numbers "
                 "are too large for the precision in use; try another checkpoint, or fp32."
             )
         token = draw(narrowing(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)
-        at_cap = (max_len <= n_token).unsqueeze(1) & (token != eos)
-        token = token.masked_fill(at_cap, eos)
+        forced = nothing | ((max_len <= n_token).unsqueeze(1) & (token != eos))
+        token = token.masked_fill(forced, eos)
         told = logits.double().gather(1, token.view(-1, 1)) - normaliser
         score = score + told.view(-1, n).masked_fill(~live, 0.0)
         n_token += 1
@@ -119,8 +129,8 @@ def sample(
         divisor = float(length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
         for b, k in ends.nonzero().tolist():
             total = float(score[b, k])
-            ids, forced = prefix[b, k].tolist(), bool(at_cap[b, k])
-            found[int(sentence[b])][k] = Hypothesis(ids, total, total / divisor, not forced)
+            ids, cut = prefix[b, k].tolist(), bool(forced[b, k])
+            found[int(sentence[b])][k] = Hypothesis(ids, total, total / divisor, not cut)
         live = live & ~ends
         done = ~live.any(1)
         n_done = int(done.sum())
@@ -128,9 +138,13 @@ def sample(
             break
         prefix = torch.cat([prefix, token.unsqueeze(2)], dim=2)
         last = token
+        if rules is not None:
+            rules.follow(torch.arange(n, device=device).expand_as(token), token)
         if n_done >= WORTHWHILE_SHARE * len(sentence):
             stay = (~done).nonzero().squeeze(1)
             state.keep(stay)
+            if rules is not None:
+                rules.keep(stay)
             state.reorder((stay.unsqueeze(1) * n + torch.arange(n, device=device)).flatten())
             sentence, max_len, prefix = sentence[stay], max_len[stay], prefix[stay]
             score, last, live = score[stay], last[stay], live[stay]

@@ -20,9 +20,12 @@ from nmt.data.batches import length_batches, pad
 from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
+from nmt.decoding.phrases import pieces_of
+from nmt.decoding.request import Request
+from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, sample
 from nmt.decoding.scorer import as_array, score_tokens
-from nmt.errors import MachineError
+from nmt.errors import MachineError, RecipeError
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -32,6 +35,7 @@ MAX_SRC_LEN = 1024
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
+_NOTHING = Request("")  # is asked
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 
 
@@ -45,6 +49,7 @@ class Translation:
     src_ids: list[int]  # what the model read, without EOS
     warning: str | None = None  # what the user should know about this line
     utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without
+    unmet: list[str] = field(default_factory=list)  # what was asked of it and is not so: the prefix, or phrases
 
     @property
     def score(self) -> float:
@@ -87,11 +92,12 @@ class Translator:
         self.utility = utility
 
     def translate(
-        self, lines: Iterable[str], on_progress: Callable[[int], object] | None = None
+        self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
     ) -> Iterator[Translation]:
         """One translation for each line, in order, `config.window` lines at a time.
 
-        on_progress: called with the number of lines done since the last call.
+        on_progress: called with the number of lines done since the last call. Raises RecipeError if phrases are
+        required of samples, which cannot be made to contain them.
         """
         coming = iter(lines)
         while window := list(islice(coming, self.config.window)):
@@ -127,29 +133,38 @@ class Translator:
         src_pieces = self.subwords.src.pieces([*translation.src_ids, EOS])
         return weights[:, 0].float().cpu(), src_pieces, self.subwords.trg.pieces([*ids, EOS])
 
-    def _translate_window(self, lines: list[str], on_progress: Callable[[int], object] | None) -> Iterator[Translation]:
-        """Identical lines are translated once; blank ones never reach the model."""
-        count = Counter(line for line in lines if not is_blank(line))
+    def _translate_window(
+        self, lines: list[str | Request], on_progress: Callable[[int], object] | None
+    ) -> Iterator[Translation]:
+        """Identical requests are answered once; blank lines never reach the model."""
+        requests = [Request(line) if isinstance(line, str) else line for line in lines]
+        count = Counter(request for request in requests if not is_blank(request.source))
         different = list(count)
         if on_progress:
             on_progress(len(lines) - count.total())
-        ids, warnings = self._encode(different, self.subwords.src)
-        translations: dict[str, Translation] = {}
-        for batch, hypotheses in self.batches(ids):
+        ids, warnings = self._encode([request.source for request in different], self.subwords.src)
+        translations: dict[Request, Translation] = {}
+        for batch, hypotheses in self.batches(ids, different):
             for number, found in zip(batch, hypotheses, strict=True):
-                translations[different[number]] = self._translation(ids[number], found, warnings[number])
+                request = different[number]
+                translations[request] = self._translation(request, ids[number], found, warnings[number])
             if on_progress:
                 on_progress(sum(count[different[number]] for number in batch))
         blank = Translation("", [""], [], [])
-        for line in lines:
-            yield translations.get(line, blank)
+        for request in requests:
+            yield translations.get(request, blank)
 
-    def batches(self, ids: Sequence[list[int]]) -> Iterator[tuple[Rows, list[list[Hypothesis]]]]:
-        """Find hypotheses for rows of ids, batch by batch: the numbers of the rows, and what was found for each."""
+    def batches(
+        self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
+    ) -> Iterator[tuple[Rows, list[list[Hypothesis]]]]:
+        """Find hypotheses for rows of ids, batch by batch: the numbers of the rows, and what was found for each.
+
+        requests: what is asked of each row's translation, if anything is.
+        """
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
         for batch in length_batches(cost, self.config.max_tokens):
-            yield batch, self._search([ids[number] for number in batch])
+            yield batch, self._search([(ids[n], requests[n] if requests else _NOTHING) for n in batch])
 
     @staticmethod
     def _encode(lines: list[str], codec: Codec) -> tuple[list[list[int]], list[str | None]]:
@@ -165,42 +180,59 @@ class Translator:
                 )
         return ids, warnings
 
-    def _search(self, ids: list[list[int]]) -> list[list[Hypothesis]]:
+    def _search(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
         """Search for one batch; where the memory of the device is too small, for its halves."""
         try:
-            return self._search_whole(ids)
+            return self._search_whole(rows)
         except torch.OutOfMemoryError:
-            if len(ids) == 1:
+            if len(rows) == 1:
+                n_src, n_hypothesis = len(rows[0][0]), self.config.n_candidate
                 raise MachineError(
-                    f"the memory of {self.model.device} is too small for one sentence of {len(ids[0])} subwords and "
-                    f"{self.config.n_candidate} hypotheses of it. Make decode.beam or decode.samples smaller, or "
+                    f"the memory of {self.model.device} is too small for one sentence of {n_src} subwords and "
+                    f"{n_hypothesis} hypotheses of it. Make decode.beam or decode.samples smaller, or "
                     "translate on the CPU: --device cpu."
                 ) from None
-        half = len(ids) // 2
-        return self._search(ids[:half]) + self._search(ids[half:])
+        half = len(rows) // 2
+        return self._search(rows[:half]) + self._search(rows[half:])
 
-    def _search_whole(self, ids: list[list[int]]) -> list[list[Hypothesis]]:
-        config = self.config
+    def _search_whole(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
+        config, ids, requests = self.config, [ids for ids, _ in rows], [request for _, request in rows]
         src_seq = pad([as_array(row) for row in ids], after=(EOS,)).to(self.model.device)
-        max_len = torch.tensor([int(config.max_len_a * len(row)) + config.max_len_b for row in ids])
+        n_src = torch.tensor([len(row) for row in ids])
+        min_len = (config.min_len_a * n_src).long() + config.min_len_b
+        max_len = (config.max_len_a * n_src).long() + config.max_len_b
         known: dict[str, Any] = {
             "bos": BOS,
             "eos": EOS,
             "pad": PAD,
             "length_penalty": config.length_penalty,
             "alpha": config.alpha,
-            "max_len": max_len,
+            "max_len": max_len + torch.tensor([self._n_asked(request) for request in requests]),
             "n_real": self.subwords.trg.size,
+            "rules": None,
         }
+        if any(request.asks for request in requests) or config.no_repeat or int(min_len.max()):
+            pieces, least = pieces_of(self.subwords.trg), min_len.to(self.model.device)
+            known["rules"] = Rules(pieces, requests, min_len=least, no_repeat=config.no_repeat, eos=EOS)
         with _evaluating(self.model):
             if not config.samples:
                 n_best = config.beam if self.utility else config.n_best
+                known["diversity"] = config.diversity
                 return search(self.model, src_seq, beam=config.beam, n_best=n_best, **known)
+            if any(request.required for request in requests):
+                raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
             seeds = [[config.seed, *_fingerprint(row)] for row in ids]
             narrowing = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
             return sample(self.model, src_seq, n=config.samples, seeds=seeds, narrowing=narrowing, **known)
 
-    def _translation(self, ids: list[int], found: list[Hypothesis], warning: str | None) -> Translation:
+    def _n_asked(self, request: Request) -> int:
+        """Subwords that are asked for, which a translation may have beside its own."""
+        asked = [text for text in (request.prefix, *request.required) if text]
+        return sum(map(len, self.subwords.trg.encode(asked)))
+
+    def _translation(
+        self, request: Request, ids: list[int], found: list[Hypothesis], warning: str | None
+    ) -> Translation:
         # A line feed inside a translation would shift every line after it.
         texts = [self.subwords.trg.decode(one.ids).translate(_LINE_ENDS) for one in found]
         worth = self.utility(texts) if self.utility else [one.normalised for one in found]
@@ -212,7 +244,8 @@ class Translator:
             best = list(first.values())
         best = best[: self.config.n_best]
         texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self.utility else []
-        return Translation(texts[0], texts, [found[n] for n in best], ids, warning, utilities)
+        unmet = request.unmet(texts[0]) if request.asks else []
+        return Translation(texts[0], texts, [found[n] for n in best], ids, warning, utilities, unmet)
 
 
 def _fingerprint(ids: list[int]) -> list[int]:

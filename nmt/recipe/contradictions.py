@@ -213,3 +213,9 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
     for option in OF_SAMPLES:
         if not decode.samples and getattr(decode, option) != fields[option].default:
             yield f"decode.{option}: nothing is drawn, as decode.samples is 0 (raise that, or remove this)"
+    if decode.samples and decode.diversity:
+        yield "decode.diversity: samples differ anyway, as decode.samples is not 0 (remove this, or set that to 0)"
+    for part in ("a", "b"):
+        least, most = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
+        if least > most:
+            yield f"decode.min_len_{part}: {least} is more than decode.max_len_{part}, which is {most}"

@@ -7,7 +7,7 @@ from fake_model import HashModel
 from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.decoding import beam
+from nmt.decoding import beam, candidates
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.scorer import length_divisor, score_pairs
 from nmt.errors import MachineError
@@ -218,7 +218,7 @@ def test_no_sentences_no_hypotheses():
 def test_looking_in_blocks_finds_what_topk_finds(n_column, n):
     logits = torch.randn(7, n_column, generator=torch.Generator().manual_seed(n))
     logits[:, :3] = -math.inf
-    best, column = beam._top(logits, n)
+    best, column = candidates.top(logits, n)
     wanted, where = logits.topk(n, dim=-1)
     assert torch.equal(best, wanted)
     assert torch.equal(column, where)
@@ -234,32 +234,42 @@ def test_what_is_forbidden_counts_in_the_total(scale):
     torch.testing.assert_close(found, wanted, rtol=1e-14, atol=1e-13)
 
 
-def test_extend_crosses_hypotheses_and_tokens():
+def test_continuations_cross_hypotheses_and_tokens():
     score = torch.tensor([[-1.0, -2.0]])
     logits = torch.tensor([[0.0, -4.0, -1.0], [0.0, -0.5, -9.0]])
-    found = beam.extend(score, *logits.topk(3), torch.zeros(2), 4)
+    every = candidates.continuations(score, *logits.topk(3), torch.zeros(2))
+    found = candidates.best_of(every, every.score, 4)
     assert found.score.tolist() == [[-1.0, -2.0, -2.0, -2.5]]
     assert found.parent.tolist() == [[0, 0, 1, 1]]
     assert found.token.tolist() == [[0, 2, 0, 1]]
 
 
-def test_extend_fills_up_what_does_not_exist_with_the_impossible():
-    found = beam.extend(torch.zeros(1, 1), torch.zeros(1, 3), torch.tensor([[0, 1, 2]]), torch.zeros(1), 5)
+def test_with_diversity_the_second_best_of_a_hypothesis_falls_behind():
+    every = candidates.continuations(torch.tensor([[-1.0, -2.5]]), *torch.zeros(2, 2).topk(2), torch.zeros(2))
+    for diversity, parents in ((0.0, [0, 0, 1, 1]), (2.0, [0, 1, 0, 1])):
+        found = candidates.best_of(every, candidates.fallen_behind(every, 2, diversity), 4)
+        assert found.parent.tolist() == [parents]
+        assert found.score.tolist() == [[-1.0 if parent == 0 else -2.5 for parent in parents]]
+
+
+def test_what_does_not_exist_is_filled_up_with_the_impossible():
+    every = candidates.continuations(torch.zeros(1, 1), torch.zeros(1, 3), torch.tensor([[0, 1, 2]]), torch.zeros(1))
+    found = candidates.best_of(every, every.score, 5)
     assert found.score.tolist() == [[0.0, 0.0, 0.0, -math.inf, -math.inf]]
 
 
 def test_only_an_end_among_the_best_ends_a_hypothesis():
-    found = beam.Candidates(
+    found = candidates.Candidates(
         torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[1, 0, 0, 1]]), torch.tensor([[EOS, 7, EOS, 8]])
     )
     ended = beam.finish(found, None, None, n_live=2, beam=2, eos=EOS)
     assert ended.score.tolist() == [[-math.inf, -1.0]]
-    kept = beam.keep(found, beam=2, eos=EOS)
+    kept = candidates.keep(found, beam=2, eos=EOS)
     assert (kept.token.tolist(), kept.parent.tolist()) == ([[7, 8]], [[0, 1]])
 
 
 def test_the_cap_ends_whoever_is_left():
-    found = beam.Candidates(torch.tensor([[-1.0, -2.0]]), torch.tensor([[1, 0]]), torch.tensor([[EOS, 7]]))
+    found = candidates.Candidates(torch.tensor([[-1.0, -2.0]]), torch.tensor([[1, 0]]), torch.tensor([[EOS, 7]]))
     ended = beam.finish(found, torch.tensor([[-9.0, -1.0]]), torch.tensor([True]), n_live=2, beam=2, eos=EOS)
     assert ended.score.tolist() == [[-9.0, -1.0]]
     assert ended.forced.tolist() == [[True, False]]

@@ -1,0 +1,173 @@
+"""Text that a translation must or must not contain, as automata over subwords.
+
+A search builds a translation from subwords, but what is asked of it is text, which can be cut into subwords in many
+ways. So each phrase becomes an automaton over bytes, and that a table over subwords: which state a whole subword leads
+to. Knows bytes and ids; which rows of a batch are in which state is in `rules.py`.
+
+A phrase is found where it stands as words: no letter goes on before or after it. Letters are those of scripts that are
+written with spaces: what comes after a name in Chinese, Japanese or Korean does not make it another word, and a phrase
+that is written in such a script itself, or in Thai, Lao, Tibetan, Burmese or Khmer, is found anywhere.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.subwords import LONGEST_PIECE, Codec
+
+_ASCII_LETTERS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+# First bytes of letters: ASCII; U+00C0 to U+07FF, from Latin to Arabic; U+0800 to U+1FFF, from Indic to Vietnamese.
+_LETTERS = frozenset([*_ASCII_LETTERS, *range(0xC3, 0xE2)])
+
+# Of these, the blocks of scripts without spaces: Thai to Tibetan, Burmese, Khmer.
+_WITHOUT_SPACES = (range(0x0E00, 0x1000), range(0x1000, 0x10A0), range(0x1780, 0x1800))
+_MOST_PHRASES = 128  # tables that are kept; one has some 30 states x the vocabulary
+
+State = tuple[frozenset[int], bool]  # how much of the phrase the last bytes may be, and whether a letter was last
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseTable:
+    """What each subword does to each state of a phrase; states begin with 0, `found` is the last and is never left.
+
+    after: (n_state, n_vocab) the next state. complete: (n_state,) whether the phrase is there if the text ends now.
+    left: (n_state,) how many of its subwords are still to come, 0 where it is complete.
+    matched: (n_state,) how many of its bytes are there.
+    """
+
+    after: NDArray[np.int16]
+    complete: NDArray[np.bool_]
+    left: NDArray[np.int64]
+    matched: NDArray[np.int64]
+
+    @property
+    def found(self) -> int:
+        """The state in which the phrase is there, whatever follows."""
+        return len(self.complete) - 1
+
+
+class Pieces:
+    """The bytes of every subword of a vocabulary, and what can be asked about them."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.bytes = [codec.raw(i) for i in range(codec.n_vocab)]
+        self.n_byte = np.array([len(raw) for raw in self.bytes], dtype=np.int64)
+        self._id_of = {raw: i for i, raw in enumerate(self.bytes) if raw}
+        self._in_order = sorted(self._id_of)
+        self._longest_first = np.argsort(-self.n_byte, kind="stable")
+        self._matrix = np.zeros((codec.n_vocab, LONGEST_PIECE), dtype=np.uint8)
+        for i, raw in enumerate(self.bytes):
+            self._matrix[i, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
+        self.phrase = lru_cache(_MOST_PHRASES)(self._table)
+
+    def stream(self, text: str) -> bytes:
+        """What the subwords of a text are put together to: the text after a space, as the vocabulary writes it."""
+        return b" " + self.codec.normalised(text).encode("utf-8", errors="replace")
+
+    def leading_to(self, stream: bytes, place: int) -> list[int]:
+        """The subwords that can stand at a place of a stream of which the rest has to come, or that end beyond it."""
+        rest = stream[place : place + LONGEST_PIECE]
+        parts = (self._id_of.get(rest[:n]) for n in range(1, len(rest) + 1))
+        found = [i for i in parts if i is not None]
+        if place + len(rest) == len(stream):
+            at = bisect_left(self._in_order, rest + b"\0")
+            while at < len(self._in_order) and self._in_order[at].startswith(rest):
+                found.append(self._id_of[self._in_order[at]])
+                at += 1
+        if not place:  # the space before the text may be missing
+            found += [i for i in self.leading_to(stream, 1) if self.bytes[i][:1] != b" "]
+        return found
+
+    def _table(self, text: str) -> PhraseTable:
+        """The table of a phrase."""
+        text = self.codec.normalised(text)
+        wanted = text.encode("utf-8", errors="replace")
+        byte_table, states = _automaton(wanted, (_needs_room(text[0]), _needs_room(text[-1])))
+        n_state = len(states) + 1
+        after = np.repeat(np.arange(n_state, dtype=np.int16)[:, None], self.codec.n_vocab, axis=1)
+        for place in range(LONGEST_PIECE):
+            there = self._longest_first[: int((self.n_byte > place).sum())]
+            if not len(there):
+                break
+            after[:, there] = byte_table[after[:, there], self._matrix[there, place]]
+        matched = np.array([max(lengths, default=0) for lengths, _ in states] + [len(wanted)])
+        complete = matched == len(wanted)
+        # Its usual subwords, of which the first has the space before it.
+        ends = np.cumsum([self.n_byte[i] for i in self.codec.encode([text])[0]]) - 1
+        left = np.array([int((ends > n).sum()) for n in matched])
+        return PhraseTable(after, complete, left, matched)
+
+
+def _automaton(wanted: bytes, edges: tuple[bool, bool]) -> tuple[NDArray[np.int16], list[State]]:
+    """(n_state + 1, 256) which state each byte leads to, the last being the one in which all is found; the others.
+
+    edges: whether no letter may stand before it, and after it.
+    """
+    start: State = (frozenset(), False)
+    states, rows, number = [start], [], {start: 0}
+    for state in states:  # grows as it goes
+        row = []
+        for byte in range(256):
+            to = _follow(wanted, state, byte, edges)
+            if to is not None and to not in number:
+                number[to] = len(states)
+                states.append(to)
+            row.append(-1 if to is None else number[to])
+        rows.append(row)
+    table = np.array([*rows, [-1] * 256], dtype=np.int16)
+    table[table < 0] = len(states)
+    return table, states
+
+
+def _follow(wanted: bytes, state: State, byte: int, edges: tuple[bool, bool]) -> State | None:
+    """The state after one more byte; None if the phrase has been found. edges: see `_automaton`."""
+    lengths, after_letter = state
+    begins = not 0x80 <= byte < 0xC0  # a character, and not the rest of one
+    is_letter = byte in _LETTERS if begins else after_letter
+    if len(wanted) in lengths and not (begins and is_letter):
+        return None
+    grown = {n + 1 for n in lengths if n < len(wanted) and wanted[n] == byte}
+    if wanted[0] == byte and not (after_letter and edges[0]):
+        grown.add(1)
+    if len(wanted) in grown and not edges[1]:
+        return None
+    return frozenset(grown), is_letter
+
+
+def occurrences(phrase: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where a phrase stands in a text as words: beginning and end, in characters, none overlapping another."""
+    at = text.find(phrase)
+    while at >= 0:
+        end = at + len(phrase)
+        before, after = text[at - 1 : at] if at else "", text[end : end + 1]
+        if (_is_letter(before) and _needs_room(phrase[0])) or (_is_letter(after) and _needs_room(phrase[-1])):
+            at = text.find(phrase, at + 1)
+        else:
+            yield at, end
+            at = text.find(phrase, end)
+
+
+def contains(text: str, phrase: str) -> bool:
+    """Whether a phrase stands in a text as words."""
+    return next(occurrences(phrase, text), None) is not None
+
+
+def _is_letter(character: str) -> bool:
+    """Whether a word goes on with this character; "" is none."""
+    return bool(character) and character.encode("utf-8", errors="replace")[0] in _LETTERS
+
+
+def _needs_room(character: str) -> bool:
+    """Whether a phrase that has this character at its edge is another word where letters go on."""
+    return _is_letter(character) and not any(ord(character) in block for block in _WITHOUT_SPACES)
+
+
+@lru_cache(4)
+def pieces_of(codec: Codec) -> Pieces:
+    """Those of a vocabulary, made once."""
+    return Pieces(codec)

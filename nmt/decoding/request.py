@@ -1,0 +1,69 @@
+"""What is asked of one line beside its translation: how that begins, what it contains and what not."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from nmt.decoding.phrases import contains, occurrences
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A line to translate, and what its translation has to be like."""
+
+    source: str
+    prefix: str = ""  # it begins with this text, which may end within a word
+    required: tuple[str, ...] = ()  # it contains each of these phrases, as words
+    avoided: tuple[str, ...] = ()  # and none of these
+
+    @property
+    def asks(self) -> bool:
+        """Whether anything is asked of the translation."""
+        return bool(self.prefix or self.required or self.avoided)
+
+    def unmet(self, text: str) -> list[str]:
+        """What of it a translation does not fulfil."""
+        begins = [] if text.startswith(self.prefix) else [self.prefix]
+        lacking = [phrase for phrase in self.required if not contains(text, phrase)]
+        return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
+
+
+class Terms:
+    """Phrases that go with phrases of the source.
+
+    required: pairs of a phrase of the source and what its translation contains. avoided: pairs of a phrase of the
+    source, "" for any source, and what the translation does not contain. kept: what it matches in the source stays.
+    """
+
+    def __init__(
+        self,
+        required: Iterable[tuple[str, str]] = (),
+        avoided: Iterable[tuple[str, str]] = (),
+        kept: re.Pattern[str] | None = None,
+    ) -> None:
+        # Longer phrases first, so that what is within them is not taken for a phrase of its own.
+        self._required = sorted(required, key=lambda pair: -len(pair[0]))
+        self._avoided, self._kept = list(avoided), kept
+
+    def __call__(self, request: Request) -> Request:
+        """The request with the phrases that its source asks for."""
+        source = request.source
+        kept = [found.group().strip() for found in self._kept.finditer(source)] if self._kept else []
+        required = [*request.required, *filter(None, kept), *_translations(self._required, source)]
+        avoided = [
+            *request.avoided,
+            *(phrase for where, phrase in self._avoided if not where or contains(source, where)),
+        ]
+        return replace(request, required=tuple(dict.fromkeys(required)), avoided=tuple(dict.fromkeys(avoided)))
+
+
+def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[str]:
+    """Those of the terms that stand in the source outside of longer ones, in the order in which they stand there."""
+    taken: list[tuple[int, int]] = []
+    found: list[tuple[int, str]] = []
+    for phrase, translation in terms:
+        for start, end in occurrences(phrase, source):
+            if all(end <= other or start >= beyond for other, beyond in taken):
+                taken.append((start, end))
+                found.append((start, translation))
+    return [translation for _, translation in sorted(found)]

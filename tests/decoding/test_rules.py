@@ -1,0 +1,161 @@
+import itertools
+import random
+import re
+
+import pytest
+import torch
+from fake_model import HashModel
+from test_beam import PENALTIES, SRC, divisor, log_prob, run
+from tokenizers import pre_tokenizers
+
+from nmt.data.subwords import EOS, N_SPECIAL, Codec
+from nmt.decoding.phrases import Pieces, contains
+from nmt.decoding.request import Request
+from nmt.decoding.rules import Rules
+
+# Words of a and b, so small that all translations can be looked at; a text can be cut into subwords in many ways.
+TINY = Codec(["Ġ", "a", "b", "Ġa", "ab"], [("Ġ", "a"), ("a", "b")])
+PIECES = Pieces(TINY)
+LONGEST = 4
+ALL = [list(ids) for n in range(LONGEST + 1) for ids in itertools.product(range(N_SPECIAL, TINY.size), repeat=n)]
+ASKED = {
+    "a prefix": Request("", prefix="ab"),
+    "a prefix of many subwords": Request("", prefix="aba"),
+    "a prefix that ends with a space": Request("", prefix="a "),
+    "a phrase": Request("", required=("ab",)),
+    "a phrase that overlaps itself": Request("", required=("aba",)),
+    "a phrase of two words": Request("", required=("a ab",)),
+    "two phrases": Request("", required=("b", "ab")),
+    "no phrase": Request("", avoided=("a",)),
+    "none of two phrases": Request("", avoided=("ab", "b a")),
+    "a prefix and phrases": Request("", prefix="b", required=("ab",), avoided=("a",)),
+}
+
+
+def rules(asked: list[Request], pieces: Pieces = PIECES, *, min_len: int = 0, no_repeat: int = 0) -> Rules:
+    shortest = torch.full((len(asked),), min_len)
+    return Rules(pieces, asked, min_len=shortest, no_repeat=no_repeat, eos=EOS)
+
+
+def is_allowed(ids: list[int], asked: Request, min_len: int = 0, no_repeat: int = 0) -> bool:
+    """What is asked, said with regular expressions over the text, which know nothing of subwords."""
+    text = TINY.decode(ids)
+    windows = [tuple(ids[i : i + no_repeat]) for i in range(len(ids) - no_repeat + 1)] if no_repeat else []
+
+    def has(phrase: str) -> bool:
+        return re.search(rf"(?<![ab]){phrase}(?![ab])", text) is not None
+
+    return (
+        text.startswith(asked.prefix)
+        and all(map(has, asked.required))
+        and not any(map(has, asked.avoided))
+        and len(ids) >= min_len
+        and len(set(windows)) == len(windows)
+    )
+
+
+def exhaustive(model: HashModel, src: torch.Tensor, kind: str, alpha: float, allowed) -> list[tuple[float, list[int]]]:
+    scored = [(log_prob(model, src, ids) / divisor(len(ids) + 1, kind, alpha), ids) for ids in ALL if allowed(ids)]
+    return sorted(scored, reverse=True)
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize(("kind", "alpha"), [PENALTIES[2], PENALTIES[5]])
+def test_a_wide_beam_finds_the_best_of_all_translations_that_obey(asked, kind, alpha):
+    model = HashModel(TINY.n_vocab, seed=3, sharpness=2.0)
+    max_len = torch.full((1,), LONGEST)
+    settings = {"length_penalty": kind, "alpha": alpha, "max_len": max_len, "n_real": TINY.size}
+    (found,) = run(model, SRC[:1], beam=700, n_best=5, rules=rules([asked]), **settings)
+    best = exhaustive(model, SRC[0], kind, alpha, lambda ids: is_allowed(ids, asked))
+    assert best and [one.ids for one in found] == [ids for _, ids in best[:5]]
+    assert [one.normalised for one in found] == pytest.approx([score for score, _ in best[:5]], abs=1e-12)
+
+
+@pytest.mark.parametrize(("min_len", "no_repeat"), [(2, 0), (4, 0), (0, 1), (0, 2), (3, 2), (0, 3)])
+@pytest.mark.parametrize(("kind", "alpha"), [PENALTIES[2], PENALTIES[5]])
+def test_a_wide_beam_is_exhaustive_with_a_least_length_and_without_repeats(min_len, no_repeat, kind, alpha):
+    model = HashModel(TINY.n_vocab, seed=4, sharpness=2.0)
+    settings = {"length_penalty": kind, "alpha": alpha, "max_len": torch.tensor([LONGEST]), "n_real": TINY.size}
+    bounds = rules([Request("")], min_len=min_len, no_repeat=no_repeat)
+    (found,) = run(model, SRC[:1], beam=700, n_best=5, rules=bounds, **settings)
+    best = exhaustive(model, SRC[0], kind, alpha, lambda ids: is_allowed(ids, Request(""), min_len, no_repeat))
+    assert [one.ids for one in found] == [ids for _, ids in best[:5]]
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("width", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_narrow_beam_obeys_and_a_batch_searches_like_its_sentences_alone(width, seed, early_stop):
+    model = HashModel(TINY.n_vocab, seed=seed, sharpness=3.0)
+    asked = [Request(""), *random.Random(seed).sample(list(ASKED.values()), 4), Request("")]
+    settings = {"beam": width, "n_real": TINY.size, "early_stop": early_stop}
+    longest = torch.full((len(SRC),), 12)
+    together = run(model, SRC, rules=rules(asked, no_repeat=4), max_len=longest, **settings)
+    alone = [
+        run(model, SRC[i : i + 1], rules=rules(asked[i : i + 1], no_repeat=4), max_len=longest[:1], **settings)[0]
+        for i in range(len(SRC))
+    ]
+    assert together == alone
+    for one, (hypothesis,) in zip(asked, together, strict=True):
+        assert is_allowed(hypothesis.ids, one, no_repeat=4)
+
+
+def test_rules_that_ask_nothing_change_nothing():
+    model = HashModel(TINY.n_vocab, seed=6, sharpness=2.0)
+    free = run(model, n_best=4, n_real=TINY.size)
+    bound = run(model, n_best=4, n_real=TINY.size, rules=rules([Request("")] * len(SRC)))
+    assert [[one.ids for one in found] for found in free] == [[one.ids for one in found] for found in bound]
+
+
+def test_what_cannot_be_had_comes_back_unfinished():
+    model = HashModel(TINY.n_vocab, seed=3)
+    impossible = Request("", required=("ab",), avoided=("ab",))
+    found = run(model, SRC[:2], n_real=TINY.size, rules=rules([impossible, Request("", required=("ab",))]))
+    assert not found[0][0].finished
+    assert found[1][0].finished and contains(TINY.decode(found[1][0].ids), "ab")
+
+
+def test_without_any_token_to_go_on_with_a_translation_ends():
+    model = HashModel(TINY.n_vocab, seed=3)
+    (found,) = run(model, SRC[:1], n_real=TINY.size, rules=rules([Request("")], min_len=9, no_repeat=1))
+    assert len(found[0].ids) == TINY.size - N_SPECIAL and not found[0].finished
+
+
+LETTERS = ["a", "b", " ", "-", "é", "中", "ก", "“"]
+
+
+# All bytes, and some pieces of several.
+BYTES = Codec([*pre_tokenizers.ByteLevel.alphabet(), "Ġa", "ab", "ĠaĠ"], [("Ġ", "a"), ("a", "b")])
+
+
+def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
+    draw, pieces, n_found = random.Random(1), Pieces(BYTES), 0
+    for _ in range(400):
+        phrase = "".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() or "a"
+        text = "".join(draw.choices([*LETTERS, phrase], k=draw.randint(0, 8)))
+        table, state = pieces.phrase(phrase), 0
+        for i in BYTES.encode([text])[0]:
+            state = int(table.after[state, i])
+        assert bool(table.complete[state]) == contains(text, phrase), (phrase, text)
+        n_found += contains(text, phrase)
+    assert 100 < n_found < 300
+
+
+def test_words_end_where_letters_end_and_scripts_without_spaces_have_no_words():
+    assert contains("in New York!", "New York") and not contains("New Yorker", "New York")
+    assert (
+        contains("NASA的", "NASA") and contains("ที่กรุงเทพ", "กรุง") and contains("“a”", "a") and not contains("née", "n")
+    )
+
+
+def test_a_hypothesis_may_end_once_it_has_all_that_is_required():
+    book = rules([Request("", prefix="ab"), Request("", required=("b",)), Request("", avoided=("b",))])
+    told = []
+    for token in TINY.encode(["ab b"])[0]:
+        told.append(book.may_end().flatten().tolist())
+        book.follow(torch.zeros(3, 1, dtype=torch.long), torch.full((3, 1), token))
+    told.append(book.may_end().flatten().tolist())
+    assert TINY.decode(TINY.encode(["ab b"])[0]) == "ab b"
+    assert [row[0] for row in told] == [False, False, True, True, True]
+    assert [row[1] for row in told] == [False, False, False, False, True]
+    assert all(row[2] for row in told)
