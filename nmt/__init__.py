@@ -4,12 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nmt.api import load as load
+    from nmt.decoding.request import Request as Request
 
 
 def __getattr__(name: str) -> Any:
-    """`load` only when it is asked for: it brings torch with it, which takes seconds that --help need not wait."""
+    """Names only when they are asked for: `load` brings torch, which takes seconds that --help need not wait."""
     if name == "load":
         from nmt.api import load
 
         return load
+    if name == "Request":
+        from nmt.decoding.request import Request
+
+        return Request
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -44,6 +44,7 @@ RATES = "tests/training/test_exact_resume.py -k rate_of_an_update"
 INVARIANCE = "tests/training/test_invariance.py"
 EVERY_PAIR = "tests/training/test_every_pair.py -k one_process"
 TWO_PROCESSES = "tests/training/test_parallel.py -k losses_and_weights"
+RULES = "tests/decoding/test_rules.py"
 
 MUTATIONS = (
     # the model
@@ -117,6 +118,34 @@ MUTATIONS = (
         "done &= ~ahead",
         "pass",
         "tests/decoding/test_beam.py",
+    ),
+    Mutation(
+        "the beam forgets hypotheses that have a part of a phrase",
+        "nmt/decoding/rules.py",
+        "return best_of(every, -turn, n)",
+        "return best_of(every, every.score, n)",
+        RULES,
+    ),
+    Mutation(
+        "a phrase is found within a longer word",
+        "nmt/decoding/phrases.py",
+        "and not (begins and is_letter)",
+        "",
+        RULES,
+    ),
+    Mutation(
+        "a translation may end before it has what is required",
+        "nmt/decoding/rules.py",
+        "logits[rows, self._eos].masked_fill_(~complete, -torch.inf)",
+        "pass",
+        RULES,
+    ),
+    Mutation(
+        "rules not reordered with the beam",
+        "nmt/decoding/rules.py",
+        "self._state = self._state.gather(1, parent.unsqueeze(2).expand(-1, -1, self._state.size(2)))",
+        "pass",
+        RULES,
     ),
     # the loss
     Mutation(

@@ -19,6 +19,10 @@ NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being t
 --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line.
 SCORE is the log-probability over the length penalty."""
 FORMATS = ("text", "tsv", "jsonl")
+_INPUT = (
+    "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and "
+)
+_INPUT += "if wanted prefix, required and avoided. [default: text]"
 
 
 def _numbers(text: str) -> list[int]:
@@ -51,6 +55,18 @@ def _parser() -> argparse.ArgumentParser:
     add("run", metavar="RUN", nargs="+", help="The run folder that nmt-train wrote; several make an ensemble.")
     add("--input", "-i", metavar="FILE", help="Read this file, plain or .gz, and not stdin.")
     add("--output", "-o", metavar="FILE", help="Write this file, there only when it is whole, and not stdout.")
+    add("--input-format", choices=FORMATS, default="text", help=_INPUT)
+    add(
+        "--terms",
+        metavar="FILE",
+        help="Two columns: where the source has the phrase in the first, the translation has that in the second.",
+    )
+    add(
+        "--avoid",
+        metavar="FILE",
+        help="Phrases that no translation has; with two columns, none of a source that has the phrase in the first.",
+    )
+    add("--keep", metavar="REGEX", help="What this matches in the source is in the translation as it is.")
     add("--overwrite", action="store_true", help="Replace output files that exist.")
     add("--ref", metavar="FILE", help="Raw reference: print BLEU, chrF, TER and exact match to stderr.")
     add("--scores", metavar="FILE", help="Also write the scores of --ref as JSON.")

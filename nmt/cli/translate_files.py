@@ -18,18 +18,20 @@ def check_flags(args: argparse.Namespace) -> None:
     for flag, needed in (("scores", "ref"), ("lines", "attention"), ("examples", "ref")):
         if getattr(args, flag) and not getattr(args, needed):
             raise NmtError(f"--{flag} needs --{needed}.")
-    for flag in ("ref", "attention", "show_scores", "mbr"):
+    for flag in ("ref", "attention", "show_scores", "mbr", "terms", "avoid", "keep"):
         if args.score and getattr(args, flag):
             raise NmtError(
                 f"--score translates nothing, so --{flag.replace('_', '-')} has nothing to do: leave it out."
             )
+    if args.score and args.input_format != "text":
+        raise NmtError("--score: the input is plain lines: leave --input-format out.")
     if args.show_scores and args.format != "text":
         raise NmtError(f"--show-scores: --format {args.format} has the scores anyway: leave it out.")
 
 
 def check_paths(args: argparse.Namespace) -> None:
     """Everything about files that can be known before any work."""
-    for name in (args.input, args.score):
+    for name in (args.input, args.score, args.terms, args.avoid):
         if name and (complaint := complaint_about(name)):
             raise DataError(complaint)
     if args.input and args.score:

@@ -18,7 +18,9 @@ from nmt.cli.command import overrides_of, printable
 from nmt.cli.translate_files import InputFile, check_count, check_flags, check_paths, read_references
 from nmt.cli.translate_format import json_line, scored_line, text_lines, tsv_lines
 from nmt.cli.translate_report import print_examples, report_scores, suspicious_note
+from nmt.cli.translate_requests import Reader, request_reader
 from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, write_lines
+from nmt.decoding.request import Request
 from nmt.decoding.suspicion import reasons
 from nmt.decoding.translator import Translation, Translator
 from nmt.errors import NmtError
@@ -38,6 +40,7 @@ class _Job:
     references: list[str] | None
     max_ratio: float
     source_name: str
+    request_of: Reader
     n_read: int = 0
     n_answered: int = 0
     n_cut: int = 0
@@ -52,12 +55,13 @@ def translate(args: argparse.Namespace) -> int:
     check_flags(args)
     check_paths(args)
     references = read_references(args)
+    request_of = request_reader(args)
     if args.threads:
         torch.set_num_threads(args.threads)
     model = load(args.run, checkpoint=args.checkpoint, device=args.device)
     recipe = read_recipe(model.run.recipe_file, _overrides(args))
     translator = model.translator(recipe.decode)
-    job = _Job(translator, args, references, recipe.data.max_ratio, args.input or "<stdin>")
+    job = _Job(translator, args, references, recipe.data.max_ratio, args.input or "<stdin>", request_of)
     with InputFile(args.input) as file, _progress(args) as bar:
         answers = _scores(job, file, bar) if args.score else _answers(job, file, bar)
         if args.output:
@@ -85,27 +89,32 @@ def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
     return [one for one in short if one[0] not in dict(given)] + given
 
 
-def _read(job: _Job, file: BinaryIO) -> Iterator[list[tuple[str, bool]]]:
-    """The lines of the input as they come, window by window, each with whether its bytes were text."""
-    for window in windows(read_stream(file), job.translator.config.window):
-        lines = [decode_line(raw) for raw in window]
-        for number, (_, valid) in enumerate(lines, start=job.n_read + 1):
+def _read(job: _Job, file: BinaryIO) -> Iterator[list[tuple[Request, bool]]]:
+    """What the input asks for as it comes, window by window, and whether the bytes of each line were text."""
+
+    def arriving() -> Iterator[tuple[Request, bool]]:
+        for number, raw in enumerate(read_stream(file), start=1):
+            line, valid = decode_line(raw)
+            yield job.request_of(line, f"{job.source_name}:{number}"), valid
+
+    for window in windows(arriving(), job.translator.config.window):
+        for number, (_, valid) in enumerate(window, start=job.n_read + 1):
             if not valid:
                 _warn(f"{job.source_name}:{number}: invalid UTF-8, read with replacement characters")
-        job.n_read += len(lines)
-        yield lines
+        job.n_read += len(window)
+        yield window
 
 
 def _answers(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[str]]:
     """The lines to write, as soon as they are known: one list for each window of the input."""
     for window in _read(job, file):
-        lines = [line for line, _ in window]
-        found = list(job.translator.translate(lines, bar.update))
+        found = list(job.translator.translate([request for request, _ in window], bar.update))
         as_json = job.args.format == "jsonl"
         tokens = job.translator.token_log_probs(found) if as_json else [[] for _ in found]
         written = []
-        for (line, valid), translation, told in zip(window, found, tokens, strict=True):
+        for (request, valid), translation, told in zip(window, found, tokens, strict=True):
             job.n_answered += 1
+            line = request.source
             flags = _flags(job, line, valid, translation)
             written.extend(_formatted(job, line, translation, told, flags))
             _remember(job, line, translation)
@@ -117,7 +126,10 @@ def _scores(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[s
     args = job.args
     given = read_lines(args.score)
     for window in _read(job, file):
-        sources, targets = [line for line, _ in window], [line or "" for line in islice(given, len(window))]
+        sources, targets = (
+            [request.source for request, _ in window],
+            [line or "" for line in islice(given, len(window))],
+        )
         if len(targets) < len(sources):
             check_count(job.n_read, job.n_read - len(sources) + len(targets), args.score, args)
         written = []
@@ -142,7 +154,7 @@ def _flags(job: _Job, line: str, valid: bool, translation: Translation) -> list[
         "cut": translation.warning is not None,
         "cap": not translation.hypotheses[0].finished,
     }
-    why = reasons(line, translation.text, job.max_ratio)
+    why = reasons(line, translation.text, job.max_ratio) + ["unmet"] * bool(translation.unmet)
     job.suspicious.update(why)
     return [name for name, found in known.items() if found] + why
 

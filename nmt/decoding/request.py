@@ -1,25 +1,39 @@
 """What is asked of one line beside its translation: how that begins, what it contains and what not."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nmt.decoding.phrases import contains, occurrences
+from nmt.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A line to translate, and what its translation has to be like."""
+    """A line to translate, and what its translation has to be like.
+
+    Raises DataError for phrases that no line of text can contain as words.
+    """
 
     source: str
     prefix: str = ""  # it begins with this text, which may end within a word
     required: tuple[str, ...] = ()  # it contains each of these phrases, as words
     avoided: tuple[str, ...] = ()  # and none of these
 
+    def __post_init__(self) -> None:
+        for phrase in (*self.required, *self.avoided):
+            if not phrase or phrase != phrase.strip() or "\n" in phrase:
+                raise DataError(f"{phrase!r} is no phrase: one has text, no line feed, and no white space around it.")
+
     @property
     def asks(self) -> bool:
         """Whether anything is asked of the translation."""
         return bool(self.prefix or self.required or self.avoided)
+
+    def changed(self, change: Callable[[str], str]) -> "Request":
+        """The request with what it asks for in another form."""
+        required, avoided = (tuple(map(change, phrases)) for phrases in (self.required, self.avoided))
+        return replace(self, prefix=change(self.prefix), required=required, avoided=avoided)
 
     def unmet(self, text: str) -> list[str]:
         """What of it a translation does not fulfil."""

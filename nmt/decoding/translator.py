@@ -137,7 +137,11 @@ class Translator:
         self, lines: list[str | Request], on_progress: Callable[[int], object] | None
     ) -> Iterator[Translation]:
         """Identical requests are answered once; blank lines never reach the model."""
-        requests = [Request(line) if isinstance(line, str) else line for line in lines]
+        normalised = self.subwords.trg.normalised
+        requests = [
+            Request(line) if isinstance(line, str) else line.changed(normalised) if line.asks else line
+            for line in lines
+        ]
         count = Counter(request for request in requests if not is_blank(request.source))
         different = list(count)
         if on_progress:

@@ -389,3 +389,27 @@ def test_the_count_of_what_looks_wrong_is_told(translate, monkeypatch):
         "repeated",
     ]
     assert "translations that look wrong, of 6: repeated 4 (" in err
+
+
+def test_what_is_asked_of_a_line_is_in_its_translation_or_said_to_be_missing(translate, tmp_path):
+    (tmp_path / "terms").write_bytes(b"ship\told ship\n")
+    (tmp_path / "avoid").write_bytes(b"left\nleft\n")
+    source = b"the ship\tin M\n\nthe {x} left\n"
+    flags = ["--input-format", "tsv", "--terms", tmp_path / "terms", "--avoid", tmp_path / "avoid", "--keep", "{.}"]
+    first, blank, last = translate(*flags, "--decode.max_len_b", 30, source=source)[0]
+    assert first.startswith("in M") and "old ship" in first and not blank
+    assert "{x}" in last and "left" not in last
+    impossible = b'{"source": "the ship", "required": ["left"], "avoided": ["left"]}\n{"source": "a"}\n'
+    lines, err = translate("--input-format", "jsonl", "--format", "jsonl", source=impossible)
+    assert ["unmet" in json.loads(line)["flags"] for line in lines] == [True, False]
+    assert json.loads(lines[0])["source"] == "the ship" and "unmet 1" in err
+
+
+def test_lines_before_a_bad_one_are_answered(translate):
+    lines, err = translate("--input-format", "jsonl", source=b'{"source": "the ship"}\nthe ship\n', code=2)
+    assert len(lines) == 1 and "<stdin>:2: not JSON" in err
+
+
+def test_phrases_cannot_be_required_of_samples(translate):
+    _, err = translate("--keep", "ship", "--decode.samples", 2, source=b"the ship\n", code=2)
+    assert "decode.samples to 0" in err

@@ -1,0 +1,101 @@
+"""The input of nmt-translate as requests: lines, tab-separated columns or JSON, and files of phrases."""
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+
+from nmt.data.lines import read_lines
+from nmt.decoding.request import Request, Terms
+from nmt.errors import DataError, NmtError
+
+_KEYS = ("source", "prefix", "required", "avoided")
+
+Reader = Callable[[str, str], Request]
+
+
+def request_reader(args: argparse.Namespace) -> Reader:
+    """What makes a request of a line and of the name of its place, file:number. Raises NmtError for bad files."""
+    read = {"text": _of_text, "tsv": _of_columns, "jsonl": _of_json}[args.input_format]
+    if not (args.terms or args.avoid or args.keep):
+        return read
+    required = [(one, other) for one, other in _columns(args.terms, least=2)] if args.terms else []
+    avoided = _columns(args.avoid, least=1) if args.avoid else []
+    terms = Terms(required, avoided, _pattern(args.keep) if args.keep else None)
+    return lambda line, place: terms(read(line, place))
+
+
+def _of_text(line: str, _place: str) -> Request:
+    return Request(line)
+
+
+def _of_columns(line: str, place: str) -> Request:
+    source, *more = line.split("\t")
+    if len(more) > 1:
+        raise DataError(
+            f"{place}: {len(more) + 1} columns, but --input-format tsv has two: the source, and how its translation "
+            "begins."
+        )
+    return Request(source, more[0] if more else "")
+
+
+def _of_json(line: str, place: str) -> Request:
+    if not line.strip():
+        return Request("")
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON ({error}). --input-format jsonl has an object a line.") from None
+    if not isinstance(found, dict) or not isinstance(found.get("source"), str):
+        raise DataError(f'{place}: expected an object with the text "source", found {_shown(found)}.')
+    if unknown := [key for key in found if key not in _KEYS]:
+        raise DataError(f"{place}: unknown key {unknown[0]!r}: expected {', '.join(_KEYS)}.")
+    if not isinstance(found.get("prefix", ""), str):
+        raise DataError(f"{place}: prefix: expected a text, found {_shown(found['prefix'])}.")
+    for key in ("required", "avoided"):
+        phrases = found.get(key, [])
+        if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
+            raise DataError(f"{place}: {key}: expected a list of texts, found {_shown(phrases)}.")
+        found[key] = tuple(map(_text, phrases))
+    # A line feed would make two lines of one.
+    found["source"] = _text(found["source"]).replace("\n", " ")
+    found["prefix"] = _text(found.get("prefix", ""))
+    try:
+        return Request(**found)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
+
+
+def _text(found: str) -> str:
+    """JSON can say halves of characters, which no text has."""
+    return found.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _columns(path: str, least: int) -> list[tuple[str, str]]:
+    """Pairs of a file of phrases; where a line has one column and that is enough, the first of the pair is empty."""
+    pairs = []
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = [column.strip() for column in (line or "").split("\t")]
+        if not least <= len(columns) <= 2 or not all(columns):
+            wanted = (
+                "two columns, a phrase of the source and one of the translation"
+                if least == 2
+                else ("a phrase, or a phrase of the source and one of the translation")
+            )
+            raise DataError(f"{path}:{number}: expected {wanted} between tabs, found {_shown(line)}.")
+        pairs.append((columns[0] if len(columns) == 2 else "", columns[-1]))
+    if not pairs:
+        raise DataError(f"{path}: no phrases.")
+    return pairs
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise NmtError(f"--keep {text}: no regular expression ({error}).") from None
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return text if len(text) <= 60 else text[:57] + "..."

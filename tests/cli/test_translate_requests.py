@@ -1,0 +1,95 @@
+"""Lines of the input and files of phrases, read as requests."""
+
+import argparse
+import json
+
+import pytest
+
+from nmt.cli.translate_requests import request_reader
+from nmt.decoding.request import Request
+from nmt.errors import DataError, NmtError
+
+
+def read(line: str, input_format: str = "text", **files: str) -> Request:
+    args = argparse.Namespace(**{"input_format": input_format, "terms": None, "avoid": None, "keep": None, **files})
+    return request_reader(args)(line, "in:7")
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "phrases"
+        path.write_bytes(text.encode())
+        return str(path)
+
+    return write
+
+
+def test_a_line_of_text_is_only_text():
+    assert read('{"source": "a"}\tb') == Request('{"source": "a"}\tb')
+
+
+def test_columns_are_the_source_and_how_its_translation_begins():
+    assert read("a b\tThe ", "tsv") == Request("a b", prefix="The ")
+    assert read("a b", "tsv") == read("a b\t", "tsv") == Request("a b")
+    with pytest.raises(DataError, match="in:7: 3 columns"):
+        read("a\tb\tc", "tsv")
+
+
+def test_an_object_says_all_that_can_be_asked():
+    asked = {"source": "a\nb", "prefix": "T", "required": ["x y"], "avoided": ["z", "é"]}
+    assert read(json.dumps(asked), "jsonl") == Request("a b", "T", ("x y",), ("z", "é"))
+    assert read("  ", "jsonl") == Request("")
+    assert read('{"source": "half \\ud83d"}', "jsonl") == Request("half ?")
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("source", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('["source"]', "expected an object"),
+        ('{"prefix": "a"}', "expected an object"),
+        ('{"source": 5}', "found {'source': 5}"),
+        ('{"source": "a", "prefx": "b"}', "unknown key 'prefx'"),
+        ('{"source": "a", "prefix": null}', "prefix: expected a text, found None"),
+        ('{"source": "a", "required": "b"}', "required: expected a list of texts, found 'b'"),
+        ('{"source": "a", "avoided": [1]}', "avoided: expected a list of texts"),
+        ('{"source": "a", "avoided": [""]}', "'' is no phrase"),
+        ('{"source": "a", "required": [" b"]}', "no white space around it"),
+    ],
+)
+def test_what_is_no_request_is_refused_with_its_place(line, complaint):
+    with pytest.raises(DataError, match=r"^in:7: ") as error:
+        read(line, "jsonl")
+    assert complaint in str(error.value)
+
+
+def test_terms_are_required_where_the_source_has_them_as_words_and_longer_ones_come_first(written):
+    terms = written("York\tYork city\nNew York\tBig Apple\nHund\tdog\n")
+    assert read("von New York nach York", terms=terms).required == ("Big Apple", "York city")
+    assert read("New York", terms=terms).required == ("Big Apple",)
+    assert read("Hunde in Yorkshire", terms=terms).required == ()
+
+
+def test_avoided_phrases_may_depend_on_the_source(written):
+    avoid = written("damn\nBank\tbench\n")
+    assert read("die Bank", avoid=avoid).avoided == ("damn", "bench")
+    assert read("das Geld", avoid=avoid).avoided == ("damn",)
+
+
+def test_what_is_kept_is_required_as_it_is_and_once():
+    assert read("{x} und {y} und {x}", keep=r"\{\w+\}").required == ("{x}", "{y}")
+    with pytest.raises(NmtError, match="no regular expression"):
+        read("a", keep="(")
+
+
+@pytest.mark.parametrize("text", ["a\n", "a\tb\tc\n", "a\t\n", "\tb\n", "\n"])
+def test_a_line_that_is_no_pair_of_terms_is_named(written, text):
+    with pytest.raises(DataError, match=r"phrases:2: expected two columns"):
+        read("a", terms=written("x\ty\n" + text))
+
+
+def test_an_empty_file_of_phrases_is_refused(written):
+    with pytest.raises(DataError, match="no phrases"):
+        read("a", avoid=written(""))
