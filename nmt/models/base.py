@@ -15,28 +15,51 @@ from nmt.models.droppable import Layer, WordEmbedding
 
 
 class DecoderState:
-    """What decoding remembers between two steps, in two kinds of tensors.
+    """What decoding remembers between two steps, in three kinds of tensors.
 
     per_sentence: first dimension B. Written once by `start` (encoder keys and values, masks).
-    per_row: first dimension R. Grows or changes with every step (self-attention cache, LSTM state).
+    per_row: first dimension R. Grows or changes with every step (LSTM state).
+    seen: (B, G, slots, d) keys and values of target tokens, which stay where they were written. A step fills one slot
+    for each hypothesis, and `ancestry` (R, slots) tells which slots are a row's own past: that alone moves when a beam
+    is reordered.
     Encoder memory belongs to the sentence: hypotheses share it and it is never copied for a beam.
     """
 
     def __init__(self, per_sentence: dict[str, Tensor], per_row: dict[str, Tensor], n_sentence: int) -> None:
         self.per_sentence = per_sentence
         self.per_row = per_row
+        self.seen: dict[str, Tensor] = {}
+        self.ancestry: Tensor | None = None
         self.n_sentence = n_sentence
         self.n_step = 0  # target tokens read so far, so the position of the next one
 
-    def append(self, name: str, new: Tensor, dim: int) -> Tensor:
-        """Let tensor `name` of the rows grow along `dim`; returns all of it. new: (R, ...)"""
-        old = self.per_row.get(name)
-        self.per_row[name] = new if old is None else torch.cat([old, new], dim)
-        return self.per_row[name]
+    def look_back(self, visible: Tensor) -> Tensor:
+        """Open a slot for the next token of each row: the mask (B, 1, K, slots) of what the rows may look at.
+
+        visible: (R,) False where the token itself may not be looked at.
+        """
+        n = len(visible) // self.n_sentence
+        own = torch.eye(n, dtype=torch.bool, device=visible.device).repeat(self.n_sentence, 1) & visible.unsqueeze(1)
+        self.ancestry = own if self.ancestry is None else torch.cat([self.ancestry, own], 1)
+        return self.ancestry.view(self.n_sentence, 1, n, -1)
+
+    def remember(self, name: str, new: Tensor) -> Tensor:
+        """Write into the slots that `look_back` opened: (B, G, K, d) -> what all slots hold, (B, G, slots, d)."""
+        assert self.ancestry is not None
+        end, old = self.ancestry.size(1), self.seen.get(name)
+        if old is None or old.size(2) < end:
+            room = new.new_empty(*new.shape[:2], 2 * end + 8 * new.size(2), new.size(3))
+            if old is not None:
+                room[:, :, : old.size(2)] = old
+            self.seen[name] = old = room
+        old[:, :, end - new.size(2) : end] = new
+        return old[:, :, :end]
 
     def reorder(self, rows: Tensor) -> None:
         """Make row r continue old row rows[r]. rows: (R',), R' a multiple of the sentences."""
         self.per_row = {name: tensor.index_select(0, rows) for name, tensor in self.per_row.items()}
+        if self.ancestry is not None:
+            self.ancestry = self.ancestry.index_select(0, rows)
 
     def keep(self, sentences: Tensor) -> None:
         """Let finished sentences leave. sentences: (B',) the ones that stay.
@@ -44,6 +67,7 @@ class DecoderState:
         The rows must be told separately, by `reorder`, since only search knows K.
         """
         self.per_sentence = {name: tensor.index_select(0, sentences) for name, tensor in self.per_sentence.items()}
+        self.seen = {name: tensor.index_select(0, sentences) for name, tensor in self.seen.items()}
         self.n_sentence = sentences.size(0)
 
 

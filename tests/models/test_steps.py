@@ -81,11 +81,15 @@ def test_what_is_known_of_a_sentence_is_stored_once_however_many_hypotheses(make
     model = make(n_kv_head=2)
     state = model.start(batch[0])
     stored = {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()}
-    for _ in range(2):
-        model.step(torch.full((4 * 5,), 7), state)
+    model.step(torch.full((4,), 7), state)
+    state.reorder(torch.arange(4).repeat_interleave(5))
+    written = state.seen["slf_v.1"].data_ptr()
+    model.step(torch.full((4 * 5,), 7), state)
+    state.reorder(torch.arange(20).flip(0).view(4, 5).flip(0).flatten())
     assert {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()} == stored
     assert state.per_sentence["enc_k.0"].shape == (4, 2, 7, 4)
-    assert state.per_row["slf_v.1"].shape == (20, 2, 2, 4)
+    # What was written of target tokens stays where it is: one slot a sentence, then five.
+    assert state.seen["slf_v.1"].data_ptr() == written and state.ancestry.shape == (20, 6)
     assert state.n_step == 2
 
 
@@ -128,3 +132,14 @@ def test_positions_beyond_a_learned_table_repeat_its_last_row(make):
     added = position_enc(torch.zeros(1, 7, 16).double(), first=2)
     table = position_enc.pos_emb.weight
     assert torch.equal(added[0], table[[2, 3, 3, 3, 3, 3, 3]])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position", ["sinusoid", "learned", "rotary"])
+def test_a_model_in_half_precision_is_nearly_the_same(make, batch, position):
+    model = make(position=position, rotary_enc_attn=position == "rotary", lexical_attn=True)
+    wanted = model(*batch)[:, 0].log_softmax(-1)
+    model = model.to(torch.bfloat16)
+    found = model.step(batch[1][:, 0], model.start(batch[0]))
+    assert found.dtype == torch.bfloat16
+    assert (found.double().log_softmax(-1) - wanted).abs().max() < 0.1

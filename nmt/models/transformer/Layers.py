@@ -57,16 +57,17 @@ class DecoderLayer(Layer):
         x, enc_attn = self.enc_attn(x, enc_output, enc_mask, turn, src_rotation, return_attns)
         return self.pos_ffn(x), slf_attn, enc_attn
 
-    def step(self, x: Tensor, n: int, state: DecoderState, rotation: Rotation = None) -> Tensor:
-        """One more target token: (R, 1, D) -> (R, 1, D). This is layer n, whose keys and values lie in `state`."""
+    def step(self, x: Tensor, n: int, mask: Tensor, state: DecoderState, rotation: Rotation = None) -> Tensor:
+        """One more target token of K hypotheses, which are K queries to what their sentence knows: (B, K, D) -> same.
+
+        mask: (B, 1, K, slots). This is layer n, whose keys and values lie in `state`.
+        """
         query = self.slf_attn.before(x)
         k, v = self.slf_attn.keys_values(query, rotation)
-        k, v = state.append(f"slf_k.{n}", k, dim=2), state.append(f"slf_v.{n}", v, dim=2)
-        x, _ = self.slf_attn.attend(x, query, k, v, state.per_row["trg_mask"], rotation)
-        # The K hypotheses of a sentence are K queries to it, so the source is not copied for each.
-        known, n_row = state.per_sentence, x.size(0)
-        x = x.view(state.n_sentence, n_row // state.n_sentence, -1)
+        k, v = state.remember(f"slf_k.{n}", k), state.remember(f"slf_v.{n}", v)
+        x, _ = self.slf_attn.attend(x, query, k, v, mask, rotation)
+        known = state.per_sentence
         query, k, v = self.enc_attn.before(x), known[f"enc_k.{n}"], known[f"enc_v.{n}"]
         x, _ = self.enc_attn.attend(x, query, k, v, known["src_mask"], rotation if self.rotary_enc_attn else None)
-        x = self.pos_ffn(x)
-        return x.view(n_row, 1, -1)
+        out: Tensor = self.pos_ffn(x)
+        return out

@@ -189,16 +189,16 @@ class Decoder(_Stack):
         return rotation
 
     def step(self, last: Tensor, visible: Tensor, state: DecoderState) -> Tensor:
-        """Read one token of every hypothesis: last (R,) ids, visible (R,) False at padding -> (R, D).
+        """Read one token of every hypothesis: last (R,) ids, visible (R,) False at padding -> (B, K, D).
 
-        What later tokens need to know of this one goes into `state.per_row`.
+        What later tokens need to know of this one goes into `state`.
         """
         x, rotation = self._enter(self.trg_word_emb(last.unsqueeze(1)), first=state.n_step)
-        state.append("trg_mask", visible.view(-1, 1, 1, 1), dim=3)
+        x, mask = x.view(state.n_sentence, -1, x.size(-1)), state.look_back(visible)
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
-            x = layer.step(x, n, state, rotation)
-        return self._leave(x).squeeze(1)
+            x = layer.step(x, n, mask, state, rotation)
+        return self._leave(x)
 
 
 class Transformer(TranslationModel):
@@ -307,8 +307,7 @@ class Transformer(TranslationModel):
         hidden = self.decoder.step(last, last != self.pad_idx, state)
         rotation = self.decoder.enc_rotation(state.n_step, 1)
         state.n_step += 1
-        # As in the decoder, the K hypotheses of a sentence are K queries to it.
-        hidden = self._end(hidden.view(state.n_sentence, -1, hidden.size(-1)), state.per_sentence, rotation)
+        hidden = self._end(hidden, state.per_sentence, rotation)
         return self.project(hidden.flatten(0, 1))
 
     def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:

@@ -150,8 +150,9 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
     # A pair is a complex number, and its turn a product: one pass over x instead of several.
-    wide = x.to(torch.promote_types(x.dtype, cos.dtype))
-    turned = torch.view_as_complex(wide.view(*x.shape[:-1], -1, 2)) * torch.complex(cos, sin)
+    # There are none in half precision.
+    kind = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)
+    turned = torch.view_as_complex(x.to(kind).view(*x.shape[:-1], -1, 2)) * torch.complex(cos.to(kind), sin.to(kind))
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
