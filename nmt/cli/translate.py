@@ -19,6 +19,7 @@ NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being t
 --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line.
 SCORE is the log-probability over the length penalty."""
 FORMATS = ("text", "tsv", "jsonl")
+ENGINES = ("nmt", "ctranslate2")
 
 
 def _numbers(text: str) -> list[int]:
@@ -77,6 +78,12 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         help="A checkpoint of the run, like update-00012000; given several times, an ensemble of them; by default its "
         "final model.",
+    )
+    add(
+        "--engine",
+        choices=ENGINES,
+        default="nmt",
+        help="What translates; ctranslate2: RUN is a folder that nmt-export wrote for it. [default: nmt]",
     )
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     add("--threads", type=_count, default=0, metavar="N", help="CPU threads; 0: one a core.")

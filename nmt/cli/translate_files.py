@@ -23,6 +23,11 @@ def check_flags(args: argparse.Namespace) -> None:
             raise NmtError(
                 f"--score translates nothing, so --{flag.replace('_', '-')} has nothing to do: leave it out."
             )
+    for flag in ("attention", "checkpoint"):
+        if args.engine == "ctranslate2" and getattr(args, flag):
+            raise NmtError(f"--engine ctranslate2 has nothing like --{flag}: leave it out.")
+    if args.engine == "ctranslate2" and len(args.run) > 1:
+        raise NmtError(f"--engine ctranslate2 translates with one model, not with {len(args.run)}: name one folder.")
     if args.show_scores and args.format != "text":
         raise NmtError(f"--show-scores: --format {args.format} has the scores anyway: leave it out.")
 
