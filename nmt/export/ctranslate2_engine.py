@@ -19,7 +19,7 @@ from nmt.decoding.translator import Translation, Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
 from nmt.export.ctranslate2 import entries, library
-from nmt.export.parity import MOST_TOKENS
+from nmt.export.parity import greedy, greedy_config
 from nmt.export.positions import N_POSITION
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
@@ -65,17 +65,18 @@ class Engine:
             beam_size=config.beam,
             num_hypotheses=config.beam,
             length_penalty=alpha,
-            max_decoding_length=cap + 1,  # they count EOS, we do not
+            min_decoding_length=0,  # to find nothing to say is a translation, too
+            max_decoding_length=cap,
             suppress_sequences=self._never,
             return_end_token=True,
             return_scores=True,
         )
-        found = [self._best(one, alpha, cap, config)[:n_best] for one in done]
+        found = [self._ranked(one, alpha, config, n_best) for one in done]
         # Their log-probabilities are shares of what is not suppressed; ours, as in training, of all there is.
         pairs = [(row, ids) for row, its in zip(src_ids, found, strict=True) for ids, _ in its]
         told = iter(self.score([row for row, _ in pairs], [ids for _, ids in pairs], config.max_tokens))
         exact = [[_hypothesis(ids, next(told), finished, config) for ids, finished in its] for its in found]
-        return [sorted(its, key=lambda one: -one.normalised) for its in exact]
+        return [sorted(its, key=lambda one: -one.normalised)[:n_best] for its in exact]
 
     def score(
         self, src_ids: Sequence[Sequence[int]], trg_ids: Sequence[Sequence[int]], max_tokens: int
@@ -86,19 +87,20 @@ class Engine:
         done = self._call(self._theirs.score_batch, source, target, max_batch_size=max_tokens, batch_type="tokens")
         return [list(one.log_probs) for one in done]
 
-    def _best(self, found: Any, alpha: float, cap: int, config: DecodeConfig) -> list[tuple[list[int], bool]]:
-        """All that was found for a line, best first: ids without EOS, and whether that was there.
+    def _ranked(self, found: Any, alpha: float, config: DecodeConfig, n_best: int) -> list[tuple[list[int], bool]]:
+        """What was found for a line, best first: ids without EOS, and whether that was there.
 
-        What was cut at the cap comes last, and once: its score is without the end that it did not find.
+        The n_best; or all, if any was cut at the cap, whose score lacks the end that it has not come to.
         """
-        ranked: dict[tuple[int, ...], tuple[bool, float]] = {}
+        its: list[tuple[float, list[int], bool]] = []
         for entry, score in zip(found.hypotheses, found.scores, strict=True):
             ids = [self._number[each] for each in entry]
             finished = ids[-1:] == [EOS]
             total = score * len(ids) ** alpha  # theirs is over the length to this power
-            place = not finished, -total / _divisor(len(ids), config)
-            ranked.setdefault(tuple(ids[:-1] if finished else ids[:cap]), place)
-        return [(list(ids), not ranked[ids][0]) for ids in sorted(ranked, key=ranked.__getitem__)]
+            its.append((total / _divisor(len(ids), config), ids[:-1] if finished else ids, finished))
+        its.sort(key=lambda one: -one[0])
+        keep = n_best if all(finished for *_, finished in its) else len(its)
+        return [(ids, finished) for _, ids, finished in its[:keep]]
 
     @staticmethod
     def _call(method: Callable[..., Any], *args: Any, **known: Any) -> Any:
@@ -195,11 +197,10 @@ class Compared:
     def __init__(self, folder: Path, subwords: Subwords) -> None:
         self._engine, self._subwords = Engine(folder, subwords, torch.device("cpu")), subwords
 
-    def greedy(self, lines: Sequence[str]) -> list[str]:
-        """The translation of each line by greedy search, which ends it after MOST_TOKENS tokens."""
-        config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=MOST_TOKENS)
-        translator = EngineTranslator(self._engine, self._subwords, config)
-        return [one.text for one in translator.translate(lines)]
+    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
+        """The translation of each line by greedy search, which ends it after `most` tokens."""
+        translator = EngineTranslator(self._engine, self._subwords, greedy_config(most))
+        return [self._subwords.trg.decode(ids) for ids in greedy(translator, self._subwords.src.encode(lines))]
 
     def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
         """Log-probability of each token of given translations of the lines, EOS included."""

@@ -11,6 +11,7 @@ they do otherwise than we do is put into the weights, so that the result is the 
 - Biases that we do not have are zero there.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.batches import pad
+from nmt.data.lines import write_lines
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.scorer import as_array, gold_log_probs
 from nmt.errors import MachineError, RunError
 from nmt.export.huggingface_tokenizer import make_tokenizer
-from nmt.export.parity import MOST_TOKENS
 from nmt.export.positions import N_POSITION, position_table
+from nmt.files import parse_json
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
@@ -107,6 +109,9 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path)
     with _quiet(transformers):
         there.save_pretrained(folder)
     make_tokenizer(transformers, subwords.src).save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    told = parse_json(file.read_bytes()) | {"tokenizer_class": "PreTrainedTokenizerFast"}  # as versions 4 and 5 know it
+    write_lines(file, json.dumps(told, indent=2, ensure_ascii=False).split("\n"))
 
 
 def _tied(recipe: Recipe) -> bool:
@@ -243,12 +248,12 @@ class Compared:
             self._model: Any = model.from_pretrained(folder, local_files_only=True).eval()
 
     @torch.inference_mode()
-    def greedy(self, lines: Sequence[str]) -> list[str]:
-        """The translation of each line by greedy search, which ends it after MOST_TOKENS tokens."""
+    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
+        """The translation of each line by greedy search, which ends it after `most` tokens."""
         found: list[str] = []
         for first in range(0, len(lines), _N_TOGETHER):
             read = self._read(lines[first : first + _N_TOGETHER])
-            ids = self._model.generate(**read, num_beams=1, do_sample=False, max_length=MOST_TOKENS + 2)
+            ids = self._model.generate(**read, num_beams=1, do_sample=False, max_length=most + 2)
             found += self._tokenizer.batch_decode(ids, skip_special_tokens=True)
         return found
 
