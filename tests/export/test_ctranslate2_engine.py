@@ -66,6 +66,15 @@ def test_greedy_translations_and_their_scores_are_those_of_the_run(translate):
             assert two[name] == pytest.approx(one[name], abs=1e-4)
 
 
+@pytest.mark.parametrize("penalty", ["wu", "average", "none"])
+def test_the_two_best_are_the_first_of_the_four_best(folders, penalty):
+    """Also where the cap ended some of them, whose last step CTranslate2 does not count."""
+    how = {"beam": 4, "length_penalty": penalty, "max_len_a": 0.0, "max_len_b": 6}
+    loaded, lines = Loaded(folders / "ct2", CPU), SOURCE.split("\n")
+    two, four = (loaded.translator(DecodeConfig(n_best=n, **how)).translate(lines) for n in (2, 4))
+    assert [one.texts for one in two] == [one.texts[:2] for one in four]
+
+
 def test_a_model_may_have_nothing_to_say(subwords, tmp_path):
     place, config = written(tmp_path, subwords, 2.0), DecodeConfig(beam=1)
     for translator in nmt.load(place / "run", device="cpu"), Loaded(place / "ct2", CPU):

@@ -47,6 +47,7 @@ def test_an_exported_model_is_the_same_model(subwords, tmp_path, options, archit
     room.export(model, recipe, subwords, tmp_path / "out")
     theirs = room.Compared(tmp_path / "out")
     assert type(theirs._model).__name__ == f"{architecture}ForConditionalGeneration"
+    assert not getattr(theirs._model.config, "encoder_no_repeat_ngram_size", 0)  # Blenderbot's own is 3
     found = compare(model, subwords, theirs, AWKWARD, ROUNDED, most=40)
     assert found.n_same == len(AWKWARD)
     assert found.worst < 1e-4
