@@ -125,13 +125,14 @@ class Run:
         best checkpoint so far, or the newest if none was scored.
         """
         recipe, subwords = self.recipe(), self.subwords()
-        folder = self._weights_folder(name)
+        folder = self.weights_folder(name)
         checkpoint.verify(folder)
         model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
         checkpoint.load_weights(model, checkpoint.load_tensors(folder, checkpoint.MODEL), str(folder))
         return model.to(device).eval(), folder.name
 
-    def _weights_folder(self, name: str | None) -> Path:
+    def weights_folder(self, name: str | None = None) -> Path:
+        """Where the weights are that `load_model` takes; they are not verified yet."""
         if name is not None:
             candidates = {path.name: path for path in [self.model_folder, *map(self.checkpoint, self.updates())]}
             if name not in candidates:

@@ -4,27 +4,36 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.cli.command import must_be_free, printable, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.files import exchange
 
+if TYPE_CHECKING:
+    from nmt.api import Model
+    from nmt.export.parity import Exported, Tolerance
+
 _DESCRIPTION = """\
-Write the model of the run folder RUN as a folder of CTranslate2, then translate and score some lines with both: what is
-not the same model is not written. The lines are those of the validation set, or of --lines."""
+Write the model of the run folder RUN for another engine, or stripped to what translation needs; then translate and
+score some lines with both: what is not the same model is not written. The lines are those of the validation set, or
+of --lines."""
+TARGETS = ("ctranslate2", "huggingface", "safetensors")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
+PRECISIONS = ("fp32", "fp16", "bf16")
 N_LINE = 200  # compared where there are more
 
 
 def export(args: argparse.Namespace) -> int:
     """The command behind the flags."""
+    for flag, target in (("quantization", "ctranslate2"), ("precision", "safetensors")):
+        if getattr(args, flag) and args.to != target:
+            raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
     from nmt.api import load
-    from nmt.export.ctranslate2 import export as write
     from nmt.export.parity import compare
-    from nmt.models.transformer.Models import Transformer
 
     folder = Path(args.output)
     lines = _lines(args)
@@ -32,13 +41,13 @@ def export(args: argparse.Namespace) -> int:
     if lines is None:
         lines = _validation_lines(model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
-    if folder.exists() and not (folder / "model.bin").is_file():
-        raise NmtError(f"{folder} is no exported model, so it is not replaced. Choose another name.")
-    assert isinstance(model.model, Transformer)
+    write, read, is_exported, tolerance = _target(args, model)
+    if folder.exists() and not is_exported(folder):
+        raise NmtError(f"{folder} is no model exported for {args.to}, so it is not replaced. Choose another name.")
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        write(model.model, model.recipe.model, model.subwords, temporary, args.quantization)
-        parity = compare(model.model, model.subwords, temporary, lines[:N_LINE], exact=args.quantization is None)
+        write(temporary)
+        parity = compare(model.model, model.subwords, read(temporary), lines[:N_LINE], tolerance)
         if not (folder.exists() and exchange(temporary, folder)):
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
@@ -47,6 +56,53 @@ def export(args: argparse.Namespace) -> int:
     _say(parity.text)
     _say(f"written: {folder}")
     return 0
+
+
+class _Target(NamedTuple):
+    """What is special about one of TARGETS."""
+
+    write: Callable[[Path], None]
+    read: Callable[[Path], "Exported"]
+    is_exported: Callable[[Path], bool]
+    tolerance: "Tolerance"
+
+
+def _target(args: argparse.Namespace, model: "Model") -> _Target:
+    """Each engine's package is imported only if it is wanted."""
+    from nmt.export import parity, safetensors
+    from nmt.models.transformer.Models import Transformer
+
+    if args.to == "safetensors":
+        precision = args.precision or "fp32"
+        return _Target(
+            lambda folder: safetensors.export(model.run, args.checkpoint, folder, precision),
+            lambda folder: parity.Ours(safetensors.read(folder), model.subwords),
+            safetensors.is_exported,
+            {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision],
+        )
+    transformer = model.model
+    assert isinstance(transformer, Transformer)
+    if args.to == "huggingface":
+        from nmt.export import huggingface
+
+        return _Target(
+            lambda folder: huggingface.export(transformer, model.recipe, model.subwords, folder),
+            huggingface.Compared,
+            huggingface.is_exported,
+            parity.ROUNDED,
+        )
+    from nmt.export import ctranslate2, ctranslate2_engine
+
+    def write(folder: Path) -> None:
+        ctranslate2.export(transformer, model.recipe.model, model.subwords, folder, args.quantization)
+        safetensors.copy_front_end(model.run, folder)
+
+    return _Target(
+        write,
+        lambda folder: ctranslate2_engine.Compared(folder, model.subwords),
+        ctranslate2_engine.is_exported,
+        parity.QUANTISED if args.quantization else parity.ROUNDED,
+    )
 
 
 def _lines(args: argparse.Namespace) -> list[str] | None:
@@ -77,10 +133,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("nmt-export", description=_DESCRIPTION)
     add = parser.add_argument
     add("run", metavar="RUN", help="The run folder that nmt-train wrote.")
-    add("--to", choices=["ctranslate2"], required=True, help="The engine.")
+    add("--to", choices=TARGETS, required=True, help="The engine; safetensors: nmt itself, with nothing but the model.")
     add("--output", "-o", metavar="FOLDER", required=True, help="Written when it is whole and has been compared.")
     add("--overwrite", action="store_true", help="Replace a model that was exported before.")
-    add("--quantization", choices=QUANTIZATIONS, help="Of the weights; by default they stay in fp32.")
+    add("--quantization", choices=QUANTIZATIONS, help="Of CTranslate2's weights. [default: none, fp32]")
+    add("--precision", choices=PRECISIONS, help="Of the weights of --to safetensors. [default: fp32]")
     add("--checkpoint", metavar="NAME", help="A checkpoint of the run, like update-00012000.")
     add("--lines", metavar="FILE", help="Source lines to compare on; by default those of the validation set.")
     return run("nmt-export", export, parser, argv)

@@ -20,9 +20,10 @@ NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being t
 SCORE is the log-probability over the length penalty."""
 FORMATS = ("text", "tsv", "jsonl")
 _INPUT = (
-    "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and "
+    "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and if "
+    "wanted prefix, required and avoided. [default: text]"
 )
-_INPUT += "if wanted prefix, required and avoided. [default: text]"
+ENGINES = ("nmt", "ctranslate2")
 
 
 def _numbers(text: str) -> list[int]:
@@ -93,6 +94,12 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         help="A checkpoint of the run, like update-00012000; given several times, an ensemble of them; by default its "
         "final model.",
+    )
+    add(
+        "--engine",
+        choices=ENGINES,
+        default="nmt",
+        help="What translates; ctranslate2: RUN is a folder that nmt-export wrote for it. [default: nmt]",
     )
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     add("--threads", type=_count, default=0, metavar="N", help="CPU threads; 0: one a core.")

@@ -25,6 +25,11 @@ def check_flags(args: argparse.Namespace) -> None:
             )
     if args.score and args.input_format != "text":
         raise NmtError("--score: the input is plain lines: leave --input-format out.")
+    for flag in ("attention", "checkpoint"):
+        if args.engine == "ctranslate2" and getattr(args, flag):
+            raise NmtError(f"--engine ctranslate2 has nothing like --{flag}: leave it out.")
+    if args.engine == "ctranslate2" and len(args.run) > 1:
+        raise NmtError(f"--engine ctranslate2 translates with one model, not with {len(args.run)}: name one folder.")
     if args.show_scores and args.format != "text":
         raise NmtError(f"--show-scores: --format {args.format} has the scores anyway: leave it out.")
 

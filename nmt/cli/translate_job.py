@@ -12,7 +12,7 @@ from typing import BinaryIO, NoReturn
 import torch
 from tqdm import tqdm
 
-from nmt.api import load
+from nmt.api import Model, choose_device, load
 from nmt.cli.arrivals import windows
 from nmt.cli.command import overrides_of, printable
 from nmt.cli.translate_files import InputFile, check_count, check_flags, check_paths, read_references
@@ -23,9 +23,10 @@ from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, wr
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import reasons
 from nmt.decoding.translator import Translation, Translator
-from nmt.errors import NmtError
+from nmt.errors import NmtError, RunError
 from nmt.evaluation.attention import draw
 from nmt.evaluation.attention_panels import Alignment
+from nmt.export.ctranslate2_engine import Loaded, is_exported
 from nmt.recipe.reader import read_recipe
 
 N_PICTURE = 3  # lines that are drawn where none are named
@@ -58,7 +59,7 @@ def translate(args: argparse.Namespace) -> int:
     request_of = request_reader(args)
     if args.threads:
         torch.set_num_threads(args.threads)
-    model = load(args.run, checkpoint=args.checkpoint, device=args.device)
+    model = _load(args)
     recipe = read_recipe(model.run.recipe_file, _overrides(args))
     translator = model.translator(recipe.decode)
     job = _Job(translator, args, references, recipe.data.max_ratio, args.input or "<stdin>", request_of)
@@ -80,6 +81,16 @@ def translate(args: argparse.Namespace) -> int:
     if args.attention:
         _draw(job, recipe.data.src_lang, recipe.data.trg_lang)
     return 0
+
+
+def _load(args: argparse.Namespace) -> Model | Loaded:
+    """What is to translate."""
+    if args.engine == "ctranslate2":
+        return Loaded(args.run[0], choose_device(args.device))
+    for folder in args.run:
+        if is_exported(Path(folder)):
+            raise RunError(f"{folder} is a model of CTranslate2: translate with --engine ctranslate2.")
+    return load(args.run, checkpoint=args.checkpoint, device=args.device)
 
 
 def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:

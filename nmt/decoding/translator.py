@@ -107,18 +107,20 @@ class Translator:
         """What the model thinks of given translations, in order; all of them go through the model together."""
         src_ids, src_warnings = self._encode(list(sources), self.subwords.src)
         trg_ids, trg_warnings = self._encode(list(translations), self.subwords.trg)
-        with _evaluating(self.model):
-            found = score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens)
+        found = self._log_probs(src_ids, trg_ids)
         for tokens, of_src, of_trg in zip(found, src_warnings, trg_warnings, strict=True):
             yield Scored(tokens, of_src or of_trg)
 
     def token_log_probs(self, translations: Sequence[Translation]) -> list[list[float]]:
         """Log-probability of each token of the best translations, EOS included; [] for a blank line."""
         there = [one for one in translations if one.hypotheses]
-        with _evaluating(self.model):
-            src_ids, trg_ids = [one.src_ids for one in there], [one.hypotheses[0].ids for one in there]
-            found = iter(score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens))
+        found = iter(self._log_probs([one.src_ids for one in there], [one.hypotheses[0].ids for one in there]))
         return [next(found) if one.hypotheses else [] for one in translations]
+
+    def _log_probs(self, src_ids: list[list[int]], trg_ids: list[list[int]]) -> list[list[float]]:
+        """Log-probability of each token of given translations, EOS included."""
+        with _evaluating(self.model):
+            return score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens)
 
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
         """Where the model looked while it wrote the best translation of a line that is not blank.

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import MachineError, RunError
+from nmt.export.positions import position_table
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
 
-# CTranslate2's position tables end somewhere; ours go on. As many rows as nmt-translate reads subwords, and more.
-_N_POSITION = 2048
 _ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
 
@@ -127,22 +126,11 @@ def _enter(spec: Any, embeddings: Any, weight: Tensor, stack: Encoder | Decoder)
     spec.scale_embeddings = False
     embeddings.weight = _array(weight * stack.emb_scale)
     if hasattr(spec, "position_encodings") and not _is_rotary(stack):
-        spec.position_encodings.encodings = _array(_positions(stack.position_enc))
+        spec.position_encodings.encodings = _array(position_table(stack.position_enc))
 
 
 def _is_rotary(stack: Encoder | Decoder) -> bool:
     return not isinstance(stack.position_enc, PositionalEncoding | LearnedPositions)
-
-
-def _positions(place: nn.Module) -> Tensor:
-    """(n, D), what is added to the words at each position."""
-    if isinstance(place, PositionalEncoding):
-        zero = torch.zeros(1, _N_POSITION, place.pos_table.size(-1), device=place.pos_table.device)
-        rows: Tensor = place(zero)
-        return rows[0]
-    assert isinstance(place, LearnedPositions)
-    table = place.pos_emb.weight
-    return torch.cat([table, table[-1:].expand(max(0, _N_POSITION - len(table)), -1)])
 
 
 def _leave(spec: Any, norm: nn.Module, config: ModelConfig) -> None:

@@ -1,21 +1,48 @@
-"""Whether an exported model is the model: both translate the same lines, and both score the same translations."""
+"""Whether an exported model is the model: both translate the same lines, and both score the same translations.
+
+What is compared with is anything that translates and scores; each engine has one of these in its own file.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple, Protocol
 
-from nmt.data.subwords import BOS, PAD, Subwords
+from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
-from nmt.decoding.translator import Translator
-from nmt.errors import RunError
-from nmt.export.ctranslate2 import entries, library
+from nmt.decoding.translator import MAX_SRC_LEN, Translator
+from nmt.errors import DataError, RunError
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 
-# Between log-probabilities of a token: fp32 sums in another order, and what quantised weights may be off by on average.
-_EXACT, _ROUGH = 1e-3, 0.2
-_MOST_TOKENS = 200  # of a greedy translation
+MOST_TOKENS = 200  # of a greedy translation, EOS not counted
+
+
+class Exported(Protocol):
+    """An exported model, on the CPU, as far as a comparison needs to know it."""
+
+    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
+        """The translation of each line by greedy search, which ends it after `most` tokens."""
+
+    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
+        """Log-probability of each token of given translations of the lines, EOS included."""
+
+
+class Tolerance(NamedTuple):
+    """What may be different. same_text: whether every translation must be the same.
+
+    worst and mean: most that the log-probability of a token may differ, anywhere and on average.
+    """
+
+    same_text: bool
+    worst: float
+    mean: float
+
+
+SAME = Tolerance(True, 0.0, 0.0)  # the same arithmetic
+ROUNDED = Tolerance(True, 1e-3, 1e-3)  # fp32, but sums are taken in another order
+FP16 = Tolerance(False, float("inf"), 0.01)
+BF16 = Tolerance(False, float("inf"), 0.05)
+QUANTISED = Tolerance(False, float("inf"), 0.2)
 
 
 @dataclass(frozen=True)
@@ -40,47 +67,68 @@ class Parity:
         )
 
 
-def compare(model: SearchModel, subwords: Subwords, folder: Path, lines: Sequence[str], *, exact: bool) -> Parity:
-    """Translate and score with both, on the CPU. exact: whether the export kept fp32.
+def compare(
+    model: SearchModel,
+    subwords: Subwords,
+    exported: Exported,
+    lines: Sequence[str],
+    tolerance: Tolerance,
+    most: int = MOST_TOKENS,
+) -> Parity:
+    """Translate and score with both, on the CPU. most: tokens of a translation.
 
-    Raises RunError, naming the first difference, if the two are not the same model.
+    Raises RunError, naming the first difference, if the two are not the same model, and DataError if every line is too
+    long for them.
     """
-    src_ids = subwords.src.encode(lines)
-    ours = _greedy(model, subwords, src_ids)
-    theirs, scores = _exported(subwords, folder, src_ids, ours)
-    texts = [(subwords.trg.decode(a), subwords.trg.decode(b)) for a, b in zip(ours, theirs, strict=True)]
-    different = [(line, a, b) for line, (a, b) in zip(lines, texts, strict=True) if a != b]
-    told = score_tokens(model, src_ids, ours)
-    apart = [abs(a - b) for one, two in zip(told, scores, strict=True) for a, b in zip(one, two, strict=True)]
-    first = different[0] if different else None
-    found = Parity(len(texts), len(texts) - len(different), sum(apart) / len(apart), max(apart), first)
-    if exact and found.first:
-        line, a, b = found.first
+    told = [(line, ids) for line, ids in zip(lines, subwords.src.encode(lines), strict=True) if len(ids) <= MAX_SRC_LEN]
+    if not told:
+        raise DataError(f"every line to compare on has more than {MAX_SRC_LEN:,} subwords: name other ones.")
+    lines, src_ids = [line for line, _ in told], [ids for _, ids in told]
+    ours = greedy(Translator(model, subwords, greedy_config(most)), src_ids)
+    texts = list(zip(lines, map(subwords.trg.decode, ours), exported.greedy(lines, most), strict=True))
+    different = [one for one in texts if one[1] != one[2]]
+    n_same, first = len(texts) - len(different), different[0] if different else None
+    if tolerance.same_text and first:
+        line, a, b = first
         raise RunError(f"the exported model is another one:\n  {line}\nis here\n  {a}\nand there\n  {b}")
-    if found.worst > _EXACT if exact else found.mean > _ROUGH:
-        raise RunError(f"the exported model is another one: {found.text}.")
+    scores = zip(score_tokens(model, src_ids, ours), exported.score(lines, ours), strict=True)
+    apart = [[abs(a - b) for a, b in zip(*both, strict=True)] for both in scores]
+    every = [one for row in apart for one in row]
+    found = Parity(len(texts), n_same, sum(every) / len(every), max(every), first)
+    if not (found.worst <= tolerance.worst and found.mean <= tolerance.mean):  # so that a NaN is no success
+        where = max(range(len(apart)), key=lambda n: max(apart[n]))
+        raise RunError(
+            f"the exported model is another one: {found.text}, which is too much. They differ most on\n  "
+            f"{texts[where][1]}\nas a translation of\n  {lines[where]}"
+        )
     return found
 
 
-def _greedy(model: SearchModel, subwords: Subwords, src_ids: list[list[int]]) -> list[list[int]]:
-    translator = Translator(model, subwords, DecodeConfig(beam=1, max_len_a=0.0, max_len_b=_MOST_TOKENS))
+def greedy_config(most: int) -> DecodeConfig:
+    """Greedy search that ends a translation after `most` tokens."""
+    return DecodeConfig(beam=1, max_len_a=0.0, max_len_b=most)
+
+
+def greedy(translator: Translator, src_ids: list[list[int]]) -> list[list[int]]:
+    """Ids of the best translation of each row, whatever the translator searches with."""
     found: dict[int, list[int]] = {}
     for numbers, hypotheses in translator.batches(src_ids):
         found.update(zip(numbers.tolist(), (best[0].ids for best in hypotheses), strict=True))
     return [found[number] for number in range(len(src_ids))]
 
 
-def _exported(
-    subwords: Subwords, folder: Path, src_ids: list[list[int]], trg_ids: list[list[int]]
-) -> tuple[list[list[int]], list[list[float]]]:
-    """Greedy translations by the exported model, and its log-probabilities of trg_ids."""
-    src, trg = entries(subwords.src), entries(subwords.trg)
-    number = {entry: i for i, entry in enumerate(trg)}
-    translator: Any = library().Translator(str(folder), device="cpu")
-    source = [[src[i] for i in ids] for ids in src_ids]
-    never = [[trg[i]] for i in (PAD, BOS, *range(subwords.trg.size, len(trg)))]
-    found = translator.translate_batch(
-        source, beam_size=1, max_decoding_length=_MOST_TOKENS, suppress_sequences=never, max_batch_size=32
-    )
-    scored = translator.score_batch(source, [[trg[i] for i in ids] for ids in trg_ids], max_batch_size=32)
-    return [[number[entry] for entry in one.hypotheses[0]] for one in found], [one.log_probs for one in scored]
+class Ours:
+    """A model of ours that was read again."""
+
+    def __init__(self, model: SearchModel, subwords: Subwords) -> None:
+        self._model, self._subwords = model, subwords
+
+    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
+        """The translation of each line by greedy search, which ends it after `most` tokens."""
+        translator = Translator(self._model, self._subwords, greedy_config(most))
+        found = greedy(translator, self._subwords.src.encode(lines))
+        return [self._subwords.trg.decode(ids) for ids in found]
+
+    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
+        """Log-probability of each token of given translations of the lines, EOS included."""
+        return score_tokens(self._model, self._subwords.src.encode(lines), trg_ids)

@@ -1,0 +1,274 @@
+"""A Transformer as a model of Hugging Face's transformers: one function a box of its Figure 1.
+
+BART holds models with norm: post, and Blenderbot, which has no norm after the embeddings, those with norm: pre. What
+they do otherwise than we do is put into the weights, so that the result is the same but for rounding:
+
+- Their norms have an epsilon of 1e-5, ours of 1e-6. Of a residual stream that is c times as large the two are the same
+  where c is the root of ten: what is written to the stream is so much larger, what reads from it so much smaller.
+- Their embeddings and logits have no factor of ours: it goes into the embeddings, and is taken out again by the last
+  norm of the decoder, after which comes nothing but the projection. So a shared matrix stays shared.
+- Their position tables are trained and have an end; a table of sinusoids is one of them.
+- Biases that we do not have are zero there.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmt.data.batches import pad
+from nmt.data.lines import write_lines
+from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.decoding.scorer import as_array, gold_log_probs
+from nmt.errors import MachineError, RunError
+from nmt.export.huggingface_tokenizer import make_tokenizer
+from nmt.export.positions import N_POSITION, position_table
+from nmt.files import parse_json
+from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
+from nmt.models.transformer.Models import Decoder, Encoder, Transformer
+from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
+from nmt.recipe.options import Recipe
+
+_ACTIVATIONS = ("relu", "gelu", "relu2")
+_LARGER = (1e-5 / 1e-6) ** 0.5  # the residual stream there, for their norms to do what ours do
+_N_TOGETHER = 32  # lines in a batch of a comparison
+_N_SKIPPED = 2  # rows of BART's position table before that of the first position
+
+Weights = dict[str, Tensor]
+
+
+def library() -> Any:
+    """The package, or a MachineError that says how to get it."""
+    try:
+        import transformers
+    except ImportError:
+        raise MachineError("this needs the package transformers: pip install 'nmt[huggingface]'.") from None
+    return transformers
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No progress bars of theirs meanwhile."""
+    logging = transformers.utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder is one of those that `export` writes."""
+    return all((folder / name).is_file() for name in ("config.json", "generation_config.json", "tokenizer.json"))
+
+
+def obstacles(recipe: Recipe) -> Iterator[str]:
+    """Options whose models no architecture there holds exactly, each with its value."""
+    config = recipe.model
+    if config.position == "rotary":
+        yield "model.position: rotary"
+    for name in ("rotary_enc_attn", "lexical_attn", "qk_norm"):
+        if getattr(config, name):
+            yield f"model.{name}"
+    if config.norm_kind != "layer":
+        yield f"model.norm_kind: {config.norm_kind}"
+    if config.ffn not in _ACTIVATIONS:
+        yield f"model.ffn: {config.ffn}"
+    if config.n_kv_head not in (None, config.n_head):
+        yield "model.n_kv_head other than model.n_head"
+    for name in ("d_k", "d_v"):
+        if getattr(config, name) not in (None, config.d_model // config.n_head):
+            yield f"model.{name} other than model.d_model / model.n_head"
+    if not recipe.subwords.joint:
+        yield "subwords.joint: false (a tokenizer there has one vocabulary)"
+
+
+def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path) -> None:
+    """Write weights, config, generation config and tokenizer, in fp32.
+
+    Raises RunError, naming the options, for a model that no architecture of transformers holds exactly.
+    """
+    transformers = library()
+    if found := list(obstacles(recipe)):
+        raise RunError(
+            f"transformers has no architecture that holds {', '.join(found)} exactly, so this model cannot be "
+            "exported to it. --to safetensors takes any model."
+        )
+    with torch.inference_mode():
+        weights = _weights(model, recipe)
+    there = _empty(transformers, recipe, n_vocab=subwords.trg.n_vocab, tied=_tied(recipe))
+    there.load_state_dict(weights)
+    there.generation_config = _generation(transformers, recipe, subwords)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _quiet(transformers):
+        there.save_pretrained(folder)
+    make_tokenizer(transformers, subwords.src).save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    told = parse_json(file.read_bytes()) | {"tokenizer_class": "PreTrainedTokenizerFast"}  # as versions 4 and 5 know it
+    write_lines(file, json.dumps(told, indent=2, ensure_ascii=False).split("\n"))
+
+
+def _tied(recipe: Recipe) -> bool:
+    """Whether embeddings and projection are one matrix there."""
+    config = recipe.model
+    shared = config.trg_emb_prj_weight_sharing and config.emb_src_trg_weight_sharing
+    return shared and not config.prj_transform
+
+
+def _empty(transformers: Any, recipe: Recipe, *, n_vocab: int, tied: bool) -> Any:
+    """A model of theirs with our sizes."""
+    config = recipe.model
+    known: dict[str, Any] = {
+        "vocab_size": n_vocab,
+        "d_model": config.d_model,
+        "activation_function": config.ffn,
+        "max_position_embeddings": max(N_POSITION, config.n_position if config.position == "learned" else 0),
+        "dropout": config.dropout,
+        "attention_dropout": config.dropout if config.attn_dropout is None else config.attn_dropout,
+        "activation_dropout": config.act_dropout,
+        "tie_word_embeddings": tied,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": EOS,
+    }
+    for side, n_layer in (("encoder", config.n_enc_layer), ("decoder", config.n_dec_layer)):
+        known |= {f"{side}_layers": n_layer, f"{side}_attention_heads": config.n_head}
+        known |= {f"{side}_ffn_dim": config.d_inner}
+    if config.norm == "pre":
+        theirs = transformers.BlenderbotConfig(**known, encoder_no_repeat_ngram_size=0)
+        return transformers.BlenderbotForConditionalGeneration(theirs).eval()
+    return transformers.BartForConditionalGeneration(transformers.BartConfig(**known)).eval()
+
+
+def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
+    """How generate() translates when it is not told otherwise: as the recipe says, as far as it can.
+
+    It divides by a power of the length, so the penalty of Wu et al. becomes that of decode.length_penalty: average.
+    """
+    decode = recipe.decode
+    never = [PAD, BOS, *range(subwords.trg.size, subwords.trg.n_vocab)]
+    return transformers.GenerationConfig(
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+        decoder_start_token_id=BOS,
+        forced_eos_token_id=EOS,
+        suppress_tokens=never,
+        num_beams=decode.beam,
+        length_penalty=0.0 if decode.length_penalty == "none" else decode.alpha,
+        max_length=min(N_POSITION, int(decode.max_len_a * recipe.data.max_len) + decode.max_len_b + 2),
+    )
+
+
+def _weights(model: Transformer, recipe: Recipe) -> Weights:
+    """All that the state dict there holds."""
+    config = recipe.model
+    factor = 1.0 / (_LARGER * model.decoder.emb_scale) if _tied(recipe) else 1.0
+    projection = model.output_weight
+    if isinstance(model.prj_transform, nn.Linear):
+        projection = projection @ model.prj_transform.weight
+    found: Weights = {}
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        found |= _stack(f"model.{side}", stack, pre_norm=config.norm == "pre")
+    # After the last norm nothing is left but the projection, so what that is to be multiplied by goes in here.
+    last = "model.decoder.layer_norm"
+    norm = model.decoder.layer_norm
+    if config.norm == "post":
+        layer = model.decoder.layer_stack[-1]
+        assert isinstance(layer, DecoderLayer)
+        last, norm = f"model.decoder.layers.{config.n_dec_layer - 1}.final_layer_norm", layer.pos_ffn.layer_norm
+    found |= _norm(last, norm, factor * model.logit_scale)
+    found["model.shared.weight"] = found["model.decoder.embed_tokens.weight"]
+    found["lm_head.weight"] = found["model.shared.weight"] if _tied(recipe) else projection
+    found["final_logits_bias"] = projection.new_zeros(1, len(projection))
+    return found
+
+
+def _stack(name: str, stack: Encoder | Decoder, *, pre_norm: bool) -> Weights:
+    """The residual stream is so much larger everywhere in it; with norm: post the norms hand it on that large."""
+    word_emb = stack.src_word_emb if isinstance(stack, Encoder) else stack.trg_word_emb
+    positions = position_table(stack.position_enc) * _LARGER
+    if not pre_norm:
+        positions = torch.cat([positions.new_zeros(_N_SKIPPED, positions.size(1)), positions])
+    found = {
+        f"{name}.embed_tokens.weight": word_emb.weight * (_LARGER * stack.emb_scale),
+        f"{name}.embed_positions.weight": positions,
+    }
+    reading, norming = (1.0, 1.0) if pre_norm else (1.0 / _LARGER, _LARGER)
+    found |= _norm(f"{name}.layer_norm" if pre_norm else f"{name}.layernorm_embedding", stack.layer_norm, norming)
+    for n, layer in enumerate(stack.layer_stack):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        box = f"{name}.layers.{n}"
+        found |= _attention(box, "self_attn", layer.slf_attn, reading, norming)
+        if isinstance(layer, DecoderLayer):
+            found |= _attention(box, "encoder_attn", layer.enc_attn, reading, norming)
+        found |= _ffn(box, layer.pos_ffn, reading, norming)
+    return found
+
+
+def _attention(box: str, name: str, attention: MultiHeadAttention, reading: float, norming: float) -> Weights:
+    found = _norm(f"{box}.{name}_layer_norm", attention.layer_norm, norming)
+    for its, linear in (("q", attention.w_qs), ("k", attention.w_ks), ("v", attention.w_vs)):
+        found |= _linear(f"{box}.{name}.{its}_proj", linear, weight=reading)
+    return found | _linear(f"{box}.{name}.out_proj", attention.fc, weight=_LARGER, bias=_LARGER)
+
+
+def _ffn(box: str, ffn: PositionwiseFeedForward, reading: float, norming: float) -> Weights:
+    found = _norm(f"{box}.final_layer_norm", ffn.layer_norm, norming)
+    found |= _linear(f"{box}.fc1", ffn.w_1, weight=reading)
+    return found | _linear(f"{box}.fc2", ffn.w_2, weight=_LARGER, bias=_LARGER)
+
+
+def _linear(name: str, linear: nn.Linear, *, weight: float, bias: float = 1.0) -> Weights:
+    theirs = linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias * bias
+    return {f"{name}.weight": linear.weight * weight, f"{name}.bias": theirs}
+
+
+def _norm(name: str, norm: nn.Module, factor: float) -> Weights:
+    assert isinstance(norm, nn.LayerNorm)
+    return {f"{name}.weight": norm.weight * factor, f"{name}.bias": norm.bias * factor}
+
+
+class Compared:
+    """An exported folder as its users load it, for a comparison with the model that was exported."""
+
+    def __init__(self, folder: Path) -> None:
+        transformers = library()
+        with _quiet(transformers):
+            tokenizer, model = transformers.AutoTokenizer, transformers.AutoModelForSeq2SeqLM
+            self._tokenizer: Any = tokenizer.from_pretrained(folder, local_files_only=True)
+            self._model: Any = model.from_pretrained(folder, local_files_only=True).eval()
+
+    @torch.inference_mode()
+    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
+        """The translation of each line by greedy search, which ends it after `most` tokens."""
+        found: list[str] = []
+        for first in range(0, len(lines), _N_TOGETHER):
+            read = self._read(lines[first : first + _N_TOGETHER])
+            ids = self._model.generate(**read, num_beams=1, do_sample=False, max_length=most + 2)
+            found += self._tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return found
+
+    @torch.inference_mode()
+    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
+        """Log-probability of each token of given translations of the lines, EOS included."""
+        found: list[list[float]] = []
+        for first in range(0, len(lines), _N_TOGETHER):
+            trg = [as_array(row) for row in trg_ids[first : first + _N_TOGETHER]]
+            logits = self._model(
+                **self._read(lines[first : first + _N_TOGETHER]), decoder_input_ids=pad(trg, before=(BOS,))
+            ).logits
+            told = gold_log_probs(logits, pad(trg, after=(EOS,))).tolist()
+            found += [row[: len(ids) + 1] for row, ids in zip(told, trg, strict=True)]
+        return found
+
+    def _read(self, lines: Sequence[str]) -> dict[str, Tensor]:
+        return dict(self._tokenizer(list(lines), padding=True, return_tensors="pt"))

@@ -1,0 +1,47 @@
+"""Our subwords as a tokenizer of Hugging Face's transformers: the same ids for the same text, and back."""
+
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Codec
+from nmt.decoding.translator import MAX_SRC_LEN
+
+
+def make_tokenizer(transformers: Any, codec: Codec) -> Any:
+    """A fast tokenizer, which ends every text with EOS and never finds a control symbol in one."""
+    pad, bos, eos = names = _control_names(codec)
+    tokenizer = Tokenizer(_bpe(codec, names))
+    # A space before every text, even one that begins with a space, as `Codec.encode` puts it there.
+    before = [normalizers.Prepend(" ")]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *before] if codec.normalize == "nfc" else before)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, EOS)]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        model_max_length=MAX_SRC_LEN + 1,
+        padding_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+    )
+
+
+def _bpe(codec: Codec, names: list[str]) -> Any:
+    """The pieces with their ids, the control symbols before them: no merge makes those, so no text does."""
+    vocab = {name: i for i, name in enumerate([*names, *codec.vocab])}
+    assert vocab[names[EOS]] == EOS and len(vocab) == N_SPECIAL + len(codec.vocab)
+    return models.BPE(vocab, codec.merges)
+
+
+def _control_names(codec: Codec) -> list[str]:
+    """Names of the control symbols, by their ids. A name that a piece has gets a space, which no piece has."""
+    usual, taken = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}, set(codec.vocab)
+    return [f"{usual[i]} " if usual[i] in taken else usual[i] for i in range(N_SPECIAL)]

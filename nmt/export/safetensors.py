@@ -1,0 +1,55 @@
+"""A run folder with nothing in it but what translation reads: recipe, subwords, and the weights of one model.
+
+FOLDER/  recipe.yaml  subwords.json  model/{model.safetensors, state.json, manifest.json}
+
+`nmt.load` and nmt-translate take it for a run; the weights become fp32 again when they are read.
+"""
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from nmt import checkpoint
+from nmt.errors import RunError
+from nmt.models.base import SearchModel
+from nmt.run import Run
+
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def copy_front_end(run: Run, folder: Path) -> None:
+    """Put recipe and subwords, without which nothing can be read or written, into a folder."""
+    there = Run(folder)
+    for source, target in ((run.recipe_file, there.recipe_file), (run.subwords_file, there.subwords_file)):
+        shutil.copyfile(source, target)
+
+
+def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
+    """Write the model of a run, or its checkpoint of a name, with weights of that precision.
+
+    Raises RunError for weights that fp16 is too narrow for.
+    """
+    source = run.weights_folder(name)
+    state = checkpoint.verify(source)
+    weights = checkpoint.load_tensors(source, checkpoint.MODEL)
+    narrow = {key: tensor.to(PRECISIONS[precision]) for key, tensor in weights.items() if tensor.is_floating_point()}
+    for key, tensor in narrow.items():
+        if not torch.isfinite(tensor).all() and torch.isfinite(weights[key]).all():
+            raise RunError(f"{source}: {key} holds numbers that are too large for {precision}: take bf16 or fp32.")
+    folder.mkdir()
+    copy_front_end(run, folder)
+    kept = {"update": state["update"], "from": source.name, "precision": precision}
+    checkpoint.save(Run(folder).model_folder, {checkpoint.MODEL: weights | narrow}, kept)
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder is one of these, and no run that something was trained in."""
+    there = Run(folder)
+    ours = [there.recipe_file, there.subwords_file, there.model_folder]
+    return all(path.exists() for path in ours) and set(folder.iterdir()) == set(ours)
+
+
+def read(folder: Path) -> SearchModel:
+    """The model as translation reads it, on the CPU."""
+    return Run(folder).load_model(torch.device("cpu"))[0]

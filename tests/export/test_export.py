@@ -1,0 +1,117 @@
+"""nmt-export: what was compared is written, and nothing else; and what it replaces is an export of the same kind."""
+
+import sys
+
+import pytest
+from tiny import LINES
+
+from nmt.cli.export import main
+from nmt.export import ctranslate2, huggingface
+from nmt.export.ctranslate2_engine import is_exported
+
+PACKAGE = {"ctranslate2": "ctranslate2", "huggingface": "transformers", "safetensors": "safetensors"}
+FILES = {
+    "ctranslate2": {"model.bin", "config.json", "shared_vocabulary.json", "recipe.yaml", "subwords.json"},
+    "huggingface": {
+        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    },
+    "safetensors": {
+        "recipe.yaml", "subwords.json", "model/model.safetensors", "model/state.json", "model/manifest.json",
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def export(run, tmp_path, capsys):
+    def call(to, *flags, code=0, output="out", lines=True):
+        told = ["--to", to, "--output", str(tmp_path / output), *flags]
+        assert main([str(run.folder), *told, *(["--lines", str(tmp_path / "lines")] if lines else [])]) == code
+        err = capsys.readouterr().err
+        assert "Traceback" not in err
+        return err
+
+    return call
+
+
+@pytest.mark.parametrize("to", PACKAGE)
+def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(export, tmp_path, to):
+    pytest.importorskip(PACKAGE[to])
+    assert f"{len(LINES)} of {len(LINES)} lines translated alike" in export(to)
+    written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")}
+    assert written == FILES[to]
+    assert "--overwrite" in export(to, code=2)
+    export(to, "--overwrite")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "out", "run"]
+
+
+def test_a_quantised_model_is_compared_less_strictly(export, tmp_path):
+    pytest.importorskip("ctranslate2")
+    assert f"of {len(LINES)} lines translated alike" in export("ctranslate2", "--quantization", "int8")
+    assert is_exported(tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", PACKAGE)
+def test_a_run_is_never_replaced(export, run, tmp_path, to):
+    """Least of all by what looks like one."""
+    pytest.importorskip(PACKAGE[to])
+    assert f"no model exported for {to}" in export(to, "--overwrite", code=2, output="run")
+    assert run.updates() == [7]
+
+
+def test_a_checkpoint_is_another_model(export, tmp_path):
+    export("safetensors")
+    export("safetensors", "--checkpoint", "update-00000007", output="other")
+    one, other = (tmp_path / name / "model" / "model.safetensors" for name in ("out", "other"))
+    assert one.read_bytes() != other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("to", "flags", "message"),
+    [
+        ("ctranslate2", ["--output", "no/such"], "cannot be written"),
+        ("safetensors", ["--lines", "none"], "no such file"),
+        ("safetensors", ["--checkpoint", "update-1"], "no checkpoint"),
+        ("safetensors", ["--quantization", "int8"], "--quantization belongs to --to ctranslate2"),
+        ("huggingface", ["--precision", "fp16"], "--precision belongs to --to safetensors"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_leaves_nothing(export, tmp_path, monkeypatch, to, flags, message):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert message in export(to, *flags, code=2, lines="--lines" not in flags)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_lines_to_compare_on_are_asked_for_where_there_are_none(export, tmp_path):
+    assert "--lines FILE" in export("safetensors", code=2, lines=False)
+    (tmp_path / "lines").write_text("x y " * 2000, encoding="utf-8")
+    assert "every line to compare on has more than" in export("safetensors", code=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
+
+
+@pytest.mark.parametrize(
+    ("to", "room", "name"), [("ctranslate2", ctranslate2, "_array"), ("huggingface", huggingface, "_linear")]
+)
+def test_a_model_that_differs_is_not_written(export, tmp_path, monkeypatch, to, room, name):
+    pytest.importorskip(PACKAGE[to])
+    right = getattr(room, name)
+    wrong = {
+        "_array": lambda tensor: right(tensor) * (1.1 if tensor.dim() == 1 else 1.0),
+        "_linear": lambda name, linear, **known: {**right(name, linear, **known), f"{name}.bias": linear.weight[:, 0]},
+    }
+    monkeypatch.setattr(room, name, wrong[name])
+    assert "another one" in export(to, code=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
+
+
+@pytest.mark.parametrize("to", ["ctranslate2", "huggingface"])
+def test_a_missing_package_is_named(export, tmp_path, monkeypatch, to):
+    monkeypatch.setitem(sys.modules, PACKAGE[to], None)
+    assert f"pip install 'nmt[{to}]'" in export(to, code=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
+
+
+def test_no_package_is_needed_but_the_one_that_is_asked_for(export, monkeypatch):
+    for name in ("ctranslate2", "transformers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    export("safetensors")

@@ -1,0 +1,136 @@
+"""An export for Hugging Face is the same model, through their own front end, or is refused by name."""
+
+import json
+
+import pytest
+import torch
+from tiny import LINES, made
+
+from nmt.data.subwords import BOS, EOS, PAD, Codec, normalised
+from nmt.errors import RunError
+from nmt.export import huggingface as room
+from nmt.export.huggingface_tokenizer import make_tokenizer
+from nmt.export.parity import ROUNDED, compare
+
+transformers = pytest.importorskip("transformers")
+
+AWKWARD = [
+    *LINES,
+    " two  spaces ",
+    "<s> in </s> May<pad>",
+    "e\u0301",
+    "\u0301 x",
+    "\ttab",
+    "\u202f \u00a0",
+    "🚢, 12.5 %",
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "architecture"),
+    [
+        ({}, "Bart"),
+        ({"norm": "pre"}, "Blenderbot"),
+        ({"norm": "pre", "scale_emb_or_prj": "emb", "attn_bias": "true", "ffn": "gelu"}, "Blenderbot"),
+        ({"scale_emb_or_prj": "none", "ffn": "relu2", "ffn_bias": "false"}, "Bart"),
+        ({"position": "learned", "n_position": 7, "attn_bias": "true"}, "Bart"),
+        ({"position": "learned", "n_position": 7, "norm": "pre"}, "Blenderbot"),
+        ({"prj_transform": "true"}, "Bart"),
+        ({"trg_emb_prj_weight_sharing": "false"}, "Bart"),
+        ({"emb_src_trg_weight_sharing": "false", "norm": "pre"}, "Blenderbot"),
+        ({"emb_src_trg_weight_sharing": "false", "prj_transform": "true"}, "Bart"),
+    ],
+    ids=str,
+)
+def test_an_exported_model_is_the_same_model(subwords, tmp_path, options, architecture):
+    model, recipe = made(subwords, **options)
+    room.export(model, recipe, subwords, tmp_path / "out")
+    theirs = room.Compared(tmp_path / "out")
+    assert type(theirs._model).__name__ == f"{architecture}ForConditionalGeneration"
+    assert not getattr(theirs._model.config, "encoder_no_repeat_ngram_size", 0)  # Blenderbot's own is 3
+    found = compare(model, subwords, theirs, AWKWARD, ROUNDED, most=40)
+    assert found.n_same == len(AWKWARD)
+    assert found.worst < 1e-4
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_small_states_are_normalised_alike(subwords, tmp_path, norm):
+    """Where the epsilon of a norm is larger than what is normed, it must be ours, which is not theirs."""
+    model, recipe = made(subwords, norm=norm)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.endswith("layer_norm.weight"):
+                parameter.mul_(1e-2)
+        for stack in (model.encoder, model.decoder):
+            stack.position_enc.pos_table.mul_(1e-2)
+    room.export(model, recipe, subwords, tmp_path / "out")
+    assert compare(model, subwords, room.Compared(tmp_path / "out"), LINES, ROUNDED, most=40).worst < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"position": "rotary"}, "model.position: rotary"),
+        ({"position": "rotary", "rotary_enc_attn": "true"}, "model.rotary_enc_attn"),
+        ({"lexical_attn": "true"}, "model.lexical_attn"),
+        ({"qk_norm": "true"}, "model.qk_norm"),
+        ({"norm_kind": "rms"}, "model.norm_kind: rms"),
+        ({"ffn": "swiglu"}, "model.ffn: swiglu"),
+        ({"n_kv_head": 2}, "model.n_kv_head"),
+        ({"d_k": 16}, "model.d_k"),
+        ({"d_v": 16}, "model.d_v"),
+    ],
+)
+def test_what_has_no_place_there_is_refused_by_name(subwords, tmp_path, options, name):
+    model, recipe = made(subwords, **options)
+    with pytest.raises(RunError, match=name):
+        room.export(model, recipe, subwords, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_vocabularies_are_refused(subwords):
+    _, recipe = made(subwords)
+    apart = recipe.model_copy(update={"subwords": recipe.subwords.model_copy(update={"joint": False})})
+    assert [name.split(" (")[0] for name in room.obstacles(apart)] == ["subwords.joint: false"]
+
+
+@pytest.mark.parametrize("normalize", ["nfc", "none"])
+def test_their_tokenizer_has_our_ids_and_gives_the_text_back(subwords, normalize):
+    known = subwords.src
+    # Pieces that are written like control symbols are pieces, and the other way round.
+    codec = Codec([*known.vocab, "<s", "<s>"], [*known.merges, ("<", "s"), ("<s", ">")], normalize)
+    tokenizer = make_tokenizer(transformers, codec)
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (PAD, BOS, EOS)
+    for line, ids in zip(AWKWARD, codec.encode(AWKWARD), strict=True):
+        assert tokenizer(line).input_ids == [*ids, EOS]
+        padded = [BOS, *ids, EOS, PAD]
+        assert tokenizer.decode(padded, skip_special_tokens=True) == codec.decode(ids) == normalised(line, normalize)
+
+
+def test_a_translation_is_what_generate_gives_without_further_words(subwords, tmp_path):
+    """The control symbols and what pads the vocabulary, though the likeliest tokens, never come out."""
+    model, recipe = made(subwords, trg_emb_prj_weight_sharing="false")
+    never = [PAD, BOS, *range(subwords.trg.size, subwords.trg.n_vocab)]
+    with torch.no_grad():
+        model.trg_word_prj.weight[never] = model.trg_word_prj.weight[5] * 1.5
+    recipe = recipe.model_copy(update={"decode": recipe.decode.model_copy(update={"beam": 3, "max_len_a": 0.1})})
+    room.export(model, recipe, subwords, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    theirs = room.Compared(tmp_path / "out")._model
+    assert theirs.generation_config.num_beams == 3
+    most = int(0.1 * recipe.data.max_len) + recipe.decode.max_len_b
+    for seed in range(3):
+        torch.manual_seed(seed)
+        how = {"do_sample": True, "num_beams": 1} if seed else {}
+        ids = theirs.generate(**tokenizer(LINES, padding=True, return_tensors="pt"), **how)
+        assert ids.size(1) <= most + 2
+        for row in ids.tolist():
+            written = row[1 : row.index(EOS)]  # where it ends, by itself or at the limit
+            assert row[0] == BOS and written and not set(written) & set(never)
+
+
+def test_the_folder_names_no_tokenizer_that_only_one_version_knows(subwords, tmp_path):
+    model, recipe = made(subwords)
+    room.export(model, recipe, subwords, tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert told["tokenizer_class"] == "PreTrainedTokenizerFast"

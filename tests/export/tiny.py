@@ -1,0 +1,43 @@
+"""Minute models with weights large enough for their parts to matter, and run folders of them."""
+
+import torch
+
+from nmt import checkpoint
+from nmt.data.subwords import PAD
+from nmt.models.build import build_model
+from nmt.recipe.reader import read_recipe, write_recipe
+from nmt.run import Run
+
+LINES = ["the old ship left in May", "in May", "the ship", "old", "für Übung", "x" * 90]
+SMALL = {
+    "name": "tiny", "model.d_model": "32", "model.d_inner": "48", "model.n_head": "4", "model.n_enc_layer": "2",
+    "model.n_dec_layer": "2", "subwords.vocab_size": "300",
+}  # fmt: skip
+
+
+def made(subwords, **options):
+    """A model, and its recipe."""
+    recipe = read_recipe(None, [*SMALL.items(), *((f"model.{name}", str(value)) for name, value in options.items())])
+    torch.manual_seed(1)
+    model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            elif "emb" not in name and "prj" not in name:
+                parameter.mul_(2.0)
+    return model, recipe
+
+
+def saved(place, subwords, model, recipe):
+    """A run folder in which the model was chosen, and a checkpoint of another one."""
+    run = Run(place)
+    run.folder.mkdir()
+    write_recipe(recipe, run.recipe_file)
+    subwords.save(run.subwords_file)
+    weights = checkpoint.weights_of(model)
+    checkpoint.save(run.model_folder, {checkpoint.MODEL: weights}, {"update": 1})
+    other = {name: tensor * 1.01 for name, tensor in weights.items()}
+    tensors = {checkpoint.MODEL: other, checkpoint.OPTIMIZER: {"moment": torch.ones(3)}}
+    checkpoint.save(run.checkpoint(7), tensors, {"update": 7})
+    return run
