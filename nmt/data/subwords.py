@@ -85,8 +85,11 @@ class Codec:
 
         Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
         """
-        text = b"".join(self._bytes[i - N_SPECIAL] for i in ids if N_SPECIAL <= i < self.size)
-        return text.removeprefix(b" ").decode("utf-8", errors="replace")
+        return b"".join(self.raw(ids)).removeprefix(b" ").decode("utf-8", errors="replace")
+
+    def raw(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes behind each id, none behind control symbols and the padding of the vocabulary."""
+        return [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.size else b"" for i in ids]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable text for each id, for pictures: a space shows as ▁, part of a character as its bytes <C3>."""

@@ -21,7 +21,7 @@ from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.sample import Narrowing, sample
-from nmt.decoding.scorer import as_array, score_tokens
+from nmt.decoding.scorer import Look, as_array, score_tokens
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
@@ -57,6 +57,8 @@ class Scored:
     """What a model thinks of a given translation."""
 
     token_log_probs: list[float]  # of each subword, and of the end
+    src_ids: list[int]  # what the model read, without EOS
+    trg_ids: list[int]
     warning: str | None = None  # what the user should know about this line
 
     @property
@@ -97,22 +99,33 @@ class Translator:
         while window := list(islice(coming, self.config.window)):
             yield from self._translate_window(window, on_progress)
 
-    def score(self, sources: Sequence[str], translations: Sequence[str]) -> Iterator[Scored]:
-        """What the model thinks of given translations, in order; all of them go through the model together."""
+    def score(self, sources: Sequence[str], translations: Sequence[str], look: Look | None = None) -> Iterator[Scored]:
+        """What the model thinks of given translations, in order; all of them go through the model together.
+
+        look: told where the model looked in each, by its number.
+        """
         src_ids, src_warnings = self._encode(list(sources), self.subwords.src)
         trg_ids, trg_warnings = self._encode(list(translations), self.subwords.trg)
         with _evaluating(self.model):
-            found = score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens)
-        for tokens, of_src, of_trg in zip(found, src_warnings, trg_warnings, strict=True):
-            yield Scored(tokens, of_src or of_trg)
+            found = score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, look=look)
+        for tokens, src, trg, of_src, of_trg in zip(found, src_ids, trg_ids, src_warnings, trg_warnings, strict=True):
+            yield Scored(tokens, src, trg, of_src or of_trg)
 
-    def token_log_probs(self, translations: Sequence[Translation]) -> list[list[float]]:
-        """Log-probability of each token of the best translations, EOS included; [] for a blank line."""
-        there = [one for one in translations if one.hypotheses]
+    def token_log_probs(self, translations: Sequence[Translation], look: Look | None = None) -> list[list[float]]:
+        """Log-probability of each token of the best translations, EOS included; [] for a blank line.
+
+        look: told where the model looked in each that is not blank, by its number.
+        """
+        there = [number for number, one in enumerate(translations) if one.hypotheses]
+        src_ids = [translations[number].src_ids for number in there]
+        trg_ids = [translations[number].hypotheses[0].ids for number in there]
+        told: list[list[float]] = [[] for _ in translations]
+        of_pair: Look | None = (lambda pair, weights: look(there[pair], weights)) if look else None
         with _evaluating(self.model):
-            src_ids, trg_ids = [one.src_ids for one in there], [one.hypotheses[0].ids for one in there]
-            found = iter(score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens))
-        return [next(found) if one.hypotheses else [] for one in translations]
+            found = score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, look=of_pair)
+        for number, tokens in zip(there, found, strict=True):
+            told[number] = tokens
+        return told
 
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
         """Where the model looked while it wrote the best translation of a line that is not blank.
