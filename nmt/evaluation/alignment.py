@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 # Decoder layers whose mean is read. Of many layers the one before the last aligns best (Garg et al. 2019, "Jointly
-# learning to align and translate with Transformer models", table 1); of two or three the last is as good.
+# learning to align and translate with Transformer models"), of few the last; their mean is as good as either.
 N_LAYER = 2
 
 

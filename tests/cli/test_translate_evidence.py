@@ -141,10 +141,11 @@ def test_a_reference_that_is_shorter_than_the_others_is_named(translate, tmp_pat
         (["--with-attention"], "add --format jsonl"),
         (["--with-attention", "--format", "tsv"], "add --format jsonl"),
         (["--with-attention", "--format", "jsonl", "--layer", "3"], "layers 1 to 2"),
+        (["--attention", "OUT.png", "--head", "3"], "heads 1 to 2"),
         (["--score", "x", "--retry-suspect"], "--retry-suspect has nothing to do"),
         (["--decode.low_score", "0.5"], "decode.low_score"),
     ],
 )
-def test_what_is_not_meant_is_said_before_the_work(translate, flags, message):
-    out, err = translate(*flags, code=2)
+def test_what_is_not_meant_is_said_before_the_work(translate, tmp_path, flags, message):
+    out, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
     assert message in err and "Traceback" not in err and out == []

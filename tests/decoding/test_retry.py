@@ -35,9 +35,18 @@ def marks(line: str, translation: Translation) -> list[str]:
 
 
 def test_fewer_reasons_win_and_the_first_stays_among_equals():
-    first = {"right": "good", "mended": "a?", "drawn": "b?", "later": "c??", "worse": "d?", "blank": "", "less": "e???"}
-    beam = Parrot(mended="A", drawn="B?", later="C??", worse="D??", less="E??")
-    mbr = Parrot(drawn="BB?", later="CC", worse="DD?", less="EE?")
+    first = {
+        "right": "good",
+        "mended": "a?",
+        "drawn": "b?",
+        "later": "c??",
+        "worse": "d?",
+        "blank": "",
+        "less": "e???",
+        "half": "f???",
+    }
+    beam = Parrot(mended="A", drawn="B?", later="C??", worse="D??", less="E??", half="F?")
+    mbr = Parrot(drawn="BB?", later="CC", worse="DD?", less="EE?", half="FF??")
     answers = mend(list(first), [answer(text) for text in first.values()], {"beam": beam, "mbr": mbr}, marks)
     told = {line: (one.translation.text, one.retry, one.outcome) for line, one in zip(first, answers, strict=True)}
     assert told == {
@@ -48,9 +57,10 @@ def test_fewer_reasons_win_and_the_first_stays_among_equals():
         "worse": ("d?", "first", "kept"),
         "blank": ("", None, None),
         "less": ("EE?", "mbr", "better"),
+        "half": ("F?", "beam", "better"),
     }
-    assert beam.asked == ["mended", "drawn", "later", "worse", "less"]  # who looks right is not asked about,
-    assert mbr.asked == ["drawn", "later", "worse", "less"]  # nor who has come to
+    assert beam.asked == ["mended", "drawn", "later", "worse", "less", "half"]  # who looks right is not asked about,
+    assert mbr.asked == ["drawn", "later", "worse", "less", "half"]  # nor who has come to
 
 
 def test_without_tries_everything_stays():
