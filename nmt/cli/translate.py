@@ -69,7 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--keep", metavar="REGEX", help="What this matches in the source is in the translation as it is.")
     add("--overwrite", action="store_true", help="Replace output files that exist.")
-    add("--ref", metavar="FILE", help="Raw reference: print BLEU, chrF, TER and exact match to stderr.")
+    add(
+        "--ref",
+        metavar="FILE",
+        action="append",
+        help="Raw reference: print BLEU, chrF, TER and exact match to stderr; given several times, all of them count.",
+    )
     add("--scores", metavar="FILE", help="Also write the scores of --ref as JSON.")
     add(
         "--examples",
@@ -80,14 +85,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--format", choices=FORMATS, default="text", help="Of what is written; see below. [default: text]")
     add("--show-scores", action="store_true", help="Write the score and a tab before each translation.")
+    add(
+        "--with-attention",
+        action="store_true",
+        help="With --format jsonl: also the attention of --layer and --head, as numbers.",
+    )
+    add(
+        "--retry-suspect",
+        action="store_true",
+        help="Translate again what looks wrong, with a wider beam, then by sampling; fewer reasons win.",
+    )
     add("--score", metavar="FILE", help="Translate nothing: write log-probabilities of the translations in this file.")
     add("--mbr", type=_count, metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
     add("--attention", metavar="FILE", help="Draw attention over source and target: a .png or an .html.")
     add(
         "--lines", type=_numbers, default=None, metavar="N,…", help="Lines to draw; the first three that are not blank."
     )
-    add("--layer", type=_layers, default="last", metavar="N,…|all|last", help="Decoder layers to draw. [default: last]")
-    add("--head", type=_heads, default="mean", metavar="N,…|all|mean", help="Heads to draw. [default: mean]")
+    add(
+        "--layer",
+        type=_layers,
+        default="last",
+        metavar="N,…|all|last",
+        help="Decoder layers to draw or write. [default: last]",
+    )
+    add("--head", type=_heads, default="mean", metavar="N,…|all|mean", help="Heads to draw or write. [default: mean]")
     add(
         "--checkpoint",
         metavar="NAME",

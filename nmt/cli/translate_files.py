@@ -4,6 +4,7 @@ import argparse
 import gzip
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -18,20 +19,22 @@ def check_flags(args: argparse.Namespace) -> None:
     for flag, needed in (("scores", "ref"), ("lines", "attention"), ("examples", "ref")):
         if getattr(args, flag) and not getattr(args, needed):
             raise NmtError(f"--{flag} needs --{needed}.")
-    for flag in ("ref", "attention", "show_scores", "mbr", "terms", "avoid", "keep"):
+    for flag in ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep"):
         if args.score and getattr(args, flag):
             raise NmtError(
                 f"--score translates nothing, so --{flag.replace('_', '-')} has nothing to do: leave it out."
             )
     if args.score and args.input_format != "text":
         raise NmtError("--score: the input is plain lines: leave --input-format out.")
-    for flag in ("attention", "checkpoint"):
+    for flag in ("attention", "with_attention", "retry_suspect", "checkpoint"):
         if args.engine == "ctranslate2" and getattr(args, flag):
-            raise NmtError(f"--engine ctranslate2 has nothing like --{flag}: leave it out.")
+            raise NmtError(f"--engine ctranslate2 has nothing like --{flag.replace('_', '-')}: leave it out.")
     if args.engine == "ctranslate2" and len(args.run) > 1:
         raise NmtError(f"--engine ctranslate2 translates with one model, not with {len(args.run)}: name one folder.")
     if args.show_scores and args.format != "text":
         raise NmtError(f"--show-scores: --format {args.format} has the scores anyway: leave it out.")
+    if args.with_attention and args.format != "jsonl":
+        raise NmtError(f"--with-attention: --format {args.format} has no place for it: add --format jsonl.")
 
 
 def check_paths(args: argparse.Namespace) -> None:
@@ -52,14 +55,24 @@ def check_paths(args: argparse.Namespace) -> None:
             raise NmtError(f"{path}: cannot be written: it is a folder. Name a file.")
 
 
-def read_references(args: argparse.Namespace) -> list[str] | None:
-    """The raw reference, read before the work so that a wrong file costs no time."""
-    if not args.ref:
-        return None
-    references = [line for line in read_lines(args.ref) if line is not None]
-    if args.input:
-        check_count(count_lines(args.input), len(references), args.ref, args)
+def read_references(args: argparse.Namespace) -> list[list[str]]:
+    """The lines of each raw reference, read before the work so that a wrong file costs no time."""
+    references = [[line for line in read_lines(name) if line is not None] for name in args.ref or ()]
+    if args.input and references:
+        check_references(count_lines(args.input), references, args)
+    for name, lines in zip(args.ref or (), references, strict=True):
+        if len(lines) != len(references[0]):
+            raise DataError(
+                f"{args.ref[0]} has {len(references[0]):,} lines but {name} has {len(lines):,}: line n of every "
+                "reference must be a translation of line n of the input."
+            )
     return references
+
+
+def check_references(n_line: int, references: Sequence[Sequence[str]], args: argparse.Namespace) -> None:
+    """Refuse references that have not one line for each of the input, by name."""
+    for name, lines in zip(args.ref or (), references, strict=True):
+        check_count(n_line, len(lines), name, args)
 
 
 def check_count(n_line: int, n_given: int, given: str, args: argparse.Namespace) -> None:

@@ -1,10 +1,10 @@
 """How nmt-translate writes what it found: as text, as tab-separated columns, or as one JSON object a line."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from nmt.data.subwords import EOS
+from nmt.cli.translate_evidence import Fields
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.translator import Scored, Translation
 
@@ -29,16 +29,8 @@ def tsv_lines(translation: Translation, number: int) -> list[str]:
     ]
 
 
-def json_line(
-    source: str,
-    translation: Translation,
-    number: int,
-    *,
-    token_log_probs: list[float],
-    pieces: Callable[[Sequence[int]], list[str]],
-    flags: list[str],
-) -> str:
-    """Everything that is known of one line. pieces: from ids to readable subwords."""
+def json_line(source: str, translation: Translation, number: int, *, evidence: Fields, beside: Fields) -> str:
+    """Everything that is known of one line. evidence: how the best translation came about; beside: other fields."""
     best = translation.hypotheses[0] if translation.hypotheses else None
     found: dict[str, Any] = {
         "id": number,
@@ -46,9 +38,8 @@ def json_line(
         "output": translation.text,
         "score": translation.score,
         "log_prob": best.score if best else 0.0,
-        "tokens": pieces([*best.ids, EOS]) if best else [],
-        "token_log_probs": token_log_probs,
-        "flags": flags,
+        **evidence,
+        **beside,
         "n_best": [
             {"output": text, "score": one.normalised, "log_prob": one.score}
             for text, one in zip(translation.texts, translation.hypotheses, strict=False)
@@ -59,19 +50,14 @@ def json_line(
     return json.dumps(found, ensure_ascii=False)
 
 
-def scored_line(source: str, target: str, scored: Scored, number: int, format: str) -> str:
-    """A given translation: its log-probability; with columns number, log-probability, tokens; or as JSON."""
+def scored_line(target: str, scored: Scored, number: int, format: str) -> str:
+    """A given translation: its log-probability; with columns number, log-probability, tokens."""
     if format == "text":
         return f"{scored.log_prob:.6f}"
-    if format == "tsv":
-        return f"{number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{target.translate(_COLUMN_ENDS)}"
-    return json.dumps(
-        {
-            "id": number,
-            "source": source,
-            "output": target,
-            "log_prob": scored.log_prob,
-            "token_log_probs": scored.token_log_probs,
-        },
-        ensure_ascii=False,
-    )
+    return f"{number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{target.translate(_COLUMN_ENDS)}"
+
+
+def scored_json(source: str, target: str, scored: Scored, number: int, evidence: Fields) -> str:
+    """The same as JSON, with how the translation would have come about."""
+    found = {"id": number, "source": source, "output": target, "log_prob": scored.log_prob, **evidence}
+    return json.dumps(found, ensure_ascii=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import torch
 from tqdm import tqdm
@@ -15,17 +15,26 @@ from tqdm import tqdm
 from nmt.api import Model, choose_device, load
 from nmt.cli.arrivals import windows
 from nmt.cli.command import overrides_of, printable
-from nmt.cli.translate_files import InputFile, check_count, check_flags, check_paths, read_references
-from nmt.cli.translate_format import json_line, scored_line, text_lines, tsv_lines
-from nmt.cli.translate_report import print_examples, report_scores, suspicious_note
+from nmt.cli.translate_evidence import Witness
+from nmt.cli.translate_files import (
+    InputFile,
+    check_count,
+    check_flags,
+    check_paths,
+    check_references,
+    read_references,
+)
+from nmt.cli.translate_format import json_line, scored_json, scored_line, text_lines, tsv_lines
+from nmt.cli.translate_report import print_examples, report_scores, retry_note, suspicious_note
 from nmt.cli.translate_requests import Reader, request_reader
 from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, write_lines
 from nmt.decoding.request import Request
-from nmt.decoding.suspicion import reasons
+from nmt.decoding.retry import Answer, mend, tries
+from nmt.decoding.suspicion import CAP, complaints
 from nmt.decoding.translator import Translation, Translator
 from nmt.errors import NmtError, RunError
 from nmt.evaluation.attention import draw
-from nmt.evaluation.attention_panels import Alignment
+from nmt.evaluation.attention_panels import Alignment, panels
 from nmt.export.ctranslate2_engine import Loaded, is_exported
 from nmt.recipe.reader import read_recipe
 
@@ -38,10 +47,11 @@ class _Job:
 
     translator: Translator
     args: argparse.Namespace
-    references: list[str] | None
+    references: list[list[str]]
     max_ratio: float
     source_name: str
     request_of: Reader
+    again: dict[str, Translator]  # what translates once more what looks wrong
     n_read: int = 0
     n_answered: int = 0
     n_cut: int = 0
@@ -49,6 +59,18 @@ class _Job:
     outputs: list[str] = field(default_factory=list)
     drawn: dict[int, Translation] = field(default_factory=dict)
     suspicious: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
+
+    def why(self, line: str, translation: Translation) -> list[str]:
+        """What speaks against a translation."""
+        return complaints(line, translation, self.max_ratio, self.translator.config.low_score)
+
+    def witness(self) -> Witness | None:
+        """Who sees how a window of translations comes about, where that is written."""
+        if self.args.format != "jsonl":
+            return None
+        wanted = (self.args.layer, self.args.head) if self.args.with_attention else None
+        return Witness(self.translator.subwords, wanted, attends=self.translator.attends)
 
 
 def translate(args: argparse.Namespace) -> int:
@@ -62,7 +84,13 @@ def translate(args: argparse.Namespace) -> int:
     model = _load(args)
     recipe = read_recipe(model.run.recipe_file, _overrides(args))
     translator = model.translator(recipe.decode)
-    job = _Job(translator, args, references, recipe.data.max_ratio, args.input or "<stdin>", request_of)
+    if args.attention or args.with_attention:  # a layer that is not there is named before the work
+        shape = (recipe.model.n_dec_layer, recipe.model.n_head, 0, 0)
+        panels(Alignment(torch.empty(shape), [], []), args.layer, args.head)
+    again = tries(recipe.decode) if args.retry_suspect else {}
+    translators = {name: model.translator(decode) for name, decode in again.items()}
+    name = args.input or "<stdin>"
+    job = _Job(translator, args, references, recipe.data.max_ratio, name, request_of, translators)
     with InputFile(args.input) as file, _progress(args) as bar:
         answers = _scores(job, file, bar) if args.score else _answers(job, file, bar)
         if args.output:
@@ -74,8 +102,10 @@ def translate(args: argparse.Namespace) -> int:
         _warn(f"{job.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
     if note := suspicious_note(job.suspicious, job.n_answered):
         _say(note)
-    if references is not None:
-        check_count(job.n_answered, len(references), args.ref, args)
+    if note := retry_note(job.outcomes):
+        _say(note)
+    if references:
+        check_references(job.n_answered, references, args)
         print_examples(job.sources, job.outputs, references, args.examples)
         report_scores(job.outputs, references, recipe.data.trg_lang, args.scores)
     if args.attention:
@@ -119,17 +149,27 @@ def _read(job: _Job, file: BinaryIO) -> Iterator[list[tuple[Request, bool]]]:
 def _answers(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[str]]:
     """The lines to write, as soon as they are known: one list for each window of the input."""
     for window in _read(job, file):
-        found = list(job.translator.translate([request for request, _ in window], bar.update))
-        as_json = job.args.format == "jsonl"
-        tokens = job.translator.token_log_probs(found) if as_json else [[] for _ in found]
+        requests = [request for request, _ in window]
+        found = mend(requests, list(job.translator.translate(requests, bar.update)), job.again, job.why)
+        told = _told(job, [one.translation for one in found])
         written = []
-        for (request, valid), translation, told in zip(window, found, tokens, strict=True):
+        for (request, valid), answer, evidence in zip(window, found, told, strict=True):
             job.n_answered += 1
-            line = request.source
-            flags = _flags(job, line, valid, translation)
-            written.extend(_formatted(job, line, translation, told, flags))
-            _remember(job, line, translation)
+            flags = _flags(job, valid, answer)
+            written.extend(_formatted(job, request.source, answer, evidence, flags))
+            _remember(job, request.source, answer.translation)
         yield written
+
+
+def _told(job: _Job, translations: list[Translation]) -> list[dict[str, Any]]:
+    """How each translation came about, where that is written."""
+    if (witness := job.witness()) is None:
+        return [{} for _ in translations]
+    told = job.translator.token_log_probs(translations, witness.eye)
+    return [
+        witness.fields(number, one.src_ids, one.hypotheses[0].ids if one.hypotheses else [], told[number])
+        for number, one in enumerate(translations)
+    ]
 
 
 def _scores(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[str]]:
@@ -144,44 +184,44 @@ def _scores(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[s
         if len(targets) < len(sources):
             check_count(job.n_read, job.n_read - len(sources) + len(targets), args.score, args)
         written = []
-        found = job.translator.score(sources, targets)
-        for source, target, scored in zip(sources, targets, found, strict=True):
+        witness = job.witness()
+        found = job.translator.score(sources, targets, witness.eye if witness else None)
+        for number, (source, target, scored) in enumerate(zip(sources, targets, found, strict=True)):
             job.n_answered += 1
             if scored.warning:
                 _warn(f"{job.source_name}:{job.n_answered}: {scored.warning}")
-            written.append(scored_line(source, target, scored, job.n_answered, args.format))
+            if witness:
+                evidence = witness.fields(number, scored.src_ids, scored.trg_ids, scored.token_log_probs)
+                written.append(scored_json(source, target, scored, job.n_answered, evidence))
+            else:
+                written.append(scored_line(target, scored, job.n_answered, args.format))
         bar.update(len(sources))
         yield written
     if surplus := sum(1 for _ in given):
         check_count(job.n_read, job.n_read + surplus, args.score, args)
 
 
-def _flags(job: _Job, line: str, valid: bool, translation: Translation) -> list[str]:
+def _flags(job: _Job, valid: bool, answer: Answer) -> list[str]:
     """What is odd about a line and its translation, by name."""
-    if not translation.hypotheses:
+    if not answer.translation.hypotheses:
         return ["blank"]
-    known = {
-        "invalid_utf8": not valid,
-        "cut": translation.warning is not None,
-        "cap": not translation.hypotheses[0].finished,
-    }
-    why = reasons(line, translation.text, job.max_ratio) + ["unmet"] * bool(translation.unmet)
-    job.suspicious.update(why)
-    return [name for name, found in known.items() if found] + why
+    known = {"invalid_utf8": not valid, "cut": answer.translation.warning is not None}
+    job.suspicious.update(name for name in answer.reasons if name != CAP)  # of that one there is a warning
+    if answer.outcome:
+        job.outcomes[answer.outcome] += 1
+    return [name for name, found in known.items() if found] + answer.reasons
 
 
-def _formatted(
-    job: _Job, line: str, translation: Translation, token_log_probs: list[float], flags: list[str]
-) -> list[str]:
+def _formatted(job: _Job, line: str, answer: Answer, evidence: dict[str, Any], flags: list[str]) -> list[str]:
     """What is written for one input line."""
-    args, number = job.args, job.n_answered
+    args, number, translation = job.args, job.n_answered, answer.translation
     if args.format == "text":
         n_best = job.translator.config.n_best
         return text_lines(translation, number, show_scores=args.show_scores, n_best=n_best)
     if args.format == "tsv":
         return tsv_lines(translation, number)
-    pieces = job.translator.subwords.trg.pieces
-    return [json_line(line, translation, number, token_log_probs=token_log_probs, pieces=pieces, flags=flags)]
+    beside = {"flags": flags, **({"retry": answer.retry} if args.retry_suspect else {})}
+    return [json_line(line, translation, number, evidence=evidence, beside=beside)]
 
 
 def _remember(job: _Job, line: str, translation: Translation) -> None:
@@ -190,7 +230,7 @@ def _remember(job: _Job, line: str, translation: Translation) -> None:
     if translation.warning:
         _warn(f"{job.source_name}:{number}: {translation.warning}")
     job.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
-    if job.references is not None:
+    if job.references:
         job.sources.append(line if job.args.examples else "")
         job.outputs.append(translation.text)
     if job.args.attention and translation.hypotheses:

@@ -8,33 +8,39 @@ from typing import Any
 
 from nmt.cli.command import printable
 from nmt.data.lines import write_lines
+from nmt.decoding.retry import BETTER, KEPT, MENDED
 from nmt.decoding.suspicion import LOST
 from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score, tokenised_note
 
 
-def report_scores(outputs: Sequence[str], references: Sequence[str], trg_lang: str, path: str | None) -> None:
-    """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; as JSON to `path` if given."""
-    scores = score(outputs, references, intervals=True, trg_lang=trg_lang)
-    exact = exact_match(outputs, references)
+def report_scores(outputs: Sequence[str], references: Sequence[Sequence[str]], trg_lang: str, path: str | None) -> None:
+    """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; as JSON to `path` if given.
+
+    references: one or several of all the lines.
+    """
+    first, *more = references
+    scores = score(outputs, first, more=more, intervals=True, trg_lang=trg_lang)
+    exact = exact_match(outputs, first, more=more)
     for found in scores.values():
         _print(found.text)
-    _print(f"exact match = {exact:.1f} % of {len(references):,} lines")
-    for note in (bleu_tokens(trg_lang)[1], tokenised_note(references)):
+    _print(f"exact match = {exact:.1f} % of {len(outputs):,} lines")
+    for note in (bleu_tokens(trg_lang)[1], *map(tokenised_note, references)):
         if note:
             _print(f"note: {note}")
     if path:
-        text = json.dumps(_as_json(scores, exact, len(references)), indent=2, ensure_ascii=False)
+        text = json.dumps(_as_json(scores, exact, len(outputs)), indent=2, ensure_ascii=False)
         write_lines(path, text.split("\n"))
 
 
-def print_examples(sources: Sequence[str], outputs: Sequence[str], references: Sequence[str], n: int) -> None:
-    """Print n triples, taken at even distances."""
+def print_examples(sources: Sequence[str], outputs: Sequence[str], references: Sequence[Sequence[str]], n: int) -> None:
+    """Print n sources with translation and references, taken at even distances."""
     n = min(n, len(sources))
+    names = ["reference"] if len(references) == 1 else [f"reference {i}" for i in range(1, len(references) + 1)]
     for i in range(n):
         line = i * len(sources) // n
         _print(f"line {line + 1:,}")
-        for name, texts in (("source", sources), ("translation", outputs), ("reference", references)):
-            _print(f"  {name:<12}{texts[line]}")
+        for name, texts in (("source", sources), ("translation", outputs), *zip(names, references, strict=True)):
+            _print(f"  {name:<11} {texts[line]}")
 
 
 def suspicious_note(found: Counter[str], n_line: int) -> str:
@@ -49,6 +55,16 @@ def suspicious_note(found: Counter[str], n_line: int) -> str:
         return ""
     told = ", ".join(f"{name} {n:,}" for name, n in why.items())
     return f"note: translations that look wrong, of {n_line:,}: {told} (--format jsonl flags the lines)"
+
+
+def retry_note(outcomes: Counter[str]) -> str:
+    """What to say of lines that were translated again; "" where none were. outcomes: lines of each."""
+    if not outcomes.total():
+        return ""
+    return (
+        f"note: {outcomes.total():,} translations looked wrong and were tried again: {outcomes[MENDED]:,} mended, "
+        f"{outcomes[BETTER]:,} better but not right, {outcomes[KEPT]:,} as they were"
+    )
 
 
 def _as_json(scores: dict[str, Score], exact: float, n_line: int) -> dict[str, Any]:

@@ -80,10 +80,6 @@ class Codec:
             left[id_of[a + b]], right[id_of[a + b]] = id_of[a], id_of[b]
         return left, right
 
-    def raw(self, i: int) -> bytes:
-        """The bytes of an id, of which control symbols and the padding of the vocabulary have none."""
-        return self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.size else b""
-
     def normalised(self, text: str) -> str:
         """The text as the model knows it."""
         return normalised(text, self.normalize)
@@ -93,8 +89,11 @@ class Codec:
 
         Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
         """
-        text = b"".join(map(self.raw, ids))
-        return text.removeprefix(b" ").decode("utf-8", errors="replace")
+        return b"".join(self.raw(ids)).removeprefix(b" ").decode("utf-8", errors="replace")
+
+    def raw(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes behind each id, none behind control symbols and the padding of the vocabulary."""
+        return [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.size else b"" for i in ids]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable text for each id, for pictures: a space shows as ▁, part of a character as its bytes <C3>."""

@@ -50,6 +50,11 @@ class Ensemble(SearchModel):
         """That of the first model: layers and heads of different models have nothing to do with each other."""
         return self._members()[0].attention(src_seq, trg_seq)
 
+    def forward_attending(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
+        first, *others = self._members()
+        logits, weights = first.forward_attending(src_seq, trg_seq)
+        return self._mean([logits, *(model(src_seq, trg_seq) for model in others)]), weights
+
     def _members(self) -> list[SearchModel]:
         return [model for model in self.models if isinstance(model, SearchModel)]
 

@@ -55,7 +55,7 @@ class Pieces:
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
-        self.bytes = [codec.raw(i) for i in range(codec.n_vocab)]
+        self.bytes = codec.raw(range(codec.n_vocab))
         self.n_byte = np.array([len(raw) for raw in self.bytes], dtype=np.int64)
         self._id_of = {raw: i for i, raw in enumerate(self.bytes) if raw}
         self._in_order = sorted(self._id_of)

@@ -4,7 +4,7 @@ What search prints and what forced decoding computes come from here, so they can
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,12 @@ from nmt.data.subwords import BOS, EOS
 from nmt.models.base import SearchModel
 
 Ids = Sequence[int] | NDArray[np.int64]
+
+# Told the number of a pair and where the model looked in it: (n_layer, n_head, T, S) weights, EOS last on both sides.
+Look = Callable[[int, Tensor], object]
+
+# Weights of attention that are kept grow by the square of the length: above this one the batches get smaller.
+_LONG = 256
 
 LengthPenalty = Literal["wu", "average", "none"]
 
@@ -51,21 +57,34 @@ def gold_log_probs(logits: Tensor, gold: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def score_tokens(
-    model: SearchModel, src_ids: Sequence[Ids], trg_ids: Sequence[Ids], *, max_tokens: int = 4096
+    model: SearchModel,
+    src_ids: Sequence[Ids],
+    trg_ids: Sequence[Ids],
+    *,
+    max_tokens: int = 4096,
+    look: Look | None = None,
 ) -> list[list[float]]:
     """Log-probability of each token of given translations, EOS included, by teacher forcing.
 
     src_ids, trg_ids: one row of ids a sentence, without BOS and EOS.
-    max_tokens bounds pairs x longest side in one batch.
+    max_tokens bounds pairs x longest side in one batch. look: called for each pair, in any order, by the same pass.
     """
     assert len(src_ids) == len(trg_ids)
     found: list[list[float]] = [[] for _ in src_ids]
     longest = np.array([max(len(src), len(trg)) + 1 for src, trg in zip(src_ids, trg_ids, strict=True)], dtype=np.int64)
-    for batch in length_batches(longest, max_tokens):
+    cost = longest if look is None else np.maximum(longest, longest**2 // _LONG)
+    for batch in length_batches(cost, max_tokens):
         src = [as_array(src_ids[pair]) for pair in batch]
         trg = [as_array(trg_ids[pair]) for pair in batch]
         gold = pad(trg, after=(EOS,)).to(model.device)  # (B, T)
-        logits = model(pad(src, after=(EOS,)).to(model.device), pad(trg, before=(BOS,)).to(model.device))
+        src_seq, trg_seq = pad(src, after=(EOS,)).to(model.device), pad(trg, before=(BOS,)).to(model.device)
+        if look is None:
+            logits = model(src_seq, trg_seq)
+        else:
+            logits, weights = model.forward_attending(src_seq, trg_seq)
+            weights = weights.float().cpu()
+            for row, pair in enumerate(batch):
+                look(int(pair), weights[:, row, :, : len(trg[row]) + 1, : len(src[row]) + 1])
         told = gold_log_probs(logits, gold).double().cpu().numpy()
         for pair, row, ids in zip(batch, told, trg, strict=True):
             found[pair] = row[: len(ids) + 1].tolist()  # by length and not by PAD: a given id may be any id

@@ -6,7 +6,10 @@ Reasons, not verdicts: a name repeats itself in good translations too.
 import re
 from collections import Counter
 
+from nmt.decoding.translator import Translation
+
 REPEATED, COPIED, LOST, RATIO = "repeated", "copied", "lost", "ratio"
+CAP, LOW, UNMET = "cap", "low", "unmet"  # what only the search can know
 # A block of at least two characters four times in a row, or one character ten times.
 _LOOP = re.compile(r"(\S.{1,80}?)\1{3,}|(\S)\2{9,}", re.DOTALL)
 # Numbers in groups of thousands, or of two digits and more: single ones are often written as words.
@@ -31,6 +34,25 @@ def reasons(source: str, output: str, max_ratio: float) -> list[str]:
         RATIO: is_out_of_ratio(source, output, max_ratio),
     }
     return [name for name, found in checks.items() if found]
+
+
+def complaints(line: str, translation: Translation, max_ratio: float, low_score: float) -> list[str]:
+    """`reasons` of the best translation of a line, and those that lie in how it was found: `cap`, `low` and `unmet`.
+
+    low_score: decode.low_score of the recipe.
+    """
+    if not translation.hypotheses:
+        return []
+    best = translation.hypotheses[0]
+    found = [] if best.finished else [CAP]
+    found += reasons(line, translation.text, max_ratio)
+    found += [LOW] * is_low(best.score, len(best.ids) + 1, low_score)
+    return found + [UNMET] * bool(translation.unmet)
+
+
+def is_low(log_prob: float, n_token: int, low_score: float) -> bool:
+    """Whether the mean log-probability of a token, the end counted, is below the limit; 0 is none."""
+    return low_score < 0 and log_prob / n_token < low_score
 
 
 def is_repeated(source: str, output: str) -> bool:

@@ -24,7 +24,7 @@ from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request
 from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, sample
-from nmt.decoding.scorer import as_array, score_tokens
+from nmt.decoding.scorer import Look, as_array, score_tokens
 from nmt.errors import MachineError, RecipeError
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
@@ -62,6 +62,8 @@ class Scored:
     """What a model thinks of a given translation."""
 
     token_log_probs: list[float]  # of each subword, and of the end
+    src_ids: list[int]  # what the model read, without EOS
+    trg_ids: list[int]
     warning: str | None = None  # what the user should know about this line
 
     @property
@@ -75,6 +77,8 @@ class Translator:
 
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     """
+
+    attends = True  # whether it can tell where it looks
 
     def __init__(
         self,
@@ -103,24 +107,37 @@ class Translator:
         while window := list(islice(coming, self.config.window)):
             yield from self._translate_window(window, on_progress)
 
-    def score(self, sources: Sequence[str], translations: Sequence[str]) -> Iterator[Scored]:
-        """What the model thinks of given translations, in order; all of them go through the model together."""
+    def score(self, sources: Sequence[str], translations: Sequence[str], look: Look | None = None) -> Iterator[Scored]:
+        """What the model thinks of given translations, in order; all of them go through the model together.
+
+        look: told where the model looked in each, by its number.
+        """
         src_ids, src_warnings = self._encode(list(sources), self.subwords.src)
         trg_ids, trg_warnings = self._encode(list(translations), self.subwords.trg)
-        found = self._log_probs(src_ids, trg_ids)
-        for tokens, of_src, of_trg in zip(found, src_warnings, trg_warnings, strict=True):
-            yield Scored(tokens, of_src or of_trg)
+        found = self._log_probs(src_ids, trg_ids, look)
+        for tokens, src, trg, of_src, of_trg in zip(found, src_ids, trg_ids, src_warnings, trg_warnings, strict=True):
+            yield Scored(tokens, src, trg, of_src or of_trg)
 
-    def token_log_probs(self, translations: Sequence[Translation]) -> list[list[float]]:
-        """Log-probability of each token of the best translations, EOS included; [] for a blank line."""
-        there = [one for one in translations if one.hypotheses]
-        found = iter(self._log_probs([one.src_ids for one in there], [one.hypotheses[0].ids for one in there]))
-        return [next(found) if one.hypotheses else [] for one in translations]
+    def token_log_probs(self, translations: Sequence[Translation], look: Look | None = None) -> list[list[float]]:
+        """Log-probability of each token of the best translations, EOS included; [] for a blank line.
 
-    def _log_probs(self, src_ids: list[list[int]], trg_ids: list[list[int]]) -> list[list[float]]:
+        look: told where the model looked in each that is not blank, by its number.
+        """
+        there = [number for number, one in enumerate(translations) if one.hypotheses]
+        src_ids = [translations[number].src_ids for number in there]
+        trg_ids = [translations[number].hypotheses[0].ids for number in there]
+        told: list[list[float]] = [[] for _ in translations]
+        of_pair: Look | None = (lambda pair, weights: look(there[pair], weights)) if look else None
+        for number, tokens in zip(there, self._log_probs(src_ids, trg_ids, of_pair), strict=True):
+            told[number] = tokens
+        return told
+
+    def _log_probs(
+        self, src_ids: list[list[int]], trg_ids: list[list[int]], look: Look | None = None
+    ) -> list[list[float]]:
         """Log-probability of each token of given translations, EOS included."""
         with _evaluating(self.model):
-            return score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens)
+            return score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, look=look)
 
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
         """Where the model looked while it wrote the best translation of a line that is not blank.

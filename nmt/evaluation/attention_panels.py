@@ -34,6 +34,8 @@ class Panel:
 
     name: str
     weights: Tensor
+    layer: int
+    head: int | None  # None: the mean of all
 
 
 def panels(alignment: Alignment, layers: Layers, heads: Heads) -> list[list[Panel]]:
@@ -44,10 +46,12 @@ def panels(alignment: Alignment, layers: Layers, heads: Heads) -> list[list[Pane
     n_layer, n_head = alignment.weights.shape[:2]
     wanted_layers = _numbers("layer", layers, n_layer)
     if heads == "mean":
-        return [[Panel(f"layer {i}, mean of {n_head} heads", alignment.weights[i - 1].mean(0))] for i in wanted_layers]
+        means = [(i, alignment.weights[i - 1].mean(0)) for i in wanted_layers]
+        return [[Panel(f"layer {i}, mean of {n_head} heads", mean, i, None)] for i, mean in means]
     wanted_heads = _numbers("head", heads, n_head)
     return [
-        [Panel(f"layer {i}, head {j}", alignment.weights[i - 1, j - 1]) for j in wanted_heads] for i in wanted_layers
+        [Panel(f"layer {i}, head {j}", alignment.weights[i - 1, j - 1], i, j) for j in wanted_heads]
+        for i in wanted_layers
     ]
 
 

@@ -51,24 +51,31 @@ def score(
     references: Sequence[str],
     metrics: Sequence[str] = NAMES,
     *,
+    more: Sequence[Sequence[str]] = (),
     intervals: bool = False,
     trg_lang: str = "",
     n_bootstrap: int = N_BOOTSTRAP,
 ) -> dict[str, Score]:
-    """Score translations against one reference each.
+    """Score translations against one reference each, or several.
 
+    more: further references, each of all the lines.
     metrics: any of bleu, chrf, ter. intervals: add 95 % intervals from n_bootstrap resamples.
     trg_lang chooses the tokens of BLEU: 13a, or what Chinese, Japanese and Korean need.
     Raises DataError where there is nothing to score, or not one reference for each hypothesis.
     """
-    _check_counts(hypotheses, references)
-    return {name: _score(_metric(name, trg_lang), hypotheses, references, n_bootstrap * intervals) for name in metrics}
+    together = [references, *more]
+    for one in together:
+        _check_counts(hypotheses, one)
+    return {name: _score(_metric(name, trg_lang), hypotheses, together, n_bootstrap * intervals) for name in metrics}
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Percentage of hypotheses that are their reference, white space at the ends aside."""
-    _check_counts(hypotheses, references)
-    n_same = sum(hyp.strip() == ref.strip() for hyp, ref in zip(hypotheses, references, strict=True))
+def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, more: Sequence[Sequence[str]] = ()) -> float:
+    """Percentage of hypotheses that are their reference, or one of them, white space at the ends aside."""
+    for one in (references, *more):
+        _check_counts(hypotheses, one)
+    n_same = sum(
+        hyp.strip() in {ref.strip() for ref in refs} for hyp, *refs in zip(hypotheses, references, *more, strict=True)
+    )
     return 100.0 * n_same / len(references)
 
 
@@ -121,11 +128,11 @@ def _metric(name: str, trg_lang: str) -> Metric:
     return TER(normalized=unspaced, asian_support=unspaced)
 
 
-def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int) -> Score:
-    # One reference a sentence is one list of references: nested the other way round everything scores 100.
+def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]], n_bootstrap: int) -> Score:
+    # A list for each reference, not for each sentence: nested the other way round everything scores 100.
     if n_bootstrap > 1:
         _make_scores_plain(metric)
-    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=n_bootstrap or 1)
+    found = metric.corpus_score(list(hypotheses), [list(one) for one in references], n_bootstrap=n_bootstrap or 1)
     low = high = None
     if n_bootstrap > 1:
         low, high = found._mean - found._ci, found._mean + found._ci

@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.beam import Hypothesis, impossible
 from nmt.decoding.request import Request
-from nmt.decoding.scorer import length_divisor
+from nmt.decoding.scorer import Look, length_divisor
 from nmt.decoding.translator import Translation, Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
@@ -28,7 +28,8 @@ from nmt.run import Run
 
 _WEIGHTS = "model.bin"
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
-_KNOWN = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b", "max_tokens", "window"}
+_KNOWN = {"beam", "length_penalty", "alpha", "n_best", "mbr", "low_score"}
+_KNOWN |= {"max_len_a", "max_len_b", "max_tokens", "window"}
 
 
 def is_exported(folder: Path) -> bool:
@@ -129,6 +130,8 @@ def _first_line(error: Exception) -> str:
 class EngineTranslator(Translator):
     """A translator whose search and scores are those of CTranslate2."""
 
+    attends = False
+
     def __init__(
         self,
         engine: Engine,
@@ -154,7 +157,10 @@ class EngineTranslator(Translator):
         ids = [ids for ids, _ in rows]
         return self.engine.search(ids, self.config, self.config.beam if self.utility else self.config.n_best)
 
-    def _log_probs(self, src_ids: list[list[int]], trg_ids: list[list[int]]) -> list[list[float]]:
+    def _log_probs(
+        self, src_ids: list[list[int]], trg_ids: list[list[int]], look: Look | None = None
+    ) -> list[list[float]]:
+        assert look is None
         return self.engine.score(src_ids, trg_ids, self.config.max_tokens)
 
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:

@@ -118,6 +118,10 @@ class SearchModel(nn.Module, ABC):
     def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         """Weights over the source: (B, S), (B, T) -> (n_layer, B, n_head, T, S), rows summing to 1."""
 
+    def forward_attending(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of `forward` and the weights of `attention`; in one pass where a model knows how."""
+        return self(src_seq, trg_seq), self.attention(src_seq, trg_seq)
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device

@@ -43,6 +43,11 @@ class DecodeConfig(Section):
         description="Arithmetic of the model in nmt-translate. bf16 is much faster where the processor has it, and "
         "scores are off in their third digit.",
     )
+    low_score: Annotated[float, Field(le=0.0)] = Field(
+        -1.5,
+        description="A translation whose mean log-probability of a token, its end among them, is below this is flagged "
+        "`low`; 0: none is.",
+    )
     max_len_a: NonNegativeFloat = Field(2.0, description="A translation has at most a x source length + b tokens.")
     max_len_b: PositiveInt = Field(20, description="See max_len_a.")
     min_len_a: NonNegativeFloat = Field(0.0, description="A translation has at least a x source length + b tokens.")

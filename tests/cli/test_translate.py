@@ -382,12 +382,13 @@ def test_the_count_of_what_looks_wrong_is_told(translate, monkeypatch):
     monkeypatch.setattr("nmt.data.subwords.Codec.decode", lambda *_: "ha ha ha ha ha ha")
     lines, err = translate("--format", "jsonl")
     assert [json.loads(line)["flags"][-1] for line in lines] == [
-        "repeated",
-        "blank",
-        *["repeated"] * 2,
-        "blank",
-        "repeated",
+        *["low", "blank"],
+        *["low"] * 2,
+        *["blank", "low"],
     ]
+    assert all("repeated" in line for line in lines if "blank" not in line)
+    assert "translations that look wrong, of 6: repeated 4, low 4 (" in err
+    _, err = translate("--decode.low_score", 0)  # which no score is below
     assert "translations that look wrong, of 6: repeated 4 (" in err
 
 

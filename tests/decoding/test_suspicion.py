@@ -2,7 +2,9 @@
 
 import pytest
 
-from nmt.decoding.suspicion import is_copied, is_out_of_ratio, is_repeated, lost, reasons
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.suspicion import complaints, is_copied, is_low, is_out_of_ratio, is_repeated, lost, reasons
+from nmt.decoding.translator import Translation
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,32 @@ def test_a_good_translation_has_no_reasons_and_a_bad_one_all():
         "ratio",
     ]
     assert reasons("Das ist ein Haus", "Das ist ein Haus", 4.0) == ["copied"]
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "n_token", "limit", "wanted"),
+    [(-7.6, 5, -1.5, True), (-7.4, 5, -1.5, False), (-7.4, 1, -1.5, True), (-900.0, 1, 0.0, False)],
+)
+def test_a_low_score_is_one_of_the_mean_token(log_prob, n_token, limit, wanted):
+    assert is_low(log_prob, n_token, limit) is wanted
+
+
+@pytest.mark.parametrize(
+    ("finished", "log_prob", "output", "wanted"),
+    [
+        (True, -2.9, "Two dogs, 12 cats.", []),
+        (True, -3.1, "Two dogs, 12 cats.", ["low"]),  # three subwords, the end among them
+        (False, -0.1, "Two dogs, 12 cats.", ["cap"]),
+        (False, -9.9, "Two dogs.", ["cap", "lost", "low"]),
+    ],
+)
+def test_complaints_are_those_of_the_text_and_those_of_the_search(finished, log_prob, output, wanted):
+    found = Translation(output, [output], [Hypothesis([3, 4], log_prob, 99.0, finished)], [3])
+    assert complaints("Zwei Hunde, 12 Katzen.", found, 4.0, -1.0) == wanted
+
+
+def test_nothing_speaks_against_a_blank_line():
+    assert complaints("\u200b" * 50, Translation("", [""], [], []), 4.0, -1.0) == []
 
 
 @pytest.mark.parametrize("unit", ["x", "ab", "1", "a@", "<"])

@@ -175,3 +175,9 @@ def test_what_it_cannot_be_asked_is_refused(translate, folders):
     (folders / "avoid").write_bytes(b"ship\n")
     _, err = translate("ct2", "--engine", "ctranslate2", "--avoid", folders / "avoid", code=2)
     assert "translate with the run that was exported" in err
+
+
+def test_it_does_not_tell_where_it_looks(translate):
+    line = json.loads(translate("ct2", "--engine", "ctranslate2", "--format", "jsonl")[0][0])
+    assert line["tokens"] and len(line["token_log_probs"]) == len(line["tokens"]) and "alignment" not in line
+    assert "--with-attention" in translate("ct2", "--engine", "ctranslate2", "--with-attention", code=2)[1]

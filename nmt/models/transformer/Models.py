@@ -241,12 +241,16 @@ class Transformer(TranslationModel):
         """(B, S), (B, T) -> the decoder's last states (B, T, D), ready for `project`."""
         if packing:
             return self._decode_packed(src_seq, trg_seq, *packing)
+        hidden, _ = self._decode(src_seq, trg_seq)
+        return hidden
+
+    def _decode(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> tuple[Tensor, list[Tensor]]:
+        """`decode_hidden` of padded sentences, and each layer's weights over the source if asked for."""
         src_mask, trg_mask = self._masks(src_seq, trg_seq)
         enc_output, _ = self.encoder(src_seq, src_mask)
-        hidden: Tensor
-        hidden, *_ = self.decoder(trg_seq, trg_mask, enc_output, src_mask)
+        hidden, _, enc_attns = self.decoder(trg_seq, trg_mask, enc_output, src_mask, return_attns)
         known = {"src_mask": src_mask, **self._dictionary(src_seq, enc_output)}
-        return self._end(hidden, known, self.decoder.enc_rotation(0, trg_seq.size(1)))
+        return self._end(hidden, known, self.decoder.enc_rotation(0, trg_seq.size(1))), enc_attns
 
     def _decode_packed(self, src_seq: Tensor, trg_seq: Tensor, src: Packing, trg: Packing) -> Tensor:
         """`decode_hidden` of sentences that lie end to end. Lexical attention, whose values are wide, has no kernel."""
@@ -311,7 +315,8 @@ class Transformer(TranslationModel):
         return self.project(hidden.flatten(0, 1))
 
     def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        src_mask, trg_mask = self._masks(src_seq, trg_seq)
-        enc_output, _ = self.encoder(src_seq, src_mask)
-        _, _, enc_attns = self.decoder(trg_seq, trg_mask, enc_output, src_mask, return_attns=True)
-        return torch.stack(enc_attns)
+        return torch.stack(self._decode(src_seq, trg_seq, return_attns=True)[1])
+
+    def forward_attending(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, enc_attns = self._decode(src_seq, trg_seq, return_attns=True)
+        return self.project(hidden), torch.stack(enc_attns)

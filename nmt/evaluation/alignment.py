@@ -1,0 +1,54 @@
+"""Which subword of the source each subword of a translation came from, and which words that makes. No model.
+
+Read off the attention over the source while the translation was written, so it is a hint and no proof.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+# Decoder layers whose mean is read. Of many layers the one before the last aligns best (Garg et al. 2019, "Jointly
+# learning to align and translate with Transformer models"), of few the last; their mean is as good as either.
+N_LAYER = 2
+
+
+def subword_alignment(weights: Tensor) -> list[int]:
+    """The source subword that each target subword looked at most, counted from 0.
+
+    weights: (n_layer, n_head, T, S), the ends of both sides last: the target's has no origin, and the source's, where
+    attention rests when it looks for nothing, is none.
+    """
+    seen: list[int] = weights[-N_LAYER:].mean((0, 1))[:-1, :-1].argmax(-1).tolist()
+    return seen
+
+
+def words_of(pieces: Sequence[bytes]) -> list[list[int]]:
+    """The words that each piece of a text is part of, counted from 0: one as a rule, none for white space.
+
+    A word is what stands between white space, as `str.split` sees it. pieces: UTF-8 when joined, or nearly so.
+    """
+    words: list[list[int]] = []  # of each byte
+    n_word, inside = 0, False
+    # A byte that is not UTF-8, which is written as U+FFFD, becomes one character here: part of a word as well.
+    for character in b"".join(pieces).decode("utf-8", errors="surrogateescape"):
+        if character.isspace():
+            inside = False
+        elif not inside:
+            inside, n_word = True, n_word + 1
+        width = len(character.encode("utf-8", errors="surrogateescape"))
+        words.extend([[n_word - 1] if inside else []] * width)
+    found, start = [], 0
+    for piece in pieces:
+        end = start + len(piece)
+        found.append(sorted({word for of_byte in words[start:end] for word in of_byte}))
+        start = end
+    return found
+
+
+def word_alignment(subwords: Sequence[int], src: Sequence[Sequence[int]], trg: Sequence[Sequence[int]]) -> str:
+    """Pairs of words some of whose subwords belong together, as 0-0 1-2: source, target, sorted (the Pharaoh format).
+
+    subwords: of each target subword, the source subword. src, trg: what `words_of` says of both sides.
+    """
+    pairs = {(i, j) for here, there in zip(trg, subwords, strict=True) for j in here for i in src[there]}
+    return " ".join(f"{i}-{j}" for i, j in sorted(pairs))

@@ -1,0 +1,151 @@
+"""nmt-translate on how each line came about: alignments, attention, tries at what looks wrong, several references."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+
+from nmt.cli.command import printable
+from nmt.decoding.translator import Translator
+from nmt.evaluation.attention_panels import Alignment, panels
+from nmt.evaluation.metrics import score
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.run import Run
+from tests.cli.test_translate import SOURCE, folder, translate
+
+__all__ = ["folder", "translate"]  # fixtures
+
+
+def objects(lines):
+    return [json.loads(line) for line in lines]
+
+
+def test_each_subword_has_an_origin_and_words_have_those_of_their_subwords(translate):
+    for one in objects(translate("--format", "jsonl")[0]):
+        if "blank" in one["flags"]:
+            assert (one["source_tokens"], one["alignment"], one["word_alignment"]) == ([], [], "")
+            continue
+        assert len(one["alignment"]) == len(one["tokens"]) and one["tokens"][-1] == "</s>"
+        assert one["source_tokens"][-1] == "</s>" and one["alignment"][-1] is None
+        assert all(0 <= i < len(one["source_tokens"]) - 1 for i in one["alignment"][:-1])
+        pairs = [tuple(map(int, pair.split("-"))) for pair in one["word_alignment"].split()]
+        assert {j for _, j in pairs} == set(range(len(one["output"].split())))
+        assert {i for i, _ in pairs} <= set(range(len(one["source"].split())))
+
+
+def test_what_a_line_shows_does_not_depend_on_its_batch(translate):
+    together, alone = (objects(translate("--format", "jsonl", *flags)[0]) for flags in ([], ["--decode.window", 1]))
+    for name in ("tokens", "source_tokens", "alignment", "word_alignment", "flags"):
+        assert [one[name] for one in together] == [one[name] for one in alone]
+
+
+def test_attention_is_written_on_demand_for_the_layers_and_heads_that_are_asked_for(translate, folder):
+    assert all("attention" not in one for one in objects(translate("--format", "jsonl")[0]))
+    flags = ("--format", "jsonl", "--with-attention", "--layer", "1,2", "--head", "2")
+    lines = objects(translate(*flags)[0])
+    assert lines[1]["attention"] == []
+    model, subwords = Run(folder).load_model(torch.device("cpu"))[0], Run(folder).subwords()
+    config = DecodeConfig(beam=3, max_len_a=1.0, max_len_b=4)
+    translator = Translator(model, subwords, config)
+    for one, found in zip(lines, translator.translate(SOURCE.decode().split("\n")), strict=True):
+        if not found.hypotheses:
+            continue
+        wanted = panels(Alignment(*translator.attention(found)), [1, 2], [2])
+        assert [(each["layer"], each["head"]) for each in one["attention"]] == [(1, 2), (2, 2)]
+        for each, (panel,) in zip(one["attention"], wanted, strict=True):
+            torch.testing.assert_close(torch.tensor(each["weights"]), panel.weights, rtol=6e-4, atol=0)
+            assert all(x == float(f"{x:.4g}") for row in each["weights"] for x in row)
+    (mean,) = objects(translate("--format", "jsonl", "--with-attention", source=b"the ship")[0])[0]["attention"]
+    assert (mean["layer"], mean["head"]) == (2, "mean")
+
+
+def test_given_translations_show_the_same_as_found_ones(translate, tmp_path):
+    found = objects(translate("--format", "jsonl", "--with-attention")[0])
+    (tmp_path / "given").write_text("".join(one["output"] + "\n" for one in found), encoding="utf-8")
+    flags = ("--score", tmp_path / "given", "--format", "jsonl", "--with-attention")
+    for one, given in zip(found, objects(translate(*flags)[0]), strict=True):
+        if one["tokens"] == given["tokens"]:  # an untrained model also writes what is encoded in another way
+            assert [one[name] for name in ("alignment", "word_alignment")] == [
+                given[name] for name in ("alignment", "word_alignment")
+            ]
+        assert len(given["attention"][0]["weights"]) == len(given["tokens"]) == len(given["alignment"])
+    (tmp_path / "short").write_text("the ship\n", encoding="utf-8")
+    given = objects(translate("--score", tmp_path / "short", "--format", "jsonl", source=b"in May")[0])[0]
+    assert {pair.split("-")[1] for pair in given["word_alignment"].split()} == {"0", "1"}
+
+
+def test_what_looks_wrong_is_tried_again_and_counted(translate, monkeypatch):
+    def odd(line, translation, *_):  # reasons that differ from try to try, as an untrained model gives none
+        return ["odd", "wrong"][: sum(map(ord, translation.text)) % 3] if translation.hypotheses else []
+
+    monkeypatch.setattr("nmt.cli.translate_job.complaints", odd)
+    source = "\n".join(["", "the ship", "old", "in May", "left", "the old ship", "May", "ship", "für Übung"]).encode()
+    flags = ("--format", "jsonl", "--decode.n_best", 2, "--decode.samples", 4)
+    once = objects(translate(*flags, source=source)[0])
+    lines, err = translate(*flags, "--retry-suspect", source=source)
+    again, kinds = objects(lines), Counter()
+    for first, one in zip(once, again, strict=True):
+        assert "retry" not in first
+        if one["retry"] in ("beam", "mbr"):
+            assert len(one["flags"]) < len(first["flags"])
+            assert one["output"] == one["n_best"][0]["output"] != first["output"]
+            kinds["better but not right" if one["flags"] else "mended"] += 1
+        else:
+            assert (one["output"], one["flags"]) == (first["output"], first["flags"])
+            assert one["retry"] == ("first" if set(first["flags"]) - {"blank"} else None)
+            kinds["as they were"] += one["retry"] == "first"
+        assert sum(one["token_log_probs"]) == pytest.approx(one["log_prob"], abs=1e-4)  # of what is written
+    assert len([n for n in kinds.values() if n]) > 1
+    told = [f"{kinds[name]} {name}" for name in ("mended", "better but not right", "as they were")]
+    assert f"{kinds.total()} translations looked wrong and were tried again: {', '.join(told)}" in err
+    alone = objects(translate(*flags, "--retry-suspect", "--decode.window", 1, source=source)[0])
+    assert [(one["output"], one["retry"]) for one in alone] == [(one["output"], one["retry"]) for one in again]
+
+
+def test_a_translation_without_reasons_is_not_tried_again(translate):
+    source = b"\n \n"
+    lines, err = translate("--retry-suspect", "--format", "jsonl", source=source)
+    assert [one["retry"] for one in objects(lines)] == [None, None] and "tried again" not in err
+
+
+def test_several_references_all_count(translate, tmp_path):
+    lines, _ = translate()
+    others = [["wrong"] * 6, [*lines[:3], "wrong", *lines[4:]], ["", *lines[1:]]]
+    flags = []
+    for number, one in enumerate(others):
+        (tmp_path / f"ref{number}").write_text("".join(line + "\n" for line in one), encoding="utf-8")
+        flags += ["--ref", tmp_path / f"ref{number}"]
+    _, err = translate(*flags, "--examples", 1)
+    wanted = score(lines, others[0], more=others[1:], intervals=True, trg_lang="en")
+    assert all(one.text in err for one in wanted.values())
+    assert "nrefs:3" in err and "exact match = 100.0 % of 6 lines" in err
+    assert (
+        "  reference 1 wrong\n" in err and f"  reference 2 {printable(lines[0])}\n" in err and "  reference 3 \n" in err
+    )
+
+
+@pytest.mark.parametrize("piped", [True, False])
+def test_a_reference_that_is_shorter_than_the_others_is_named(translate, tmp_path, piped):
+    for name, content in (("in", SOURCE + b"\n"), ("ref1", b"a\n" * 6), ("ref2", b"a\n" * 5)):
+        (tmp_path / name).write_bytes(content)
+    flags = ["--ref", tmp_path / "ref1", "--ref", tmp_path / "ref2", *([] if piped else ["--input", tmp_path / "in"])]
+    out, err = translate(*flags, code=2)
+    assert f"{tmp_path / 'ref2'} has 5" in err and "6 lines" in err
+    assert out == []  # known before the work
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--with-attention"], "add --format jsonl"),
+        (["--with-attention", "--format", "tsv"], "add --format jsonl"),
+        (["--with-attention", "--format", "jsonl", "--layer", "3"], "layers 1 to 2"),
+        (["--attention", "OUT.png", "--head", "3"], "heads 1 to 2"),
+        (["--score", "x", "--retry-suspect"], "--retry-suspect has nothing to do"),
+        (["--decode.low_score", "0.5"], "decode.low_score"),
+    ],
+)
+def test_what_is_not_meant_is_said_before_the_work(translate, tmp_path, flags, message):
+    out, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
+    assert message in err and "Traceback" not in err and out == []

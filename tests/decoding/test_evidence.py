@@ -1,0 +1,67 @@
+"""Forced decoding that tells where the model looked: one pass, and nothing depends on the batch."""
+
+import pytest
+import torch
+from fake_model import HashModel
+
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding.ensemble import Ensemble
+from nmt.decoding.scorer import score_tokens
+from nmt.models.build import build_model
+from nmt.recipe.model_options import ModelConfig
+
+SRC_IDS = [[5, 4, 3], [4], [3, 3, 5, 6, 7, 3, 4], [7, 7], [6, 3, 4, 5]]
+TRG_IDS = [[3, 4], [], [5], [6, 6, 6, 4, 3, 5, 7, 7, 7], [4, 5]]
+OPTIONS = [{}, {"norm": "pre", "position": "rotary", "n_kv_head": 1, "lexical_attn": True}]
+
+
+def tiny_model(seed: int = 3, **options):
+    torch.manual_seed(seed)
+    sizes = {"d_model": 16, "d_inner": 16, "n_head": 2, "n_enc_layer": 2, "n_dec_layer": 3}
+    return build_model(ModelConfig(**{**sizes, **options}), 8, 8, PAD).double().eval()
+
+
+def seen(model, src_ids, trg_ids, **settings):
+    found = {}
+    told = score_tokens(model, src_ids, trg_ids, look=found.__setitem__, **settings)
+    return [found[pair] for pair in range(len(src_ids))], told
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("max_tokens", [1, 12, 4096])
+def test_what_is_seen_of_a_pair_does_not_depend_on_its_batch(options, max_tokens):
+    model = tiny_model(**options)
+    together, told = seen(model, SRC_IDS, TRG_IDS, max_tokens=max_tokens)
+    assert told == [pytest.approx(one, abs=1e-12) for one in score_tokens(model, SRC_IDS, TRG_IDS)]
+    for pair, (src, trg) in enumerate(zip(SRC_IDS, TRG_IDS, strict=True)):
+        src_seq, trg_seq = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *trg]])
+        alone = model.attention(src_seq, trg_seq)[:, 0]
+        assert together[pair].shape == (3, 2, len(trg) + 1, len(src) + 1)
+        torch.testing.assert_close(together[pair].double(), alone, rtol=0, atol=1e-6)
+
+
+def test_long_pairs_are_seen_in_smaller_batches(monkeypatch):
+    sizes = []
+    model = tiny_model()
+    monkeypatch.setattr("nmt.decoding.scorer._LONG", 4)
+    forward = model.forward_attending
+    monkeypatch.setattr(model, "forward_attending", lambda src, trg: sizes.append(len(src)) or forward(src, trg))
+    seen(model, [[3] * 7] * 8, [[4]] * 8, max_tokens=64)  # 8 places, which count for 16
+    assert sizes == [4, 4]
+
+
+@pytest.mark.parametrize("model", [tiny_model(), tiny_model(**OPTIONS[1]), HashModel(8)], ids=["post", "pre", "any"])
+def test_one_pass_gives_the_logits_and_the_weights_of_two(model):
+    src_seq, trg_seq = torch.tensor([[5, 4, EOS], [4, EOS, PAD]]), torch.tensor([[BOS, 3, 4], [BOS, 5, PAD]])
+    logits, weights = model.forward_attending(src_seq, trg_seq)
+    torch.testing.assert_close(logits, model(src_seq, trg_seq), rtol=0, atol=1e-12)
+    torch.testing.assert_close(weights, model.attention(src_seq, trg_seq), rtol=0, atol=1e-12)
+
+
+def test_an_ensemble_looks_as_its_first_model_does_and_scores_as_all():
+    first, second = tiny_model(), tiny_model(4)
+    weights, told = seen(Ensemble([first, second]), SRC_IDS, TRG_IDS)
+    assert told == [pytest.approx(one, abs=1e-12) for one in score_tokens(Ensemble([first, second]), SRC_IDS, TRG_IDS)]
+    assert told != [pytest.approx(one, abs=1e-12) for one in score_tokens(first, SRC_IDS, TRG_IDS)]
+    for found, wanted in zip(weights, seen(first, SRC_IDS, TRG_IDS)[0], strict=True):
+        assert torch.equal(found, wanted)

@@ -1,0 +1,122 @@
+"""What looks wrong is tried again: which translation wins, and that no line has a say in another."""
+
+from functools import partial
+
+import pytest
+from fake_model import HashModel
+
+from nmt.data.subwords import Subwords
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.request import Request
+from nmt.decoding.retry import mend, tries
+from nmt.decoding.translator import Translation, Translator
+from nmt.evaluation.pairwise import expected_utility
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.options import SubwordsConfig
+
+
+def answer(text: str) -> Translation:
+    return Translation(text, [text], [Hypothesis([3], -0.1, -0.1, True)] if text else [], [3])
+
+
+class Parrot:
+    """Says what it was told to say to a line, and remembers what it was asked."""
+
+    def __init__(self, samples: int = 0, **says: str) -> None:
+        self.says, self.asked, self.config = says, [], DecodeConfig(samples=samples)
+
+    def translate(self, requests):
+        lines = [request.source for request in requests]
+        self.asked += lines
+        return [answer(self.says[line]) for line in lines]
+
+
+def marks(line: str, translation: Translation) -> list[str]:
+    """As many reasons as the translation has question marks."""
+    return ["?"] * translation.text.count("?")
+
+
+def test_fewer_reasons_win_and_the_first_stays_among_equals():
+    first = {
+        "right": "good",
+        "mended": "a?",
+        "drawn": "b?",
+        "later": "c??",
+        "worse": "d?",
+        "blank": "",
+        "less": "e???",
+        "half": "f???",
+    }
+    beam = Parrot(mended="A", drawn="B?", later="C??", worse="D??", less="E??", half="F?")
+    mbr = Parrot(drawn="BB?", later="CC", worse="DD?", less="EE?", half="FF??")
+    answers = mend(list(map(Request, first)), [answer(text) for text in first.values()], {"beam": beam, "mbr": mbr}, marks)
+    told = {line: (one.translation.text, one.retry, one.outcome) for line, one in zip(first, answers, strict=True)}
+    assert told == {
+        "right": ("good", None, None),
+        "mended": ("A", "beam", "mended"),
+        "drawn": ("b?", "first", "kept"),
+        "later": ("CC", "mbr", "mended"),
+        "worse": ("d?", "first", "kept"),
+        "blank": ("", None, None),
+        "less": ("EE?", "mbr", "better"),
+        "half": ("F?", "beam", "better"),
+    }
+    assert beam.asked == ["mended", "drawn", "later", "worse", "less", "half"]  # who looks right is not asked about,
+    assert mbr.asked == ["drawn", "later", "worse", "less", "half"]  # nor who has come to
+
+
+def test_samples_are_not_drawn_where_phrases_are_required():
+    beam, mbr = Parrot(a="b?"), Parrot(samples=8)
+    (found,) = mend([Request("a", required=("b",))], [answer("x?")], {"beam": beam, "mbr": mbr}, marks)
+    assert (found.translation.text, found.retry, beam.asked, mbr.asked) == ("x?", "first", ["a"], [])
+
+
+def test_without_tries_everything_stays():
+    (found,) = mend([Request("a")], [answer("x?")], {}, marks)
+    assert (found.translation.text, found.reasons, found.retry) == ("x?", ["?"], None)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DecodeConfig(),
+        DecodeConfig(beam=1),
+        DecodeConfig(beam=40, n_best=30, precision="bf16"),
+        DecodeConfig(samples=64, mbr="bleu", top_k=3, n_best=50, beam=2, temperature=0.3),
+        DecodeConfig(length_penalty="average", alpha=0.4, max_len_a=1.5, max_tokens=7),
+    ],
+)
+def test_the_tries_search_wider_and_then_draw_and_leave_the_rest_alone(config):
+    found = tries(config)
+    assert list(found) == ["beam", "mbr"]
+    assert (found["beam"].beam, found["beam"].samples, found["beam"].mbr) == (2 * config.beam, 0, "none")
+    assert found["mbr"].samples >= max(16, config.samples) and found["mbr"].mbr == "chrf"
+    assert found["mbr"].seed != config.seed
+    for one in found.values():
+        assert one.n_best <= min(config.n_best, one.n_candidate)
+        for name in ("length_penalty", "alpha", "max_len_a", "max_len_b", "precision", "max_tokens", "low_score"):
+            assert getattr(one, name) == getattr(config, name)
+        DecodeConfig(**one.model_dump())  # every option within its bounds
+
+
+def test_the_answer_to_a_line_does_not_depend_on_the_others():
+    train = ["the old ship left in May"] * 9
+    subwords = Subwords.train(lambda: train, lambda: train, SubwordsConfig(vocab_size=280), 1)
+    model = HashModel(subwords.trg.n_vocab, sharpness=3.0).eval()
+    config = DecodeConfig(beam=1, max_len_a=1.0, max_len_b=4)
+    translator = Translator(model, subwords, config)
+    utility = {"none": None, "chrf": partial(expected_utility, utility="chrf")}
+    again = {name: Translator(model, subwords, one, utility=utility[one.mbr]) for name, one in tries(config).items()}
+
+    def why(line, translation):
+        return ["?"] * (sum(map(ord, translation.text)) % 4)
+
+    def mended(lines):
+        found = mend(list(map(Request, lines)), list(translator.translate(lines)), again, why)
+        return [(one.translation.text, one.reasons, one.retry) for one in found]
+
+    lines = ["the ship", "", "May", "the old ship left", "in", "left in May", "old", "ship", "a", "b", "c d", "e", "f"]
+    together = mended(lines)
+    assert {retry for _, _, retry in together} >= {None, "first", "beam", "mbr"}  # or nothing is tested here
+    assert together[::-1] == mended(lines[::-1])
+    assert together == [one for line in lines for one in mended([line])]

@@ -1,0 +1,79 @@
+"""Alignments as they are read off attention, and how subwords become words."""
+
+import pytest
+import torch
+
+from nmt.data.subwords import EOS, Subwords, normalised
+from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
+from nmt.recipe.options import SubwordsConfig
+
+LINES = [
+    "the old ship left",
+    "  two  leading, \t three   between ",
+    "don't e\u0301 \u1e9b\u0323 naïve — 日本語 🙂\u00a0🙂\u3000x",
+    "a\x1cb!\x1c! \u200b\u2028c\x85d\x0be",  # white space to Python that is none to the tokenizer
+    "x",
+    " ",
+    "Übung" * 30,
+]
+
+
+@pytest.fixture(scope="module")
+def codec():
+    train = ["the old ship left  in May, don't"] * 9
+    return Subwords.train(lambda: train, lambda: train, SubwordsConfig(vocab_size=290), 1).trg
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_pieces_of_a_word_are_its_bytes(codec, line):
+    pieces = codec.raw(codec.encode([line])[0])
+    words = normalised(line, codec.normalize).split()
+    of_piece = words_of(pieces)
+    assert sorted({word for each in of_piece for word in each}) == list(range(len(words)))
+    for number, word in enumerate(words):
+        text = b"".join(piece for piece, each in zip(pieces, of_piece, strict=True) if number in each)
+        assert word in text.decode("utf-8", errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "wanted"),
+    [
+        ([], []),
+        ([b" a", b"b", b" c"], [[0], [0], [1]]),
+        ([b" ", b"  ", b"a", b" "], [[], [], [0], []]),
+        ([b" \xc3", b"\xbc x", b"y"], [[0], [0, 1], [1]]),  # ü in two pieces, the second of two words
+        ([b" \xff", b"\xfe", b" \xe2\x80", b"\xa8", b"b"], [[0], [0], [], [], [1]]),  # no UTF-8, and U+2028 in two
+        ([b" a", b"", b"b"], [[0], [], [0]]),  # a control symbol is no text
+    ],
+)
+def test_words_are_cut_at_white_space_wherever_the_pieces_end(pieces, wanted):
+    assert words_of(pieces) == wanted
+
+
+def test_what_is_written_and_what_is_aligned_have_the_same_words(codec):
+    """Also where a model puts bytes together that no text has."""
+    ids = [*codec.encode(["the"])[0], 3 + 0x80, 3 + 0x20, *codec.encode(["ship left"])[0], EOS, codec.size + 1]
+    n_word = max(word for each in words_of(codec.raw(ids)) for word in each) + 1
+    assert n_word == len(codec.decode(ids).split())
+
+
+def test_a_subword_comes_from_what_the_upper_layers_looked_at_most():
+    weights = torch.rand(4, 2, 5, 7, generator=torch.Generator().manual_seed(0)) / 9
+    wanted = [3, 0, 5, 1]
+    weights[-2:, 1, range(4), wanted] += 0.9
+    weights[-2:, 0, :, 4] += 0.5  # one head looks elsewhere, but less
+    weights[:2, :, :, 2] = 9.0  # lower layers have no say,
+    weights[-2:, :, :, 6] = 9.0  # nor has the end of the source,
+    assert subword_alignment(weights) == wanted  # and the end of the target comes from nowhere
+
+
+def test_an_empty_translation_is_aligned_with_nothing():
+    assert subword_alignment(torch.ones(2, 2, 1, 4)) == []
+    assert word_alignment([], [[0]], []) == ""
+
+
+def test_words_belong_together_where_some_of_their_subwords_do():
+    src, trg = [[0], [0], [1], [], [2]], [[0], [1], [1], [], [2, 3]]
+    assert word_alignment([4, 0, 1, 2, 2], src, trg) == "0-1 1-2 1-3 2-0"
+    assert word_alignment([3, 3, 3, 3, 3], src, trg) == ""  # white space is no word
+    assert word_alignment([0] * 5, [[10]], [[0], [1], [2], [9], [11]]) == "10-0 10-1 10-2 10-9 10-11"
