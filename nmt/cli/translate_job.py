@@ -17,7 +17,7 @@ from nmt.cli.arrivals import windows
 from nmt.cli.command import overrides_of, printable
 from nmt.cli.translate_files import InputFile, check_count, check_flags, check_paths, read_references
 from nmt.cli.translate_format import json_line, scored_line, text_lines, tsv_lines
-from nmt.cli.translate_report import print_examples, report_scores, suspicious_note
+from nmt.cli.translate_report import print_examples, report_scores, split_note, suspicious_note
 from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, write_lines
 from nmt.decoding.suspicion import reasons
 from nmt.decoding.translator import Translation, Translator
@@ -41,6 +41,7 @@ class _Job:
     n_read: int = 0
     n_answered: int = 0
     n_cut: int = 0
+    n_split: int = 0
     sources: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     drawn: dict[int, Translation] = field(default_factory=dict)
@@ -67,6 +68,8 @@ def translate(args: argparse.Namespace) -> int:
     assert job.n_answered == job.n_read, (job.n_answered, job.n_read)
     if job.n_cut:
         _warn(f"{job.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
+    if job.n_split:
+        _say(split_note(job.n_split, job.n_answered, translator.limits))
     if note := suspicious_note(job.suspicious, job.n_answered):
         _say(note)
     if references is not None:
@@ -139,7 +142,7 @@ def _flags(job: _Job, line: str, valid: bool, translation: Translation) -> list[
         return ["blank"]
     known = {
         "invalid_utf8": not valid,
-        "cut": translation.warning is not None,
+        "split": translation.split is not None,
         "cap": not translation.hypotheses[0].finished,
     }
     why = reasons(line, translation.text, job.max_ratio)
@@ -164,8 +167,7 @@ def _formatted(
 def _remember(job: _Job, line: str, translation: Translation) -> None:
     """Keep what the end of the command needs of a line, and tell what the user should know about it."""
     number = job.n_answered
-    if translation.warning:
-        _warn(f"{job.source_name}:{number}: {translation.warning}")
+    job.n_split += translation.split is not None
     job.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
     if job.references is not None:
         job.sources.append(line if job.args.examples else "")

@@ -20,15 +20,24 @@ from nmt.data.batches import length_batches, pad
 from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
+from nmt.decoding.long_lines import (
+    MAX_SRC_LEN,
+    Limits,
+    Split,
+    join_attention,
+    join_hypotheses,
+    join_ids,
+    join_texts,
+    ranked,
+    split,
+    surely_too_long,
+)
 from nmt.decoding.sample import Narrowing, sample
 from nmt.decoding.scorer import as_array, score_tokens
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 
-# Most subwords of a line that are translated. Attention needs memory by the square of the length, and a line of
-# this length is no sentence: models are trained on shorter ones (data.max_len).
-MAX_SRC_LEN = 1024
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
@@ -42,9 +51,10 @@ class Translation:
     text: str  # the best translation; "" for a blank line
     texts: list[str]  # the n best, best first; as many as `hypotheses`
     hypotheses: list[Hypothesis]  # empty for a blank line
-    src_ids: list[int]  # what the model read, without EOS
-    warning: str | None = None  # what the user should know about this line
+    src_ids: list[int]  # what the model read, without EOS; with EOS between the pieces of a line that was split
     utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without
+    split: Split | None = None  # a line that was too long to be translated at once
+    parts: list["Translation"] = field(default_factory=list)  # of its pieces, in order
 
     @property
     def score(self) -> float:
@@ -69,6 +79,7 @@ class Translator:
     """Translates lines with one model, in the order in which they come.
 
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
+    limits: how long what the model translates at once may be; longer lines are translated in pieces.
     """
 
     def __init__(
@@ -78,6 +89,7 @@ class Translator:
         config: DecodeConfig,
         device: torch.device | None = None,
         utility: Callable[[Sequence[str]], list[float]] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
@@ -85,6 +97,7 @@ class Translator:
         self.subwords = subwords
         self.config = config
         self.utility = utility
+        self.limits = limits or Limits()
 
     def translate(
         self, lines: Iterable[str], on_progress: Callable[[int], object] | None = None
@@ -108,41 +121,65 @@ class Translator:
 
     def token_log_probs(self, translations: Sequence[Translation]) -> list[list[float]]:
         """Log-probability of each token of the best translations, EOS included; [] for a blank line."""
-        there = [one for one in translations if one.hypotheses]
+        there = [part for one in translations for part in _read_at_once(one)]
         with _evaluating(self.model):
             src_ids, trg_ids = [one.src_ids for one in there], [one.hypotheses[0].ids for one in there]
             found = iter(score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens))
-        return [next(found) if one.hypotheses else [] for one in translations]
+        return [[value for _ in _read_at_once(one) for value in next(found)] for one in translations]
 
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
         """Where the model looked while it wrote the best translation of a line that is not blank.
 
-        Returns (n_layer, n_head, T, S) weights and the readable pieces, T of the target and S of the source.
+        Returns (n_layer, n_head, T, S) weights and the readable pieces, T of the target and S of the source. The pieces
+        of a line that was split did not see each other: there the weights are 0.
         """
         assert translation.hypotheses
-        ids = translation.hypotheses[0].ids
-        src_seq, trg_seq = pad([as_array(translation.src_ids)], after=(EOS,)), pad([as_array(ids)], before=(BOS,))
+        weights = join_attention([self._attention(one) for one in _read_at_once(translation)])
+        src_pieces = self.subwords.src.pieces([*translation.src_ids, EOS])
+        return weights, src_pieces, self.subwords.trg.pieces([*translation.hypotheses[0].ids, EOS])
+
+    def _attention(self, translation: Translation) -> Tensor:
+        src_seq = pad([as_array(translation.src_ids)], after=(EOS,))
+        trg_seq = pad([as_array(translation.hypotheses[0].ids)], before=(BOS,))
         with torch.inference_mode(), _evaluating(self.model):
             weights = self.model.attention(src_seq.to(self.model.device), trg_seq.to(self.model.device))
-        src_pieces = self.subwords.src.pieces([*translation.src_ids, EOS])
-        return weights[:, 0].float().cpu(), src_pieces, self.subwords.trg.pieces([*ids, EOS])
+        return weights[:, 0].float().cpu()
 
     def _translate_window(self, lines: list[str], on_progress: Callable[[int], object] | None) -> Iterator[Translation]:
         """Identical lines are translated once; blank ones never reach the model."""
         count = Counter(line for line in lines if not is_blank(line))
-        different = list(count)
         if on_progress:
             on_progress(len(lines) - count.total())
-        ids, warnings = self._encode(different, self.subwords.src)
+        ids_of, splits = self._encode_for_translation(list(count))
+        different = list(ids_of)
+        ids = list(ids_of.values())
         translations: dict[str, Translation] = {}
         for batch, hypotheses in self.batches(ids):
             for number, found in zip(batch, hypotheses, strict=True):
-                translations[different[number]] = self._translation(ids[number], found, warnings[number])
-            if on_progress:
-                on_progress(sum(count[different[number]] for number in batch))
+                translations[different[number]] = self._translation(ids[number], found)
+            if on_progress:  # a line that was split is done when all of them are
+                on_progress(sum(count[text] for number in batch if (text := different[number]) not in splits))
         blank = Translation("", [""], [], [])
+        for line, of_line in splits.items():
+            translations[line] = self._rejoined(of_line, [translations.get(piece, blank) for piece in of_line.pieces])
+            if on_progress:
+                on_progress(count[line])
         for line in lines:
             yield translations.get(line, blank)
+
+    def _encode_for_translation(self, lines: list[str]) -> tuple[dict[str, list[int]], dict[str, Split]]:
+        """Ids of each different text that the model shall read, and the lines that are split into such texts."""
+        codec, limits = self.subwords.src, self.limits
+        short = [line for line in lines if not surely_too_long(line, limits.piece)]
+        ids_of = dict(zip(short, codec.encode(short), strict=True))
+        found = ((line, split(line, ids_of.get(line), codec, limits)) for line in lines)
+        splits = {line: of_line for line, of_line in found if of_line}
+        for line in splits:
+            ids_of.pop(line, None)
+        new = dict.fromkeys(piece for one in splits.values() for piece in one.pieces if not is_blank(piece))
+        pieces = [piece for piece in new if piece not in ids_of]
+        ids_of.update(zip(pieces, codec.encode(pieces), strict=True))
+        return ids_of, splits
 
     def batches(self, ids: Sequence[list[int]]) -> Iterator[tuple[Rows, list[list[Hypothesis]]]]:
         """Find hypotheses for rows of ids, batch by batch: the numbers of the rows, and what was found for each."""
@@ -200,7 +237,20 @@ class Translator:
             narrowing = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
             return sample(self.model, src_seq, n=config.samples, seeds=seeds, narrowing=narrowing, **known)
 
-    def _translation(self, ids: list[int], found: list[Hypothesis], warning: str | None) -> Translation:
+    def _rejoined(self, line: Split, parts: list[Translation]) -> Translation:
+        """The answer to a line from those to its pieces: its k-th translation is made of their k-th."""
+        there = [one for one in parts if one.hypotheses]
+        hypotheses = join_hypotheses([one.hypotheses for one in there], self.config.length_penalty, self.config.alpha)
+        each = [one.texts for one in parts]
+        texts = [join_texts(line, ranked(each, rank)).translate(_LINE_ENDS) for rank in range(len(hypotheses))]
+        utilities = []
+        if self.utility:
+            worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]
+            utilities = [math.fsum(one) / len(one) for one in worth]
+        src_ids = join_ids([one.src_ids for one in there])
+        return Translation(texts[0], texts, hypotheses, src_ids, utilities, line, parts)
+
+    def _translation(self, ids: list[int], found: list[Hypothesis]) -> Translation:
         # A line feed inside a translation would shift every line after it.
         texts = [self.subwords.trg.decode(one.ids).translate(_LINE_ENDS) for one in found]
         worth = self.utility(texts) if self.utility else [one.normalised for one in found]
@@ -212,7 +262,12 @@ class Translator:
             best = list(first.values())
         best = best[: self.config.n_best]
         texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self.utility else []
-        return Translation(texts[0], texts, [found[n] for n in best], ids, warning, utilities)
+        return Translation(texts[0], texts, [found[n] for n in best], ids, utilities)
+
+
+def _read_at_once(translation: Translation) -> list[Translation]:
+    """What the model read to make a translation: the line, its pieces where it was split, nothing where it is blank."""
+    return [one for one in translation.parts or [translation] if one.hypotheses]
 
 
 def _fingerprint(ids: list[int]) -> list[int]:

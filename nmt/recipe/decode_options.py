@@ -8,6 +8,8 @@ from nmt.recipe.section import Count, NonNegativeFloat, PositiveFloat, PositiveI
 
 # What changes how samples are drawn, and means nothing where none are.
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
+# Subwords that any single character fits into, also where its normal form is several.
+LEAST_SRC_LEN = 16
 
 
 class DecodeConfig(Section):
@@ -45,6 +47,17 @@ class DecodeConfig(Section):
     )
     max_len_a: NonNegativeFloat = Field(2.0, description="A translation has at most a x source length + b tokens.")
     max_len_b: PositiveInt = Field(20, description="See max_len_a.")
+    split: Literal["long", "every"] = Field(
+        "long",
+        description="Which lines are translated sentence by sentence: those longer than any that training saw, or "
+        "every one.",
+    )
+    max_src_len: Literal[0] | Annotated[int, Field(ge=LEAST_SRC_LEN)] = Field(
+        0,
+        description="Longest source in subwords that is translated in one piece: longer lines are split into "
+        "sentences, longer sentences into clauses; 0: lines by the longest that training saw, sentences by "
+        "data.max_len.",
+    )
     max_tokens: PositiveInt = Field(
         4096, description="Bound on sentences x hypotheses of each x longest source in one batch."
     )
