@@ -38,8 +38,8 @@ class Model:
         self.recipe = run.recipe()
         # An ensemble has seen what all of its models have seen.
         self._max_len = min(one.recipe().data.max_len for one in (run, *others))
-        known = [longest for one in (run, *others) if (longest := one.longest_src())]
-        self._longest_src = min(known) if known else None
+        known = [length for one in (run, *others) if (length := one.usual_src_len())]
+        self._usual_src_len = min(known) if known else None
         self._half: SearchModel | None = None
         self._making = threading.Lock()
 
@@ -77,7 +77,7 @@ class Model:
             model = self._half
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
-        limits = limits_of(decode, max_len=self._max_len, longest_src=self._longest_src)
+        limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
         return Translator(model, self.subwords, decode, utility=utility, limits=limits)
 
 

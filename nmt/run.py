@@ -34,7 +34,8 @@ else:
     import fcntl
 
 
-LONGEST_SRC = "longest_src"  # key of data.json beside the fingerprints
+# Key of data.json beside the fingerprints: subwords that most source lines of training have at most.
+USUAL_SRC_LEN = "usual_src_len"
 
 # The user named a place that is not theirs; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
@@ -72,13 +73,13 @@ class Run:
         self._must_exist()
         return load_resolved(self.recipe_file)
 
-    def longest_src(self) -> int | None:
-        """Subwords of the longest source line that training saw; None for a run that was begun before it was noted."""
+    def usual_src_len(self) -> int | None:
+        """What `nmt.training.claim` has noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
         if not self.data_file.exists():
             return None
         known = checkpoint.read_json(self.data_file)
-        longest = known.get(LONGEST_SRC) if isinstance(known, dict) else None
-        return longest if isinstance(longest, int) and longest > 0 else None
+        length = known.get(USUAL_SRC_LEN) if isinstance(known, dict) else None
+        return length if isinstance(length, int) and length > 0 else None
 
     def subwords(self) -> Subwords:
         """The vocabulary of the run."""

@@ -1,4 +1,4 @@
-"""Lines longer than those that training saw: cut into pieces, and the translations of the pieces put together again.
+"""Lines longer than training is used to: cut into pieces, and the translations of the pieces put together again.
 
 A model that was trained on sentences translates the first of several and ends. Where a text may be cut is decided in
 `nmt.data.sentences`; here is what is short enough, and what the hypotheses of the pieces make together.
@@ -7,9 +7,11 @@ A model that was trained on sentences translates the first of several and ends. 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.sentences import pieces, writes_no_space
@@ -34,10 +36,15 @@ class Limits:
     every: bool = False  # every line is translated sentence by sentence
 
 
-def limits_of(config: DecodeConfig, *, max_len: int, longest_src: int | None) -> Limits:
-    """max_len: data.max_len of the recipe; longest_src: subwords of the longest line that training saw, if known."""
+def usual_len(lengths: NDArray[Any]) -> int:
+    """The length that 99 of 100 lines have at most. The longest of all is often an accident, as long as may be."""
+    return int(np.quantile(lengths, 0.99, method="higher"))
+
+
+def limits_of(config: DecodeConfig, *, max_len: int, usual_src_len: int | None) -> Limits:
+    """max_len: data.max_len of the recipe; usual_src_len: `usual_len` of the training data, if known."""
     piece = config.max_src_len or max(LEAST_SRC_LEN, max_len)
-    line = piece if config.max_src_len or longest_src is None else min(piece, max(LEAST_SRC_LEN, longest_src))
+    line = piece if config.max_src_len or usual_src_len is None else min(piece, max(LEAST_SRC_LEN, usual_src_len))
     return Limits(line, piece, config.split == "every")
 
 

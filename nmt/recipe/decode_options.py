@@ -49,13 +49,13 @@ class DecodeConfig(Section):
     max_len_b: PositiveInt = Field(20, description="See max_len_a.")
     split: Literal["long", "every"] = Field(
         "long",
-        description="Which lines are translated sentence by sentence: those longer than any that training saw, or "
-        "every one.",
+        description="Which lines are translated sentence by sentence: those longer than 99 of 100 source lines of "
+        "training, or every one.",
     )
     max_src_len: Literal[0] | Annotated[int, Field(ge=LEAST_SRC_LEN)] = Field(
         0,
         description="Longest source in subwords that is translated in one piece: longer lines are split into "
-        "sentences, longer sentences into clauses; 0: lines by the longest that training saw, sentences by "
+        "sentences, longer sentences into clauses; 0: lines by what is usual in training, see split, sentences by "
         "data.max_len.",
     )
     max_tokens: PositiveInt = Field(

@@ -6,13 +6,14 @@ import sys
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.subwords import Subwords
+from nmt.decoding.long_lines import usual_len
 from nmt.errors import NmtError, RunError
 from nmt.files import write_durably
 from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.recipe.stored import kept
-from nmt.run import LONGEST_SRC, Newest, Run
+from nmt.run import USUAL_SRC_LEN, Newest, Run
 from nmt.training.state import refused_changes
 
 
@@ -40,7 +41,7 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
         raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
     else:
         write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
-        about = {**fingerprint, LONGEST_SRC: int(data.train.src_len.max())}
+        about = {**fingerprint, USUAL_SRC_LEN: usual_len(data.train.src_len)}
         write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
     write_recipe(kept(recipe, run.recipe_file), run.recipe_file)  # last: it marks the folder as a run
 
@@ -53,7 +54,7 @@ def _is_only_begun(run: Run) -> bool:
     try:
         if run.subwords_file.name in names:
             Subwords.load(run.subwords_file)
-        return run.data_file.name not in names or set(checkpoint.read_json(run.data_file)) - {LONGEST_SRC} == {
+        return run.data_file.name not in names or set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN} == {
             "train",
             "valid",
             "subwords",

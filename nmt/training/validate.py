@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nmt.data.batches import length_batches, make_batch
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.subwords import PAD, Subwords
-from nmt.decoding.long_lines import Limits, limits_of
+from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
 from nmt.evaluation.attention_panels import Alignment
 from nmt.evaluation.metrics import score
@@ -141,8 +141,8 @@ class Validation:
     def __init__(self, recipe: Recipe, data: Prepared, precision: Precision) -> None:
         told = {files.name: files for files in recipe.data.valid}  # nothing about a corpus that was made
         self.sets: dict[str, Validator] = {}
-        longest_src = int(data.train.src_len.max())
-        limits = limits_of(recipe.decode, max_len=recipe.data.max_len, longest_src=longest_src)
+        usual = usual_len(data.train.src_len)
+        limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual)
         for name, corpus in data.valid_sets.items():
             measure = told[name].measure if name in told else None
             self.sets[name] = Validator(

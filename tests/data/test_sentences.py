@@ -65,11 +65,12 @@ def test_a_sentence_too_long_is_cut_at_a_clause_then_at_white_space_then_anywher
 
     assert cut("one two three, four five six seven.", 25) == ["one two three, ", "four five six seven."]
     assert cut("one, two three four five six seven.", 25) == ["one, two three ", "four five six seven."]
+    assert cut("one two three four five six, seven", 25) == ["one two three four ", "five six, seven"]
     assert cut("a " + "x" * 20 + " b", 10) == ["a ", "x" * 10, "x" * 10 + " ", "b"]
 
 
 def test_an_accent_stays_with_its_letter_and_a_family_together():
-    for text in ("e\u0301" * 8, "👩\u200d👩\u200d👧" * 4):
+    for text in ("e\u0301" * 7, "👩\u200d👩\u200d👧" * 5):
         for piece in pieces(text, lambda piece: len(piece) <= 5):
             assert piece[0] not in "\u0301\u200d" and piece[-1] != "\u200d"
 

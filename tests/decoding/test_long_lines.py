@@ -152,7 +152,7 @@ def test_a_space_stands_where_only_the_target_writes_one(pieces, space, texts, w
 
 
 @pytest.mark.parametrize(
-    ("options", "longest_src", "wanted"),
+    ("options", "usual_src_len", "wanted"),
     [
         ({}, 50, Limits(50, 256)),
         ({}, None, Limits(256, 256)),
@@ -162,8 +162,8 @@ def test_a_space_stands_where_only_the_target_writes_one(pieces, space, texts, w
         ({"split": "every"}, 50, Limits(50, 256, every=True)),
     ],
 )
-def test_the_limits_are_what_training_saw_or_what_is_asked_for(options, longest_src, wanted):
-    assert limits_of(DecodeConfig(**options), max_len=256, longest_src=longest_src) == wanted
+def test_the_limits_are_what_training_saw_or_what_is_asked_for(options, usual_src_len, wanted):
+    assert limits_of(DecodeConfig(**options), max_len=256, usual_src_len=usual_src_len) == wanted
 
 
 def test_any_character_fits_the_smallest_limit(subwords):

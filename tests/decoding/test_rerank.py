@@ -2,7 +2,7 @@ import pytest
 from fake_model import HashModel
 from test_long_lines import SHORT, some_lines, subwords  # the fixture too
 
-from nmt.decoding.long_lines import Limits
+from nmt.decoding.long_lines import Limits, join_texts
 from nmt.decoding.rerank import ALPHAS, SEARCHED_WITH, Setting, rerank, settings_of
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig
@@ -38,6 +38,14 @@ def test_another_penalty_chooses_by_its_own_score(search):
             scores = [[h.score / (len(h.ids) + 1) ** alpha for h in one.hypotheses] for alpha in chosen]
             assert list(texts) == [one.texts[each.index(max(each))] for each in scores]
     assert chosen[0.0] != chosen[3.0]
+
+
+def test_of_a_line_that_was_split_each_piece_is_chosen(search):
+    found, other = search(Setting(4, *SEARCHED_WITH), n_best=4, limits=SHORT), Setting(4, "average", 3.0)
+    for one, text in zip(found, rerank(found, other), strict=True):
+        if one.split is not None:
+            assert text == join_texts(one.split, rerank(one.parts, other))
+    assert rerank(found, other) != [one.text for one in found]
 
 
 def test_a_blank_line_stays_blank(search):
