@@ -17,6 +17,7 @@ import torch
 
 from nmt.data.subwords import Subwords
 from nmt.decoding.ensemble import Ensemble
+from nmt.decoding.long_lines import limits_of
 from nmt.decoding.translator import Scored, Translation, Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
@@ -32,9 +33,13 @@ class Model:
     It may be used by several threads at once.
     """
 
-    def __init__(self, model: SearchModel, subwords: Subwords, run: Run) -> None:
+    def __init__(self, model: SearchModel, subwords: Subwords, run: Run, others: Sequence[Run] = ()) -> None:
         self.model, self.subwords, self.run = model, subwords, run
         self.recipe = run.recipe()
+        # An ensemble has seen what all of its models have seen.
+        self._max_len = min(one.recipe().data.max_len for one in (run, *others))
+        known = [length for one in (run, *others) if (length := one.usual_src_len())]
+        self._usual_src_len = min(known) if known else None
         self._half: SearchModel | None = None
         self._making = threading.Lock()
 
@@ -72,7 +77,8 @@ class Model:
             model = self._half
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
-        return Translator(model, self.subwords, decode, utility=utility)
+        limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
+        return Translator(model, self.subwords, decode, utility=utility, limits=limits)
 
 
 def load(
@@ -98,7 +104,7 @@ def load(
                 "Train them on the same prepared data."
             )
     models = [one.load_model(place, name)[0] for one in runs for name in names]
-    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0])
+    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:])
 
 
 def choose_device(name: str) -> torch.device:

@@ -1,6 +1,7 @@
 """The run folder: what lies in it, who may write to it, and the model that translation takes from it.
 
 RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
+      decoding.json                  what the recipe said before nmt-translate --tune-decoding --store
       checkpoints/update-00012000/   what training resumes from
       checkpoints/damaged-update-…/  what it could not resume from, set aside
       model/                         the model that translation uses, chosen when training ends
@@ -32,6 +33,9 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+
+# Key of data.json beside the fingerprints: subwords that most source lines of training have at most.
+USUAL_SRC_LEN = "usual_src_len"
 
 # The user named a place that is not theirs; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
@@ -68,6 +72,14 @@ class Run:
         """The resolved recipe of the run."""
         self._must_exist()
         return load_resolved(self.recipe_file)
+
+    def usual_src_len(self) -> int | None:
+        """What `nmt.training.claim` has noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
+        if not self.data_file.exists():
+            return None
+        known = checkpoint.read_json(self.data_file)
+        length = known.get(USUAL_SRC_LEN) if isinstance(known, dict) else None
+        return length if isinstance(length, int) and length > 0 else None
 
     def subwords(self) -> Subwords:
         """The vocabulary of the run."""

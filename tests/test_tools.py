@@ -38,7 +38,7 @@ def test_the_benchmark_of_training_runs(tmp_path):
         assert re.search(row, done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("script", ["draw_curves.py", "tune_search.py"])
+@pytest.mark.parametrize("script", ["draw_curves.py"])
 def test_a_mistake_is_answered_in_words(script, tmp_path):
     done = run(script, tmp_path / "nothing", tmp_path / "none")
     assert done.returncode and "Traceback" not in done.stderr, done.stderr

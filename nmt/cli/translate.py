@@ -17,7 +17,8 @@ _EPILOG = """\
 Output: the translation; with --show-scores SCORE, a tab and the translation; with --decode.n_best above 1
 NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being that of the input line, from 1. With
 --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line.
-SCORE is the log-probability over the length penalty."""
+SCORE is the log-probability over the length penalty. With --tune-decoding a table: beam, penalty, alpha, BLEU and chrF
+of what one search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark."""
 FORMATS = ("text", "tsv", "jsonl")
 _INPUT = (
     "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and if "
@@ -97,6 +98,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--score", metavar="FILE", help="Translate nothing: write log-probabilities of the translations in this file.")
     add("--mbr", type=_count, metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
+    add(
+        "--tune-decoding",
+        nargs=2,
+        metavar=("SRC", "REF"),
+        help="Translate nothing: find the best beam and length penalty on a validation set, and print them all.",
+    )
+    add("--tune-metric", choices=("bleu", "chrf"), help="What is best by; the other decides between equals. [bleu]")
+    add("--tune-beams", type=_numbers, metavar="N,…", help="Beams to try beside the present one. [1,2,4,5,8,12]")
+    add("--store", action="store_true", help="Make the winner what RUN translates with, in its recipe.yaml.")
     add("--attention", metavar="FILE", help="Draw attention over source and target: a .png or an .html.")
     add(
         "--lines", type=_numbers, default=None, metavar="N,…", help="Lines to draw; the first three that are not blank."
@@ -129,6 +139,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _translate(args: argparse.Namespace) -> int:
+    if args.tune_decoding:
+        from nmt.cli.tune_decoding import tune
+
+        return tune(args, vars(_parser().parse_args(["RUN"])))
     from nmt.cli.translate_job import translate
 
     return translate(args)

@@ -16,9 +16,11 @@ from nmt.evaluation.attention import check_path
 
 def check_flags(args: argparse.Namespace) -> None:
     """Flags that mean nothing without others, or nothing together."""
-    for flag, needed in (("scores", "ref"), ("lines", "attention"), ("examples", "ref")):
+    needs = {"scores": "ref", "lines": "attention", "examples": "ref"}
+    needs |= dict.fromkeys(("tune_metric", "tune_beams", "store"), "tune_decoding")
+    for flag, needed in needs.items():
         if getattr(args, flag) and not getattr(args, needed):
-            raise NmtError(f"--{flag} needs --{needed}.")
+            raise NmtError(f"--{flag} needs --{needed}.".replace("_", "-"))
     for flag in ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep"):
         if args.score and getattr(args, flag):
             raise NmtError(

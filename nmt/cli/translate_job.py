@@ -25,7 +25,7 @@ from nmt.cli.translate_files import (
     read_references,
 )
 from nmt.cli.translate_format import json_line, scored_json, scored_line, text_lines, tsv_lines
-from nmt.cli.translate_report import print_examples, report_scores, retry_note, suspicious_note
+from nmt.cli.translate_report import print_examples, report_scores, retry_note, split_note, suspicious_note
 from nmt.cli.translate_requests import Reader, request_reader
 from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, write_lines
 from nmt.decoding.request import Request
@@ -55,6 +55,7 @@ class _Job:
     n_read: int = 0
     n_answered: int = 0
     n_cut: int = 0
+    n_split: int = 0
     sources: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     drawn: dict[int, Translation] = field(default_factory=dict)
@@ -100,6 +101,8 @@ def translate(args: argparse.Namespace) -> int:
     assert job.n_answered == job.n_read, (job.n_answered, job.n_read)
     if job.n_cut:
         _warn(f"{job.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
+    if job.n_split:
+        _say(split_note(job.n_split, job.n_answered, translator.limits))
     if note := suspicious_note(job.suspicious, job.n_answered):
         _say(note)
     if note := retry_note(job.outcomes):
@@ -205,7 +208,7 @@ def _flags(job: _Job, valid: bool, answer: Answer) -> list[str]:
     """What is odd about a line and its translation, by name."""
     if not answer.translation.hypotheses:
         return ["blank"]
-    known = {"invalid_utf8": not valid, "cut": answer.translation.warning is not None}
+    known = {"invalid_utf8": not valid, "split": answer.translation.split is not None}
     job.suspicious.update(name for name in answer.reasons if name != CAP)  # of that one there is a warning
     if answer.outcome:
         job.outcomes[answer.outcome] += 1
@@ -227,8 +230,7 @@ def _formatted(job: _Job, line: str, answer: Answer, evidence: dict[str, Any], f
 def _remember(job: _Job, line: str, translation: Translation) -> None:
     """Keep what the end of the command needs of a line, and tell what the user should know about it."""
     number = job.n_answered
-    if translation.warning:
-        _warn(f"{job.source_name}:{number}: {translation.warning}")
+    job.n_split += translation.split is not None
     job.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
     if job.references:
         job.sources.append(line if job.args.examples else "")

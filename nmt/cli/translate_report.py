@@ -8,6 +8,7 @@ from typing import Any
 
 from nmt.cli.command import printable
 from nmt.data.lines import write_lines
+from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import BETTER, KEPT, MENDED
 from nmt.decoding.suspicion import LOST
 from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score, tokenised_note
@@ -65,6 +66,12 @@ def retry_note(outcomes: Counter[str]) -> str:
         f"note: {outcomes.total():,} translations looked wrong and were tried again: {outcomes[MENDED]:,} mended, "
         f"{outcomes[BETTER]:,} better but not right, {outcomes[KEPT]:,} as they were"
     )
+
+
+def split_note(n_split: int, n_line: int, limits: Limits) -> str:
+    """What to say of lines that were translated in pieces."""
+    why = "sentence by sentence" if limits.every else f"in pieces, as they have more than {limits.line:,} subwords"
+    return f"note: {n_split:,} of {n_line:,} lines were translated {why} (--format jsonl flags them)"
 
 
 def _as_json(scores: dict[str, Score], exact: float, n_line: int) -> dict[str, Any]:

@@ -19,8 +19,10 @@ class Request:
     prefix: str = ""  # it begins with this text, which may end within a word
     required: tuple[str, ...] = ()  # it contains each of these phrases, as words
     avoided: tuple[str, ...] = ()  # and none of these
+    origins: tuple[str, ...] = ()  # the phrases of the source that the required ones go with; () where nobody knows
 
     def __post_init__(self) -> None:
+        assert len(self.origins) in (0, len(self.required))
         for phrase in (*self.required, *self.avoided):
             if not phrase or phrase != phrase.strip() or "\n" in phrase:
                 raise DataError(f"{phrase!r} is no phrase: one has text, no line feed, and no white space around it.")
@@ -29,6 +31,23 @@ class Request:
     def asks(self) -> bool:
         """Whether anything is asked of the translation."""
         return bool(self.prefix or self.required or self.avoided)
+
+    @property
+    def can_be_split(self) -> bool:
+        """Whether it is known which piece of the source each required phrase goes with."""
+        return len(self.origins) == len(self.required)
+
+    def of_piece(self, piece: str, is_first: bool) -> "Request":
+        """What is asked of a piece of the source."""
+        both = list(zip(self.required, self.origins, strict=False))
+        here = [(phrase, origin) for phrase, origin in both if contains(piece, origin)]
+        return Request(
+            piece,
+            self.prefix if is_first else "",
+            tuple(phrase for phrase, _ in here),
+            self.avoided,
+            tuple(origin for _, origin in here),
+        )
 
     def changed(self, change: Callable[[str], str]) -> "Request":
         """The request with what it asks for in another form."""
@@ -63,21 +82,25 @@ class Terms:
         """The request with the phrases that its source asks for."""
         source = request.source
         kept = [found.group().strip() for found in self._kept.finditer(source)] if self._kept else []
-        required = [*request.required, *filter(None, kept), *_translations(self._required, source)]
-        avoided = [
-            *request.avoided,
-            *(phrase for where, phrase in self._avoided if not where or contains(source, where)),
-        ]
-        return replace(request, required=tuple(dict.fromkeys(required)), avoided=tuple(dict.fromkeys(avoided)))
+        pairs = [(text, text) for text in kept if text] + _translations(self._required, source)
+        new = {phrase: origin for phrase, origin in pairs if phrase not in request.required}
+        avoided = [phrase for where, phrase in self._avoided if not where or contains(source, where)]
+        return replace(
+            request,
+            required=(*request.required, *new),
+            avoided=tuple(dict.fromkeys([*request.avoided, *avoided])),
+            origins=(*request.origins, *new.values()) if request.can_be_split else (),
+        )
 
 
-def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[str]:
-    """Those of the terms that stand in the source outside of longer ones, in the order in which they stand there."""
+def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[str, str]]:
+    """Those of the terms that stand in the source outside of longer ones, in the order in which they stand there: what
+    the translation has, and what the source has."""
     taken: list[tuple[int, int]] = []
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, str, str]] = []
     for phrase, translation in terms:
         for start, end in occurrences(phrase, source):
             if all(end <= other or start >= beyond for other, beyond in taken):
                 taken.append((start, end))
-                found.append((start, translation))
-    return [translation for _, translation in sorted(found)]
+                found.append((start, translation, phrase))
+    return [(translation, phrase) for _, translation, phrase in sorted(found)]

@@ -20,6 +20,18 @@ from nmt.data.batches import length_batches, pad
 from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
+from nmt.decoding.long_lines import (
+    MAX_SRC_LEN,
+    Limits,
+    Split,
+    join_attention,
+    join_hypotheses,
+    join_ids,
+    join_texts,
+    ranked,
+    split,
+    surely_too_long,
+)
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request
 from nmt.decoding.rules import Rules
@@ -29,9 +41,6 @@ from nmt.errors import MachineError, RecipeError
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 
-# Most subwords of a line that are translated. Attention needs memory by the square of the length, and a line of
-# this length is no sentence: models are trained on shorter ones (data.max_len).
-MAX_SRC_LEN = 1024
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
@@ -46,10 +55,11 @@ class Translation:
     text: str  # the best translation; "" for a blank line
     texts: list[str]  # the n best, best first; as many as `hypotheses`
     hypotheses: list[Hypothesis]  # empty for a blank line
-    src_ids: list[int]  # what the model read, without EOS
-    warning: str | None = None  # what the user should know about this line
+    src_ids: list[int]  # what the model read, without EOS; with EOS between the pieces of a line that was split
     utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without
     unmet: list[str] = field(default_factory=list)  # what was asked of it and is not so: the prefix, or phrases
+    split: Split | None = None  # a line that was too long to be translated at once
+    parts: list["Translation"] = field(default_factory=list)  # of its pieces, in order
 
     @property
     def score(self) -> float:
@@ -76,6 +86,7 @@ class Translator:
     """Translates lines with one model, in the order in which they come.
 
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
+    limits: how long what the model translates at once may be; longer lines are translated in pieces.
     """
 
     attends = True  # whether it can tell where it looks
@@ -87,6 +98,7 @@ class Translator:
         config: DecodeConfig,
         device: torch.device | None = None,
         utility: Callable[[Sequence[str]], list[float]] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
@@ -94,6 +106,7 @@ class Translator:
         self.subwords = subwords
         self.config = config
         self.utility = utility
+        self.limits = limits or Limits()
 
     def translate(
         self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
@@ -123,13 +136,22 @@ class Translator:
 
         look: told where the model looked in each that is not blank, by its number.
         """
-        there = [number for number, one in enumerate(translations) if one.hypotheses]
-        src_ids = [translations[number].src_ids for number in there]
-        trg_ids = [translations[number].hypotheses[0].ids for number in there]
+        there = [(number, part) for number, one in enumerate(translations) for part in _read_at_once(one)]
+        src_ids, trg_ids = [one.src_ids for _, one in there], [one.hypotheses[0].ids for _, one in there]
+        seen: dict[int, dict[int, Tensor]] = {}
+
+        def of_pair(pair: int, weights: Tensor) -> None:
+            number, parts = there[pair][0], seen.setdefault(there[pair][0], {})
+            parts[pair] = weights
+            if look and len(parts) == len(_read_at_once(translations[number])):
+                look(number, join_attention([parts[n] for n in sorted(parts)]))
+                del seen[number]
+
         told: list[list[float]] = [[] for _ in translations]
-        of_pair: Look | None = (lambda pair, weights: look(there[pair], weights)) if look else None
-        for number, tokens in zip(there, self._log_probs(src_ids, trg_ids, of_pair), strict=True):
-            told[number] = tokens
+        for (number, _), tokens in zip(
+            there, self._log_probs(src_ids, trg_ids, of_pair if look else None), strict=True
+        ):
+            told[number] += tokens
         return told
 
     def _log_probs(
@@ -142,15 +164,20 @@ class Translator:
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
         """Where the model looked while it wrote the best translation of a line that is not blank.
 
-        Returns (n_layer, n_head, T, S) weights and the readable pieces, T of the target and S of the source.
+        Returns (n_layer, n_head, T, S) weights and the readable pieces, T of the target and S of the source. The pieces
+        of a line that was split did not see each other: there the weights are 0.
         """
         assert translation.hypotheses
-        ids = translation.hypotheses[0].ids
-        src_seq, trg_seq = pad([as_array(translation.src_ids)], after=(EOS,)), pad([as_array(ids)], before=(BOS,))
+        weights = join_attention([self._attention(one) for one in _read_at_once(translation)])
+        src_pieces = self.subwords.src.pieces([*translation.src_ids, EOS])
+        return weights, src_pieces, self.subwords.trg.pieces([*translation.hypotheses[0].ids, EOS])
+
+    def _attention(self, translation: Translation) -> Tensor:
+        src_seq = pad([as_array(translation.src_ids)], after=(EOS,))
+        trg_seq = pad([as_array(translation.hypotheses[0].ids)], before=(BOS,))
         with torch.inference_mode(), _evaluating(self.model):
             weights = self.model.attention(src_seq.to(self.model.device), trg_seq.to(self.model.device))
-        src_pieces = self.subwords.src.pieces([*translation.src_ids, EOS])
-        return weights[:, 0].float().cpu(), src_pieces, self.subwords.trg.pieces([*ids, EOS])
+        return weights[:, 0].float().cpu()
 
     def _translate_window(
         self, lines: list[str | Request], on_progress: Callable[[int], object] | None
@@ -162,20 +189,43 @@ class Translator:
             for line in lines
         ]
         count = Counter(request for request in requests if not is_blank(request.source))
-        different = list(count)
         if on_progress:
             on_progress(len(lines) - count.total())
-        ids, warnings = self._encode([request.source for request in different], self.subwords.src)
+        ids_of, splits = self._encode_for_translation(list(count))
+        different, ids = list(ids_of), list(ids_of.values())
         translations: dict[Request, Translation] = {}
         for batch, hypotheses in self.batches(ids, different):
             for number, found in zip(batch, hypotheses, strict=True):
-                request = different[number]
-                translations[request] = self._translation(request, ids[number], found, warnings[number])
-            if on_progress:
-                on_progress(sum(count[different[number]] for number in batch))
+                translations[different[number]] = self._translation(different[number], ids[number], found)
+            if on_progress:  # a line that was split is done when all of them are
+                on_progress(sum(count[one] for number in batch if (one := different[number]) not in splits))
         blank = Translation("", [""], [], [])
+        for request, (of_line, pieces) in splits.items():
+            parts = [translations.get(piece, blank) for piece in pieces]
+            translations[request] = self._rejoined(request, of_line, parts)
+            if on_progress:
+                on_progress(count[request])
         for request in requests:
             yield translations.get(request, blank)
+
+    def _encode_for_translation(
+        self, requests: list[Request]
+    ) -> tuple[dict[Request, list[int]], dict[Request, tuple[Split, list[Request]]]]:
+        """Ids of each different text that the model shall read, and the lines that are split into such texts."""
+        codec, limits = self.subwords.src, self.limits
+        short = [request for request in requests if not surely_too_long(request.source, limits.piece)]
+        ids_of = dict(zip(short, codec.encode([request.source for request in short]), strict=True))
+        splits: dict[Request, tuple[Split, list[Request]]] = {}
+        for request in requests:
+            least = limits if request.can_be_split else Limits()
+            if found := split(request.source, ids_of.get(request), codec, least):
+                splits[request] = found, [request.of_piece(piece, n == 0) for n, piece in enumerate(found.pieces)]
+        for request in splits:
+            ids_of.pop(request, None)
+        new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not is_blank(piece.source))
+        pieces = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
+        ids_of.update(zip(pieces, codec.encode([request.source for request in pieces]), strict=True))
+        return ids_of, splits
 
     def batches(
         self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
@@ -253,9 +303,21 @@ class Translator:
         asked = [text for text in (request.prefix, *request.required) if text]
         return sum(map(len, self.subwords.trg.encode(asked)))
 
-    def _translation(
-        self, request: Request, ids: list[int], found: list[Hypothesis], warning: str | None
-    ) -> Translation:
+    def _rejoined(self, request: Request, line: Split, parts: list[Translation]) -> Translation:
+        """The answer to a line from those to its pieces: its k-th translation is made of their k-th."""
+        there = [one for one in parts if one.hypotheses]
+        hypotheses = join_hypotheses([one.hypotheses for one in there], self.config.length_penalty, self.config.alpha)
+        each = [one.texts for one in parts]
+        texts = [join_texts(line, ranked(each, rank)).translate(_LINE_ENDS) for rank in range(len(hypotheses))]
+        utilities = []
+        if self.utility:
+            worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]
+            utilities = [math.fsum(one) / len(one) for one in worth]
+        src_ids = join_ids([one.src_ids for one in there])
+        unmet = request.unmet(texts[0].strip()) if request.asks else []
+        return Translation(texts[0], texts, hypotheses, src_ids, utilities, unmet, line, parts)
+
+    def _translation(self, request: Request, ids: list[int], found: list[Hypothesis]) -> Translation:
         # A line feed inside a translation would shift every line after it.
         texts = [self.subwords.trg.decode(one.ids).translate(_LINE_ENDS) for one in found]
         worth = self.utility(texts) if self.utility else [one.normalised for one in found]
@@ -268,7 +330,12 @@ class Translator:
         best = best[: self.config.n_best]
         texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self.utility else []
         unmet = request.unmet(texts[0]) if request.asks else []
-        return Translation(texts[0], texts, [found[n] for n in best], ids, warning, utilities, unmet)
+        return Translation(texts[0], texts, [found[n] for n in best], ids, utilities, unmet)
+
+
+def _read_at_once(translation: Translation) -> list[Translation]:
+    """What the model read to make a translation: the line, its pieces where it was split, nothing where it is blank."""
+    return [one for one in translation.parts or [translation] if one.hypotheses]
 
 
 def _fingerprint(ids: list[int]) -> list[int]:

@@ -66,7 +66,7 @@ def score(
     together = [references, *more]
     for one in together:
         _check_counts(hypotheses, one)
-    return {name: _score(_metric(name, trg_lang), hypotheses, together, n_bootstrap * intervals) for name in metrics}
+    return {name: _score(metric_of(name, trg_lang), hypotheses, together, n_bootstrap * intervals) for name in metrics}
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, more: Sequence[Sequence[str]] = ()) -> float:
@@ -95,7 +95,7 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
 
 def tokenised(texts: Sequence[str], trg_lang: str = "") -> list[str]:
     """Lines in the tokens in which BLEU counts, with spaces between them."""
-    metric = _metric("bleu", trg_lang)
+    metric = metric_of("bleu", trg_lang)
     assert isinstance(metric, BLEU)
     return [str(metric.tokenizer(text.rstrip())) for text in texts]
 
@@ -116,7 +116,8 @@ def _language(code: str) -> str:
     return re.split(r"[-_.]", code.strip().lower())[0]
 
 
-def _metric(name: str, trg_lang: str) -> Metric:
+def metric_of(name: str, trg_lang: str) -> Metric:
+    """sacreBLEU's metric behind one of NAMES."""
     if name == "bleu":
         # `force` changes no score: it silences a warning that speaks of itself; see `tokenised_note`.
         return BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.beam import Hypothesis, impossible
+from nmt.decoding.long_lines import Limits, limits_of
 from nmt.decoding.request import Request
 from nmt.decoding.scorer import Look, length_divisor
 from nmt.decoding.translator import Translation, Translator
@@ -29,7 +30,7 @@ from nmt.run import Run
 _WEIGHTS = "model.bin"
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
 _KNOWN = {"beam", "length_penalty", "alpha", "n_best", "mbr", "low_score"}
-_KNOWN |= {"max_len_a", "max_len_b", "max_tokens", "window"}
+_KNOWN |= {"max_len_a", "max_len_b", "max_tokens", "window", "split", "max_src_len"}
 
 
 def is_exported(folder: Path) -> bool:
@@ -138,6 +139,7 @@ class EngineTranslator(Translator):
         subwords: Subwords,
         config: DecodeConfig,
         utility: Callable[[Sequence[str]], list[float]] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         if found := list(refused(config)):
             raise RecipeError(
@@ -145,7 +147,7 @@ class EngineTranslator(Translator):
                 "the run that was exported."
             )
         # All that the front end asks a model for is below, so the engine takes its place.
-        super().__init__(cast(SearchModel, engine), subwords, config, utility=utility)
+        super().__init__(cast(SearchModel, engine), subwords, config, utility=utility, limits=limits)
         self.engine = engine
 
     def _search(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
@@ -201,7 +203,8 @@ class Loaded:
         utility = None
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
-        return EngineTranslator(self.engine, self.subwords, decode, utility)
+        limits = limits_of(decode, max_len=self.recipe.data.max_len, usual_src_len=self.run.usual_src_len())
+        return EngineTranslator(self.engine, self.subwords, decode, utility, limits)
 
 
 class Compared:

@@ -5,7 +5,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Codec
-from nmt.decoding.translator import MAX_SRC_LEN
+from nmt.decoding.long_lines import MAX_SRC_LEN
 
 
 def make_tokenizer(transformers: Any, codec: Codec) -> Any:

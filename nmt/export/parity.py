@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from nmt.data.subwords import Subwords
+from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import score_tokens
-from nmt.decoding.translator import MAX_SRC_LEN, Translator
+from nmt.decoding.translator import Translator
 from nmt.errors import DataError, RunError
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig

@@ -1,6 +1,6 @@
 """A run folder with nothing in it but what translation reads: recipe, subwords, and the weights of one model.
 
-FOLDER/  recipe.yaml  subwords.json  model/{model.safetensors, state.json, manifest.json}
+FOLDER/  recipe.yaml  subwords.json  data.json  model/{model.safetensors, state.json, manifest.json}
 
 `nmt.load` and nmt-translate take it for a run; the weights become fp32 again when they are read.
 """
@@ -19,10 +19,15 @@ PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat
 
 
 def copy_front_end(run: Run, folder: Path) -> None:
-    """Put recipe and subwords, without which nothing can be read or written, into a folder."""
+    """Put recipe, subwords, and what is known of the training data into a folder: what reading and writing take."""
     there = Run(folder)
-    for source, target in ((run.recipe_file, there.recipe_file), (run.subwords_file, there.subwords_file)):
-        shutil.copyfile(source, target)
+    for source, target in zip(_front_end(run), _front_end(there), strict=True):
+        if source.exists():
+            shutil.copyfile(source, target)
+
+
+def _front_end(run: Run) -> list[Path]:
+    return [run.recipe_file, run.subwords_file, run.data_file]
 
 
 def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
@@ -46,8 +51,8 @@ def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
 def is_exported(folder: Path) -> bool:
     """Whether a folder is one of these, and no run that something was trained in."""
     there = Run(folder)
-    ours = [there.recipe_file, there.subwords_file, there.model_folder]
-    return all(path.exists() for path in ours) and set(folder.iterdir()) == set(ours)
+    ours = {there.recipe_file, there.subwords_file, there.model_folder}
+    return ours <= set(folder.iterdir()) <= ours | {there.data_file}
 
 
 def read(folder: Path) -> SearchModel:

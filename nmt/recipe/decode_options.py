@@ -8,6 +8,8 @@ from nmt.recipe.section import Count, NonNegativeFloat, PositiveFloat, PositiveI
 
 # What changes how samples are drawn, and means nothing where none are.
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
+# Subwords that any single character fits into, also where its normal form is several.
+LEAST_SRC_LEN = 16
 
 
 class DecodeConfig(Section):
@@ -57,6 +59,17 @@ class DecodeConfig(Section):
         0.0,
         description="Of beam search: what a continuation falls behind for each better one of the same hypothesis (Li "
         "et al. 2016): with 0.5 or more the n best differ more.",
+    )
+    split: Literal["long", "every"] = Field(
+        "long",
+        description="Which lines are translated sentence by sentence: those longer than 99 of 100 source lines of "
+        "training, or every one.",
+    )
+    max_src_len: Literal[0] | Annotated[int, Field(ge=LEAST_SRC_LEN)] = Field(
+        0,
+        description="Longest source in subwords that is translated in one piece: longer lines are split into "
+        "sentences, longer sentences into clauses; 0: lines by what is usual in training, see split, sentences by "
+        "data.max_len.",
     )
     max_tokens: PositiveInt = Field(
         4096, description="Bound on sentences x hypotheses of each x longest source in one batch."

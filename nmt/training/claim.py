@@ -6,12 +6,14 @@ import sys
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.subwords import Subwords
+from nmt.decoding.long_lines import usual_len
 from nmt.errors import NmtError, RunError
 from nmt.files import write_durably
 from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
-from nmt.run import Newest, Run
+from nmt.recipe.stored import kept
+from nmt.run import USUAL_SRC_LEN, Newest, Run
 from nmt.training.state import refused_changes
 
 
@@ -29,7 +31,8 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} is a run with other options: {shown}. To go on with it, give the options it began "
                 "with; to train anew, name another folder with --train.out, or another --name."
             )
-        if checkpoint.read_json(run.data_file) != fingerprint:
+        known = checkpoint.read_json(run.data_file)
+        if not isinstance(known, dict) or {name: known.get(name) for name in fingerprint} != fingerprint:
             raise RunError(
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
@@ -38,8 +41,9 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
         raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
     else:
         write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
-        write_durably(run.data_file, (json.dumps(fingerprint, indent=1) + "\n").encode("utf-8"))
-    write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
+        about = {**fingerprint, USUAL_SRC_LEN: usual_len(data.train.src_len)}
+        write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
+    write_recipe(kept(recipe, run.recipe_file), run.recipe_file)  # last: it marks the folder as a run
 
 
 def _is_only_begun(run: Run) -> bool:
@@ -50,7 +54,7 @@ def _is_only_begun(run: Run) -> bool:
     try:
         if run.subwords_file.name in names:
             Subwords.load(run.subwords_file)
-        return run.data_file.name not in names or set(checkpoint.read_json(run.data_file)) == {
+        return run.data_file.name not in names or set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN} == {
             "train",
             "valid",
             "subwords",

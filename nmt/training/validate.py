@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nmt.data.batches import length_batches, make_batch
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.subwords import PAD, Subwords
+from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
 from nmt.evaluation.attention_panels import Alignment
 from nmt.evaluation.metrics import score
@@ -35,6 +36,7 @@ class Validator:
 
     translate: whether BLEU and chrF are measured too. max_sentences: only the first so many pairs are measured, 0: all;
     None: the loss on all, translations on as many as `config` says. draws: keep where the model looked in one example.
+    limits: as in nmt-translate.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class Validator:
         translate: bool = True,
         max_sentences: int | None = None,
         draws: bool = False,
+        limits: Limits | None = None,
     ) -> None:
-        self.translate, self.draws = translate, draws
+        self.translate, self.draws, self.limits = translate, draws, limits
         self.corpus, self.subwords, self.config = corpus, subwords, config
         self.precision, self.trg_lang = precision, trg_lang
         search = {"beam": config.beam, "n_best": 1, "max_tokens": config.max_tokens}
@@ -109,7 +112,7 @@ class Validator:
             if not keep_going():
                 raise _Enough
 
-        translator = Translator(model, self.subwords, self.decode)
+        translator = Translator(model, self.subwords, self.decode, limits=self.limits)
         with self.precision.autocast():
             found = list(translator.translate(self.src, ask))
         output = [translation.text for translation in found]
@@ -138,6 +141,8 @@ class Validation:
     def __init__(self, recipe: Recipe, data: Prepared, precision: Precision) -> None:
         told = {files.name: files for files in recipe.data.valid}  # nothing about a corpus that was made
         self.sets: dict[str, Validator] = {}
+        usual = usual_len(data.train.src_len)
+        limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual)
         for name, corpus in data.valid_sets.items():
             measure = told[name].measure if name in told else None
             self.sets[name] = Validator(
@@ -150,6 +155,7 @@ class Validation:
                 translate=recipe.valid.translate if measure is None else measure == "translate",
                 max_sentences=told[name].max_sentences if name in told else None,
                 draws=not self.sets and (recipe.train.tensorboard or recipe.train.wandb),
+                limits=limits,
             )
         self.first_name, self.first = next(iter(self.sets.items()))
 

@@ -414,3 +414,27 @@ def test_lines_before_a_bad_one_are_answered(translate):
 def test_phrases_cannot_be_required_of_samples(translate):
     _, err = translate("--keep", "ship", "--decode.samples", 2, source=b"the ship\n", code=2)
     assert "decode.samples to 0" in err
+
+
+def test_a_line_longer_than_training_saw_is_translated_in_pieces_and_flagged(translate):
+    sentences = ["The old ship left.", "In May  the ship!", "Für Übung?"]
+    source = "\t".join(sentences).encode() + b"\nin May\n"
+    flags = ("--format", "jsonl", "--decode.max_src_len", 16)
+    lines, err = translate(*flags, source=source)
+    whole, other = map(json.loads, lines)
+    assert "split" in whole["flags"] and "split" not in other["flags"]
+    assert len(whole["tokens"]) == len(whole["token_log_probs"])
+    assert "1 of 2 lines were translated in pieces, as they have more than 16 subwords" in err
+    apart = [json.loads(line) for line in translate(*flags, source="\n".join(sentences).encode())[0]]
+    assert whole["output"] == "\t".join(one["output"] for one in apart)
+    assert whole["tokens"] == [token for one in apart for token in one["tokens"]]
+    assert whole["token_log_probs"] == pytest.approx([value for one in apart for value in one["token_log_probs"]])
+    text, err = translate("--decode.split", "every", source=source)
+    assert text[0] == whole["output"] and "1 of 2 lines were translated sentence by sentence" in err
+    assert "split" not in json.loads(translate("--format", "jsonl", source=source)[0][0])["flags"]
+
+
+def test_a_line_that_is_split_has_a_picture_of_attention(translate, tmp_path):
+    source = b"The old ship left. In May the ship! A ship. In May.\n"
+    translate("--attention", tmp_path / "a.html", "--decode.max_src_len", 16, source=source)
+    assert (tmp_path / "a.html").stat().st_size

@@ -49,7 +49,9 @@ def test_fewer_reasons_win_and_the_first_stays_among_equals():
     }
     beam = Parrot(mended="A", drawn="B?", later="C??", worse="D??", less="E??", half="F?")
     mbr = Parrot(drawn="BB?", later="CC", worse="DD?", less="EE?", half="FF??")
-    answers = mend(list(map(Request, first)), [answer(text) for text in first.values()], {"beam": beam, "mbr": mbr}, marks)
+    answers = mend(
+        list(map(Request, first)), [answer(text) for text in first.values()], {"beam": beam, "mbr": mbr}, marks
+    )
     told = {line: (one.translation.text, one.retry, one.outcome) for line, one in zip(first, answers, strict=True)}
     assert told == {
         "right": ("good", None, None),

@@ -91,23 +91,14 @@ def test_a_batch_keeps_to_its_budget(subwords, model):
     assert 4 < max(model.rows_of_step) <= 200 // shortest
 
 
-def test_a_too_long_line_is_cut_and_named_and_its_neighbours_unchanged(subwords, model, monkeypatch):
+def test_a_given_pair_too_long_is_cut_and_named(subwords, model, monkeypatch):
     monkeypatch.setattr(translator_module, "MAX_SRC_LEN", 12)
-    found = list(Translator(model, subwords, DecodeConfig()).translate(["a b", "a b c " * 50, "c"]))
-    assert [one.text for one in found][::2] == ["a b", "c"]
-    assert "a b c a b c".startswith(found[1].text[:11]) and len(found[1].src_ids) == 12
+    lines = ["a b", "a b c " * 50, "c"]
+    found = list(Translator(model, subwords, DecodeConfig()).score(lines, ["a"] * 3))
     assert [one.warning is None for one in found] == [True, False, True]
     assert "first 12 subwords" in found[1].warning
-
-
-def test_a_huge_line_without_a_space_is_bounded_work(subwords, model, monkeypatch):
-    seen = []
-    encode = subwords.src.encode
-    monkeypatch.setattr(subwords.src, "encode", lambda lines: seen.extend(map(len, lines)) or encode(lines))
-    monkeypatch.setattr(translator_module, "MAX_SRC_LEN", 12)
-    (found,) = Translator(model, subwords, DecodeConfig()).translate(["x" * 3_000_000])
-    assert found.warning
-    assert max(seen) <= 64 * MAX_SRC_LEN
+    found = list(Translator(model, subwords, DecodeConfig()).score(["a"] * 3, lines))
+    assert [len(one.token_log_probs) for one in found][1] == 13
 
 
 def test_every_way_a_line_can_be_cut_leaves_a_whole_limit_of_subwords():

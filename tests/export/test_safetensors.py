@@ -50,5 +50,8 @@ def test_numbers_that_fp16_cannot_hold_are_refused(subwords, tmp_path):
 
 
 def test_a_run_that_may_go_on_is_none_of_them(run, tmp_path):
+    run.data_file.write_text('{"usual_src_len": 17}', encoding="utf-8")
     export(run, None, tmp_path / "out", "bf16")
     assert is_exported(tmp_path / "out") and not is_exported(run.folder)
+    assert Run(tmp_path / "out").usual_src_len() == 17
+    run.data_file.unlink()

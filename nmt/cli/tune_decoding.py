@@ -1,0 +1,244 @@
+"""The work of nmt-translate --tune-decoding: which beam and length penalty are best on validation data.
+
+One search for each beam; the length penalties are compared on the hypotheses that it kept (`nmt.decoding.rerank`). The
+best of them and the run's present setting are then searched with, and what those searches say decides.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from tqdm import tqdm
+
+from nmt.api import Model, load
+from nmt.cli.command import overrides_of, printable
+from nmt.data.lines import read_lines
+from nmt.decoding.rerank import SEARCHED_WITH, Setting, rerank, settings_of
+from nmt.decoding.translator import Translation
+from nmt.errors import DataError, NmtError
+from nmt.evaluation.metrics import bleu_tokens, tokenised_note
+from nmt.evaluation.tuning import ScoreSets, p_value
+from nmt.recipe.decode_options import OF_SAMPLES, DecodeConfig
+from nmt.recipe.reader import read_recipe
+from nmt.recipe.stored import OPTIONS, RECORD, store
+
+BEAMS = (1, 2, 4, 5, 8, 12)
+N_SEARCHED = 3  # settings that look best and are searched with before one is said to be
+METRICS = ("bleu", "chrf")
+_COLUMNS = ("beam", "penalty", "alpha", "BLEU", "chrF", "ratio", "BLEU*", "chrF*", "mark")
+
+_OWN = {"run", "tune_decoding", "tune_metric", "tune_beams", "store", "checkpoint", "device", "threads", "debug"}
+_FOUND = {f"decode.{name}" for name in OPTIONS}
+_OF_NO_SEARCH = {f"decode.{name}" for name in (*OF_SAMPLES, "samples", "mbr", "n_best")}
+
+
+@dataclass
+class _Row:
+    """A setting and what it makes of the validation data."""
+
+    setting: Setting
+    output: list[str]  # chosen among the hypotheses that one search has kept
+    scores: dict[str, float]
+    ratio: float  # of the lengths of output and reference, in the tokens of BLEU
+    searched: list[str] | None = None  # the output of a search with this setting, where there was one
+    found: dict[str, float] | None = None  # its scores
+
+
+class _Scorer:
+    """BLEU and chrF of outputs, and which are better."""
+
+    def __init__(self, references: Sequence[str], metric: str, trg_lang: str) -> None:
+        self.references, self.metric, self.trg_lang = references, metric, trg_lang
+        self._sets = {name: ScoreSets(references, name, trg_lang) for name in METRICS}
+
+    def score(self, output: Sequence[str]) -> tuple[dict[str, float], float]:
+        """The scores, and the ratio of lengths."""
+        found = {name: each.score(output) for name, each in self._sets.items()}
+        bleu = found["bleu"]
+        return {name: float(one.score) for name, one in found.items()}, bleu.sys_len / max(1, bleu.ref_len)
+
+    def badness(self, scores: Mapping[str, float], setting: Setting) -> tuple[float, float, int]:
+        """The lower, the better: by the metric, then by the other one, then by what costs less."""
+        (other,) = set(METRICS) - {self.metric}
+        return -scores[self.metric], -scores[other], setting.beam
+
+    def p_value(self, one: Sequence[str], other: Sequence[str]) -> float:
+        return p_value(one, other, self.references, self.metric, self.trg_lang)
+
+    @property
+    def signature(self) -> str:
+        """Of the metric, as sacreBLEU writes it."""
+        return self._sets[self.metric].signature
+
+
+def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
+    """The command behind the flag. usual: what the arguments are where nothing is given."""
+    _check_flags(args, usual)
+    src, ref = _read(*args.tune_decoding)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    model = load(args.run, checkpoint=args.checkpoint, device=args.device)
+    recipe = read_recipe(model.run.recipe_file, overrides_of(args))
+    present = _present(recipe.decode, model.run.recipe_file)
+    beams = _beams(args.tune_beams or BEAMS, present, recipe.decode.n_best)
+    scorer = _Scorer(ref, args.tune_metric or METRICS[0], recipe.data.trg_lang)
+    # Held from the beginning, so that what forbids to store is known before the work.
+    with model.run.lock() if args.store else contextlib.nullcontext():
+        with _progress((len(beams) + N_SEARCHED + 1) * len(src)) as bar:
+            search = _Search(model, recipe.decode, src, bar)
+            rows = [row for beam in beams for row in _of_beam(search, beam, present, scorer)]
+            here = next(row for row in rows if row.setting == present)
+            tried = _most_promising(rows, scorer)
+            for row in [here, *(row for row in tried if row is not here)]:
+                row.searched = [one.text for one in search(row.setting)]
+                row.found, row.ratio = scorer.score(row.searched)
+        # Of equals the present setting: what is as good need not change.
+        winner = min([here, *tried], key=lambda row: scorer.badness(row.found or {}, row.setting))
+        if winner.found == here.found:
+            winner = here
+        _print_table(rows, winner, here)
+        _tell(winner, here, scorer)
+        if args.store and winner is not here:
+            evidence = {
+                "metric": scorer.metric,
+                "signature": scorer.signature,
+                "scores_before": here.found,
+                "scores": winner.found,
+                "n_line": len(src),
+            }
+            store(model.run.recipe_file, winner.setting.options, evidence)
+    _say(_what_now(winner, here, model, stored=args.store))
+    return 0
+
+
+def _check_flags(args: argparse.Namespace, usual: Mapping[str, Any]) -> None:
+    given = [name for name, value in vars(args).items() if name in usual and value != usual[name] and name not in _OWN]
+    options = [name for name, _ in overrides_of(args)]
+    if found := next((name for name in options if name in _FOUND), None):
+        raise NmtError(f"--{found}: this is what --tune-decoding looks for: leave it out.")
+    if other := next((name for name in options if name in _OF_NO_SEARCH), None):
+        raise NmtError(f"--{other} means nothing with --tune-decoding, which is about beam search: leave it out.")
+    for name in given:
+        if name.rpartition(":")[2] not in options:
+            flag = name.replace("_", "-")
+            raise NmtError(f"--{flag} means nothing with --tune-decoding, which prints a table: leave it out.")
+    if args.store and (len(args.run) > 1 or args.checkpoint):
+        raise NmtError("--store writes into the recipe of one run what is best for its own model: name one run only.")
+
+
+def _read(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
+    src, ref = ([line or "" for line in read_lines(name)] for name in (src_file, ref_file))
+    if len(src) != len(ref):
+        raise DataError(
+            f"{src_file} has {len(src):,} lines but {ref_file} has {len(ref):,}: line n of one must be the translation "
+            "of line n of the other."
+        )
+    if not src:
+        raise DataError(f"{src_file}: no lines, so nothing to tune on.")
+    return src, ref
+
+
+def _present(decode: DecodeConfig, recipe_file: Path) -> Setting:
+    """The setting that the run has now."""
+    if decode.samples or decode.mbr != "none":
+        raise NmtError(
+            f"{recipe_file}: decode.samples is {decode.samples} and decode.mbr is {decode.mbr}: this run does not "
+            "translate with what beam search finds best, which is what is tuned."
+        )
+    return Setting(decode.beam, decode.length_penalty, decode.alpha)
+
+
+def _beams(wanted: Sequence[int], present: Setting, n_best: int) -> list[int]:
+    """The beams to search with, the present one among them, and none that is less than the n best to be written."""
+    return sorted({beam for beam in wanted if beam >= n_best} | {present.beam})
+
+
+class _Search:
+    """Searches the validation data with a setting."""
+
+    def __init__(self, model: Model, decode: DecodeConfig, src: list[str], bar: "tqdm[NoReturn]") -> None:
+        self._model, self._decode, self._src, self._bar = model, decode, src, bar
+
+    def __call__(self, setting: Setting, n_best: int = 1) -> list[Translation]:
+        decode = self._decode.model_copy(update={**setting.options, "n_best": n_best})
+        self._bar.set_description(f"beam {setting.beam}")
+        return list(self._model.translator(decode).translate(self._src, self._bar.update))
+
+
+def _of_beam(search: _Search, beam: int, present: Setting, scorer: _Scorer) -> Iterator[_Row]:
+    """All settings of a beam, by one search."""
+    found = search(Setting(beam, *SEARCHED_WITH), n_best=beam)
+    for setting in settings_of(beam, present):
+        output = rerank(found, setting)
+        yield _Row(setting, output, *scorer.score(output))
+
+
+def _most_promising(rows: Sequence[_Row], scorer: _Scorer) -> list[_Row]:
+    """The best settings whose outputs differ."""
+    found: list[_Row] = []
+    for row in sorted(rows, key=lambda row: scorer.badness(row.scores, row.setting)):
+        if all(row.output != other.output for other in found):
+            found.append(row)
+    return found[:N_SEARCHED]
+
+
+def _print_table(rows: Sequence[_Row], winner: _Row, here: _Row) -> None:
+    print(*_COLUMNS, sep="\t")
+    for row in rows:
+        found = "" if row.found is None else "\t".join(f"{row.found[name]:.2f}" for name in METRICS)
+        marks = [name for name, one in (("present", here), ("winner", winner)) if row is one]
+        scores = [f"{row.scores[name]:.2f}" for name in METRICS]
+        print(*_shown(row.setting), *scores, f"{row.ratio:.3f}", found or "\t", " ".join(marks), sep="\t")
+
+
+def _shown(setting: Setting) -> tuple[str, str, str]:
+    penalty, alpha = setting.length_penalty if setting.beam > 1 else "-", f"{setting.alpha:g}"
+    return str(setting.beam), penalty, "-" if penalty in ("-", "none") else alpha
+
+
+def _tell(winner: _Row, here: _Row, scorer: _Scorer) -> None:
+    name = {"bleu": "BLEU", "chrf": "chrF"}[scorer.metric]
+    for row, what in (here, "present"), (winner, "winner"):
+        assert row.found is not None
+        searched, reranked = row.found[scorer.metric], row.scores[scorer.metric]
+        if what == "present" or row is not here:
+            _say(
+                f"{what}: {_in_words(row.setting)}: {name} {searched:.2f} by a search of its own, {reranked:.2f} among "
+                f"the hypotheses of one search; length ratio {row.ratio:.3f}"
+            )
+    _say(f"{name}|{scorer.signature}")
+    if winner is not here and winner.searched and here.searched and winner.found and here.found:
+        p = scorer.p_value(here.searched, winner.searched)
+        difference = winner.found[scorer.metric] - here.found[scorer.metric]
+        _say(f"difference: {difference:+.2f} {name}, p = {p:.3f} (paired bootstrap on these lines, which chose it too)")
+    for note in (bleu_tokens(scorer.trg_lang)[1], tokenised_note(scorer.references)):
+        if note:
+            _say(f"note: {note}")
+
+
+def _what_now(winner: _Row, here: _Row, model: Model, *, stored: bool) -> str:
+    if winner is here:
+        return "the present setting is the best that was tried" + (": nothing to store" if stored else "")
+    if stored:
+        record = model.run.recipe_file.with_name(RECORD)
+        return f"stored in {model.run.recipe_file}, so that nmt-translate uses it; {record} says what was there before"
+    flags = " ".join(f"--decode.{name} {value}" for name, value in winner.setting.options.items())
+    return f"to translate with it: {flags}; to make it what the run translates with: --store"
+
+
+def _in_words(setting: Setting) -> str:
+    beam, penalty, alpha = _shown(setting)
+    return f"beam {beam}" + ("" if penalty == "-" else f", {penalty}" if alpha == "-" else f", {penalty} {alpha}")
+
+
+def _progress(n_line: int) -> "tqdm[NoReturn]":
+    return tqdm(total=n_line, unit=" lines", delay=2, disable=None, leave=False, file=sys.stderr)
+
+
+def _say(text: str) -> None:
+    tqdm.write(f"nmt-translate: {printable(text)}", file=sys.stderr)

@@ -1,0 +1,139 @@
+"""Lines longer than training is used to: cut into pieces, and the translations of the pieces put together again.
+
+A model that was trained on sentences translates the first of several and ends. Where a text may be cut is decided in
+`nmt.data.sentences`; here is what is short enough, and what the hypotheses of the pieces make together.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmt.data.sentences import pieces, writes_no_space
+from nmt.data.subwords import EOS, LONGEST_PIECE, Codec
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.scorer import LengthPenalty, length_divisor
+from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
+
+# Most subwords of a line that go through a model of which nothing is known, and of one side of a given pair. Attention
+# needs memory by the square of the length, and a line of this length is no sentence.
+MAX_SRC_LEN = 1024
+
+One = TypeVar("One")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long what a model translates at once may be, in subwords."""
+
+    line: int = MAX_SRC_LEN  # a longer line is translated sentence by sentence
+    piece: int = MAX_SRC_LEN  # a longer sentence is cut; at least `line`
+    every: bool = False  # every line is translated sentence by sentence
+
+
+def usual_len(lengths: NDArray[Any]) -> int:
+    """The length that 99 of 100 lines have at most. The longest of all is often an accident, as long as may be."""
+    return int(np.quantile(lengths, 0.99, method="higher"))
+
+
+def limits_of(config: DecodeConfig, *, max_len: int, usual_src_len: int | None) -> Limits:
+    """max_len: data.max_len of the recipe; usual_src_len: `usual_len` of the training data, if known."""
+    piece = config.max_src_len or max(LEAST_SRC_LEN, max_len)
+    line = piece if config.max_src_len or usual_src_len is None else min(piece, max(LEAST_SRC_LEN, usual_src_len))
+    return Limits(line, piece, config.split == "every")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A line in pieces: spaces[0] pieces[0] spaces[1] … pieces[-1] spaces[-1] is the line, byte for byte."""
+
+    pieces: list[str]
+    spaces: list[str]  # one more than pieces; often ""
+
+
+def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits) -> Split | None:
+    """The line in pieces of at most `limits.piece` subwords; None if it is translated as it stands.
+
+    ids: its subwords; None if they are `surely_too_long` for a piece.
+    """
+    too_long = ids is None or len(ids) > limits.line
+    if not too_long and not limits.every:
+        return None
+
+    def fits(piece: str) -> bool:
+        return not surely_too_long(piece, limits.piece) and len(codec.encode([piece])[0]) <= limits.piece
+
+    found = Split([], [""])
+    for piece in pieces(line, fits):
+        bare = piece.strip()
+        before, _, after = piece.partition(bare) if bare else (piece, "", "")
+        found.spaces[-1] += before
+        if bare:
+            found.pieces.append(bare)
+            found.spaces.append(after)
+    whole = len(found.pieces) == 1 and (not too_long or found.pieces == [line])
+    return None if whole else found
+
+
+def surely_too_long(text: str, limit: int) -> bool:
+    """Whether a text has more than `limit` subwords for certain, and need not be encoded to know."""
+    return len(text) > limit * LONGEST_PIECE
+
+
+def join_texts(line: Split, texts: Sequence[str]) -> str:
+    """The translations of the pieces with the white space of the line between them.
+
+    Where the source has none because its script writes none, a space stands between translations that need one.
+    """
+    assert len(texts) == len(line.pieces)
+    found = line.spaces[0]
+    for i, text in enumerate(texts):
+        space = line.spaces[i] if i else ""
+        if i and not space and found and text:
+            unspaced = writes_no_space(line.pieces[i - 1][-1]) or writes_no_space(line.pieces[i][0])
+            space = " " if unspaced and not writes_no_space(found[-1]) and not writes_no_space(text[0]) else ""
+        found += space + text
+    return found + line.spaces[-1]
+
+
+def ranked(parts: Sequence[Sequence[One]], rank: int) -> list[One]:
+    """What has a rank among the n best of each piece, its last where it has fewer."""
+    return [one[min(rank, len(one) - 1)] for one in parts]
+
+
+def join_hypotheses(
+    parts: Sequence[Sequence[Hypothesis]], length_penalty: LengthPenalty, alpha: float
+) -> list[Hypothesis]:
+    """The k-th hypothesis of a line is made of the k-th of each of its pieces.
+
+    Its ids are theirs with EOS between, its log-probability is their sum, and its length that of all of them.
+    """
+    found = []
+    for rank in range(max(map(len, parts))):
+        chosen = ranked(parts, rank)
+        ids, score = join_ids([one.ids for one in chosen]), math.fsum(one.score for one in chosen)
+        divisor = float(length_divisor(torch.tensor(len(ids) + 1), length_penalty, alpha))
+        finished = all(one.finished for one in chosen)
+        found.append(Hypothesis(ids=ids, score=score, normalised=score / divisor, finished=finished))
+    return found
+
+
+def join_ids(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Rows of ids with EOS between them."""
+    return [i for number, row in enumerate(rows) for i in ([EOS, *row] if number else row)]
+
+
+def join_attention(blocks: Sequence[Tensor]) -> Tensor:
+    """(n_layer, n_head, T, S) of each piece -> the same of the line: no piece looks at another."""
+    n_trg, n_src = sum(one.size(2) for one in blocks), sum(one.size(3) for one in blocks)
+    found = blocks[0].new_zeros(*blocks[0].shape[:2], n_trg, n_src)
+    t = s = 0
+    for one in blocks:
+        found[:, :, t : t + one.size(2), s : s + one.size(3)] = one
+        t, s = t + one.size(2), s + one.size(3)
+    return found

@@ -1,0 +1,180 @@
+import math
+import random
+
+import pytest
+import torch
+from fake_model import CopyModel, HashModel
+
+from nmt.data.subwords import EOS, Subwords
+from nmt.decoding.long_lines import Limits, Split, join_texts, limits_of, split
+from nmt.decoding.request import Request, Terms
+from nmt.decoding.translator import Translator
+from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
+from nmt.recipe.options import SubwordsConfig
+
+TEXT = "the old ship left. In May, the ship!  für Übung?\tund 日本。naïve 🙂 a b c"
+SHORT = Limits(line=20, piece=20)
+
+
+@pytest.fixture(scope="module")
+def subwords() -> Subwords:
+    return Subwords.train(lambda: [TEXT] * 20, lambda: [TEXT] * 20, SubwordsConfig(vocab_size=290), 1)
+
+
+@pytest.fixture(scope="module")
+def model(subwords):
+    return CopyModel(subwords.trg.n_vocab, seed=1).eval()
+
+
+@pytest.fixture(scope="module")
+def translator_of(subwords):
+    """translator_of(limits, option=value, ...): a model whose answers are nonsense that depends on all it reads."""
+    hashed = HashModel(subwords.trg.n_vocab, seed=2, sharpness=3.0).eval()
+    options = {"max_len_a": 0.5, "max_len_b": 3}
+    return lambda limits, **more: Translator(hashed, subwords, DecodeConfig(**options | more), limits=limits)
+
+
+def some_lines(n: int) -> list[str]:
+    draw = random.Random(3)
+    letters = [*TEXT, ". A", "! ", " ", "\u00a0", "\u200b", "。", "e\u0301", "🙂🙂", "</s>"]
+    return ["".join(draw.choices(letters, k=draw.randint(1, 150))) for _ in range(n)]
+
+
+def test_a_split_line_is_its_pieces_and_white_space_and_each_piece_is_within_the_limit(subwords):
+    codec, n_split = subwords.src, 0
+    for line in some_lines(150):
+        ids = codec.encode([line])[0]
+        found = split(line, ids, codec, SHORT)
+        assert (found is None) == (len(ids) <= 20)
+        if found is not None:
+            n_split += 1
+            parts = [part for pair in zip(found.spaces, [*found.pieces, ""], strict=True) for part in pair]
+            assert "".join(parts) == line
+            assert not "".join(found.spaces).strip()
+            assert max(map(len, codec.encode(found.pieces))) <= 20
+    assert n_split > 50
+
+
+def test_between_the_limits_only_sentences_are_cut(subwords):
+    line, ids = "the old, ship left. in May a b", list(range(25))
+    assert split(line, ids, subwords.src, Limits(20, 100)) is None  # a small letter: one sentence
+    found = split(line.replace("in", "In"), ids, subwords.src, Limits(20, 100))
+    assert found == Split(["the old, ship left.", "In May a b"], ["", " ", ""])
+
+
+def test_every_line_of_several_sentences_is_split_when_asked(subwords):
+    every = Limits(every=True)
+    ids = [9]
+    assert split("May. A ship", ids, subwords.src, every) == Split(["May.", "A ship"], ["", " ", ""])
+    assert split(" May a ship ", ids, subwords.src, every) is None
+    assert split("May. A ship", ids, subwords.src, Limits()) is None
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "n_best": 3}, {"samples": 4, "n_best": 4}])
+def test_the_translation_of_a_split_line_is_that_of_its_pieces(translator_of, options):
+    cut, whole = translator_of(SHORT, **options), translator_of(Limits(), **options)
+    n_split = 0
+    for line, found in zip(lines := some_lines(20), cut.translate(lines), strict=True):
+        if found.split is None:
+            assert found == next(whole.translate([line]))
+            continue
+        n_split += 1
+        alone = list(whole.translate(found.split.pieces))
+        assert [one.texts for one in found.parts] == [one.texts for one in alone]
+        assert found.text == join_texts(found.split, [one.text for one in alone]).replace("\r", " ").replace("\n", " ")
+        there = [one for one in alone if one.hypotheses]
+        assert found.hypotheses[0].score == pytest.approx(math.fsum(one.hypotheses[0].score for one in there))
+        assert len(found.texts) == len(found.hypotheses) == max(len(one.texts) for one in alone)
+        best = found.hypotheses[0]
+        assert best.normalised == pytest.approx(best.score / ((5 + len(best.ids) + 1) / 6))
+        assert best.finished == all(one.hypotheses[0].finished for one in there)
+    assert n_split > 5
+
+
+def test_no_text_is_lost_and_white_space_stands_byte_for_byte(subwords, model):
+    lines = ["the old ship left. In May,  the ship!\tA b c a b c   \u00a0", "  a b. " * 20, "naïve" * 60, "日本。" * 30]
+    found = list(Translator(model, subwords, DecodeConfig(), limits=SHORT).translate(lines))
+    assert [one.text for one in found] == lines
+    assert all(one.split is not None and "\n" not in one.text for one in found)
+
+
+def test_a_line_feed_of_the_source_does_not_become_a_line(subwords, model):
+    (found,) = Translator(model, subwords, DecodeConfig(), limits=SHORT).translate(["the old ship left\n" * 9])
+    assert found.split is not None and "\n" not in found.text
+
+
+def test_a_line_of_any_size_is_translated_without_encoding_it_whole(subwords, monkeypatch):
+    seen = []
+    encode = subwords.src.encode
+    monkeypatch.setattr(subwords.src, "encode", lambda lines: seen.extend(map(len, lines)) or encode(lines))
+    hashed = HashModel(subwords.trg.n_vocab, seed=2).eval()
+    config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=1)
+    (found,) = Translator(hashed, subwords, config, limits=SHORT).translate(["x" * 20_000])
+    assert "".join(found.split.pieces) == "x" * 20_000
+    assert max(seen) <= 20 * 64
+
+
+def test_tokens_their_log_probabilities_and_attention_are_those_of_the_pieces_in_a_row(subwords, model):
+    translator = Translator(model, subwords, DecodeConfig(), limits=SHORT)
+    (found,) = translator.translate(["the old ship left. In May,  the ship!\tA b c a b c"])
+    assert found.split is not None and len(found.parts) == 3
+    alone = translator.token_log_probs(found.parts)
+    assert translator.token_log_probs([found]) == [[value for one in alone for value in one]]
+    assert sum(alone[0] + alone[1] + alone[2]) == pytest.approx(found.hypotheses[0].score)
+    assert [*found.hypotheses[0].ids, EOS] == [i for one in found.parts for i in [*one.hypotheses[0].ids, EOS]]
+    weights, src_pieces, trg_pieces = translator.attention(found)
+    assert weights.shape[2:] == (len(trg_pieces), len(src_pieces))
+    first, first_src, first_trg = translator.attention(found.parts[0])
+    t, s = first.shape[2:]
+    assert torch.equal(weights[:, :, :t, :s], first) and not weights[:, :, :t, s:].any()
+    assert src_pieces[:s] == first_src and trg_pieces[:t] == first_trg
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
+
+
+def test_progress_counts_a_split_line_once(translator_of):
+    done = []
+    lines = ["a", "the old ship left. In May a ship left. " * 3, "", "a"]
+    list(translator_of(SHORT).translate(lines, done.append))
+    assert sum(done) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "space", "texts", "wanted"),
+    [
+        (["他说。", "好"], "", ["He said.", "Good"], "He said. Good"),  # the source has no space to take over
+        (["他说。", "好"], "", ["彼。", "は"], "彼。は"),
+        (["他说。", "好"], "\t", ["He said.", "Good"], "He said.\tGood"),
+        (["xxxx", "xx"], "", ["xxxx", "xx"], "xxxxxx"),  # cut inside a word
+        (["他说。", "\u200b"], "", ["He said.", ""], "He said."),
+    ],
+)
+def test_a_space_stands_where_only_the_target_writes_one(pieces, space, texts, wanted):
+    assert join_texts(Split(pieces, ["", space, ""]), texts) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "usual_src_len", "wanted"),
+    [
+        ({}, 50, Limits(50, 256)),
+        ({}, None, Limits(256, 256)),
+        ({}, 3, Limits(LEAST_SRC_LEN, 256)),
+        ({}, 300, Limits(256, 256)),
+        ({"max_src_len": 100}, 50, Limits(100, 100)),
+        ({"split": "every"}, 50, Limits(50, 256, every=True)),
+    ],
+)
+def test_the_limits_are_what_training_saw_or_what_is_asked_for(options, usual_src_len, wanted):
+    assert limits_of(DecodeConfig(**options), max_len=256, usual_src_len=usual_src_len) == wanted
+
+
+def test_any_character_fits_the_smallest_limit(subwords):
+    odd = "🙂\U0001d160\ufb2c\ufdfa\u0390"
+    assert max(map(len, subwords.src.encode(list(odd)))) <= LEAST_SRC_LEN
+
+
+def test_what_is_asked_of_a_line_is_asked_of_the_pieces_it_belongs_to():
+    whole = Terms([("ship", "boat"), ("May", "June")], [("", "left")])(Request("The ship. In May.", prefix="A"))
+    assert whole.can_be_split
+    assert whole.of_piece("The ship.", True) == Request("The ship.", "A", ("boat",), ("left",), ("ship",))
+    assert whole.of_piece("In May.", False) == Request("In May.", "", ("June",), ("left",), ("May",))
+    assert not Terms([("ship", "boat")])(Request("The ship. In May.", required=("June",))).can_be_split
