@@ -3,7 +3,8 @@
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -12,32 +13,40 @@ from typing import BinaryIO, NoReturn
 import torch
 from tqdm import tqdm
 
-from nmt.api import load
-from nmt.cli.arrivals import windows
-from nmt.cli.command import overrides_of, printable
+from nmt.api import choose_device
+from nmt.cli.arrivals import PATIENCE, windows
+from nmt.cli.command import printable
+from nmt.cli.translate_engine import Engine, answer_of, fingerprints, recipe_of, scored_of
 from nmt.cli.translate_files import InputFile, check_count, check_flags, check_paths, read_references
 from nmt.cli.translate_format import json_line, scored_line, text_lines, tsv_lines
+from nmt.cli.translate_journal import Journal
+from nmt.cli.translate_memory import Memory
+from nmt.cli.translate_output import fit_of, is_finishing, is_whole, kept, write_whole
+from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
 from nmt.cli.translate_report import print_examples, report_scores, suspicious_note
-from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, write_lines
+from nmt.cli.translate_stop import Stop
+from nmt.cli.translate_windows import Record, Solved, Window, solve
+from nmt.cli.translate_workers import Pool, n_worker
+from nmt.data.lines import count_lines, decode_line, read_lines, read_stream
 from nmt.decoding.suspicion import reasons
 from nmt.decoding.translator import Translation, Translator
 from nmt.errors import NmtError
 from nmt.evaluation.attention import draw
 from nmt.evaluation.attention_panels import Alignment
-from nmt.recipe.reader import read_recipe
 
 N_PICTURE = 3  # lines that are drawn where none are named
 
 
 @dataclass
 class _Job:
-    """What is remembered while lines go through."""
+    """What does the work, and what is remembered while lines go through."""
 
-    translator: Translator
     args: argparse.Namespace
+    share: Share
+    stop: Stop
     references: list[str] | None
-    max_ratio: float
-    source_name: str
+    engine: Engine
+    pool: Pool
     n_read: int = 0
     n_answered: int = 0
     n_cut: int = 0
@@ -46,91 +55,168 @@ class _Job:
     drawn: dict[int, Translation] = field(default_factory=dict)
     suspicious: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def translator(self) -> Translator:
+        return self.engine.translator
+
+    @property
+    def source_name(self) -> str:
+        return self.args.input or "<stdin>"
+
+    @property
+    def ahead(self) -> int:
+        """Windows that are handed out before their turn: of a file only, since a stream may wait for an answer."""
+        return self.pool.n_worker if self.args.input and self.pool.n_worker > 1 else 0
+
 
 def translate(args: argparse.Namespace) -> int:
     """The command behind the flags."""
     check_flags(args)
-    check_paths(args)
+    share = share_of(args)
+    check_paths(args, finishing=is_finishing(args, share))
     references = read_references(args)
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    model = load(args.run, checkpoint=args.checkpoint, device=args.device)
-    recipe = read_recipe(model.run.recipe_file, _overrides(args))
-    translator = model.translator(recipe.decode)
-    job = _Job(translator, args, references, recipe.data.max_ratio, args.input or "<stdin>")
-    with InputFile(args.input) as file, _progress(args) as bar:
-        answers = _scores(job, file, bar) if args.score else _answers(job, file, bar)
+    with Stop() as stop:
         if args.output:
-            write_lines(args.output, chain.from_iterable(answers))
+            _to_file(args, share, stop, references)
         else:
-            _write_stdout(answers)
+            with _job(args, share, stop, references) as job:
+                _write_stdout(job)
+                _finish(job)
+    return 0
+
+
+@contextmanager
+def _job(args: argparse.Namespace, share: Share, stop: Stop, references: list[str] | None) -> Iterator[_Job]:
+    """The model is loaded and the workers are there."""
+    loaded = fingerprints(args)
+    n_line = count_lines(args.input) if args.input and args.workers == "auto" else None
+    device = choose_device(args.device).type
+    workers = n_worker(args.workers, args.threads or 1, torch.get_num_threads(), device, n_line)
+    if args.threads or workers > 1:
+        torch.set_num_threads(args.threads or 1)
+    engine = Engine(args)
+    with Pool(engine, args, workers, loaded) as pool:
+        yield _Job(args, share, stop, references, engine, pool)
+
+
+def _to_file(args: argparse.Namespace, share: Share, stop: Stop, references: list[str] | None) -> None:
+    """The share of this rank, in its journal; and from all journals the output, if no other rank is still at work."""
+    fit = fit_of(args, recipe_of(args), choose_device(args.device).type)
+    output, paths = Path(args.output), share.journals(Path(args.output))
+    with kept(args, share, fit, _say) as journal:
+        if is_whole(args, share, _say):
+            return
+        with _job(args, share, stop, references) as job:
+            if share.n_rank == 1:
+                answers = _answers(job, _progress(job, journal.n_line), journal)
+                write_whole(output, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
+                return
+            _do_share(job, journal)
+            with alone(output.with_name(f"{output.name}.journal-lock")):
+                if not journal.path.exists():
+                    _say(f"another rank has joined all parts into {output}")
+                elif (parts := finished_parts(paths, fit, _say)) is not None:
+                    with closing(together(paths, parts)) as record:
+                        answers = _answers(job, _progress(job, 0, "joining"), record)
+                        write_whole(output, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
+
+
+def _do_share(job: _Job, journal: Journal) -> None:
+    """Answer what falls to this rank. What there is to say about its lines is said when all parts are joined."""
+    with InputFile(job.args.input) as file, _progress(job, journal.n_line) as bar:
+        for _ in _solved(job, _read(job, file, quiet=True), bar, journal, mine=job.share.has):
+            pass
+    journal.mark(SHARE, job.share.rank)
+    job.n_read = 0
+
+
+def _finish(job: _Job) -> None:
+    """What is reported when every line has its answer."""
+    args, trg_lang = job.args, job.engine.recipe.data.trg_lang
     assert job.n_answered == job.n_read, (job.n_answered, job.n_read)
     if job.n_cut:
         _warn(f"{job.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
     if note := suspicious_note(job.suspicious, job.n_answered):
         _say(note)
-    if references is not None:
-        check_count(job.n_answered, len(references), args.ref, args)
-        print_examples(job.sources, job.outputs, references, args.examples)
-        report_scores(job.outputs, references, recipe.data.trg_lang, args.scores)
+    if job.references is not None:
+        check_count(job.n_answered, len(job.references), args.ref, args)
+        print_examples(job.sources, job.outputs, job.references, args.examples)
+        report_scores(job.outputs, job.references, trg_lang, args.scores)
     if args.attention:
-        _draw(job, recipe.data.src_lang, recipe.data.trg_lang)
-    return 0
+        _draw(job, job.engine.recipe.data.src_lang, trg_lang)
 
 
-def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Options of the recipe that were given, --mbr written out; what is given by its own name goes before that."""
-    given = overrides_of(args)
-    short = [] if args.mbr is None else [("decode.samples", str(args.mbr)), ("decode.mbr", "chrf")]
-    return [one for one in short if one[0] not in dict(given)] + given
-
-
-def _read(job: _Job, file: BinaryIO) -> Iterator[list[tuple[str, bool]]]:
-    """The lines of the input as they come, window by window, each with whether its bytes were text."""
-    for window in windows(read_stream(file), job.translator.config.window):
+def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]:
+    """The lines of the input as they come, window by window, with the given translations under --score."""
+    args = job.args
+    given = read_lines(args.score) if args.score else iter(())
+    # Where nobody waits for an answer, windows are full: then a restart cuts the same ones.
+    patience = None if args.input or args.output else PATIENCE
+    coming = windows(read_stream(file), job.translator.config.window, patience)
+    while True:
+        with job.stop.finishing(bool(job.ahead)):  # an idle command need not wait for a line to end
+            window = next(coming, None)
+        if window is None:
+            break
         lines = [decode_line(raw) for raw in window]
         for number, (_, valid) in enumerate(lines, start=job.n_read + 1):
-            if not valid:
+            if not valid and not quiet:
                 _warn(f"{job.source_name}:{number}: invalid UTF-8, read with replacement characters")
         job.n_read += len(lines)
-        yield lines
-
-
-def _answers(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[str]]:
-    """The lines to write, as soon as they are known: one list for each window of the input."""
-    for window in _read(job, file):
-        lines = [line for line, _ in window]
-        found = list(job.translator.translate(lines, bar.update))
-        as_json = job.args.format == "jsonl"
-        tokens = job.translator.token_log_probs(found) if as_json else [[] for _ in found]
-        written = []
-        for (line, valid), translation, told in zip(window, found, tokens, strict=True):
-            job.n_answered += 1
-            flags = _flags(job, line, valid, translation)
-            written.extend(_formatted(job, line, translation, told, flags))
-            _remember(job, line, translation)
-        yield written
-
-
-def _scores(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[str]]:
-    """The same for given translations."""
-    args = job.args
-    given = read_lines(args.score)
-    for window in _read(job, file):
-        sources, targets = [line for line, _ in window], [line or "" for line in islice(given, len(window))]
-        if len(targets) < len(sources):
-            check_count(job.n_read, job.n_read - len(sources) + len(targets), args.score, args)
-        written = []
-        found = job.translator.score(sources, targets)
-        for source, target, scored in zip(sources, targets, found, strict=True):
-            job.n_answered += 1
-            if scored.warning:
-                _warn(f"{job.source_name}:{job.n_answered}: {scored.warning}")
-            written.append(scored_line(source, target, scored, job.n_answered, args.format))
-        bar.update(len(sources))
-        yield written
+        keys: list[tuple[str, ...]] = [(line,) for line, _ in lines]
+        if args.score:
+            targets = [line or "" for line in islice(given, len(lines))]
+            if len(targets) < len(lines):
+                check_count(job.n_read, job.n_read - len(lines) + len(targets), args.score, args)
+            keys = [(line, target) for (line, _), target in zip(lines, targets, strict=True)]
+        yield Window(lines, keys)
     if surplus := sum(1 for _ in given):
         check_count(job.n_read, job.n_read + surplus, args.score, args)
+
+
+def _solved(
+    job: _Job,
+    coming: Iterator[Window],
+    bar: "tqdm[NoReturn]",
+    record: Record | None,
+    mine: Callable[[int], bool] = lambda number: True,
+) -> Iterator[Solved]:
+    """Windows with the answers of the model."""
+    memory = Memory(1 if job.args.score else job.translator.config.n_best)
+    yield from solve(
+        coming, job.pool, memory, record, ahead=job.ahead, mine=mine, on_progress=bar.update, on_live=bar.unpause
+    )
+
+
+def _answers(job: _Job, bar: "tqdm[NoReturn]", record: Record | None = None) -> Generator[list[str], None, None]:
+    """The lines to write, as soon as they are known: one list for each window of the input."""
+    with InputFile(job.args.input) as file, bar:
+        for window, answers in _solved(job, _read(job, file), bar, record):
+            yield _scores(job, window, answers) if job.args.score else _translations(job, window, answers)
+
+
+def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
+    """What is written for a window."""
+    written = []
+    for (line, valid), text in zip(window.lines, answers, strict=True):
+        answer = answer_of(text)
+        job.n_answered += 1
+        flags = _flags(job, line, valid, answer.translation)
+        written.extend(_formatted(job, line, answer.translation, answer.token_log_probs, flags))
+        _remember(job, line, answer.translation)
+    return written
+
+
+def _scores(job: _Job, window: Window, answers: list[str]) -> list[str]:
+    """The same for given translations."""
+    written = []
+    for (source, target), text in zip(window.keys, answers, strict=True):
+        scored = scored_of(text)
+        job.n_answered += 1
+        if scored.warning:
+            _warn(f"{job.source_name}:{job.n_answered}: {scored.warning}")
+        written.append(scored_line(source, target, scored, job.n_answered, job.args.format))
+    return written
 
 
 def _flags(job: _Job, line: str, valid: bool, translation: Translation) -> list[str]:
@@ -142,7 +228,7 @@ def _flags(job: _Job, line: str, valid: bool, translation: Translation) -> list[
         "cut": translation.warning is not None,
         "cap": not translation.hypotheses[0].finished,
     }
-    why = reasons(line, translation.text, job.max_ratio)
+    why = reasons(line, translation.text, job.engine.recipe.data.max_ratio)
     job.suspicious.update(why)
     return [name for name, found in known.items() if found] + why
 
@@ -176,11 +262,13 @@ def _remember(job: _Job, line: str, translation: Translation) -> None:
             job.drawn[number] = translation
 
 
-def _write_stdout(answers: Iterator[list[str]]) -> None:
+def _write_stdout(job: _Job) -> None:
     """Bytes, whatever the locale, and flushed window by window for whoever waits at the other end."""
-    for lines in answers:
-        sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
-        sys.stdout.buffer.flush()
+    with job.stop.finishing(), closing(_answers(job, _progress(job))) as answers:
+        for lines in answers:
+            sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
+            sys.stdout.buffer.flush()
+            job.stop.ask()
 
 
 def _draw(job: _Job, src_lang: str, trg_lang: str) -> None:
@@ -200,12 +288,15 @@ def _draw(job: _Job, src_lang: str, trg_lang: str) -> None:
     _say(f"attention, {trg_lang} rows over {src_lang} columns: {args.attention}")
 
 
-def _progress(args: argparse.Namespace) -> "tqdm[NoReturn]":
-    """A bar after two seconds, where it cannot get between the lines that somebody reads."""
+def _progress(job: _Job, n_known: int = 0, doing: str | None = None) -> "tqdm[NoReturn]":
+    """A bar after two seconds, where it cannot get between the lines that somebody reads. n_known: lines before."""
+    args = job.args
     shown = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())
     total = count_lines(args.input) if args.input and shown else None
-    doing = "scoring" if args.score else "translating"
-    return tqdm(total=total, desc=doing, unit=" lines", delay=2, disable=not shown, file=sys.stderr)
+    if total is not None and doing is None:
+        total = job.share.n_line(total, job.translator.config.window)
+    doing = doing or ("scoring" if args.score else "translating")
+    return tqdm(total=total, initial=n_known, desc=doing, unit=" lines", delay=2, disable=not shown, file=sys.stderr)
 
 
 def _warn(text: str) -> None:

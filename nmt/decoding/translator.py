@@ -146,10 +146,24 @@ class Translator:
 
     def batches(self, ids: Sequence[list[int]]) -> Iterator[tuple[Rows, list[list[Hypothesis]]]]:
         """Find hypotheses for rows of ids, batch by batch: the numbers of the rows, and what was found for each."""
+        for batch in self._batches(ids):
+            yield batch, self._search([ids[number] for number in batch])
+
+    def shared(self, lines: Sequence[str]) -> list[list[int]]:
+        """The places of different lines, those together that `translate` puts into one batch, and in its order.
+
+        Each list translated alone gives what all of them together give, to the last digit.
+        """
+        blank = [place for place, line in enumerate(lines) if is_blank(line)]
+        rest = sorted(set(range(len(lines))) - set(blank))
+        ids, _ = self._encode([lines[place] for place in rest], self.subwords.src)
+        batches = [[rest[number] for number in sorted(batch.tolist())] for batch in self._batches(ids)]
+        return [blank, *batches] if blank else batches
+
+    def _batches(self, ids: Sequence[list[int]]) -> list[Rows]:
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
-        for batch in length_batches(cost, self.config.max_tokens):
-            yield batch, self._search([ids[number] for number in batch])
+        return length_batches(cost, self.config.max_tokens)
 
     @staticmethod
     def _encode(lines: list[str], codec: Codec) -> tuple[list[list[int]], list[str | None]]:

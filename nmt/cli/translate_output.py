@@ -1,0 +1,114 @@
+"""What becomes of --output: a journal while the work goes on, then the file, whole and once, and then no journal."""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from nmt.cli.translate_engine import fingerprints
+from nmt.cli.translate_files import check_outputs
+from nmt.cli.translate_journal import Journal, known
+from nmt.cli.translate_memory import BUDGET
+from nmt.cli.translate_parts import Share
+from nmt.errors import NmtError
+from nmt.files import remove_leftovers, replacing, sha256_of
+from nmt.recipe.options import Recipe
+
+OUTPUT = "output"  # the mark of an output that is written and about to get its name
+
+# Flags on which no answer depends. All others are part of what a journal was made with; the runs, their checkpoints
+# and the options of decoding are so by what they lead to.
+_NO_MATTER = (
+    *("run", "checkpoint", "mbr", "input", "output", "overwrite", "ref", "scores", "examples", "show_scores"),
+    *("attention", "lines", "layer", "head", "threads", "workers", "rank", "ranks", "debug"),
+)
+
+
+def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, Any]:
+    """All that answers depend on, beside the lines, in values that JSON gives back. device: its kind, cpu or cuda."""
+    try:
+        version = metadata.version("nmt")
+    except metadata.PackageNotFoundError:
+        version = "not installed"
+    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in _NO_MATTER}
+    flags |= {"--device": device, "--score": bool(args.score)}
+    decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
+    about = {"nmt": version, "model": fingerprints(args), "data.trg_lang": recipe.data.trg_lang, "memory": BUDGET}
+    found: dict[str, Any] = json.loads(json.dumps({**about, **flags, **decode}))
+    return found
+
+
+def is_finishing(args: argparse.Namespace, share: Share) -> bool:
+    """Whether an earlier process came so far that files of its end, which it had found free, may be there."""
+    return bool(args.output) and any(OUTPUT in _marks(path) for path in share.journals(Path(args.output)))
+
+
+@contextmanager
+def kept(
+    args: argparse.Namespace, share: Share, fit: dict[str, Any], say: Callable[[str], object]
+) -> Iterator[Journal]:
+    """The journal of this process. It says what was there before, and what is there if it comes to no good end."""
+    with Journal(share.journal(Path(args.output)), fit, say) as journal:
+        if journal.n_line:
+            say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
+        try:
+            yield journal
+        except BaseException:
+            if journal.n_line and journal.path.exists():
+                say(
+                    f"{journal.path.name} keeps the answers to {journal.n_line:,} lines; the same command goes on there"
+                )
+            raise
+
+
+def is_whole(args: argparse.Namespace, share: Share, say: Callable[[str], object]) -> bool:
+    """Whether an earlier process wrote the output and just could not tidy up, which then is done now.
+
+    Raises NmtError where there is another file in the place of an output.
+    """
+    output, paths = Path(args.output), share.journals(Path(args.output))
+    told = [marks[OUTPUT] for marks in map(_marks, paths) if OUTPUT in marks]
+    if told and output.is_file() and told[-1] == [output.stat().st_size, sha256_of(output)]:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        say(f"{output} is whole: it was finished before")
+        return True
+    check_outputs(args, finishing=False, only=None if not told else ("output",))
+    return False
+
+
+def write_whole(
+    output: Path, lines: Iterable[str], journal: Journal, paths: list[Path], finish: Callable[[], None]
+) -> None:
+    """Write the output, and delete the journals in `paths`, whose answers are in it. journal: that of this process.
+
+    finish: reports on it, before it gets its name: so that a restart reports again. What it could not do is raised when
+    the output is there.
+    """
+    remove_leftovers(output)
+    digest = hashlib.sha256()
+    wrong: Exception | None = None
+    with replacing(output) as file:
+        for line in lines:
+            assert "\n" not in line, "a line feed inside a line would shift every line after it"
+            raw = line.encode("utf-8") + b"\n"
+            digest.update(raw)
+            file.write(raw)
+        journal.mark(OUTPUT, [file.tell(), digest.hexdigest()])
+        try:
+            finish()
+        except (NmtError, OSError) as error:
+            wrong = error
+    for path in paths:
+        path.unlink(missing_ok=True)
+    if wrong is not None:
+        raise wrong
+
+
+def _marks(path: Path) -> dict[str, Any]:
+    found = known(path)
+    return found.marks if found else {}
