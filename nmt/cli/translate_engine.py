@@ -30,7 +30,8 @@ class Answer:
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """The recipe of the first run with the options that were given, --mbr written out; those named go before that."""
     run = Run(args.run[0])
-    run.recipe()  # says so if this is no run folder
+    if not run.exists:
+        run.recipe()  # which says so
     given = overrides_of(args)
     short = [] if args.mbr is None else [("decode.samples", str(args.mbr)), ("decode.mbr", "chrf")]
     return read_recipe(run.recipe_file, [one for one in short if one[0] not in dict(given)] + given)

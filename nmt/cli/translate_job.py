@@ -8,10 +8,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 import torch
-from tqdm import tqdm
 
 from nmt.api import choose_device
 from nmt.cli.arrivals import PATIENCE, windows
@@ -21,8 +20,9 @@ from nmt.cli.translate_files import InputFile, check_count, check_flags, check_p
 from nmt.cli.translate_format import json_line, scored_line, text_lines, tsv_lines
 from nmt.cli.translate_journal import Journal
 from nmt.cli.translate_memory import Memory
-from nmt.cli.translate_output import fit_of, is_finishing, is_whole, kept, write_whole
+from nmt.cli.translate_output import check_still_free, fit_of, is_finishing, kept, write_whole
 from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
+from nmt.cli.translate_progress import Bar
 from nmt.cli.translate_report import print_examples, report_scores, suspicious_note
 from nmt.cli.translate_stop import Stop
 from nmt.cli.translate_windows import Record, Solved, Window, solve
@@ -104,12 +104,11 @@ def _to_file(args: argparse.Namespace, share: Share, stop: Stop, references: lis
     fit = fit_of(args, recipe_of(args), choose_device(args.device).type)
     output, paths = Path(args.output), share.journals(Path(args.output))
     with kept(args, share, fit, _say) as journal:
-        if is_whole(args, share, _say):
-            return
+        check_still_free(args, share)
         with _job(args, share, stop, references) as job:
             if share.n_rank == 1:
                 answers = _answers(job, _progress(job, journal.n_line), journal)
-                write_whole(output, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
+                write_whole(args, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
                 return
             _do_share(job, journal)
             with alone(output.with_name(f"{output.name}.journal-lock")):
@@ -118,7 +117,7 @@ def _to_file(args: argparse.Namespace, share: Share, stop: Stop, references: lis
                 elif (parts := finished_parts(paths, fit, _say)) is not None:
                     with closing(together(paths, parts)) as record:
                         answers = _answers(job, _progress(job, 0, "joining"), record)
-                        write_whole(output, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
+                        write_whole(args, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
 
 
 def _do_share(job: _Job, journal: Journal) -> None:
@@ -177,7 +176,7 @@ def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]
 def _solved(
     job: _Job,
     coming: Iterator[Window],
-    bar: "tqdm[NoReturn]",
+    bar: Bar,
     record: Record | None,
     mine: Callable[[int], bool] = lambda number: True,
 ) -> Iterator[Solved]:
@@ -188,7 +187,7 @@ def _solved(
     )
 
 
-def _answers(job: _Job, bar: "tqdm[NoReturn]", record: Record | None = None) -> Generator[list[str], None, None]:
+def _answers(job: _Job, bar: Bar, record: Record | None = None) -> Generator[list[str], None, None]:
     """The lines to write, as soon as they are known: one list for each window of the input."""
     with InputFile(job.args.input) as file, bar:
         for window, answers in _solved(job, _read(job, file), bar, record):
@@ -288,15 +287,14 @@ def _draw(job: _Job, src_lang: str, trg_lang: str) -> None:
     _say(f"attention, {trg_lang} rows over {src_lang} columns: {args.attention}")
 
 
-def _progress(job: _Job, n_known: int = 0, doing: str | None = None) -> "tqdm[NoReturn]":
-    """A bar after two seconds, where it cannot get between the lines that somebody reads. n_known: lines before."""
+def _progress(job: _Job, n_known: int = 0, doing: str | None = None) -> Bar:
+    """A bar where it cannot get between the lines that somebody reads. n_known: lines before; doing: not the share."""
     args = job.args
     shown = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())
     total = count_lines(args.input) if args.input and shown else None
     if total is not None and doing is None:
         total = job.share.n_line(total, job.translator.config.window)
-    doing = doing or ("scoring" if args.score else "translating")
-    return tqdm(total=total, initial=n_known, desc=doing, unit=" lines", delay=2, disable=not shown, file=sys.stderr)
+    return Bar(doing or ("scoring" if args.score else "translating"), total, n_known, shown)
 
 
 def _warn(text: str) -> None:
@@ -304,4 +302,4 @@ def _warn(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    tqdm.write(f"nmt-translate: {printable(text)}", file=sys.stderr)
+    Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)

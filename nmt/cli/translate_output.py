@@ -65,34 +65,32 @@ def kept(
             raise
 
 
-def is_whole(args: argparse.Namespace, share: Share, say: Callable[[str], object]) -> bool:
-    """Whether an earlier process wrote the output and just could not tidy up, which then is done now.
+def check_still_free(args: argparse.Namespace, share: Share) -> None:
+    """Raise NmtError if there is a file in the place of an output that no earlier process of this journal put there.
 
-    Raises NmtError where there is another file in the place of an output.
+    One that was killed just before it could delete the journal left an output that is whole; it may be replaced.
     """
-    output, paths = Path(args.output), share.journals(Path(args.output))
-    told = [marks[OUTPUT] for marks in map(_marks, paths) if OUTPUT in marks]
-    if told and output.is_file() and told[-1] == [output.stat().st_size, sha256_of(output)]:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        say(f"{output} is whole: it was finished before")
-        return True
-    check_outputs(args, finishing=False, only=None if not told else ("output",))
-    return False
+    output = Path(args.output)
+    told = [marks[OUTPUT] for marks in map(_marks, share.journals(output)) if OUTPUT in marks]
+    if not told:
+        check_outputs(args, finishing=False)
+    elif not output.is_file() or [output.stat().st_size, sha256_of(output)] not in told:
+        check_outputs(args, finishing=False, only=("output",))
 
 
 def write_whole(
-    output: Path, lines: Iterable[str], journal: Journal, paths: list[Path], finish: Callable[[], None]
+    args: argparse.Namespace, lines: Iterable[str], journal: Journal, paths: list[Path], finish: Callable[[], None]
 ) -> None:
     """Write the output, and delete the journals in `paths`, whose answers are in it. journal: that of this process.
 
     finish: reports on it, before it gets its name: so that a restart reports again. What it could not do is raised when
     the output is there.
     """
-    remove_leftovers(output)
+    for name in filter(None, (args.output, args.scores)):
+        remove_leftovers(Path(name))
     digest = hashlib.sha256()
     wrong: Exception | None = None
-    with replacing(output) as file:
+    with replacing(Path(args.output)) as file:
         for line in lines:
             assert "\n" not in line, "a line feed inside a line would shift every line after it"
             raw = line.encode("utf-8") + b"\n"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ from nmt.errors import MachineError, NmtError
 if TYPE_CHECKING:
     from nmt.cli.translate_engine import Engine
 
+_PATIENCE = 0.2  # seconds after which a helper that was lost is noticed
 _WORTHWHILE = 200  # lines for which it pays to start a process, which takes seconds
 
 
@@ -99,7 +100,8 @@ class Pool:
                 try:
                     other = self._tasks.get_nowait()
                 except queue.Empty:
-                    break
+                    wait([task.done], timeout=_PATIENCE)
+                    continue
                 assert other is not None, "only the end stops the helpers"
                 other.done.set_result(self._engine.answer(other.keys))
             for slot, answer in zip(task.slots, task.done.result(), strict=True):
@@ -120,6 +122,9 @@ class Pool:
                 self._lost.append(error)
                 task.done.set_exception(error)
                 return
+            finally:
+                if not task.done.done():  # whatever happened, somebody waits
+                    task.done.set_exception(MachineError(f"{helper.name} gave no answer that can be read."))
 
 
 class _Helper:
