@@ -3,6 +3,7 @@
 import argparse
 import os
 import signal
+import time
 
 import pytest
 import test_translate
@@ -121,18 +122,33 @@ def start(folder, place, rank, n_rank, harm=lambda: None):
     return Child(body, place.parent / f"talk-{place.name}-{rank}", {"TOKENIZERS_PARALLELISM": "false"})
 
 
-def test_ranks_that_end_at_the_same_time_join_once(folder, translate, place, tmp_path):
+def test_who_finishes_while_another_joins_waits_and_has_nothing_to_do(folder, translate, place):
     translate(*flags_of(place, 0, 1))
     wanted = (place / "out").read_bytes()
     (place / "out").unlink()
-    children = [start(folder, place, rank, 3) for rank in range(3)]
-    for child in children:
-        child.go()
-    ended = [child.wait() for child in children]
-    assert [one.code for one in ended] == [0, 0, 0], ended
+    translate(*flags_of(place, 0, 2))
+    closed, opens = os.pipe()
+
+    def joins_when_it_may():
+        os.close(opens)
+        real = translate_parts._Parts.take
+        translate_parts._Parts.take = lambda *args: (os.read(closed, 1) and None) or real(*args)
+
+    def lets_the_other_go_on_when_it_has_to_wait():
+        real = time.sleep
+        translate_parts.time.sleep = lambda seconds: (os.write(opens, b"!" * 99), real(seconds))
+
+    first = start(folder, place, 1, 2, joins_when_it_may).go()
+    while first.runs() and not (place / "out.journal-lock").exists():
+        time.sleep(0.01)
+    second = start(folder, place, 0, 2, lets_the_other_go_on_when_it_has_to_wait).go()
+    os.close(opens)
+    waited, joined = second.wait(), first.wait()
+    os.close(closed)
+    assert (joined.code, waited.code) == (0, 0), (joined, waited)
+    assert "another rank has joined all parts" in waited.said and "another rank" not in joined.said
     assert (place / "out").read_bytes() == wanted
     assert sorted(path.name for path in place.iterdir()) == ["in", "out"]
-    assert sum("of 10: " in one.said or "were ended at the limit" in one.said for one in ended) == 1
 
 
 @pytest.mark.parametrize("where", ["in its share", "while it joins", "when it has joined"])
