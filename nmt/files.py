@@ -1,4 +1,4 @@
-"""What makes a file on the disk sure: its digest, the calls that make it durable, and JSON read without leniency."""
+"""What makes a file on the disk sure: its digest, durable writes, locks, and JSON read without leniency."""
 
 import ctypes
 import errno
@@ -12,6 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 # What a system answers that cannot make a folder durable, or let two folders change places.
 _CANNOT = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
@@ -57,6 +62,23 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what killed processes left of `replacing(path)`. Only for who knows that nobody else writes it now."""
+    for left in path.absolute().parent.iterdir():
+        token = left.name.removeprefix(f".{path.name}.").removesuffix(".tmp")
+        if left.name == f".{path.name}.{token}.tmp" and len(token) == 8 and not set(token) - set("0123456789abcdef"):
+            left.unlink(missing_ok=True)
+
+
+def lock_file(handle: int) -> None:
+    """Lock an open file or raise OSError. The system frees the lock when the file is closed, or the process ends."""
+    if sys.platform == "win32":
+        os.lseek(handle, 1 << 30, os.SEEK_SET)  # far from the text, which others want to read
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_durably(path: Path, content: bytes) -> None:

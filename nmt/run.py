@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,16 +22,11 @@ import torch
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import MachineError, RunError
+from nmt.files import lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
 
 # Key of data.json beside the fingerprints: subwords that most source lines of training have at most.
 USUAL_SRC_LEN = "usual_src_len"
@@ -143,6 +137,14 @@ class Run:
         checkpoint.load_weights(model, checkpoint.load_tensors(folder, checkpoint.MODEL), str(folder))
         return model.to(device).eval(), folder.name
 
+    def fingerprint(self, name: str | None = None) -> str:
+        """What `load_model` would load, as a digest of the manifest of its weights and of the vocabulary."""
+        self._must_exist()
+        manifest = self.weights_folder(name) / checkpoint.MANIFEST
+        if not manifest.is_file():
+            checkpoint.verify(manifest.parent)  # which says what is wrong with it
+        return f"{sha256_of(manifest)} {sha256_of(self.subwords_file)}"
+
     def weights_folder(self, name: str | None = None) -> Path:
         """Where the weights are that `load_model` takes; they are not verified yet."""
         if name is not None:
@@ -183,7 +185,7 @@ class Run:
             ) from None
         with file:
             try:
-                _lock_file(file.fileno())
+                lock_file(file.fileno())
             except (BlockingIOError, PermissionError):  # the latter is what Windows says
                 file.seek(0)
                 holder = file.read().strip() or "another process"
@@ -210,12 +212,3 @@ class Run:
                 f"{self.folder} was removed or replaced while it was in use, so nothing more is written to it. What "
                 "was saved in it is where it was moved to, if it was moved."
             )
-
-
-def _lock_file(handle: int) -> None:
-    """Lock an open file or raise OSError. The system frees the lock when the process ends."""
-    if sys.platform == "win32":
-        os.lseek(handle, 1 << 30, os.SEEK_SET)  # far from the text, which others want to read
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,11 +23,12 @@ class _End:
     error: Exception | None = None
 
 
-def windows(lines: Iterable[T], size: int, patience: float = PATIENCE) -> Iterator[list[T]]:
+def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) -> Iterator[list[T]]:
     """Lists of at most `size` lines, none of them empty, in order.
 
-    A list is full, or ends where the input ended or was silent for `patience` seconds. An error of `lines` is raised
-    after the lines before it. A thread does the reading, since a read of a pipe waits for as long as it likes.
+    A list is full, or ends where the input ended or was silent for `patience` seconds; None: however long it is silent.
+    An error of `lines` is raised after the lines before it. A thread does the reading, since a read of a pipe waits for
+    as long as it likes.
     """
     arrived: queue.Queue[T | _End] = queue.Queue(maxsize=2 * size)
     stop = threading.Event()
@@ -73,7 +74,7 @@ def windows(lines: Iterable[T], size: int, patience: float = PATIENCE) -> Iterat
         stop.set()
 
 
-def _next(arrived: "queue.Queue[T | _End]", patience: float) -> T | _End | None:
+def _next(arrived: "queue.Queue[T | _End]", patience: float | None) -> T | _End | None:
     try:
         return arrived.get(timeout=patience)
     except queue.Empty:

@@ -51,6 +51,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _positive(text: str) -> int:
+    number = _count(text)
+    if not number:
+        raise argparse.ArgumentTypeError("0 is too few")
+    return number
+
+
+def _workers(text: str) -> str | int:
+    return text if text == "auto" else _positive(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
@@ -134,6 +145,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     add("--threads", type=_count, default=0, metavar="N", help="CPU threads; 0: one a core.")
+    add(
+        "--workers",
+        type=_workers,
+        default=1,
+        metavar="N|auto",
+        help="Translate with N processes on the CPU, each with its own copy of the model, and one thread unless "
+        "--threads says otherwise; auto: one a core, where the input is a file that is worth it. [default: 1]",
+    )
+    add("--rank", type=_count, metavar="I", help="With --ranks: which of them this is, from 0.")
+    add(
+        "--ranks",
+        type=_positive,
+        metavar="N",
+        help="So many commands, on any machines, share --input and one folder for --output: each answers its windows, "
+        "and the last one joins the parts. Under torchrun both are known.",
+    )
     add_override_flags(parser, ["decode"])
     return parser
 

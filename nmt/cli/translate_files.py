@@ -39,8 +39,8 @@ def check_flags(args: argparse.Namespace) -> None:
         raise NmtError(f"--with-attention: --format {args.format} has no place for it: add --format jsonl.")
 
 
-def check_paths(args: argparse.Namespace) -> None:
-    """Everything about files that can be known before any work."""
+def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
+    """Everything about files that can be known before any work. finishing: see `check_outputs`."""
     for name in (args.input, args.score, args.terms, args.avoid):
         if name and (complaint := complaint_about(name)):
             raise DataError(complaint)
@@ -48,11 +48,19 @@ def check_paths(args: argparse.Namespace) -> None:
         check_count(count_lines(args.input), count_lines(args.score), args.score, args)
     if args.attention:
         check_path(Path(args.attention))
-    for name in (args.output, args.scores, args.attention):
-        if not name:
+    check_outputs(args, finishing=finishing)
+
+
+def check_outputs(args: argparse.Namespace, *, finishing: bool, only: tuple[str, ...] | None = None) -> None:
+    """Files that are written must be free, or may be replaced. finishing: an earlier process had found them free.
+
+    only: flags whose files are looked at.
+    """
+    for flag in only or ("output", "scores", "attention"):
+        if not (name := getattr(args, flag)):
             continue
         path = Path(name)
-        must_be_free(path, overwrite=args.overwrite)
+        must_be_free(path, overwrite=args.overwrite or finishing)
         if path.is_dir():
             raise NmtError(f"{path}: cannot be written: it is a folder. Name a file.")
 

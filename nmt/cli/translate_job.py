@@ -3,19 +3,19 @@
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import torch
-from tqdm import tqdm
 
-from nmt.api import Model, choose_device, load
-from nmt.cli.arrivals import windows
-from nmt.cli.command import overrides_of, printable
-from nmt.cli.translate_evidence import Witness
+from nmt.api import choose_device
+from nmt.cli.arrivals import PATIENCE, windows
+from nmt.cli.command import printable
+from nmt.cli.translate_engine import Engine, answer_of, fingerprints, key_of, recipe_of, scored_of
 from nmt.cli.translate_files import (
     InputFile,
     check_count,
@@ -25,33 +25,39 @@ from nmt.cli.translate_files import (
     read_references,
 )
 from nmt.cli.translate_format import json_line, scored_json, scored_line, text_lines, tsv_lines
+from nmt.cli.translate_journal import Journal
+from nmt.cli.translate_memory import Memory
+from nmt.cli.translate_output import check_still_free, fit_of, is_finishing, kept, write_whole
+from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
+from nmt.cli.translate_progress import Bar
 from nmt.cli.translate_report import print_examples, report_scores, retry_note, split_note, suspicious_note
 from nmt.cli.translate_requests import Reader, request_reader
-from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, write_lines
+from nmt.cli.translate_stop import Stop
+from nmt.cli.translate_windows import Record, Solved, Window, solve
+from nmt.cli.translate_workers import Pool, n_worker
+from nmt.data.lines import count_lines, decode_line, read_lines, read_stream
 from nmt.decoding.request import Request
-from nmt.decoding.retry import Answer, mend, tries
-from nmt.decoding.suspicion import CAP, complaints
+from nmt.decoding.retry import Answer
+from nmt.decoding.suspicion import CAP
 from nmt.decoding.translator import Translation, Translator
-from nmt.errors import NmtError, RunError
+from nmt.errors import NmtError
 from nmt.evaluation.attention import draw
 from nmt.evaluation.attention_panels import Alignment, panels
-from nmt.export.ctranslate2_engine import Loaded, is_exported
-from nmt.recipe.reader import read_recipe
 
 N_PICTURE = 3  # lines that are drawn where none are named
 
 
 @dataclass
 class _Job:
-    """What is remembered while lines go through."""
+    """What does the work, and what is remembered while lines go through."""
 
-    translator: Translator
     args: argparse.Namespace
+    share: Share
+    stop: Stop
     references: list[list[str]]
-    max_ratio: float
-    source_name: str
+    engine: Engine
+    pool: Pool
     request_of: Reader
-    again: dict[str, Translator]  # what translates once more what looks wrong
     n_read: int = 0
     n_answered: int = 0
     n_cut: int = 0
@@ -62,146 +68,185 @@ class _Job:
     suspicious: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
 
-    def why(self, line: str, translation: Translation) -> list[str]:
-        """What speaks against a translation."""
-        return complaints(line, translation, self.max_ratio, self.translator.config.low_score)
+    @property
+    def translator(self) -> Translator:
+        return self.engine.translator
 
-    def witness(self) -> Witness | None:
-        """Who sees how a window of translations comes about, where that is written."""
-        if self.args.format != "jsonl":
-            return None
-        wanted = (self.args.layer, self.args.head) if self.args.with_attention else None
-        return Witness(self.translator.subwords, wanted, attends=self.translator.attends)
+    @property
+    def source_name(self) -> str:
+        return self.args.input or "<stdin>"
+
+    @property
+    def ahead(self) -> int:
+        """Windows that are handed out before their turn: of a file only, since a stream may wait for an answer."""
+        return self.pool.n_worker if self.args.input and self.pool.n_worker > 1 else 0
 
 
 def translate(args: argparse.Namespace) -> int:
     """The command behind the flags."""
     check_flags(args)
-    check_paths(args)
+    share = share_of(args)
+    check_paths(args, finishing=is_finishing(args, share))
     references = read_references(args)
-    request_of = request_reader(args)
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    model = _load(args)
-    recipe = read_recipe(model.run.recipe_file, _overrides(args))
-    translator = model.translator(recipe.decode)
-    if args.attention or args.with_attention:  # a layer that is not there is named before the work
-        shape = (recipe.model.n_dec_layer, recipe.model.n_head, 0, 0)
-        panels(Alignment(torch.empty(shape), [], []), args.layer, args.head)
-    again = tries(recipe.decode) if args.retry_suspect else {}
-    translators = {name: model.translator(decode) for name, decode in again.items()}
-    name = args.input or "<stdin>"
-    job = _Job(translator, args, references, recipe.data.max_ratio, name, request_of, translators)
-    with InputFile(args.input) as file, _progress(args) as bar:
-        answers = _scores(job, file, bar) if args.score else _answers(job, file, bar)
+    with Stop() as stop:
         if args.output:
-            write_lines(args.output, chain.from_iterable(answers))
+            _to_file(args, share, stop, references)
         else:
-            _write_stdout(answers)
+            with _job(args, share, stop, references) as job:
+                _write_stdout(job)
+                _finish(job)
+    return 0
+
+
+@contextmanager
+def _job(args: argparse.Namespace, share: Share, stop: Stop, references: list[list[str]]) -> Iterator[_Job]:
+    """The model is loaded and the workers are there."""
+    request_of, loaded = request_reader(args), fingerprints(args)
+    n_line = count_lines(args.input) if args.input and args.workers == "auto" else None
+    device = choose_device(args.device).type
+    workers = n_worker(args.workers, args.threads or 1, torch.get_num_threads(), device, n_line)
+    if args.threads or workers > 1:
+        torch.set_num_threads(args.threads or 1)
+    engine = Engine(args)
+    if args.attention or args.with_attention:  # a layer that is not there is named before the work
+        shape = (engine.recipe.model.n_dec_layer, engine.recipe.model.n_head, 0, 0)
+        panels(Alignment(torch.empty(shape), [], []), args.layer, args.head)
+    with Pool(engine, args, workers, loaded) as pool:
+        yield _Job(args, share, stop, references, engine, pool, request_of)
+
+
+def _to_file(args: argparse.Namespace, share: Share, stop: Stop, references: list[list[str]]) -> None:
+    """The share of this rank, in its journal; and from all journals the output, if no other rank is still at work."""
+    fit = fit_of(args, recipe_of(args), choose_device(args.device).type)
+    output, paths = Path(args.output), share.journals(Path(args.output))
+    with kept(args, share, fit, _say) as journal:
+        check_still_free(args, share)
+        with _job(args, share, stop, references) as job:
+            if share.n_rank == 1:
+                answers = _answers(job, _progress(job, journal.n_line), journal)
+                write_whole(args, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
+                return
+            _do_share(job, journal)
+            with alone(output.with_name(f"{output.name}.journal-lock")):
+                if not journal.path.exists():
+                    _say(f"another rank has joined all parts into {output}")
+                elif (parts := finished_parts(paths, fit, _say)) is not None:
+                    with closing(together(paths, parts)) as record:
+                        answers = _answers(job, _progress(job, 0, "joining"), record)
+                        write_whole(args, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
+
+
+def _do_share(job: _Job, journal: Journal) -> None:
+    """Answer what falls to this rank. What there is to say about its lines is said when all parts are joined."""
+    with InputFile(job.args.input) as file, _progress(job, journal.n_line) as bar:
+        for _ in _solved(job, _read(job, file, quiet=True), bar, journal, mine=job.share.has):
+            pass
+    journal.mark(SHARE, job.share.rank)
+    job.n_read = 0
+
+
+def _finish(job: _Job) -> None:
+    """What is reported when every line has its answer."""
+    args, trg_lang = job.args, job.engine.recipe.data.trg_lang
     assert job.n_answered == job.n_read, (job.n_answered, job.n_read)
     if job.n_cut:
         _warn(f"{job.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
     if job.n_split:
-        _say(split_note(job.n_split, job.n_answered, translator.limits))
+        _say(split_note(job.n_split, job.n_answered, job.translator.limits))
     if note := suspicious_note(job.suspicious, job.n_answered):
         _say(note)
     if note := retry_note(job.outcomes):
         _say(note)
-    if references:
-        check_references(job.n_answered, references, args)
-        print_examples(job.sources, job.outputs, references, args.examples)
-        report_scores(job.outputs, references, recipe.data.trg_lang, args.scores)
+    if job.references:
+        check_references(job.n_answered, job.references, args)
+        print_examples(job.sources, job.outputs, job.references, args.examples)
+        report_scores(job.outputs, job.references, trg_lang, args.scores)
     if args.attention:
-        _draw(job, recipe.data.src_lang, recipe.data.trg_lang)
-    return 0
+        _draw(job, job.engine.recipe.data.src_lang, trg_lang)
 
 
-def _load(args: argparse.Namespace) -> Model | Loaded:
-    """What is to translate."""
-    if args.engine == "ctranslate2":
-        return Loaded(args.run[0], choose_device(args.device))
-    for folder in args.run:
-        if is_exported(Path(folder)):
-            raise RunError(f"{folder} is a model of CTranslate2: translate with --engine ctranslate2.")
-    return load(args.run, checkpoint=args.checkpoint, device=args.device)
-
-
-def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Options of the recipe that were given, --mbr written out; what is given by its own name goes before that."""
-    given = overrides_of(args)
-    short = [] if args.mbr is None else [("decode.samples", str(args.mbr)), ("decode.mbr", "chrf")]
-    return [one for one in short if one[0] not in dict(given)] + given
-
-
-def _read(job: _Job, file: BinaryIO) -> Iterator[list[tuple[Request, bool]]]:
-    """What the input asks for as it comes, window by window, and whether the bytes of each line were text."""
+def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]:
+    """The lines of the input as they come, window by window, with the given translations under --score."""
+    args = job.args
+    given = read_lines(args.score) if args.score else iter(())
+    # Where nobody waits for an answer, windows are full: then a restart cuts the same ones.
+    patience = None if args.input or args.output else PATIENCE
 
     def arriving() -> Iterator[tuple[Request, bool]]:
         for number, raw in enumerate(read_stream(file), start=1):
             line, valid = decode_line(raw)
             yield job.request_of(line, f"{job.source_name}:{number}"), valid
 
-    for window in windows(arriving(), job.translator.config.window):
+    coming = windows(arriving(), job.translator.config.window, patience)
+    while True:
+        with job.stop.finishing(bool(job.ahead)):  # an idle command need not wait for a line to end
+            window = next(coming, None)
+        if window is None:
+            break
         for number, (_, valid) in enumerate(window, start=job.n_read + 1):
-            if not valid:
+            if not valid and not quiet:
                 _warn(f"{job.source_name}:{number}: invalid UTF-8, read with replacement characters")
         job.n_read += len(window)
-        yield window
-
-
-def _answers(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[str]]:
-    """The lines to write, as soon as they are known: one list for each window of the input."""
-    for window in _read(job, file):
-        requests = [request for request, _ in window]
-        found = mend(requests, list(job.translator.translate(requests, bar.update)), job.again, job.why)
-        told = _told(job, [one.translation for one in found])
-        written = []
-        for (request, valid), answer, evidence in zip(window, found, told, strict=True):
-            job.n_answered += 1
-            flags = _flags(job, valid, answer)
-            written.extend(_formatted(job, request.source, answer, evidence, flags))
-            _remember(job, request.source, answer.translation)
-        yield written
-
-
-def _told(job: _Job, translations: list[Translation]) -> list[dict[str, Any]]:
-    """How each translation came about, where that is written."""
-    if (witness := job.witness()) is None:
-        return [{} for _ in translations]
-    told = job.translator.token_log_probs(translations, witness.eye)
-    return [
-        witness.fields(number, one.src_ids, one.hypotheses[0].ids if one.hypotheses else [], told[number])
-        for number, one in enumerate(translations)
-    ]
-
-
-def _scores(job: _Job, file: BinaryIO, bar: "tqdm[NoReturn]") -> Iterator[list[str]]:
-    """The same for given translations."""
-    args = job.args
-    given = read_lines(args.score)
-    for window in _read(job, file):
-        sources, targets = (
-            [request.source for request, _ in window],
-            [line or "" for line in islice(given, len(window))],
-        )
-        if len(targets) < len(sources):
-            check_count(job.n_read, job.n_read - len(sources) + len(targets), args.score, args)
-        written = []
-        witness = job.witness()
-        found = job.translator.score(sources, targets, witness.eye if witness else None)
-        for number, (source, target, scored) in enumerate(zip(sources, targets, found, strict=True)):
-            job.n_answered += 1
-            if scored.warning:
-                _warn(f"{job.source_name}:{job.n_answered}: {scored.warning}")
-            if witness:
-                evidence = witness.fields(number, scored.src_ids, scored.trg_ids, scored.token_log_probs)
-                written.append(scored_json(source, target, scored, job.n_answered, evidence))
-            else:
-                written.append(scored_line(target, scored, job.n_answered, args.format))
-        bar.update(len(sources))
-        yield written
+        lines = [(request.source, valid) for request, valid in window]
+        keys = [key_of(request) for request, _ in window]
+        if args.score:
+            targets = [line or "" for line in islice(given, len(lines))]
+            if len(targets) < len(lines):
+                check_count(job.n_read, job.n_read - len(lines) + len(targets), args.score, args)
+            keys = [(line, target) for (line, _), target in zip(lines, targets, strict=True)]
+        yield Window(lines, keys)
     if surplus := sum(1 for _ in given):
         check_count(job.n_read, job.n_read + surplus, args.score, args)
+
+
+def _solved(
+    job: _Job,
+    coming: Iterator[Window],
+    bar: Bar,
+    record: Record | None,
+    mine: Callable[[int], bool] = lambda number: True,
+) -> Iterator[Solved]:
+    """Windows with the answers of the model."""
+    # What is told of a line beside its translation weighs more than that.
+    weight = 20 if job.args.with_attention else 3 if job.args.format == "jsonl" else 1
+    memory = Memory(weight * (1 if job.args.score else job.translator.config.n_best))
+    yield from solve(
+        coming, job.pool, memory, record, ahead=job.ahead, mine=mine, on_progress=bar.update, on_live=bar.unpause
+    )
+
+
+def _answers(job: _Job, bar: Bar, record: Record | None = None) -> Generator[list[str], None, None]:
+    """The lines to write, as soon as they are known: one list for each window of the input."""
+    with InputFile(job.args.input) as file, bar:
+        for window, answers in _solved(job, _read(job, file), bar, record):
+            yield _scores(job, window, answers) if job.args.score else _translations(job, window, answers)
+
+
+def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
+    """What is written for a window."""
+    written = []
+    for (line, valid), text in zip(window.lines, answers, strict=True):
+        told = answer_of(text)
+        job.n_answered += 1
+        flags = _flags(job, valid, told.answer)
+        written.extend(_formatted(job, line, told.answer, told.evidence, flags))
+        _remember(job, line, told.answer.translation)
+    return written
+
+
+def _scores(job: _Job, window: Window, answers: list[str]) -> list[str]:
+    """The same for given translations."""
+    written = []
+    for (source, target), text in zip(window.keys, answers, strict=True):
+        told = scored_of(text)
+        job.n_answered += 1
+        if told.scored.warning:
+            _warn(f"{job.source_name}:{job.n_answered}: {told.scored.warning}")
+        if job.args.format == "jsonl":
+            written.append(scored_json(source, target, told.scored, job.n_answered, told.evidence))
+        else:
+            written.append(scored_line(target, told.scored, job.n_answered, job.args.format))
+    return written
 
 
 def _flags(job: _Job, valid: bool, answer: Answer) -> list[str]:
@@ -241,11 +286,13 @@ def _remember(job: _Job, line: str, translation: Translation) -> None:
             job.drawn[number] = translation
 
 
-def _write_stdout(answers: Iterator[list[str]]) -> None:
+def _write_stdout(job: _Job) -> None:
     """Bytes, whatever the locale, and flushed window by window for whoever waits at the other end."""
-    for lines in answers:
-        sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
-        sys.stdout.buffer.flush()
+    with job.stop.finishing(), closing(_answers(job, _progress(job))) as answers:
+        for lines in answers:
+            sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
+            sys.stdout.buffer.flush()
+            job.stop.ask()
 
 
 def _draw(job: _Job, src_lang: str, trg_lang: str) -> None:
@@ -265,12 +312,14 @@ def _draw(job: _Job, src_lang: str, trg_lang: str) -> None:
     _say(f"attention, {trg_lang} rows over {src_lang} columns: {args.attention}")
 
 
-def _progress(args: argparse.Namespace) -> "tqdm[NoReturn]":
-    """A bar after two seconds, where it cannot get between the lines that somebody reads."""
+def _progress(job: _Job, n_known: int = 0, doing: str | None = None) -> Bar:
+    """A bar where it cannot get between the lines that somebody reads. n_known: lines before; doing: not the share."""
+    args = job.args
     shown = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())
     total = count_lines(args.input) if args.input and shown else None
-    doing = "scoring" if args.score else "translating"
-    return tqdm(total=total, desc=doing, unit=" lines", delay=2, disable=not shown, file=sys.stderr)
+    if total is not None and doing is None:
+        total = job.share.n_line(total, job.translator.config.window)
+    return Bar(doing or ("scoring" if args.score else "translating"), total, n_known, shown)
 
 
 def _warn(text: str) -> None:
@@ -278,4 +327,4 @@ def _warn(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    tqdm.write(f"nmt-translate: {printable(text)}", file=sys.stderr)
+    Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.batches import length_batches, pad
@@ -45,6 +46,7 @@ from nmt.recipe.decode_options import DecodeConfig
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _NOTHING = Request("")  # is asked
+_SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 
 
@@ -183,11 +185,7 @@ class Translator:
         self, lines: list[str | Request], on_progress: Callable[[int], object] | None
     ) -> Iterator[Translation]:
         """Identical requests are answered once; blank lines never reach the model."""
-        normalised = self.subwords.trg.normalised
-        requests = [
-            Request(line) if isinstance(line, str) else line.changed(normalised) if line.asks else line
-            for line in lines
-        ]
+        requests = [self._request(line) for line in lines]
         count = Counter(request for request in requests if not is_blank(request.source))
         if on_progress:
             on_progress(len(lines) - count.total())
@@ -207,6 +205,12 @@ class Translator:
                 on_progress(count[request])
         for request in requests:
             yield translations.get(request, blank)
+
+    def _request(self, line: str | Request) -> Request:
+        """A line as a request, in the letters that the model writes."""
+        if isinstance(line, str):
+            return Request(line)
+        return line.changed(self.subwords.trg.normalised) if line.asks else line
 
     def _encode_for_translation(
         self, requests: list[Request]
@@ -234,10 +238,34 @@ class Translator:
 
         requests: what is asked of each row's translation, if anything is.
         """
-        # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
-        cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
-        for batch in length_batches(cost, self.config.max_tokens):
+        for batch in self._batches(ids):
             yield batch, self._search([(ids[n], requests[n] if requests else _NOTHING) for n in batch])
+
+    def shared(self, lines: Sequence[str | Request]) -> list[list[int]]:
+        """The places of different lines, those together that go through the model together: work that can be divided.
+
+        That is a batch, as `translate` would make it; of lines that are split, some batches.
+        """
+        requests = [self._request(line) for line in lines]
+        blank = [place for place, request in enumerate(requests) if is_blank(request.source)]
+        ids_of, splits = self._encode_for_translation([one for one in requests if not is_blank(one.source)])
+        whole = [place for place, request in enumerate(requests) if request in ids_of and request not in splits]
+        found = [[whole[n] for n in sorted(batch)] for batch in self._batches([ids_of[requests[n]] for n in whole])]
+        room = 0
+        for place in (place for place, request in enumerate(requests) if request in splits):
+            if room <= 0:
+                found.append([])
+                room = _SHARED_BATCHES * self.config.max_tokens
+            found[-1].append(place)
+            room -= self._cost(ids_of.get(piece, []) for piece in splits[requests[place]][1]).sum()
+        return [blank, *found] if blank else found
+
+    def _batches(self, ids: Sequence[list[int]]) -> list[Rows]:
+        return length_batches(self._cost(ids), self.config.max_tokens)
+
+    def _cost(self, ids: Iterable[list[int]]) -> NDArray[np.int64]:
+        # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
+        return np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
 
     @staticmethod
     def _encode(lines: list[str], codec: Codec) -> tuple[list[list[int]], list[str | None]]:

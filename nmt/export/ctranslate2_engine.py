@@ -23,6 +23,7 @@ from nmt.evaluation.pairwise import expected_utility
 from nmt.export.ctranslate2 import entries, library
 from nmt.export.parity import greedy, greedy_config
 from nmt.export.positions import N_POSITION
+from nmt.files import sha256_of
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.run import Run
@@ -36,6 +37,28 @@ _KNOWN |= {"max_len_a", "max_len_b", "max_tokens", "window", "split", "max_src_l
 def is_exported(folder: Path) -> bool:
     """Whether a folder holds a model of CTranslate2."""
     return (folder / _WEIGHTS).is_file()
+
+
+def exported_run(folder: str | Path) -> Run:
+    """An exported folder. Raises RunError for what is none, or lacks our recipe or subwords."""
+    run = Run(folder)
+    if not is_exported(run.folder):
+        raise RunError(
+            f"{folder} is no model of CTranslate2: there is no {_WEIGHTS} in it. Export the run first: nmt-export "
+            f"{folder} --to ctranslate2 --output FOLDER, and name that folder."
+        )
+    if not run.exists or not run.subwords_file.is_file():
+        raise RunError(
+            f"{folder}: {run.recipe_file.name} or {run.subwords_file.name} is missing, which nmt-export writes beside "
+            "the model. Export the run again."
+        )
+    return run
+
+
+def fingerprint(folder: str | Path) -> str:
+    """What stands for the weights and the vocabulary in an exported folder."""
+    run = exported_run(folder)
+    return f"{sha256_of(run.folder / _WEIGHTS)} {sha256_of(run.subwords_file)}"
 
 
 class Engine:
@@ -183,18 +206,7 @@ class Loaded:
     """An exported folder, ready to translate: what `nmt.load` gives of a run."""
 
     def __init__(self, folder: str | Path, device: torch.device) -> None:
-        """Raises RunError for what is no exported folder, or one without our recipe and subwords."""
-        self.run = Run(folder)
-        if not is_exported(self.run.folder):
-            raise RunError(
-                f"{folder} is no model of CTranslate2: there is no {_WEIGHTS} in it. Export the run first: nmt-export "
-                f"{folder} --to ctranslate2 --output FOLDER, and name that folder."
-            )
-        if not self.run.exists or not self.run.subwords_file.is_file():
-            raise RunError(
-                f"{folder}: {self.run.recipe_file.name} or {self.run.subwords_file.name} is missing, which nmt-export "
-                "writes beside the model. Export the run again."
-            )
+        self.run = exported_run(folder)
         self.recipe, self.subwords = self.run.recipe(), self.run.subwords()
         self.engine = Engine(self.run.folder, self.subwords, device)
 

@@ -10,6 +10,7 @@ from nmt.cli.translate import main
 from nmt.errors import RunError
 from nmt.export.parity import BF16, FP16, SAME, Ours, compare
 from nmt.export.safetensors import PRECISIONS, export, is_exported, read
+from nmt.run import Run
 
 TOLERANCE = {"fp32": SAME, "fp16": FP16, "bf16": BF16}
 
@@ -50,7 +51,7 @@ def test_numbers_that_fp16_cannot_hold_are_refused(subwords, tmp_path):
 
 
 def test_a_run_that_may_go_on_is_none_of_them(run, tmp_path):
-    run.data_file.write_text('{"usual_src_len": 17}', encoding="utf-8")
+    run.data_file.write_text('{"usual_src_len": 17}\n', encoding="utf-8")
     export(run, None, tmp_path / "out", "bf16")
     assert is_exported(tmp_path / "out") and not is_exported(run.folder)
     assert Run(tmp_path / "out").usual_src_len() == 17

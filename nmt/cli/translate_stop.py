@@ -1,0 +1,58 @@
+"""Ctrl-C and SIGTERM: lines in work are finished where somebody reads them, and dropped where there is a journal."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_NAMES = ("SIGINT", "SIGTERM")
+
+
+class Stop:
+    """Ends the command at a signal, with the exit code that a shell expects. A context manager.
+
+    At once, but inside `finishing`: there `ask` does it; and a second signal does it at once.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._waits = False
+        self._before: dict[int, signal._HANDLER] = {}
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():
+            for name in _NAMES:
+                number = getattr(signal, name)
+                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup, or a shell in the background, wants it
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def finishing(self, wanted: bool = True) -> Iterator[None]:
+        """What is inside is finished before a signal ends the command; not so with wanted=False."""
+        before, self._waits = self._waits, wanted
+        try:
+            yield
+        finally:
+            self._waits = before
+
+    def ask(self) -> None:
+        """End the command if a signal came meanwhile."""
+        if self._number:
+            raise SystemExit(128 + self._number)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if not self._waits or self._number:
+            raise SystemExit(128 + number)
+        self._number = number
+        with contextlib.suppress(OSError):
+            # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
+            name = signal.Signals(number).name
+            os.write(2, f"\n{name}: stopping after the lines in work; again: at once\n".encode("ascii"))

@@ -1,0 +1,79 @@
+"""A signal ends nmt-translate between two lines, not within one."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+import test_translate
+from fault_lab import Child
+
+from nmt.cli import translate_engine
+from nmt.cli.translate import main
+
+folder = test_translate.folder
+translate = test_translate.translate
+
+SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate, monkeypatch, name, twice):
+    wanted, _ = translate("--decode.window", 1)
+    handler = signal.getsignal(getattr(signal, name))
+    real, calls = translate_engine.Engine.answer, []
+
+    def signalled(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            for _ in range(1 + twice):
+                os.kill(os.getpid(), getattr(signal, name))
+                time.sleep(0.01)
+        return real(*args)
+
+    monkeypatch.setattr(translate_engine.Engine, "answer", signalled)
+    lines, err = translate("--decode.window", 1, code=128 + getattr(signal, name))
+    assert lines == wanted[: 1 if twice else 2]
+    assert "Traceback" not in err
+    assert signal.getsignal(getattr(signal, name)) == handler
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_command_that_waits_for_input_stops_at_once(folder, tmp_path, name):
+    source, typed = os.pipe()
+
+    def body():
+        os.dup2(source, 0)
+        sys.stdin = os.fdopen(0, "r", encoding="utf-8")
+        return main([folder])
+
+    child = Child(body, tmp_path / "talk", {"TOKENIZERS_PARALLELISM": "false"}).go()
+    os.write(typed, b"the ship\n")
+    while child.runs() and not ((tmp_path / "talk").exists() and (tmp_path / "talk").stat().st_size):
+        time.sleep(0.01)
+    child.send(getattr(signal, name))
+    ended = child.wait()
+    os.close(typed), os.close(source)
+    assert ended.code == 128 + getattr(signal, name)
+    assert ended.said.count("\n") == 1 and not ended.left  # the answer, and no word
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_reader_that_goes_away_ends_it_without_a_word(folder, tmp_path, workers):
+    (tmp_path / "in").write_bytes(SOURCE * 20_000)
+    reader, writer = os.pipe()
+
+    def body():
+        os.close(reader)
+        os.dup2(writer, 1)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+        return main([folder, "-i", str(tmp_path / "in"), "--decode.window", "2", "--workers", str(workers)])
+
+    child = Child(body, tmp_path / "talk", {"TOKENIZERS_PARALLELISM": "false"}).go()
+    os.close(writer)
+    assert os.read(reader, 1)
+    os.close(reader)
+    ended = child.wait()
+    assert (ended.code, ended.said, ended.left) == (141, "", [])

@@ -1,0 +1,162 @@
+"""Several workers write what one writes, and one that dies is named."""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+
+import pytest
+import test_translate
+
+from nmt.cli import translate_engine, translate_workers
+from nmt.cli.translate_workers import Pool, n_worker
+from nmt.decoding.request import Request
+from nmt.errors import NmtError
+
+folder = test_translate.folder
+translate = test_translate.translate
+
+LINES = [f"the {'old ' * (n % 7)}ship {'in May' * (n % 3)}{n}" for n in range(40)]
+SOURCE = "".join(line + "\n" for line in LINES).encode()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "n_thread", "n_core", "device", "n_line", "found"),
+    [
+        (3, 1, 2, "cpu", None, 3),
+        (1, 1, 8, "cuda", 10_000, 1),
+        ("auto", 1, 8, "cpu", 100_000, 8),
+        ("auto", 2, 8, "cpu", 100_000, 4),
+        ("auto", 16, 8, "cpu", 100_000, 1),
+        ("auto", 1, 8, "cpu", 700, 3),
+        ("auto", 1, 8, "cpu", 100, 1),
+        ("auto", 1, 8, "cpu", None, 1),  # a stream
+        ("auto", 1, 8, "cuda", 100_000, 1),
+    ],
+)
+def test_so_many_workers(wanted, n_thread, n_core, device, n_line, found):
+    assert n_worker(wanted, n_thread, n_core, device, n_line) == found
+
+
+def test_a_gpu_has_one_worker():
+    with pytest.raises(NmtError, match="--device cpu"):
+        n_worker(2, 1, 8, "cuda", None)
+
+
+def args_of(folder):
+    known = {"run": [folder], "engine": "nmt", "checkpoint": None, "device": "cpu", "threads": 1}
+    known |= {"score": None, "format": "text", "mbr": None, "retry_suspect": False, "with_attention": False}
+    return argparse.Namespace(**known | {"layer": "last", "head": "mean", "override:decode.max_tokens": "200"})
+
+
+def test_tasks_are_the_batches_of_a_window(folder):
+    engine = translate_engine.Engine(args_of(folder))
+    keys = [(line,) for line in [*LINES, "", " "]]
+    tasks = engine.tasks(keys)
+    assert len(tasks) > 5 and sorted(place for task in tasks for place in task) == list(range(len(keys)))
+    batches = []
+    real = engine.translator._search
+    engine.translator._search = lambda ids: batches.append(ids) or real(ids)
+    whole = engine.answer(keys)
+    of_whole = batches.copy()
+    batches.clear()
+    parts = {}
+    for task in tasks:
+        parts |= zip(task, engine.answer([keys[place] for place in task]), strict=True)
+    assert batches == of_whole
+    assert [parts[place] for place in range(len(keys))] == whole
+
+
+def test_a_request_is_its_key():
+    for request in (
+        Request("a b"),
+        Request("", "x"),
+        Request("a", "x\ty", ("b", "ü"), ("c",)),
+        Request("a", required=("b",), origins=("d",)),
+    ):
+        assert translate_engine.request_of(translate_engine.key_of(request)) == request
+
+
+def test_lines_in_pieces_are_shared_out_too(folder):
+    args = args_of(folder)
+    vars(args)["override:decode.max_src_len"] = "16"
+    engine = translate_engine.Engine(args)
+    keys = [(f"{line}. Then {line}.",) for line in LINES]
+    tasks = engine.tasks(keys)
+    assert len(tasks) > 3 and sorted(place for task in tasks for place in task) == list(range(len(keys)))
+    told = [translate_engine.answer_of(text).answer.translation for text in engine.answer(keys)]
+    assert any(one.split for one in told) and not all(one.split for one in told)
+    for task in tasks:
+        for place, text in zip(task, engine.answer([keys[place] for place in task]), strict=True):
+            assert translate_engine.answer_of(text).answer.translation.text == told[place].text
+
+
+def test_two_workers_tell_of_each_line_what_one_tells(translate, tmp_path):
+    avoid = tmp_path / "avoid"
+    avoid.write_bytes(b"ship\n")
+    columns = b"".join(line.encode() + b"\tthe" * (n % 3 == 0) + b"\n" for n, line in enumerate(LINES))
+    flags = ("--input-format", "tsv", "--format", "jsonl", "--retry-suspect", "--with-attention", "--avoid")
+    how = ("--decode.max_tokens", 300, "--decode.max_src_len", 16)
+    (wanted, _), (found, _) = (translate(*flags, avoid, *how, "--workers", n, source=columns) for n in (1, 2))
+    assert found == wanted and json.loads(wanted[0])["output"].startswith("the")
+
+
+@pytest.fixture
+def only_helpers(monkeypatch):
+    """This process lends no hand, so that what the helpers do is seen."""
+
+    class Idle:
+        def __init__(self, tasks):
+            self.put, self.get = tasks.put, tasks.get
+
+        def get_nowait(self):
+            raise translate_workers.queue.Empty
+
+    real = Pool.__init__
+
+    def init(pool, engine, args, n_worker, loaded):
+        real(pool, engine, args, n_worker, loaded)
+        if n_worker > 1:
+            pool._tasks = Idle(pool._tasks)
+
+    monkeypatch.setattr(Pool, "__init__", init)
+
+
+def test_two_workers_write_the_bytes_of_one(translate, tmp_path, only_helpers):
+    (tmp_path / "in").write_bytes(SOURCE)
+    flags = ("-i", tmp_path / "in", "--format", "jsonl", "--decode.window", 15, "--decode.max_tokens", 200)
+    wanted = translate(*flags)
+    assert translate(*flags, "--workers", 2) == wanted
+
+
+def test_a_worker_that_dies_is_named_and_what_was_answered_is_kept(translate, tmp_path, only_helpers, monkeypatch):
+    (tmp_path / "in").write_bytes(SOURCE)
+    real, pids = translate_workers._Helper.ask, []
+
+    def ask(helper, keys):
+        if len(pids) == 3:
+            os.kill(helper.process.pid, signal.SIGKILL)
+        pids.append(helper.process.pid)
+        return real(helper, keys)
+
+    monkeypatch.setattr(translate_workers._Helper, "ask", ask)
+    flags = ("-i", tmp_path / "in", "--decode.window", 10)
+    _, err = translate(*flags, "-o", tmp_path / "out", "--workers", 2, code=1)
+    assert f"worker 2 (process {pids[0]}) was killed (signal 9" in err and "Traceback" not in err
+    assert "out.journal keeps the answers to " in err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+def test_a_worker_that_never_comes_is_named_and_nobody_waits_for_it(translate, monkeypatch, only_helpers):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    _, err = translate("--workers", 2, code=1)
+    assert "worker 2 (process" in err and "ended with exit code 1" in err
+
+
+def test_a_worker_answers_with_the_model_of_the_others_or_not_at_all(folder):
+    with pytest.raises(NmtError, match="changed while it was loaded"):
+        translate_workers._load(args_of(folder), ["another model"])
