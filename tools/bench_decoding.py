@@ -2,8 +2,9 @@
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
 alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, CTranslate2 in fp32 and
-int8; each as one process with one thread, as one with all threads, and as one process a core. Prints sentences/s,
-subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there are references, and ratios.
+int8, and if asked (--hf) `generate` of transformers; each as one process with one thread, as one with all threads, and
+as one process a core. Prints sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there
+are references, and ratios.
 """
 
 import argparse
@@ -23,9 +24,13 @@ import torch
 
 import nmt
 from nmt.api import Model
+from nmt.data.batches import pad
 from nmt.data.lines import read_lines
+from nmt.data.subwords import EOS, PAD
+from nmt.decoding.scorer import as_array
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import score
+from nmt.export import huggingface
 from nmt.export.ctranslate2 import entries, export, library
 from nmt.models.transformer.Models import Transformer
 
@@ -79,13 +84,48 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
     return run
 
 
+def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
+    """`generate` of Hugging Face's transformers on batches of lines of like length."""
+    model = nmt.load(args.run, device="cpu")
+    assert isinstance(model.model, Transformer)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "model"
+        huggingface.export(model.model, model.recipe, model.subwords, place)
+        peer: Any = huggingface.library().AutoModelForSeq2SeqLM.from_pretrained(place, local_files_only=True).eval()
+    peer = peer.to(args.device, {"fp32": torch.float32, "bf16": torch.bfloat16}[arithmetic])
+
+    @torch.inference_mode()
+    def run(sources: Ids) -> Ids:
+        found: dict[int, list[int]] = {}
+        order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
+        for first in range(0, len(order), args.ct2_batch):
+            some = order[first : first + args.ct2_batch]
+            src_seq = pad([as_array(sources[n]) for n in some], after=(EOS,)).to(args.device)
+            out = peer.generate(
+                input_ids=src_seq,
+                attention_mask=src_seq != PAD,
+                num_beams=args.beam,
+                length_penalty=1.0,
+                do_sample=False,
+                max_length=202,
+            )
+            for n, row in zip(some, out.tolist(), strict=True):
+                found[n] = row[1 : row.index(EOS) if EOS in row else None]
+        return [found[number] for number in range(len(sources))]
+
+    return run
+
+
 def work(args: argparse.Namespace) -> None:
     """Obey the lines of stdin: the numbers of the sentences to translate. Answers are JSON lines."""
     engine, arithmetic, threads = args.worker
     torch.set_num_threads(int(threads))
     model = nmt.load(args.run, device="cpu")
     ids = sources_of(args, model)
-    run = ours(args, arithmetic) if engine == "nmt" else theirs(args, arithmetic, int(threads))
+    if engine == "ct2":
+        run = theirs(args, arithmetic, int(threads))
+    else:
+        run = ours(args, arithmetic) if engine == "nmt" else of_transformers(args, arithmetic)
     run(ids[:50])
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
@@ -155,7 +195,7 @@ def table(contenders: Sequence[Contender], bleu: Callable[[Ids], str]) -> Iterat
         same = sum(a == b for a, b in zip(one.found, exact, strict=True)) / len(exact)
         per_second = n_token / statistics.median(one.seconds)
         yield f"{one.name:22}{speed[one.name]:12.0f}{per_second:12.0f}{same:12.1%}{bleu(one.found):>8}"
-    for peer in ("ct2 float32", "ct2 int8"):
+    for peer in ("ct2 float32", "ct2 int8", "hf fp32", "hf bf16"):
         best = max((one for one in speed if one.startswith(peer)), key=speed.__getitem__, default=None)
         for mine in ("nmt fp32", "nmt bf16"):
             own = max((one for one in speed if one.startswith(mine)), key=speed.__getitem__, default=None)
@@ -186,11 +226,12 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1000, help="how many of them")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--max-tokens", type=int, default=8192, help="decode.max_tokens of ours")
-    parser.add_argument("--ct2-batch", type=int, default=64, help="sentences of a batch of CTranslate2")
+    parser.add_argument("--ct2-batch", type=int, default=64, help="sentences of a batch of the others")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--theirs", nargs="*", default=["float32", "int8"])
+    parser.add_argument("--hf", nargs="*", default=[], choices=["fp32", "bf16"], help="generate of transformers")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     try:
@@ -201,7 +242,7 @@ def main() -> None:
         ways = {(1, 1), (1, cores), (cores, 1)}
         contenders = [
             Contender(engine, arithmetic, workers, threads, sys.argv[1:])
-            for engine, every in (("nmt", args.ours), ("ct2", args.theirs))
+            for engine, every in (("nmt", args.ours), ("ct2", args.theirs), ("hf", args.hf))
             for arithmetic in every
             for workers, threads in sorted(ways)
         ]

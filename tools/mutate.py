@@ -99,6 +99,13 @@ MUTATIONS = (
         "tests/decoding/test_beam.py tests/models/test_steps.py",
     ),
     Mutation(
+        "past of hypotheses not reordered with the beam",
+        "nmt/models/base.py",
+        "self.ancestry.index_select(0, rows)",
+        "self.ancestry.index_select(0, rows.sort().values)",
+        "tests/models/test_steps.py",
+    ),
+    Mutation(
         "length penalty without the end mark",
         BEAM,
         "length_divisor(max_len.new_tensor(n_token), length_penalty, alpha)",

@@ -124,7 +124,8 @@ def search(
         logits[:, never] = -torch.inf
         if rules is not None:
             rules.forbid(logits, prefix.flatten(0, 1))
-        best, token = top(logits, min(2 * beam, logits.size(-1)))
+        # Of one hypothesis no more than `beam` go on and one ends.
+        best, token = top(logits, min(beam + 1, logits.size(-1)))
         normaliser = log_total(logits, best[:, 0], forbidden) if total is None else total
         forced_score = at_cap = None
         if n_token >= shortest_cap or rules is not None:

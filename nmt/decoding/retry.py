@@ -56,6 +56,7 @@ def tries(config: DecodeConfig) -> dict[str, DecodeConfig]:
         "top_k": 0,
         "top_p": 1.0,
         "diversity": 0.0,
+        "coverage": 0.0,
     }
     # A seed of its own, or samples that looked wrong would be drawn again.
     return {"beam": beam, "mbr": config.model_copy(update={**drawn, "seed": config.seed + 1})}

@@ -21,6 +21,7 @@ from nmt.data.batches import length_batches, pad
 from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
+from nmt.decoding.coverage import by_coverage
 from nmt.decoding.long_lines import (
     MAX_SRC_LEN,
     Limits,
@@ -317,9 +318,12 @@ class Translator:
             known["rules"] = Rules(pieces, requests, min_len=least, no_repeat=config.no_repeat, eos=EOS)
         with _evaluating(self.model):
             if not config.samples:
-                n_best = config.beam if self.utility else config.n_best
+                n_best = config.beam if self.utility or config.coverage else config.n_best
                 known["diversity"] = config.diversity
-                return search(self.model, src_seq, beam=config.beam, n_best=n_best, **known)
+                found = search(self.model, src_seq, beam=config.beam, n_best=n_best, **known)
+                if not config.coverage:
+                    return found
+                return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
             if any(request.required for request in requests):
                 raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
             seeds = [[config.seed, *_fingerprint(row)] for row in ids]
@@ -349,7 +353,9 @@ class Translator:
         # A line feed inside a translation would shift every line after it.
         texts = [self.subwords.trg.decode(one.ids).translate(_LINE_ENDS) for one in found]
         worth = self.utility(texts) if self.utility else [one.normalised for one in found]
-        best = sorted(range(len(found)), key=lambda n: -worth[n])
+        best = list(range(len(found)))  # as search ranks them
+        if self.utility or self.config.samples:
+            best.sort(key=lambda n: -worth[n])
         if self.utility or self.config.samples:  # the same translation can be drawn twice
             first: dict[str, int] = {}
             for n in best:

@@ -215,6 +215,9 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
             yield f"decode.{option}: nothing is drawn, as decode.samples is 0 (raise that, or remove this)"
     if decode.samples and decode.diversity:
         yield "decode.diversity: samples differ anyway, as decode.samples is not 0 (remove this, or set that to 0)"
+    if decode.coverage and (decode.samples or decode.mbr != "none"):
+        other = "samples" if decode.samples else "mbr"
+        yield f"decode.coverage: has no say in what decode.{other} chooses (remove one of them)"
     for part in ("a", "b"):
         least, most = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if least > most:

