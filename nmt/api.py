@@ -18,6 +18,7 @@ import torch
 from nmt.data.subwords import Subwords
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.long_lines import limits_of
+from nmt.decoding.request import Request
 from nmt.decoding.translator import Scored, Translation, Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
@@ -44,9 +45,9 @@ class Model:
         self._making = threading.Lock()
 
     def translate(
-        self, lines: Iterable[str], *, on_progress: Callable[[int], object] | None = None, **options: Any
+        self, lines: Iterable[str | Request], *, on_progress: Callable[[int], object] | None = None, **options: Any
     ) -> list[Translation]:
-        """One translation for each line, in order.
+        """One translation for each line, in order; a `nmt.Request` says what its translation has to be like.
 
         options: those of the recipe's section `decode`: beam=4, n_best=4, samples=64, mbr="chrf", …; what is not named
         is as the run's recipe says. on_progress: called with the number of lines done since the last call.

@@ -115,3 +115,14 @@ def test_threads_may_share_a_model(folders):
     for thread in threads:
         thread.join()
     assert found == [wanted] * 4
+
+
+def test_a_request_says_what_a_translation_is_like(folders):
+    model = nmt.load(folders[0])
+    asked = [nmt.Request("the ship", prefix="Ol"), "in May", nmt.Request("left", required=("ship",), avoided=("May",))]
+    first, second, third = model.translate(asked, beam=8)
+    assert first.text.startswith("Ol") and not first.unmet
+    assert second.text == model.translate(["in May"], beam=8)[0].text
+    assert "ship" in third.text.split() and "May" not in third.text.split() and not third.unmet
+    (impossible,) = model.translate([nmt.Request("left", required=("ship",), avoided=("ship",))])
+    assert impossible.unmet
