@@ -20,12 +20,14 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other si
 
 @pytest.fixture
 def handlers():
-    """Put the handlers of signals back."""
-    names = [n for n in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, n)]
-    before = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    """The handlers of signals that a terminal gives, whatever the tests were started by; afterwards put back."""
+    numbers = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, n)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     yield
-    for name, handler in before.items():
-        signal.signal(getattr(signal, name), handler)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @posix
