@@ -25,6 +25,12 @@ SOURCE = "".join(line + "\n" for line in LINES).encode()
 FIT = {"model": "a", "decode.beam": 4}
 
 
+@pytest.fixture(autouse=True)
+def no_bar(monkeypatch):
+    """What is said is compared, and on a slow machine a bar would get between."""
+    monkeypatch.setattr("nmt.cli.translate_progress._DELAY", 1e9)
+
+
 def journal_of(path, fit=None):
     said = []
     return Journal(path, fit or FIT, said.append), said
