@@ -38,7 +38,7 @@ class Model:
         self.model, self.subwords, self.run = model, subwords, run
         self.recipe = run.recipe()
         # An ensemble has seen what all of its models have seen.
-        self._max_len = min(one.recipe().data.max_len for one in (run, *others))
+        self._max_len = min(one.data.max_len for one in (self.recipe, *(other.recipe() for other in others)))
         known = [length for one in (run, *others) if (length := one.usual_src_len())]
         self._usual_src_len = min(known) if known else None
         self._half: SearchModel | None = None

@@ -41,7 +41,6 @@ class Rules:
     def __init__(self, pieces: Pieces, asked: Sequence[Request], *, min_len: Tensor, no_repeat: int, eos: int) -> None:
         self._pieces, self._eos, self._no_repeat = pieces, eos, no_repeat
         self._min_len = min_len
-        self._shortest_min = int(min_len.min())
         self._streams = [pieces.stream(one.prefix) if one.prefix else b"" for one in asked]
         self._n_byte = torch.from_numpy(pieces.n_byte).to(min_len.device)
         self._no_space = torch.tensor([raw[:1] != b" " for raw in pieces.bytes], device=min_len.device)
@@ -65,8 +64,7 @@ class Rules:
         n, n_token = self._place.size(1), prefix.size(1)
         if self._no_repeat and n_token >= self._no_repeat:
             self._forbid_repeats(logits, prefix)
-        if n_token < self._shortest_min or bool((self._min_len > n_token).any()):
-            logits[:, self._eos].masked_fill_((self._min_len > n_token).repeat_interleave(n), -torch.inf)
+        logits[:, self._eos].masked_fill_((self._min_len > n_token).repeat_interleave(n), -torch.inf)
         for watch, rows, state in self._watched():
             complete = watch.complete[state]
             if watch.required:

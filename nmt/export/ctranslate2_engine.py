@@ -30,8 +30,8 @@ from nmt.run import Run
 
 _WEIGHTS = "model.bin"
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
-_KNOWN = {"beam", "length_penalty", "alpha", "n_best", "mbr", "low_score"}
-_KNOWN |= {"max_len_a", "max_len_b", "max_tokens", "window", "split", "max_src_len"}
+_OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
+_KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len"}
 
 
 def is_exported(folder: Path) -> bool:

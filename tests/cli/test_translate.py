@@ -1,5 +1,4 @@
 import gzip
-import io
 import json
 import os
 import shutil
@@ -10,53 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_run import SOURCE
 
-from nmt import checkpoint
 from nmt.cli.translate import main
 from nmt.cli.translate_report import suspicious_note
-from nmt.data.subwords import PAD, Subwords
+from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_pairs
-from nmt.models.build import build_model
-from nmt.recipe.reader import read_recipe, write_recipe
+from nmt.recipe.reader import read_recipe
 from nmt.run import Run
-
-OPTIONS = {
-    "name": "tiny", "data.trg_lang": "en", "model.d_model": "16", "model.d_inner": "16", "model.n_head": "2",
-    "model.n_enc_layer": "1", "model.n_dec_layer": "2", "subwords.vocab_size": "280", "decode.beam": "3",
-    "decode.max_len_a": "1.0", "decode.max_len_b": "4",
-}  # fmt: skip
-SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> str:
-    """A run folder with weights as they are drawn: nonsense comes out, but always the same."""
-    run = Run(tmp_path_factory.mktemp("runs") / "tiny")
-    run.folder.mkdir()
-    recipe = read_recipe(None, list(OPTIONS.items()))
-    write_recipe(recipe, run.recipe_file)
-    lines = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1)
-    subwords.save(run.subwords_file)
-    torch.manual_seed(0)
-    model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
-    tensors = {checkpoint.MODEL: checkpoint.weights_of(model)}
-    checkpoint.save(run.model_folder, tensors, {"update": 1})
-    checkpoint.save(run.checkpoint(7), tensors, {"update": 7})
-    return str(run.folder)
-
-
-@pytest.fixture
-def translate(folder, monkeypatch, capsysbinary):
-    def call(*flags: object, source: bytes = SOURCE, code: int = 0) -> tuple[list[str], str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(source), encoding="ascii"))
-        found = main([folder, *map(str, flags)])
-        out, err = capsysbinary.readouterr()
-        assert found == code, err.decode()
-        assert not out or out.endswith(b"\n")
-        return out.decode("utf-8").split("\n")[:-1], err.decode("utf-8")
-
-    return call
 
 
 def test_as_many_lines_come_out_as_go_in_and_blank_stays_blank(translate):

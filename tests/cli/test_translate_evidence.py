@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+from made_run import SOURCE
 
 from nmt.cli.command import printable
 from nmt.decoding.translator import Translator
@@ -12,9 +13,6 @@ from nmt.evaluation.attention_panels import Alignment, panels
 from nmt.evaluation.metrics import score
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.run import Run
-from tests.cli.test_translate import SOURCE, folder, translate
-
-__all__ = ["folder", "translate"]  # fixtures
 
 
 def objects(lines):

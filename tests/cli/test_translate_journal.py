@@ -9,16 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-import test_translate
 from fault_lab import Child
 
 from nmt.cli import translate_engine, translate_journal
 from nmt.cli.translate import main
 from nmt.cli.translate_journal import Journal, known
 from nmt.errors import NmtError
-
-folder = test_translate.folder
-translate = test_translate.translate
 
 LINES = ["the ship", "für Übung", "the ship", "", "in May", "für Übung", "the old ship left", "the ship", "left"]
 SOURCE = "".join(line + "\n" for line in LINES).encode()

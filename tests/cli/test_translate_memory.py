@@ -1,13 +1,9 @@
 """A line that occurs again is not translated again, and nobody can tell from what comes out."""
 
 import pytest
-import test_translate
 
 from nmt.cli import translate_engine, translate_memory
 from nmt.cli.translate_memory import Memory
-
-folder = test_translate.folder
-translate = test_translate.translate
 
 LINES = ["the ship", "in May", "the ship", "", "für Übung", "in May", "", "the old ship", "the ship", "left"]
 SOURCE = "".join(line + "\n" for line in LINES).encode()

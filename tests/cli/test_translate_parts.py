@@ -6,7 +6,6 @@ import signal
 import time
 
 import pytest
-import test_translate
 from fault_lab import Child
 
 from nmt.cli import translate_parts
@@ -14,9 +13,6 @@ from nmt.cli.translate import main
 from nmt.cli.translate_journal import Journal
 from nmt.cli.translate_parts import Share, share_of
 from nmt.errors import NmtError
-
-folder = test_translate.folder
-translate = test_translate.translate
 
 LINES = ["the ship", "für Übung", "the ship", "", "in May", "für Übung", "the old ship left", "the ship", "left"]
 SOURCE = "".join(line + "\n" for line in LINES).encode() + b"bad \xff\n"

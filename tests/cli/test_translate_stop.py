@@ -6,14 +6,10 @@ import sys
 import time
 
 import pytest
-import test_translate
 from fault_lab import Child
 
 from nmt.cli import translate_engine
 from nmt.cli.translate import main
-
-folder = test_translate.folder
-translate = test_translate.translate
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
 

@@ -8,15 +8,11 @@ import signal
 import sys
 
 import pytest
-import test_translate
 
 from nmt.cli import translate_engine, translate_workers
 from nmt.cli.translate_workers import Pool, n_worker
 from nmt.decoding.request import Request
 from nmt.errors import NmtError
-
-folder = test_translate.folder
-translate = test_translate.translate
 
 LINES = [f"the {'old ' * (n % 7)}ship {'in May' * (n % 3)}{n}" for n in range(40)]
 SOURCE = "".join(line + "\n" for line in LINES).encode()

@@ -2,46 +2,19 @@ import json
 import shutil
 
 import pytest
-import torch
 
-from nmt import checkpoint
 from nmt.cli.translate import main
-from nmt.data.subwords import PAD, Subwords
 from nmt.evaluation.metrics import score
-from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.recipe.stored import RECORD
 from nmt.run import Run
 
-OPTIONS = {
-    "name": "tiny", "data.trg_lang": "en", "model.d_model": "16", "model.d_inner": "16", "model.n_head": "2",
-    "model.n_enc_layer": "1", "model.n_dec_layer": "2", "subwords.vocab_size": "280", "decode.beam": "3",
-    "decode.max_len_a": "1.0", "decode.max_len_b": "4",
-}  # fmt: skip
 SRC = ["the ship", "", "the old ship left", "für Übung", "in May", "left in May", "ship. The old ship"]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A run folder with weights as they are drawn."""
-    run = Run(tmp_path_factory.mktemp("runs") / "tiny")
-    run.folder.mkdir()
-    recipe = read_recipe(None, list(OPTIONS.items()))
-    write_recipe(recipe, run.recipe_file)
-    lines = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1)
-    subwords.save(run.subwords_file)
-    torch.manual_seed(0)
-    model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
-    tensors = {checkpoint.MODEL: checkpoint.weights_of(model)}
-    for folder, update in ((run.model_folder, 1), (run.checkpoint(7), 7)):
-        checkpoint.save(folder, tensors, {"update": update})
-    return run.folder
-
-
 @pytest.fixture
-def run(made, tmp_path):
-    shutil.copytree(made, tmp_path / "run")
+def run(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "run")
     return Run(tmp_path / "run")
 
 

@@ -1,0 +1,35 @@
+"""A run folder as training would leave it, in no time: for the tests of nmt-translate."""
+
+from pathlib import Path
+
+import torch
+
+from nmt import checkpoint
+from nmt.data.subwords import PAD, Subwords
+from nmt.models.build import build_model
+from nmt.recipe.reader import read_recipe, write_recipe
+from nmt.run import Run
+
+OPTIONS = {
+    "name": "tiny", "data.trg_lang": "en", "model.d_model": "16", "model.d_inner": "16", "model.n_head": "2",
+    "model.n_enc_layer": "1", "model.n_dec_layer": "2", "subwords.vocab_size": "280", "decode.beam": "3",
+    "decode.max_len_a": "1.0", "decode.max_len_b": "4",
+}  # fmt: skip
+SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
+
+
+def make_run(folder: Path) -> Run:
+    """Weights as they are drawn: nonsense comes out, but always the same. It has a checkpoint 7 as well."""
+    run = Run(folder)
+    run.folder.mkdir()
+    recipe = read_recipe(None, list(OPTIONS.items()))
+    write_recipe(recipe, run.recipe_file)
+    lines = ["the old ship left in May"] * 9
+    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1)
+    subwords.save(run.subwords_file)
+    torch.manual_seed(0)
+    model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
+    tensors = {checkpoint.MODEL: checkpoint.weights_of(model)}
+    checkpoint.save(run.model_folder, tensors, {"update": 1})
+    checkpoint.save(run.checkpoint(7), tensors, {"update": 7})
+    return run
