@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.decoding.scorer import full_precision
-from nmt.models.base import DecoderState, SearchModel
+from nmt.models.base import Attns, DecoderState, SearchModel
 
 
 class _States(DecoderState):
@@ -33,10 +33,20 @@ class Ensemble(SearchModel):
     def __init__(self, models: Sequence[SearchModel]) -> None:
         super().__init__()
         self.models = nn.ModuleList(models)
+        self.attends = models[0].attends
 
-    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        """(B, S), (B, T) -> (B, T, V) logarithms of the mean probabilities, which are logits as well."""
-        return self._mean([model(src_seq, trg_seq) for model in self.models])
+    def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
+        """(B, S), (B, T) -> (B, T, V) logarithms of the mean probabilities, which are logits as well.
+
+        Where the first model looked, if asked for: layers and heads of different models have nothing to do with each
+        other.
+        """
+        first, *others = self._members()
+        rest = [model(src_seq, trg_seq) for model in others]
+        if not return_attns:
+            return self._mean([first(src_seq, trg_seq), *rest])
+        logits, attns = first(src_seq, trg_seq, return_attns=True)
+        return self._mean([logits, *rest]), attns
 
     def start(self, src_seq: Tensor) -> DecoderState:
         return _States([model.start(src_seq) for model in self._members()])
@@ -45,15 +55,6 @@ class Ensemble(SearchModel):
         assert isinstance(state, _States)
         state.n_step += 1
         return self._mean([model.step(last, its) for model, its in zip(self._members(), state.states, strict=True)])
-
-    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        """That of the first model: layers and heads of different models have nothing to do with each other."""
-        return self._members()[0].attention(src_seq, trg_seq)
-
-    def forward_attending(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
-        first, *others = self._members()
-        logits, weights = first.forward_attending(src_seq, trg_seq)
-        return self._mean([logits, *(model(src_seq, trg_seq) for model in others)]), weights
 
     def _members(self) -> list[SearchModel]:
         return [model for model in self.models if isinstance(model, SearchModel)]

@@ -81,8 +81,8 @@ def score_tokens(
         if look is None:
             logits = model(src_seq, trg_seq)
         else:
-            logits, weights = model.forward_attending(src_seq, trg_seq)
-            weights = weights.float().cpu()
+            logits, attns = model(src_seq, trg_seq, return_attns=True)
+            weights = attns.cross.float().cpu()
             for row, pair in enumerate(batch):
                 look(int(pair), weights[:, row, :, : len(trg[row]) + 1, : len(src[row]) + 1])
         told = gold_log_probs(logits, gold).double().cpu().numpy()

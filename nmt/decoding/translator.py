@@ -179,8 +179,9 @@ class Translator:
         src_seq = pad([as_array(translation.src_ids)], after=(EOS,))
         trg_seq = pad([as_array(translation.hypotheses[0].ids)], before=(BOS,))
         with torch.inference_mode(), _evaluating(self.model):
-            weights = self.model.attention(src_seq.to(self.model.device), trg_seq.to(self.model.device))
-        return weights[:, 0].float().cpu()
+            _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
+        weights: Tensor = attns.cross[:, 0].float().cpu()
+        return weights
 
     def _translate_window(
         self, lines: list[str | Request], on_progress: Callable[[int], object] | None

@@ -96,12 +96,29 @@ class Packing(NamedTuple):
         return place - self.start.to(torch.int64)[self.sentence(n)]
 
 
+class Attns(NamedTuple):
+    """Where a model looked, before dropout, rows summing to 1; None where it has no such attention.
+
+    encoder: source words at the source, (n_layer, B, n_head, S, S); decoder: target words at the target so far,
+    (n_layer, B, n_head, T, T); cross: target words at the source, (n_layer, B, n_head, T, S).
+    """
+
+    encoder: Tensor | None
+    decoder: Tensor | None
+    cross: Tensor | None
+
+
 class SearchModel(nn.Module, ABC):
     """What search, sampling and scoring may know: one model, or many as one."""
 
+    attends = True  # whether target words look at the source, so that `forward` can tell where
+
     @abstractmethod
-    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t]."""
+    def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
+        """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t].
+
+        return_attns: also where the model looked meanwhile.
+        """
 
     @abstractmethod
     def start(self, src_seq: Tensor) -> DecoderState:
@@ -113,14 +130,6 @@ class SearchModel(nn.Module, ABC):
 
         R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
         """
-
-    @abstractmethod
-    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        """Weights over the source: (B, S), (B, T) -> (n_layer, B, n_head, T, S), rows summing to 1."""
-
-    def forward_attending(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits of `forward` and the weights of `attention`; in one pass where a model knows how."""
-        return self(src_seq, trg_seq), self.attention(src_seq, trg_seq)
 
     @property
     def device(self) -> torch.device:

@@ -7,7 +7,7 @@ numbers. Padding of the source is ignored, as the contract wants.
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import DecoderState, TranslationModel
+from nmt.models.base import Attns, DecoderState, TranslationModel
 
 PRIME = 1_000_003
 
@@ -40,7 +40,11 @@ class HashModel(TranslationModel):
             key = torch.where(column == self.pad, key, (key * 31 + column + 7) % PRIME)
         return key
 
-    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+    def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False):
+        logits = self._forward(src_seq, trg_seq)
+        return (logits, self._attns(src_seq, trg_seq)) if return_attns else logits
+
+    def _forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         source, key = self._source_key(src_seq), torch.ones(src_seq.size(0), dtype=torch.long)
         logits = []
         for column in trg_seq.unbind(1):
@@ -60,10 +64,10 @@ class HashModel(TranslationModel):
         source = state.per_sentence["source"].repeat_interleave(len(last) // state.n_sentence)
         return self._logits(key * 13 + source)
 
-    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+    def _attns(self, src_seq: Tensor, trg_seq: Tensor) -> Attns:
         n_sentence, n_src, n_trg = src_seq.size(0), src_seq.size(1), trg_seq.size(1)
         weights = torch.rand(2, n_sentence, 3, n_trg, n_src, generator=torch.Generator().manual_seed(1))
-        return weights / weights.sum(-1, keepdim=True)
+        return Attns(None, None, weights / weights.sum(-1, keepdim=True))
 
 
 class CopyModel(HashModel):
@@ -82,8 +86,8 @@ class CopyModel(HashModel):
         logits[torch.arange(len(last)), copied] += 20.0
         return logits
 
-    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        logits = super().forward(src_seq, trg_seq).clone()
+    def _forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
+        logits = super()._forward(src_seq, trg_seq).clone()
         for place in range(trg_seq.size(1)):
             copied = src_seq[:, min(place, src_seq.size(1) - 1)]
             logits[torch.arange(len(src_seq)), place, copied] += 20.0

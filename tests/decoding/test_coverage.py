@@ -9,6 +9,7 @@ from fake_model import HashModel
 from nmt.data.subwords import BOS, EOS, Subwords
 from nmt.decoding.coverage import coverage
 from nmt.decoding.translator import Translator
+from nmt.models.base import Attns
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import SubwordsConfig
 
@@ -22,9 +23,9 @@ def test_what_nothing_looked_at_counts_and_what_was_looked_at_twice_does_not_mak
 class Attending(HashModel):
     """Looks at the place that a token's id says."""
 
-    def attention(self, src_seq, trg_seq):
-        place = trg_seq % src_seq.size(1)
-        return torch.nn.functional.one_hot(place, src_seq.size(1)).float()[None, :, None].expand(2, -1, 3, -1, -1)
+    def _attns(self, src_seq, trg_seq):
+        place = torch.nn.functional.one_hot(trg_seq % src_seq.size(1), src_seq.size(1)).float()
+        return Attns(None, None, place[None, :, None].expand(2, -1, 3, -1, -1))
 
 
 def test_score_and_coverage_together_choose_among_what_the_beam_has_found():
@@ -37,7 +38,7 @@ def test_score_and_coverage_together_choose_among_what_the_beam_has_found():
 
     def covered(src_ids, ids):
         src_seq, trg_seq = torch.tensor([[*src_ids, EOS]]), torch.tensor([[BOS, *ids]])
-        return coverage(model.attention(src_seq, trg_seq)[:, 0])
+        return coverage(model(src_seq, trg_seq, return_attns=True)[1].cross[:, 0])
 
     for weight in (0.02, 0.3):
         # One by one, since this model looks further where there is padding.

@@ -70,10 +70,15 @@ def test_a_source_of_padding_alone_gives_finite_logits_and_gradients(make, batch
 
 
 @torch.no_grad()
-def test_attention_weights_sum_to_one_and_are_zero_at_padding(make, batch):
+def test_attention_weights_sum_to_one_and_are_zero_at_padding_and_at_what_comes_later(make, batch):
     src_seq, trg_seq = batch
-    weights = make(n_kv_head=2, n_dec_layer=3).attention(src_seq, trg_seq)
-    assert weights.shape == (3, 4, 4, 6, 7)
-    assert torch.allclose(weights.sum(-1), torch.ones(3, 4, 4, 6).double())
-    assert weights.masked_select((src_seq == 0).view(1, 4, 1, 1, 7)).eq(0).all()
-    assert weights.masked_select((src_seq != 0).view(1, 4, 1, 1, 7)).gt(0).all()
+    _, attns = make(n_kv_head=2, n_dec_layer=3)(src_seq, trg_seq, return_attns=True)
+    shapes = [tuple(weights.shape) for weights in attns]
+    assert shapes == [(2, 4, 4, 7, 7), (3, 4, 4, 6, 6), (3, 4, 4, 6, 7)]
+    of_src, of_trg = (src_seq != 0).view(1, 4, 1, 1, 7), (trg_seq != 0).view(1, 4, 1, 1, 6)
+    past = torch.ones(6, 6, dtype=torch.bool).tril()
+    for weights, visible in zip(attns, (of_src, of_trg & past, of_src), strict=True):
+        assert torch.allclose(weights.sum(-1), torch.ones(weights.shape[:-1]).double())
+        visible = visible.expand_as(weights)
+        assert weights[~visible].eq(0).all()
+        assert weights[visible].gt(0).all()

@@ -7,7 +7,7 @@ Shapes: B sentences, S source length, T target length, D `d_model`, V target voc
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import DecoderState, Packing, Recomputing, TranslationModel
+from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel
 from nmt.models.droppable import WordEmbedding
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Dropout, Mask, PackedMask, RotaryEncoding, extend, make_norm, sinusoids
@@ -234,8 +234,10 @@ class Transformer(TranslationModel):
         if config.emb_src_trg_weight_sharing:
             self.encoder.src_word_emb.weight = self.decoder.trg_word_emb.weight
 
-    def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        return self.project(self.decode_hidden(src_seq, trg_seq))
+    def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
+        hidden, attns = self._decode(src_seq, trg_seq, return_attns)
+        logits = self.project(hidden)
+        return logits if attns is None else (logits, attns)
 
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
         """(B, S), (B, T) -> the decoder's last states (B, T, D), ready for `project`."""
@@ -244,13 +246,16 @@ class Transformer(TranslationModel):
         hidden, _ = self._decode(src_seq, trg_seq)
         return hidden
 
-    def _decode(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> tuple[Tensor, list[Tensor]]:
-        """`decode_hidden` of padded sentences, and each layer's weights over the source if asked for."""
+    def _decode(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> tuple[Tensor, Attns | None]:
+        """`decode_hidden` of padded sentences, and where all layers looked if asked for."""
         src_mask, trg_mask = self._masks(src_seq, trg_seq)
-        enc_output, _ = self.encoder(src_seq, src_mask)
-        hidden, _, enc_attns = self.decoder(trg_seq, trg_mask, enc_output, src_mask, return_attns)
+        enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns)
+        hidden, dec_slf_attns, enc_attns = self.decoder(trg_seq, trg_mask, enc_output, src_mask, return_attns)
         known = {"src_mask": src_mask, **self._dictionary(src_seq, enc_output)}
-        return self._end(hidden, known, self.decoder.enc_rotation(0, trg_seq.size(1))), enc_attns
+        hidden = self._end(hidden, known, self.decoder.enc_rotation(0, trg_seq.size(1)))
+        if not return_attns:
+            return hidden, None
+        return hidden, Attns(torch.stack(enc_slf_attns), torch.stack(dec_slf_attns), torch.stack(enc_attns))
 
     def _decode_packed(self, src_seq: Tensor, trg_seq: Tensor, src: Packing, trg: Packing) -> Tensor:
         """`decode_hidden` of sentences that lie end to end. Lexical attention, whose values are wide, has no kernel."""
@@ -313,10 +318,3 @@ class Transformer(TranslationModel):
         state.n_step += 1
         hidden = self._end(hidden, state.per_sentence, rotation)
         return self.project(hidden.flatten(0, 1))
-
-    def attention(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        return torch.stack(self._decode(src_seq, trg_seq, return_attns=True)[1])
-
-    def forward_attending(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
-        hidden, enc_attns = self._decode(src_seq, trg_seq, return_attns=True)
-        return self.project(hidden), torch.stack(enc_attns)
