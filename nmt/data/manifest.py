@@ -59,8 +59,13 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`."""
-    return [f"{name}: {a} there, {b} here" for name, (a, b) in differences(there, here).items()]
+    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`.
+
+    An option that was not known yet when the folder was made has its default there, which does what was done then.
+    """
+    plain = settings_of(Recipe(name="plain"))
+    known = {**there, **{section: {**plain[section], **there.get(section, {})} for section in ("data", "subwords")}}
+    return [f"{name}: {a} there, {b} here" for name, (a, b) in differences(known, here).items()]
 
 
 def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

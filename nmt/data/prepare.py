@@ -195,7 +195,8 @@ def _pairs_of(
 def _learn(recipe: Recipe, kept: tuple[Path, ...], talk: Talk) -> Subwords:
     """Train the subwords on the kept pairs, and say what came of it."""
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
-    talk(f"learning {recipe.subwords.vocab_size:,} subwords ...")
+    what = "characters" if recipe.subwords.kind == "char" else "subwords"
+    talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
     subwords = Subwords.train(lambda: _text_of(kept[0]), lambda: _text_of(kept[1]), recipe.subwords, _SAMPLE_SEED)
     sides = [("joint", subwords.src)] if subwords.joint else [("source", subwords.src), ("target", subwords.trg)]
     for side, codec in sides:

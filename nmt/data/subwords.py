@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.lines import write_lines
 from nmt.errors import DataError
@@ -175,7 +175,7 @@ def _words(line: str) -> list[str]:
 
 def _train(sides: Sequence[Lines], config: SubwordsConfig, seed: int) -> Codec:
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = _pre_tokenizer()
+    tokenizer.pre_tokenizer = _of_characters() if config.kind == "char" else _pre_tokenizer()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size - N_SPECIAL,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -218,6 +218,15 @@ def _parts(text: str) -> Iterable[str]:
 def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
     # The space before the line is put there by `encode`, always, so that `decode` can take away exactly one.
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _of_characters() -> pre_tokenizers.PreTokenizer:
+    """For learning merges that put characters together from their bytes, and nothing from characters.
+
+    No byte that ends a character is the first of another in a merge, so in encoding they stay within characters, too.
+    """
+    each = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    return pre_tokenizers.Sequence([each, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _byte_alphabet() -> dict[str, int]:

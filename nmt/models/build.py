@@ -2,6 +2,7 @@
 
 from nmt.errors import RecipeError
 from nmt.models.base import TranslationModel
+from nmt.models.lstm.Models import Seq2Seq
 from nmt.models.transformer.Models import Transformer
 from nmt.recipe.model_options import ModelConfig
 
@@ -15,4 +16,5 @@ def build_model(config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx
             f"target vocabulary {n_trg_vocab:,}: one embedding cannot serve both. Set subwords.joint to true and "
             "prepare the data again, or set model.emb_src_trg_weight_sharing to false."
         )
-    return Transformer(config, n_src_vocab, n_trg_vocab, pad_idx)
+    kind = Seq2Seq if config.is_recurrent else Transformer
+    return kind(config, n_src_vocab, n_trg_vocab, pad_idx)

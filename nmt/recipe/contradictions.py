@@ -25,6 +25,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
         *_of_packing(recipe),
         *_of_optim(recipe.optim, recipe.train),
         *_of_train(recipe.train),
+        *_of_recurrent(recipe),
         *_of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs),
         *_of_translation(recipe),
     ]
@@ -46,11 +47,23 @@ def _of_data(data: "DataConfig") -> Iterator[str]:
 
 
 def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
+    for name in type(model).model_fields:  # in their order
+        if name in model.useless & model.model_fields_set:
+            because = (
+                "cell: gru" if name == "forget_bias" and model.is_recurrent else f"architecture: {model.architecture}"
+            )
+            yield f"model.{name}: means nothing where model.{because} (remove it)"
     if model.emb_src_trg_weight_sharing and not joint:
         yield (
             "model.emb_src_trg_weight_sharing: source and target cannot share embeddings when their vocabularies "
             "differ, and subwords.joint is false (set this to false, or subwords.joint to true)"
         )
+    if model.is_recurrent:
+        if model.enc_direction == "both" and model.d_model % 2:
+            yield (
+                f"model.d_model: {model.d_model} is odd, but each direction of model.enc_direction both has half of it"
+            )
+        return
     if model.scale_emb_or_prj != "none" and not model.trg_emb_prj_weight_sharing:
         yield (
             f"model.scale_emb_or_prj: {model.scale_emb_or_prj} has no effect when model.trg_emb_prj_weight_sharing is "
@@ -80,6 +93,25 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
         )
     if model.position == "sinusoid" and model.d_model % 2:
         yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {model.d_model}, odd"
+
+
+def _of_recurrent(recipe: "Recipe") -> Iterator[str]:
+    """What the recurrent models cannot have of the other sections."""
+    if not recipe.model.is_recurrent:
+        return
+    for name, is_on, why in (
+        ("batch.packed", recipe.batch.packed, "reads sentences one by one, not end to end"),
+        ("train.compile", recipe.train.compile, "runs in kernels that a compiler cannot better"),
+        ("train.checkpoint_activations", recipe.train.checkpoint_activations, "computes nothing twice"),
+        ("regularize.layer_drop", bool(recipe.regularize.layer_drop), "has no layer that can be left out"),
+    ):
+        if is_on:
+            yield f"{name}: a model of model.architecture {recipe.model.architecture} {why} (remove it)"
+    if recipe.decode.coverage and recipe.model.architecture != "attention":
+        yield (
+            f"decode.coverage: a model of model.architecture {recipe.model.architecture} has no attention that would "
+            "measure it (set it to 0)"
+        )
 
 
 def _of_batch(batch: "BatchConfig") -> Iterator[str]:

@@ -1,22 +1,54 @@
-"""The options of the model: sizes, the variants of its parts, and what is shared."""
+"""The options of the model: sizes, the variants of its parts, and what is shared.
+
+An option stands in the class of the models that have it; `ModelConfig` has them all, and is refused where it names one
+that its architecture has no use for.
+"""
 
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from nmt.recipe.presets import PRESETS
-from nmt.recipe.section import PositiveInt, Rate, Section
+from nmt.recipe.section import NonNegativeFloat, PositiveInt, Rate, Section
 
 
-class ModelConfig(Section):
-    """The Transformer. The defaults of a model without preset are those of the upstream layout."""
+class AnyModelOptions(Section):
+    """What every model has."""
+
+    architecture: Literal["transformer", "seq2seq", "peeky", "attention"] = Field(
+        "transformer",
+        description="The kind of model. transformer; or recurrent: seq2seq, whose decoder begins with the encoder's "
+        "last state; peeky, which sees that state at every step; attention, which looks at all states of the encoder "
+        "at every step.",
+    )
+    d_model: PositiveInt = Field(
+        512, description="Width of the residual stream, and of the embeddings; of a recurrent state."
+    )
+    dropout: Rate = Field(
+        0.1,
+        description="Dropout on sub-layer outputs (the residual branches); between recurrent layers and at the end.",
+    )
+    emb_dropout: Rate | None = Field(None, description="Dropout on embeddings + positions; empty: dropout.")
+    trg_emb_prj_weight_sharing: bool = Field(True, description="The output projection is the target embedding.")
+    emb_src_trg_weight_sharing: bool = Field(
+        True, description="Source and target embedding are one; needs subwords.joint."
+    )
+    emb_init: Literal["xavier", "normal", "cooccurrence"] = Field(
+        "xavier",
+        description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "
+        "scale_emb_or_prj: emb makes as large as the positions; or of that size, but with subwords that occur in "
+        "the same training pairs, as translations do, near each other: a dictionary before the first update.",
+    )
+
+
+class TransformerOptions(Section):
+    """What only the Transformer has. The defaults of a model without preset are those of the upstream layout."""
 
     preset: Literal["auto", "tiny", "small", "base", "big"] | None = Field(
         None,
         description="Sizes to start from; any option beside it refines it. auto: by the size of the corpus, when "
         "training begins; a small corpus gets more dropout, too.",
     )
-    d_model: PositiveInt = Field(512, description="Width of the residual stream, and of the embeddings.")
     d_inner: PositiveInt = Field(2048, description="Width inside the feed-forward sub-layer.")
     n_enc_layer: PositiveInt = Field(6, description="Encoder layers.")
     n_dec_layer: PositiveInt = Field(6, description="Decoder layers.")
@@ -47,14 +79,8 @@ class ModelConfig(Section):
     qk_norm: bool = Field(False, description="Normalise queries and keys per head before their product.")
     attn_bias: bool = Field(False, description="Biases in the attention projections.")
     ffn_bias: bool = Field(True, description="Biases in the feed-forward sub-layer.")
-    dropout: Rate = Field(0.1, description="Dropout on sub-layer outputs (the residual branches).")
-    emb_dropout: Rate | None = Field(None, description="Dropout on embeddings + positions; empty: dropout.")
     attn_dropout: Rate | None = Field(None, description="Dropout on attention weights; empty: dropout.")
     act_dropout: Rate = Field(0.0, description="Dropout inside the feed-forward sub-layer, after the activation.")
-    trg_emb_prj_weight_sharing: bool = Field(True, description="The output projection is the target embedding.")
-    emb_src_trg_weight_sharing: bool = Field(
-        True, description="Source and target embedding are one; needs subwords.joint."
-    )
     scale_emb_or_prj: Literal["emb", "prj", "none"] = Field(
         "prj",
         description="With a shared projection, scale embeddings by sqrt(d_model), or logits by its inverse, or none.",
@@ -69,12 +95,54 @@ class ModelConfig(Section):
         description="One more head looks at the source and adds the embeddings of the words that it finds to the last "
         "state: a word's own way to its translation; with emb_init: cooccurrence, a dictionary to begin with.",
     )
-    emb_init: Literal["xavier", "normal", "cooccurrence"] = Field(
-        "xavier",
-        description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "
-        "scale_emb_or_prj: emb makes as large as the positions; or of that size, but with subwords that occur in "
-        "the same training pairs, as translations do, near each other: a dictionary before the first update.",
+
+
+class RecurrentOptions(Section):
+    """What only the recurrent models have."""
+
+    cell: Literal["lstm", "gru"] = Field("lstm", description="Of recurrent models: what remembers.")
+    n_rnn_layer: PositiveInt = Field(1, description="Of recurrent models: layers of the encoder, and of the decoder.")
+    d_emb: PositiveInt | None = Field(None, description="Of recurrent models: width of embeddings; empty: d_model.")
+    enc_direction: Literal["forward", "backward", "both"] = Field(
+        "forward",
+        description="Of recurrent models: the encoder reads from the first word to the last, or backward, or both "
+        "ways, each with half of d_model.",
     )
+    attn_score: Literal["dot", "general", "additive"] = Field(
+        "dot",
+        description="Of architecture attention: how well a state of the decoder and one of the encoder agree: their "
+        "product (Luong), the same with a matrix between them, or a small network (Bahdanau).",
+    )
+    input_feeding: bool = Field(
+        False,
+        description="Of architecture attention: what was found in the source also enters the next step; training then "
+        "goes step by step.",
+    )
+    variational_dropout: bool = Field(
+        False, description="Of recurrent models: dropout draws once a sentence, not for every word anew."
+    )
+    forget_bias: NonNegativeFloat = Field(
+        1.0, description="Of cell lstm: first bias of the forget gate: the larger, the longer a new model remembers."
+    )
+
+
+class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
+    """The model."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it is one of the family of models/lstm."""
+        return self.architecture != "transformer"
+
+    @property
+    def useless(self) -> set[str]:
+        """The options that mean nothing to a model of this architecture."""
+        if not self.is_recurrent:
+            return set(RecurrentOptions.model_fields)
+        of_others = {"forget_bias"} if self.cell == "gru" else set()
+        if self.architecture != "attention":
+            of_others |= {"attn_score", "input_feeding"}
+        return set(TransformerOptions.model_fields) | of_others
 
     @property
     def undecided(self) -> set[str]:
@@ -89,6 +157,7 @@ class ModelConfig(Section):
             return given
         preset = given.get("preset")
         resolved = {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **given}
-        if given.get("trg_emb_prj_weight_sharing") is False:
+        shared = given.get("trg_emb_prj_weight_sharing") is not False
+        if not shared and given.get("architecture", "transformer") == "transformer":
             resolved.setdefault("scale_emb_or_prj", "none")
         return resolved

@@ -91,6 +91,9 @@ class DataConfig(Section):
 class SubwordsConfig(Section):
     """Byte-level BPE: no unknown token, and decoding gives the text back byte for byte."""
 
+    kind: Literal["bpe", "char"] = Field(
+        "bpe", description="Pieces: bpe, learnt parts of words; char, single characters, rare ones byte by byte."
+    )
     vocab_size: Annotated[int, Field(ge=264, le=1_000_000)] = Field(
         8000, description="Pieces, control symbols and 256 bytes included; the model's size is the next multiple of 8."
     )
@@ -124,7 +127,7 @@ class Recipe(Section):
     seed: Count = Field(1, description="Seed of everything that is drawn.")
     data: DataConfig = Field(default_factory=lambda: DataConfig(), description="Corpora and filters.")
     subwords: SubwordsConfig = Field(default_factory=lambda: SubwordsConfig(), description="The vocabulary.")
-    model: ModelConfig = Field(default_factory=lambda: ModelConfig(), description="The Transformer.")
+    model: ModelConfig = Field(default_factory=lambda: ModelConfig(), description="The model.")
     batch: BatchConfig = Field(default_factory=lambda: BatchConfig(), description="What an update is made of.")
     optim: OptimConfig = Field(default_factory=lambda: OptimConfig(), description="Optimizer and schedule.")
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(), description="Length, precision, checkpoints.")

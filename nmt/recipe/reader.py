@@ -147,9 +147,9 @@ def _place(name: str, text: str, places: dict[str, Mark | None]) -> Mark | None:
 
 def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
     # What a preset will decide is no truth yet, and written down it would be taken for the user's wish.
-    undecided = model.undecided if isinstance(model, ModelConfig) else set()
+    left_out = model.undecided | model.useless if isinstance(model, ModelConfig) else set()
     for name in type(model).model_fields:
-        if name in undecided:
+        if name in left_out:
             continue
         value = getattr(model, name)
         if isinstance(value, BaseModel):

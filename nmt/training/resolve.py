@@ -67,8 +67,7 @@ def resolve(
 def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     """The recipe with other options in a section, checked again: a preset may contradict what was written beside it."""
     tree = recipe.model_dump()
-    if section == "model":
-        tree[section] = _given(recipe.model)  # the rest are defaults, which the preset may change
+    tree["model"] = _given(recipe.model)  # the rest are defaults, which a preset may change, or mean nothing to it
     tree[section] |= options
     try:
         return Recipe.model_validate(tree)

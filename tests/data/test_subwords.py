@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt.data.manifest import changed_settings, settings_of
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords, _parts, _sample
 from nmt.errors import DataError
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.options import Recipe, SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 SRC = ["ein Mann schläft auf einem Sofa", "zwei Männer und ein Hund", "</s> <pad> ist nur Text"] * 10
@@ -189,3 +190,24 @@ def test_a_damaged_file_is_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"subwords\.json"):
         Subwords.load(path)
+
+
+def test_characters_are_pieces_and_nothing_longer_is():
+    lines = ["größer 年年月 1994", "年 größte 日 — naïve"] * 5
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(kind="char"), seed=1).src
+    for line in [*lines, "日月年", "x"]:
+        assert [piece.replace("▁", " ") for piece in codec.pieces(*codec.encode([line]))] == [" ", *line]
+    for line in AWKWARD:  # what never occurred is written byte by byte
+        assert codec.decode(*codec.encode([line])) == nfc(line)
+        for raw in codec.raw(*codec.encode([line])):
+            assert len(raw.decode("utf-8", errors="ignore")) <= 1
+    full = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(kind="char", vocab_size=264), seed=1).src
+    assert full.size == 264 and full.decode(*full.encode(["größer 年"])) == "größer 年"
+
+
+def test_an_option_that_a_folder_does_not_know_has_its_default_there():
+    here = settings_of(Recipe(name="x"))
+    there = {**here, "subwords": {name: value for name, value in here["subwords"].items() if name != "kind"}}
+    assert changed_settings(there, here) == []
+    of_characters = settings_of(Recipe(name="x", subwords=SubwordsConfig(kind="char")))
+    assert changed_settings(there, of_characters) == ["subwords.kind: bpe there, char here"]

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from nmt.errors import RecipeError
 from nmt.models.build import build_model
-from nmt.models.transformer.Modules import Dropout, rotate
+from nmt.models.dropout import Dropout
+from nmt.models.transformer.Modules import rotate
 from nmt.recipe.model_options import ModelConfig
 
 MODERN = {"norm": "pre", "norm_kind": "rms", "ffn": "swiglu", "position": "rotary", "n_kv_head": 2, "qk_norm": True}

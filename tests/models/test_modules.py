@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nmt.models.transformer.Modules import Dropout, RotaryEncoding, ScaledDotProductAttention, rotate
+from nmt.models.dropout import Dropout
+from nmt.models.transformer.Modules import RotaryEncoding, ScaledDotProductAttention, rotate
 
 
 @pytest.mark.parametrize("p", [0.1, 0.15, 0.5, 0.9])

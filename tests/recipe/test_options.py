@@ -36,6 +36,7 @@ def test_a_recipe_without_contradictions_has_none():
 
 
 FILES = {"src": "a", "trg": "b"}
+LSTM = {"architecture": "attention"}
 NO_SCALE = {"scale_emb_or_prj": "none"}
 
 
@@ -92,6 +93,17 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("valid.metric", {"valid": {"translate": False}}),
         ("valid.metric", {"data": {"valid": [{**FILES, "measure": "loss"}, {**FILES, "name": "more"}]}}),
         ("decode.n_best", {"decode": {"beam": 2, "n_best": 3}}),
+        ("model.cell", {"model": {"cell": "lstm"}}),
+        ("model.n_head", {"model": {"architecture": "attention", "n_head": 8}}),
+        ("model.preset", {"model": {"architecture": "seq2seq", "preset": "auto"}}),
+        ("model.attn_score", {"model": {"architecture": "peeky", "attn_score": "dot"}}),
+        ("model.d_model", {"model": {"architecture": "peeky", "d_model": 7, "enc_direction": "both"}}),
+        ("model.forget_bias", {"model": {"architecture": "peeky", "cell": "gru", "forget_bias": 1.0}}),
+        ("batch.packed", {"model": {**LSTM, "dropout": 0.0}, "batch": {"packed": True, "max_tokens": 512}}),
+        ("train.compile", {"model": LSTM, "train": {"compile": True}}),
+        ("train.checkpoint_activations", {"model": LSTM, "train": {"checkpoint_activations": True}}),
+        ("regularize.layer_drop", {"model": LSTM, "regularize": {"layer_drop": 0.1}}),
+        ("decode.coverage", {"model": {"architecture": "peeky"}, "decode": {"coverage": 0.2}}),
     ],
 )
 def test_a_contradiction_is_refused_by_name(name, sections):
@@ -120,6 +132,8 @@ def test_a_contradiction_is_refused_by_name(name, sections):
         {"valid": {"translate": False, "metric": "loss"}},
         {"valid": {"translate": False}, "data": {"valid": {**FILES, "measure": "translate"}}},
         {"data": {"valid": [FILES, {**FILES, "name": "more", "measure": "loss"}]}},
+        {"model": {**LSTM, "enc_direction": "both", "d_model": 7 * 2, "d_emb": 3}, "decode": {"coverage": 0.2}},
+        {"model": {"architecture": "seq2seq", "trg_emb_prj_weight_sharing": False, "d_model": 33}},
     ],
 )
 def test_what_only_looks_like_a_contradiction_is_allowed(sections):

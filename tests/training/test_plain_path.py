@@ -7,7 +7,8 @@ from torch import nn
 from nmt.data.batches import Batch
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.models.build import build_model
-from nmt.models.transformer.Modules import Dropout, ScaledDotProductAttention
+from nmt.models.dropout import Dropout
+from nmt.models.transformer.Modules import ScaledDotProductAttention
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine, Work
 from nmt.training.parallel import Ranks

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel
+from nmt.models.dropout import Dropout
 from nmt.models.droppable import WordEmbedding
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
-from nmt.models.transformer.Modules import Dropout, Mask, PackedMask, RotaryEncoding, extend, make_norm, sinusoids
+from nmt.models.transformer.Modules import Mask, PackedMask, RotaryEncoding, extend, make_norm, sinusoids
 from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
 from nmt.recipe.model_options import ModelConfig
 

@@ -1,96 +1,20 @@
-"""The smallest boxes: dropout, norms, rotary angles, scaled dot-product attention. No projections live here.
+"""The smallest boxes: norms, rotary angles, scaled dot-product attention. No projections live here.
 
 Shapes: B sentences, T queries, S keys, H query heads, G key/value heads (G divides H), D `d_model`.
 Masks are True where looking is allowed.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.models.base import Packing
+from nmt.models.dropout import Dropout
 from nmt.recipe.model_options import ModelConfig
 
-_WORD_VALUES = 2**16  # a dropout decision is one of so many equally likely values
-
 _SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
-
-
-class _DropAdd(torch.autograd.Function):
-    """residual + x · keep · scale in one pass, remembering two bytes an element."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, residual: Tensor | None, keep: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(keep)
-        ctx.scale, ctx.x_dtype = scale, x.dtype
-        # The scale travels as a number: in a half-precision tensor it would be off by a thousandth.
-        if residual is None:
-            return keep.to(x.dtype).mul_(x).mul_(scale)
-        wide = torch.promote_types(x.dtype, residual.dtype)
-        factor = keep.to(wide)
-        return torch.addcmul(residual.to(wide), x.to(wide), factor, value=scale, out=factor)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        (grad,) = grad_outputs
-        (keep,) = ctx.saved_tensors
-        grad_x = keep.to(ctx.x_dtype).mul_(grad).mul_(ctx.scale)
-        return grad_x, grad if ctx.needs_input_grad[1] else None, None, None
-
-
-_drop_add: Callable[[Tensor, Tensor | None, Tensor, float], Tensor] = _DropAdd.apply
-
-
-class Dropout(nn.Module):
-    """Dropout whose random numbers are cheap on the CPU, where torch draws them one by one.
-
-    There one 64-bit word decides for four elements, so the rate is a multiple of 2^-16, and what is
-    kept is divided by exactly the share that is kept on average.
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-        self.n_drop = round(p * _WORD_VALUES)
-        self.scale = _WORD_VALUES / max(1, _WORD_VALUES - self.n_drop)
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x with some elements zero and the others scaled up; in evaluation x itself."""
-        if not self._active:
-            return x
-        if self._leave_to_torch(x):
-            return F.dropout(x, self.p)
-        return _drop_add(x, None, self._draw(x), self.scale)
-
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """residual + dropout(x), in one pass where that can be had."""
-        if not self._active:
-            return residual + x
-        if self._leave_to_torch(x):
-            return residual + F.dropout(x, self.p)
-        return _drop_add(x, residual, self._draw(x), self.scale)
-
-    @property
-    def _active(self) -> bool:
-        return self.training and self.p > 0.0
-
-    def _leave_to_torch(self, x: Tensor) -> bool:
-        return x.device.type != "cpu" or torch.compiler.is_compiling()
-
-    def _draw(self, x: Tensor) -> Tensor:
-        """Which elements of x stay: ones and zeros, int16, of x's shape."""
-        n = x.numel()
-        # Torch's generator gives the seed only: numpy's draws words in two thirds of the time.
-        words = np.random.SFC64(int(torch.empty((), dtype=torch.int64).random_())).random_raw(-(-n // 4))
-        # Compared in place, where the result is int16 and vectorised; to bool it would be neither.
-        return torch.from_numpy(words.view(np.int16)[:n]).ge_(self.n_drop - _WORD_VALUES // 2).view(x.shape)
 
 
 class RMSNorm(nn.RMSNorm):

@@ -7,7 +7,8 @@ Shapes: B sentences, T queries, S keys, H query heads, G key/value heads, D `d_m
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.models.transformer.Modules import Dropout, Mask, ScaledDotProductAttention, make_norm, rotate
+from nmt.models.dropout import Dropout
+from nmt.models.transformer.Modules import Mask, ScaledDotProductAttention, make_norm, rotate
 from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary

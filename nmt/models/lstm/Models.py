@@ -1,0 +1,266 @@
+"""The recurrent models: encoder and decoder without attention, with the source at every step, and with attention.
+
+One decoder serves all three; they differ in what of the source enters it beside the words, and what stands beside its
+state before the output layer.
+
+Shapes: B sentences, S source length, T target length, K hypotheses a sentence, R = B·K rows, D `d_model`, E `d_emb`,
+V target vocabulary. N is T where a whole target is read, and K where one token of each hypothesis is.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from nmt.models.base import Attns, DecoderState, Packing, TranslationModel
+from nmt.models.droppable import WordEmbedding
+from nmt.models.lstm.Layers import DecoderLayer, EncoderLayer, turned
+from nmt.models.lstm.Modules import Recurrence, State
+from nmt.models.lstm.SubLayers import Readout, SourceAttention
+from nmt.recipe.model_options import ModelConfig
+
+Known = Mapping[str, Tensor]  # what a decoder may know of the source, by name, first dimension B
+
+
+class Encoder(nn.Module):
+    """Reads the source."""
+
+    def __init__(self, config: ModelConfig, n_src_vocab: int, pad_idx: int, dropouts: list[float]) -> None:
+        super().__init__()
+        self.pad_idx = pad_idx
+        d_emb = config.d_emb or config.d_model
+        self.src_word_emb = WordEmbedding(n_src_vocab, d_emb, padding_idx=pad_idx)
+        widths = [d_emb] + [config.d_model] * (config.n_rnn_layer - 1)
+        self.layer_stack = nn.ModuleList([EncoderLayer(config, *both) for both in zip(widths, dropouts, strict=True)])
+
+    def forward(self, src_seq: Tensor) -> tuple[Tensor, list[State]]:
+        """(B, S) -> the states at all places, (B, S, D), and each layer's last, from which the decoder begins."""
+        visible = src_seq != self.pad_idx
+        x, mirror, lasts = self.src_word_emb(src_seq), turned(visible), []
+        for layer in self.layer_stack:
+            x, last = layer(x, visible, mirror)
+            lasts.append(last)
+        return x, lasts
+
+
+class Decoder(nn.Module):
+    """Writes the target from the encoder's last state, and from nothing else (Sutskever et al. 2014)."""
+
+    def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, dropouts: list[float], d_out: int) -> None:
+        super().__init__()
+        d_emb = config.d_emb or config.d_model
+        self.d_out = d_out
+        self.trg_word_emb = WordEmbedding(n_trg_vocab, d_emb, padding_idx=pad_idx)
+        widths = [d_emb + self.d_entering(config)] + [config.d_model] * (config.n_rnn_layer - 1)
+        self.layer_stack = nn.ModuleList([DecoderLayer(config, *both) for both in zip(widths, dropouts, strict=True)])
+        self.readout = Readout(config, self.d_beside(config), d_out)
+
+    def d_entering(self, config: ModelConfig) -> int:
+        """Width of what enters beside the word."""
+        return 0
+
+    def d_beside(self, config: ModelConfig) -> int:
+        """Width of what stands beside the state before the output layer."""
+        return 0
+
+    def know(self, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """What of a source is needed at every step: (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
+        return {}
+
+    def enter(self, words: Tensor, known: Known) -> Tensor:
+        """Embedded words, (B, N, E), and what enters beside them."""
+        return words
+
+    def beside(self, h: Tensor, known: Known) -> tuple[Tensor | None, Tensor | None]:
+        """What stands beside the states h, (B, N, D), and the weights (B, N, S) if it was found by attention."""
+        return None, None
+
+    def forward(self, trg_seq: Tensor, states: list[State], known: Known) -> tuple[Tensor, Tensor | None]:
+        """(B, T), states before it -> (B, T, d_out), and weights over the source, (B, T, S), if there are any."""
+        x = self.enter(self.trg_word_emb(trg_seq), known)
+        for layer, state in zip(self.layer_stack, states, strict=True):
+            x = layer(x, state)
+        beside, attn = self.beside(x, known)
+        return self.readout(x, beside), attn
+
+    def step(self, words: Tensor, states: list[State], known: Known, n: int) -> tuple[Tensor, list[State]]:
+        """One token of each row: embedded (R, E) -> (B, K, d_out) and the states after it. n: the sentences, B."""
+        x = self.enter(words.view(n, -1, words.size(-1)), known).flatten(0, 1)
+        h, after = self._recur(x, states)
+        h = h.view(n, -1, h.size(-1))
+        beside, _ = self.beside(h, known)
+        return self.readout(h, beside), after
+
+    def _recur(
+        self, x: Tensor, states: list[State], kept: list[Tensor | None] | None = None
+    ) -> tuple[Tensor, list[State]]:
+        """Through all layers: (R, d_in) -> (R, D) and the states."""
+        after: list[State] = []
+        for number, (layer, state) in enumerate(zip(self.layer_stack, states, strict=True)):
+            assert isinstance(layer, DecoderLayer)
+            after.append(layer.step(x, state, kept[number] if kept else None))
+            x = after[-1][0]
+        return x, after
+
+
+class PeekyDecoder(Decoder):
+    """Sees the encoder's last state at every step: beside the word, and beside its own state (Cho et al. 2014)."""
+
+    def d_entering(self, config: ModelConfig) -> int:
+        return config.d_model
+
+    d_beside = d_entering
+
+    def know(self, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        return {"last": last}
+
+    def enter(self, words: Tensor, known: Known) -> Tensor:
+        return torch.cat([words, _everywhere(known["last"], words)], 2)
+
+    def beside(self, h: Tensor, known: Known) -> tuple[Tensor | None, Tensor | None]:
+        return _everywhere(known["last"], h), None
+
+
+class AttentionDecoder(Decoder):
+    """Looks at all states of the encoder at every step (Bahdanau et al. 2015, Luong et al. 2015)."""
+
+    def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, dropouts: list[float], d_out: int) -> None:
+        super().__init__(config, n_trg_vocab, pad_idx, dropouts, d_out)
+        self.enc_attn = SourceAttention(config)
+
+    def d_beside(self, config: ModelConfig) -> int:
+        return config.d_model
+
+    def know(self, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        return {"enc_k": self.enc_attn.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
+
+    def beside(self, h: Tensor, known: Known) -> tuple[Tensor | None, Tensor | None]:
+        context: Tensor
+        context, attn = self.enc_attn(h, known["enc_k"], known["enc_v"], known["src_mask"])
+        return context, attn
+
+
+class FeedingDecoder(AttentionDecoder):
+    """Attention whose result also enters the next step, so that it knows where it has looked: input feeding (Luong et
+    al. 2015, section 3.3)."""
+
+    def d_entering(self, config: ModelConfig) -> int:
+        return self.d_out
+
+    def forward(self, trg_seq: Tensor, states: list[State], known: Known) -> tuple[Tensor, Tensor | None]:
+        words = self.trg_word_emb(trg_seq)
+        found, hidden, attns = words.new_zeros(len(words), 1, self.d_out), [], []
+        kept: list[Tensor | None] = []
+        for place in range(words.size(1)):
+            x = torch.cat([words[:, place : place + 1], found.to(words.dtype)], 2)
+            if not place:
+                kept = self._draw(x, states)
+            h, states = self._recur(x.squeeze(1), states, kept)
+            beside, attn = self.beside(h.unsqueeze(1), known)
+            found = self.readout(h.unsqueeze(1), beside, kept[-1])
+            hidden.append(found)
+            attns.append(attn)
+        return torch.cat(hidden, 1), torch.cat([attn for attn in attns if attn is not None], 1)
+
+    def _draw(self, x: Tensor, states: list[State]) -> list[Tensor | None]:
+        """What each layer and the readout keep of a sentence, where that is drawn once."""
+        widths = [x, *(state[0].unsqueeze(1) for state in states[1:]), x.new_empty(len(x), 1, self.d_out)]
+        layers = [layer for layer in self.layer_stack if isinstance(layer, DecoderLayer)]
+        dropouts = [*(layer.dropout for layer in layers), self.readout.dropout]
+        return [dropout.draw(width) for dropout, width in zip(dropouts, widths, strict=True)]
+
+
+class Seq2Seq(TranslationModel):
+    """Two recurrent stacks and the projection onto the vocabulary; the decoder decides which of the models it is."""
+
+    logit_scale = 1.0
+
+    def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
+        super().__init__()
+        self.pad_idx = pad_idx
+        d_emb = config.d_emb or config.d_model
+        d_out = d_emb if config.trg_emb_prj_weight_sharing else config.d_model
+        emb_dropout = config.dropout if config.emb_dropout is None else config.emb_dropout
+        dropouts = [emb_dropout] + [config.dropout] * (config.n_rnn_layer - 1)
+        self.attends = config.architecture == "attention"
+        self.encoder = Encoder(config, n_src_vocab, pad_idx, dropouts)
+        self.decoder = _kind(config)(config, n_trg_vocab, pad_idx, dropouts, d_out)
+        self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        for module in self.modules():
+            if isinstance(module, Recurrence):
+                module.reset(config.forget_bias)
+        if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
+            for embedding in self.embeddings:
+                nn.init.normal_(embedding.weight, std=d_emb**-0.5)
+        if config.trg_emb_prj_weight_sharing:
+            self.trg_word_prj.weight = self.decoder.trg_word_emb.weight
+        if config.emb_src_trg_weight_sharing:
+            self.encoder.src_word_emb.weight = self.decoder.trg_word_emb.weight
+
+    @property
+    def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:
+        return self.encoder.src_word_emb, self.decoder.trg_word_emb
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.trg_word_prj.weight
+
+    def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
+        known, states = self._read(src_seq)
+        hidden, attn = self.decoder(trg_seq, states, known)
+        logits: Tensor = self.trg_word_prj(hidden)
+        return (logits, Attns(None, None, None if attn is None else attn[None, :, None])) if return_attns else logits
+
+    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
+        assert packing is None  # the recipe refuses it
+        known, states = self._read(src_seq)
+        hidden: Tensor
+        hidden, _ = self.decoder(trg_seq, states, known)
+        return hidden
+
+    def start(self, src_seq: Tensor) -> DecoderState:
+        known, states = self._read(src_seq)
+        per_row = {f"{part}.{n}": tensor for n, state in enumerate(states) for part, tensor in enumerate(state)}
+        if isinstance(self.decoder, FeedingDecoder):
+            per_row["found"] = states[0][0].new_zeros(len(src_seq), self.decoder.d_out)
+        return DecoderState(known, per_row, n_sentence=len(src_seq))
+
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        words = self.decoder.trg_word_emb(last)
+        if isinstance(self.decoder, FeedingDecoder):
+            words = torch.cat([words, state.per_row["found"]], 1)
+        n_layer = len(self.decoder.layer_stack)
+        before = [self._layer_state(state, n) for n in range(n_layer)]
+        hidden, after = self.decoder.step(words, before, state.per_sentence, state.n_sentence)
+        hidden = hidden.flatten(0, 1)
+        state.per_row = {f"{part}.{n}": tensor for n, its in enumerate(after) for part, tensor in enumerate(its)}
+        if isinstance(self.decoder, FeedingDecoder):
+            state.per_row["found"] = hidden
+        state.n_step += 1
+        logits: Tensor = self.trg_word_prj(hidden)
+        return logits
+
+    def _read(self, src_seq: Tensor) -> tuple[dict[str, Tensor], list[State]]:
+        """(B, S) -> what the decoder may know of the source, and the states it begins with."""
+        enc_output, states = self.encoder(src_seq)
+        mask = (src_seq != self.pad_idx).unsqueeze(1)
+        return self.decoder.know(enc_output, states[-1][0], mask), states
+
+    @staticmethod
+    def _layer_state(state: DecoderState, n: int) -> State:
+        """The state of layer n, as `start` named its parts."""
+        return tuple(state.per_row[f"{part}.{n}"] for part in range(2) if f"{part}.{n}" in state.per_row)
+
+
+def _kind(config: ModelConfig) -> type[Decoder]:
+    if config.architecture == "attention":
+        return FeedingDecoder if config.input_feeding else AttentionDecoder
+    return PeekyDecoder if config.architecture == "peeky" else Decoder
+
+
+def _everywhere(last: Tensor, x: Tensor) -> Tensor:
+    """(B, D) at each of the N places of x, (B, N, …): (B, N, D)"""
+    return last.to(x.dtype).unsqueeze(1).expand(-1, x.size(1), -1)

@@ -1,0 +1,56 @@
+"""What stands beside the recurrence: attention over the encoder's states, and what enters the output layer.
+
+Shapes: B sentences, S source length, N queries, D `d_model`.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmt.models.lstm.Modules import SentenceDropout, make_score
+from nmt.recipe.model_options import ModelConfig
+
+
+class SourceAttention(nn.Module):
+    """The mean of the encoder's states, weighted by how well each agrees with a state of the decoder."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.score = make_score(config)
+
+    def keys(self, enc_output: Tensor) -> Tensor:
+        """What the queries are compared with: (B, S, D) -> (B, S, D)"""
+        keys: Tensor = self.score.keys(enc_output)
+        return keys
+
+    def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, N, D), (B, S, D), (B, S, D), (B, 1, S) -> context (B, N, D) and weights (B, N, S).
+
+        Of a source that is nothing but padding the context is zero.
+        """
+        score = self.score(query, keys)
+        # Half the lowest number, not -inf: a row that is all -inf would become NaN.
+        attn = F.softmax(score.masked_fill(~mask, torch.finfo(score.dtype).min / 2), dim=-1)
+        attn = attn.masked_fill(~mask, 0.0)
+        return attn @ values.to(attn.dtype), attn
+
+
+class Readout(nn.Module):
+    """The state that the output layer takes: tanh(W [h; beside]), as in Luong et al. 2015, equation 5.
+
+    A state that has nothing beside it, and the right width, goes through as it is.
+    """
+
+    def __init__(self, config: ModelConfig, d_beside: int, d_out: int) -> None:
+        super().__init__()
+        d_in = config.d_model + d_beside
+        self.fc = nn.Linear(d_in, d_out) if d_beside or d_in != d_out else None
+        self.dropout = SentenceDropout(config.dropout, config.variational_dropout)
+
+    def forward(self, h: Tensor, beside: Tensor | None, kept: Tensor | None = None) -> Tensor:
+        """(B, N, D) and (B, N, d_beside), if any -> (B, N, d_out). kept: as in SentenceDropout."""
+        x = h if beside is None else torch.cat([h, beside.to(h.dtype)], dim=-1)
+        if self.fc is not None:
+            x = torch.tanh(self.fc(x))
+        dropped: Tensor = self.dropout(x, kept)
+        return dropped

@@ -1,0 +1,305 @@
+"""The recurrent family: each formula once more by hand, padding that changes nothing, and steps that are the whole."""
+
+import itertools
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nmt.models.build import build_model
+from nmt.models.lstm.Layers import turned
+from nmt.models.lstm.Models import FeedingDecoder, Seq2Seq
+from nmt.models.lstm.Modules import Recurrence
+from nmt.recipe.model_options import ModelConfig
+
+N_VOCAB = 24
+OPTIONS = {
+    "architecture": ["seq2seq", "peeky", "attention"],
+    "cell": ["lstm", "gru"],
+    "n_rnn_layer": [1, 2, 3],
+    "d_emb": [None, 5],
+    "enc_direction": ["forward", "backward", "both"],
+    "attn_score": ["dot", "general", "additive"],
+    "input_feeding": [False, True],
+    "variational_dropout": [False, True],
+    "trg_emb_prj_weight_sharing": [True, False],
+    "emb_src_trg_weight_sharing": [True, False],
+}
+
+
+def some_combinations(n):
+    """n seeded combinations in which every option takes each of its values equally often."""
+    columns = {name: [values[i % len(values)] for i in range(n)] for name, values in OPTIONS.items()}
+    for name, column in columns.items():
+        random.Random(name).shuffle(column)
+    return [{name: column[i] for name, column in columns.items()} for i in range(n)]
+
+
+COMBINATIONS = some_combinations(36)
+
+
+def make(seed=3, **options) -> Seq2Seq:
+    """A seeded tiny model in double precision whose biases are not at their start, in evaluation mode."""
+    options = {"d_model": 8, "architecture": "attention", **options}
+    if options["architecture"] != "attention":
+        options = {name: value for name, value in options.items() if name not in ("attn_score", "input_feeding")}
+    torch.manual_seed(seed)
+    model = build_model(ModelConfig(**options), N_VOCAB, N_VOCAB).double().eval()
+    assert isinstance(model, Seq2Seq)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.uniform_(parameter, -1.0, 1.0)
+    return model
+
+
+def test_any_two_values_of_two_options_meet_in_some_combination():
+    for one, two in itertools.combinations(OPTIONS, 2):
+        met = {(options[one], options[two]) for options in COMBINATIONS}
+        assert met == set(itertools.product(OPTIONS[one], OPTIONS[two])), (one, two)
+
+
+# -- padding and steps ---------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", COMBINATIONS)
+def test_a_pair_alone_is_the_pair_in_a_batch(batch, options):
+    model, (src_seq, trg_seq) = make(**options), batch
+    logits, attns = model(src_seq, trg_seq, return_attns=True)
+    for row, (src, trg) in enumerate(zip(src_seq, trg_seq, strict=True)):
+        n_src, n_trg = int((src != 0).sum()), int((trg != 0).sum())
+        alone, its = model(src[None, :n_src], trg[None, :n_trg], return_attns=True)
+        assert (logits[row, :n_trg] - alone[0]).abs().max() < 1e-10
+        if model.attends:
+            assert (attns.cross[:, row, :, :n_trg, :n_src] - its.cross[:, 0]).abs().max() < 1e-10
+            assert attns.cross[:, row, :, :, n_src:].eq(0).all()
+    assert attns.encoder is None and attns.decoder is None and (attns.cross is not None) == model.attends
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n", range(len(COMBINATIONS)))
+def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(batch, n):
+    model = make(**COMBINATIONS[n])
+    src_seq, _ = batch
+    torch.manual_seed(n)
+    state = model.start(src_seq)
+    known = {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()}
+    sentences, k = torch.arange(4), 3
+    words = torch.randint(0, 24, (4, 1))  # as search begins: one hypothesis a sentence
+    assert (model.step(words[:, 0], state) - model(src_seq, words)[:, -1]).abs().max() < 1e-10
+    state.reorder(sentences.repeat_interleave(k))
+    assert {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()} == known  # never copied for a beam
+    words = words.repeat_interleave(k, 0)
+    for t in range(5):
+        last = torch.randint(0, 24, (words.size(0),))
+        words = torch.cat([words, last.unsqueeze(1)], dim=1)
+        found = model.step(last, state)
+        expected = model(src_seq[sentences].repeat_interleave(k, 0), words)[:, -1]
+        assert (found - expected).abs().max() < 1e-10
+        stay = torch.arange(len(sentences)) if t % 2 == 0 else torch.randperm(len(sentences))[:-1]
+        new_k = (3, 2, 4, 1, 2)[t]
+        rows = (stay.unsqueeze(1) * k + torch.randint(0, k, (len(stay), new_k))).flatten()
+        if len(stay) < len(sentences):
+            state.keep(stay)
+        state.reorder(rows)
+        sentences, words, k = sentences[stay], words[rows], new_k
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", COMBINATIONS[:12])
+def test_logits_are_the_projection_of_decode_hidden(batch, options):
+    model = make(**options)
+    hidden = model.decode_hidden(*batch)
+    assert model.logit_scale == 1.0
+    assert torch.allclose(model(*batch), hidden @ model.output_weight.T, rtol=0, atol=1e-12)
+    assert hidden.size(-1) == model.output_weight.size(1)
+
+
+@pytest.mark.parametrize("options", COMBINATIONS)
+def test_training_depends_on_the_seed_alone_and_uses_every_parameter(batch, options):
+    model = make(**options, dropout=0.2).train()
+
+    def gradients():
+        model.zero_grad()
+        torch.manual_seed(9)
+        model(*batch).square().sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    first = gradients()
+    assert [name for name, grad in first.items() if not grad.abs().sum() > 0] == []
+    assert all(torch.equal(a, b) for a, b in zip(first.values(), gradients().values(), strict=True))
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("architecture", OPTIONS["architecture"])
+def test_a_source_of_padding_alone_gives_finite_logits_and_gradients(batch, architecture, train):
+    model = make(architecture=architecture, enc_direction="both").train(train)
+    src_seq = batch[0].clone()
+    src_seq[1] = 0
+    logits = model(src_seq, batch[1])
+    logits.square().sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+# -- formulas ------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_recurrence_is_its_formula_and_padding_leaves_its_state_alone(cell):
+    torch.manual_seed(1)
+    recurrence = Recurrence(ModelConfig(architecture="seq2seq", cell=cell), 3, 4).double()
+    x, lengths = torch.randn(3, 5, 3).double(), (5, 2, 0)
+    visible = torch.arange(5) < torch.tensor(lengths).unsqueeze(1)
+    found, last = recurrence(x, recurrence.nothing(x), visible)
+    w, u = recurrence.cell.weight_ih, recurrence.cell.weight_hh
+    b, d = recurrence.cell.bias_ih, recurrence.cell.bias_hh
+    for row, length in enumerate(lengths):
+        h = c = torch.zeros(4).double()
+        for t in range(length):
+            if cell == "lstm":
+                i, f, g, o = (w @ x[row, t] + b + u @ h + d).chunk(4)
+                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+                h = o.sigmoid() * c.tanh()
+            else:
+                (r, z, n), (r_h, z_h, n_h) = (w @ x[row, t] + b).chunk(3), (u @ h + d).chunk(3)
+                z = (z + z_h).sigmoid()
+                h = (1 - z) * (n + (r + r_h).sigmoid() * n_h).tanh() + z * h
+            assert (found[row, t] - h).abs().max() < 1e-12
+        for part, wanted in zip(last, (h, c), strict=False):
+            assert (part[row] - wanted).abs().max() < 1e-12
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_any_padding_leaves_the_state_as_it_is_to_the_bit(cell, dtype):
+    torch.manual_seed(1)
+    recurrence = Recurrence(ModelConfig(architecture="seq2seq", cell=cell), 3, 4).to(dtype)
+    state = tuple(torch.randn(2, 4, dtype=dtype) for _ in recurrence.nothing(torch.empty(2, dtype=dtype)))
+    padding = 30 * torch.randn(2, 9, 3, dtype=dtype)
+    _, last = recurrence(padding, state, torch.zeros(2, 9, dtype=torch.bool))
+    assert all(torch.equal(part, wanted) for part, wanted in zip(last, state, strict=True))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("feeding", [False, True])
+@pytest.mark.parametrize("kind", ["dot", "general", "additive"])
+def test_attention_is_its_formula(kind, feeding):
+    model = make(attn_score=kind, input_feeding=feeding, trg_emb_prj_weight_sharing=False)
+    src_seq, trg_seq = torch.randint(3, 24, (2, 5)), torch.randint(3, 24, (2, 4))
+    memory, states = model.encoder(src_seq)
+    (h, c), decoder = states[0], model.decoder
+    score, cell, fc = decoder.enc_attn.score, decoder.layer_stack[0].rnn.cell, decoder.readout.fc
+    found = torch.zeros(2, 8).double()
+    logits, attns = model(src_seq, trg_seq, return_attns=True)
+    for t in range(4):
+        words = decoder.trg_word_emb.weight[trg_seq[:, t]]
+        h, c = cell(torch.cat([words, found], 1) if feeding else words, (h, c))
+        if kind == "dot":
+            e = torch.einsum("bd,bsd->bs", h, memory)
+        elif kind == "general":
+            e = torch.einsum("bd,de,bse->bs", h, score.w_ks.weight, memory)
+        else:
+            inner = (h @ score.w_qs.weight.T).unsqueeze(1) + memory @ score.w_ks.weight.T + score.w_ks.bias
+            e = inner.tanh() @ score.v.weight[0]
+        a = e.exp() / e.exp().sum(1, keepdim=True)
+        context = torch.einsum("bs,bsd->bd", a, memory)
+        found = torch.tanh(torch.cat([h, context], 1) @ fc.weight.T + fc.bias)
+        assert (attns.cross[0, :, 0, t] - a).abs().max() < 1e-12
+        assert (logits[:, t] - found @ model.trg_word_prj.weight.T).abs().max() < 1e-12
+    assert isinstance(decoder, FeedingDecoder) == feeding
+
+
+@pytest.mark.parametrize("kind", ["dot", "general", "additive"])
+def test_gradients_of_attention_are_the_finite_differences(kind):
+    attention = make(attn_score=kind).decoder.enc_attn
+    generator = torch.Generator().manual_seed(2)
+    query, memory = (torch.randn(2, n, 8, generator=generator).double().requires_grad_() for n in (3, 4))
+    mask = torch.tensor([[[True, True, True, False]], [[True, False, False, False]]])
+
+    def context(query, memory, *_):
+        return attention(query, attention.keys(memory), memory, mask)[0]
+
+    assert torch.autograd.gradcheck(context, (query, memory, *attention.parameters()))
+
+
+@torch.no_grad()
+def test_peeky_sees_the_last_state_at_every_step_and_a_plain_decoder_does_not():
+    src_seq, trg_seq = torch.randint(3, 24, (2, 5)), torch.randint(3, 24, (2, 4))
+    for architecture, expected in (("peeky", True), ("seq2seq", False)):
+        model = make(architecture=architecture)
+        known, states = model._read(src_seq)
+        other = {name: tensor + 1.0 for name, tensor in known.items()}
+        differ = [model.decoder(trg_seq, states, one)[0] for one in (known, other)]
+        assert bool((differ[0] - differ[1]).abs().amax(-1).gt(1e-3).all()) == expected
+        if expected:
+            words = torch.cat([model.decoder.trg_word_emb(trg_seq), known["last"].unsqueeze(1).expand(-1, 4, -1)], 2)
+            h = model.decoder.layer_stack[0](words, states[0])
+            x = torch.cat([h, known["last"].unsqueeze(1).expand(-1, 4, -1)], 2)
+            wanted = torch.tanh(F.linear(x, model.decoder.readout.fc.weight, model.decoder.readout.fc.bias))
+            assert (differ[0] - wanted).abs().max() < 1e-12
+
+
+@torch.no_grad()
+def test_reading_backward_is_reading_the_mirrored_source(batch):
+    forward, backward = make(), make(enc_direction="backward")
+    backward.load_state_dict({name.replace("ahead", "back"): w for name, w in forward.state_dict().items()})
+    src_seq, trg_seq = batch
+    mirror = turned(src_seq != 0)
+    assert torch.equal(mirror.gather(1, mirror), torch.arange(7).expand(4, 7))
+    one, attns = forward(src_seq.gather(1, mirror), trg_seq, return_attns=True)
+    other, mirrored = backward(src_seq, trg_seq, return_attns=True)
+    assert (one - other).abs().max() < 1e-12
+    back = mirrored.cross.gather(-1, mirror.view(1, 4, 1, 1, 7).expand_as(mirrored.cross))
+    assert (attns.cross - back).abs().max() < 1e-12
+
+
+# -- dropout, beginnings, arithmetic -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("feeding", [False, True])
+def test_variational_dropout_drops_the_same_at_every_word(feeding):
+    model = make(architecture="attention", input_feeding=feeding, variational_dropout=True, dropout=0.5, n_rnn_layer=2)
+    zeros = {once: [] for once in (True, False)}
+    for once in zeros:
+        other = make(input_feeding=feeding, variational_dropout=once, dropout=0.5, n_rnn_layer=2).train()
+        other.load_state_dict(model.state_dict())
+        src_seq, trg_seq = torch.randint(3, 24, (16, 3)), torch.randint(3, 24, (16, 9))
+        hidden = other.decode_hidden(src_seq, trg_seq) == 0
+        zeros[once] = hidden.double().mean(1)  # of each sentence and unit, how often it was dropped
+    assert zeros[True].unique().tolist() == [0.0, 1.0]
+    assert 0.4 < zeros[True].mean() < 0.6
+    assert ((zeros[False] > 0) & (zeros[False] < 1)).double().mean() > 0.9
+
+
+def test_a_new_lstm_remembers():
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(architecture="seq2seq", d_model=16, forget_bias=2.0), 24, 24)
+    cell = model.encoder.layer_stack[0].ahead.cell
+    assert cell.bias_ih.view(4, 16).mean(1).tolist() == [0.0, 2.0, 0.0, 0.0] and not cell.bias_hh.any()
+    for gate in cell.weight_hh.view(4, 16, 16):
+        assert torch.allclose(gate @ gate.T, torch.eye(16), atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("architecture", OPTIONS["architecture"])
+def test_autocast_to_bf16_trains_and_decodes(batch, architecture, cell):
+    model = make(architecture=architecture, cell=cell, enc_direction="both").float()
+    with torch.no_grad():
+        exact = model(*batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
+            close = model(*batch)
+            state = model.start(batch[0])
+            assert model.step(batch[1][:, 0], state).isfinite().all()
+        model.train()(*batch).float().square().sum().backward()
+    assert (close - exact).abs().max() < 0.1 * exact.abs().max()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+    half = model.eval().to(torch.bfloat16)
+    state = half.start(batch[0])
+    found = half.step(batch[1][:, 0], state)
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - exact[:, 0]).abs().max() < 0.1 * exact.abs().max()
