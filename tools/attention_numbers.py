@@ -209,7 +209,8 @@ def position_products(n: int, width: int, first: int) -> dict[str, Tensor]:
     """p_first · p_(first + distance) / width for distances 0, ..., n - 1: of the sinusoids, and of learned positions at
     the start."""
     table = sinusoids(0, first + n, width).double()
-    model = build(n_vocab=100, preset="base", position="learned", n_position=first + n)
+    table_alone = {"d_model": width, "d_inner": 1, "n_enc_layer": 1, "n_dec_layer": 1}
+    model = build(n_vocab=100, position="learned", n_position=first + n, **table_alone)
     assert isinstance(model.encoder.position_enc, LearnedPositions)
     found = {"sinusoid": table, "learned": model.encoder.position_enc.pos_emb.weight.detach().double()}
     size = {name: rows.square().sum(1).mean() for name, rows in found.items()}

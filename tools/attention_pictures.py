@@ -84,11 +84,11 @@ def scale() -> Picture:
         variance.plot(widths, [row.variance for row in rows], **style)
         n_seen.plot(widths, [row.n_seen for row in rows], **style)
         slope.plot(widths, [row.slope for row in rows], **style)
-        slope.plot(widths, [row.mean_slope for row in rows], color=color, linestyle=":", linewidth=1.3)
+        slope.plot(widths, [row.mean_slope for row in rows], color=color, linewidth=0.9)
     variance.set(title="variance of the scores", yscale="log")
     n_seen.set(title=f"keys looked at, of {measured.N_KEY}", ylim=(0, measured.N_KEY))
     slope.set(title="gradient through the softmax", yscale="log", ylim=(3e-5, 2))
-    slope.text(4.3, 6e-5, "solid: median query\ndotted: mean", fontsize=8.5, color=GREY)
+    slope.text(4.3, 6e-5, "dots: median query\nthin: mean", fontsize=8.5, color=GREY)
     for axes in (variance, n_seen, slope):
         powers(axes, widths)
         axes.set_xlabel("d_k")
@@ -159,11 +159,13 @@ def embeddings() -> Picture:
     scales = ("emb", "prj", "none")
     found = {(init, scale): measured.start(init, scale) for init in ("xavier", "normal") for scale in scales}
     figure, (words, logits) = panels(2, 3.0)
+    lowest = 5e-3
     for n, init in enumerate(("xavier", "normal")):
         places = [i + 0.36 * (n - 0.5) for i in range(len(scales))]
         for axes, name in ((words, "word"), (logits, "logit")):
             sizes = [getattr(found[init, scale], name) for scale in scales]
-            axes.bar(places, sizes, 0.34, color=(SHADES[0], SHADES[2])[n], label=f"emb_init: {init}")
+            heights = [size - lowest for size in sizes]
+            axes.bar(places, heights, 0.34, lowest, color=(SHADES[0], SHADES[2])[n], label=f"emb_init: {init}")
             for x, size in zip(places, sizes, strict=True):
                 axes.text(x, size * 1.1, brief(size), ha="center", fontsize=8.5)
     position = found["normal", "emb"].position
@@ -172,7 +174,7 @@ def embeddings() -> Picture:
     words.set_title("words that enter the first layer (r.m.s.)")
     logits.set_title("logits (standard deviation)")
     for axes in (words, logits):
-        axes.set(yscale="log", ylim=(5e-3, 4), xlabel="scale_emb_or_prj")
+        axes.set(yscale="log", ylim=(lowest, 4), xlabel="scale_emb_or_prj")
         axes.set_xticks(range(len(scales)), scales)
         axes.grid(axis="x", visible=False)
     logits.legend(loc="upper center", ncols=2)
@@ -224,11 +226,10 @@ def positions() -> Picture:
     by_first = {first: measured.scores(first, n, 64) for first in firsts}
     for first, color in zip(firsts, SHADES, strict=True):
         scores.plot(by_first[first]["added"], color=color, linewidth=1.2, label=f"added, q at {first}")
-    scores.plot(by_first[0]["turned"], color=RED, linewidth=2.2, label="turned, q at any")
-    for first in firsts[1:]:
-        scores.plot(by_first[first]["turned"], color="white", linewidth=0.7, linestyle=(0, (1, 3)))
-    scores.set(title="score of one q and one k", xlabel="distance")
-    scores.legend(fontsize=8)
+    for first, color, thick in zip(firsts, ("#F6CDB0", "#E8873F", "#7A3300"), (6.0, 3.0, 0.9), strict=True):
+        scores.plot(by_first[first]["turned"], color=color, linewidth=thick, label=f"turned, q at {first}")
+    scores.set(title="score of one q and one k", xlabel="distance", ylim=(-1, 17))
+    scores.legend(fontsize=8, ncols=2, loc="upper right", columnspacing=1, handlelength=1.2)
     spread = {
         kind: max(float((by_first[first][kind] - by_first[0][kind]).abs().max()) for first in firsts)
         for kind in ("added", "turned")
@@ -258,7 +259,7 @@ def cache() -> Picture:
     held.barh(names, target, 0.55, left=source, color=BLUE, label="target, 5 hypotheses")
     for n, (one, other) in enumerate(zip(source, target, strict=True)):
         held.text(one + other + 10, n, f"{one + other:,.0f}", va="center", fontsize=8.5)
-    held.set(title="thousand numbers held: 20 source, 20 target tokens", xlim=(0, 850))
+    held.set(title="numbers held, in thousands", xlim=(0, 850))
     held.grid(axis="y", visible=False)
     held.legend(loc="lower right")
     error = max(
