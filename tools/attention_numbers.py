@@ -28,9 +28,9 @@ N_KEY = 32  # keys that a query chooses among where the scale is measured
 SHARES: dict[str, int | None] = {"MHA": None, "GQA": 2, "MQA": 1}  # of base's 8 heads: n_kv_head
 
 
-def build(n_vocab: int = N_VOCAB, **options: Any) -> Transformer:
+def build(n_vocab: int = N_VOCAB, seed: int = SEED, **options: Any) -> Transformer:
     """A model as a recipe with these options begins, without dropout."""
-    torch.manual_seed(SEED)
+    torch.manual_seed(seed)
     model = build_model(ModelConfig(**{"dropout": 0.0} | options), n_vocab, n_vocab)
     assert isinstance(model, Transformer)
     return model.eval()
@@ -70,18 +70,23 @@ def focus(d_k: int, *, scaled: bool, n_query: int = 1024) -> Focus:
     return Focus(*(float(x) for x in (log_weight.var(1).mean(), n_seen.median(), norm.median(), norm.mean())))
 
 
-def variance_at_the_start() -> float:
-    """Of the products of queries and keys in the first layer of base, before they are divided."""
-    model, seen = build(preset="base"), []
-    layer = model.encoder.layer_stack[0]
-    assert isinstance(layer, EncoderLayer)
-    layer.slf_attn.attention.register_forward_hook(
-        lambda module, args, output: seen.append(args[0] @ args[1].transpose(-1, -2))
-    )
-    src_seq = words(8, 20)
-    with torch.no_grad():
-        model.encoder(src_seq, get_pad_mask(src_seq, 0).unsqueeze(1))
-    return float(seen[0].var())
+def variances_at_the_start(n_seed: int = 8) -> list[float]:
+    """Of the products of queries and keys in the first layer of base, before they are divided, for some seeds."""
+    found = []
+
+    def note(module: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
+        q, k, *_ = args
+        found.append(float((q @ k.transpose(-2, -1)).var()))
+
+    for seed in range(n_seed):
+        model = build(seed=seed, preset="base", n_enc_layer=1, n_dec_layer=1)
+        layer = model.encoder.layer_stack[0]
+        assert isinstance(layer, EncoderLayer)
+        layer.slf_attn.attention.register_forward_hook(note)
+        src_seq = words(8, 20)
+        with torch.no_grad():
+            model.encoder(src_seq, get_pad_mask(src_seq, 0).unsqueeze(1))
+    return found
 
 
 SRC, TRG = ["der", "Hund", "läuft", "sehr", "schnell", "PAD", "PAD"], ["BOS", "the", "dog", "runs", "fast", "PAD"]
@@ -159,11 +164,13 @@ def start(emb_init: str, scale: str) -> Start:
 
 class Backward(NamedTuple):
     """Norms of gradients at the start. encoder, decoder: of each layer's feed-forward matrix w_2, the lowest first;
-    through: by which factor a gradient changes on its way down through each kind of sub-layer of the decoder."""
+    through: by which factor a gradient changes on its way down through each kind of sub-layer of the decoder. added: size
+    of what attention over the source adds, beside what it is added to."""
 
     encoder: list[float]
     decoder: list[float]
     through: dict[str, float]
+    added: float
 
 
 def backward(norm: str, n_layer: int) -> Backward:
@@ -180,9 +187,14 @@ def backward(norm: str, n_layer: int) -> Backward:
 
         return hook
 
+    branch: list[Tensor] = []
+    residual: list[Tensor] = []
     for layer in model.decoder.layer_stack:
+        assert isinstance(layer, DecoderLayer)
         for name, sublayer in layer.named_children():
             sublayer.register_forward_hook(note(name))
+        layer.enc_attn.fc.register_forward_hook(lambda module, args, output: branch.append(output))
+        layer.enc_attn.register_forward_pre_hook(lambda module, args: residual.append(args[0]))
     src_seq, trg_seq, gold = words(8, 20, 1000), words(8, 20, 1000), words(8, 20, 1000)
     logits = model(src_seq, trg_seq)
     assert isinstance(logits, Tensor)
@@ -196,13 +208,14 @@ def backward(norm: str, n_layer: int) -> Backward:
         [norm_of(weight.grad) for name, weight in stack.named_parameters() if name.endswith("pos_ffn.w_2.weight")]
         for stack in (model.encoder, model.decoder)
     )
-    return Backward(encoder, decoder, through)
+    added = sum(norm_of(new) / norm_of(old) for new, old in zip(branch, residual, strict=True)) / n_layer
+    return Backward(encoder, decoder, through, added)
 
 
-def norm_of(gradient: Tensor | None) -> float:
+def norm_of(x: Tensor | None) -> float:
     """Its Euclidean norm."""
-    assert gradient is not None
-    return float(gradient.norm())
+    assert x is not None
+    return float(x.detach().norm())
 
 
 def position_products(n: int, width: int, first: int) -> dict[str, Tensor]:

@@ -98,8 +98,10 @@ def scale() -> Picture:
         [f"{d_k:,}", *(f"{brief(getattr(plain, name))} / {brief(getattr(divided, name))}" for name in names)]
         for d_k, plain, divided in zip(widths, found[False], found[True], strict=True)
     ]
-    at_start = measured.variance_at_the_start()
-    cells.append(["base at the start, 64", f"{brief(at_start)} / {brief(at_start / 64)}", "", "", ""])
+    at_start = measured.variances_at_the_start()
+    mean = sum(at_start) / len(at_start)
+    cells.append([f"base, 64: mean of {len(at_start)} seeds", f"{brief(mean)} / {brief(mean / 64)}", "", "", ""])
+    cells.append(["lowest … highest of them", f"{brief(min(at_start))} … {brief(max(at_start))}", "", "", ""])
     head = ["`d_k`", "variance", f"keys looked at, of {measured.N_KEY}", "gradient, median", "gradient, mean"]
     return figure, table(head, cells)
 
@@ -202,10 +204,10 @@ def norms() -> Picture:
     rows = []
     for (norm, n), one in found.items():
         ratios = (stack[0] / stack[-1] for stack in (one.encoder, one.decoder))
-        through = (one.through[name] for name in ("slf_attn", "enc_attn", "pos_ffn"))
-        rows.append([f"{norm}, {n}", f"{one.decoder[-1]:.4f}", *map(brief, ratios), *(f"{x:.2f}" for x in through)])
+        through = ", ".join(f"{one.through[name]:.2f}" for name in ("slf_attn", "enc_attn", "pos_ffn"))
+        rows.append([f"{norm}, {n}", f"{one.decoder[-1]:.4f}", *map(brief, ratios), through, f"{one.added:.2f}"])
     head = ["`norm`, layers", "top of decoder", "encoder, lowest / top", "decoder, lowest / top"]
-    return figure, table([*head, "through `slf_attn`", "`enc_attn`", "`pos_ffn`"], rows)
+    return figure, table([*head, "through `slf_attn`, `enc_attn`, `pos_ffn`", "added by `enc_attn`"], rows)
 
 
 def positions() -> Picture:
