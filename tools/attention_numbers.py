@@ -164,8 +164,8 @@ def start(emb_init: str, scale: str) -> Start:
 
 class Backward(NamedTuple):
     """Norms of gradients at the start. encoder, decoder: of each layer's feed-forward matrix w_2, the lowest first;
-    through: by which factor a gradient changes on its way down through each kind of sub-layer of the decoder. added: size
-    of what attention over the source adds, beside what it is added to."""
+    through: by which factor a gradient changes on its way down through each kind of sub-layer of the decoder; added:
+    how large what attention over the source adds is, beside what it is added to."""
 
     encoder: list[float]
     decoder: list[float]
