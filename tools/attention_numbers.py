@@ -26,6 +26,8 @@ SEED = 1
 N_VOCAB = 8_000
 N_KEY = 32  # keys that a query chooses among where the scale is measured
 SHARES: dict[str, int | None] = {"MHA": None, "GQA": 2, "MQA": 1}  # of base's 8 heads: n_kv_head
+# The encoder has no part in what a step costs and keeps.
+DECODING: dict[str, Any] = {"preset": "base", "n_enc_layer": 1}
 
 
 def build(n_vocab: int = N_VOCAB, seed: int = SEED, **options: Any) -> Transformer:
@@ -127,7 +129,7 @@ class Sharing(NamedTuple):
 @torch.no_grad()
 def sharing(n_kv_head: int | None) -> Sharing:
     """Of base: one attention, and what decoding has stored after its first step."""
-    model = build(n_vocab=100, preset="base", n_kv_head=n_kv_head)
+    model = build(n_vocab=100, **DECODING, n_kv_head=n_kv_head)
     layer = model.decoder.layer_stack[0]
     assert isinstance(layer, DecoderLayer)
     attention = layer.slf_attn
@@ -252,7 +254,7 @@ def flops_of(work: Any) -> int:
 
 def flops(lengths: Iterable[int], n_src: int = 20) -> dict[int, tuple[int, int]]:
     """{t: operations for the t-th target token of one sentence, by base: from the cache, and all computed again}."""
-    model, last = build(preset="base"), torch.tensor([5])
+    model, last = build(**DECODING), torch.tensor([5])
     src_seq, found = words(1, n_src), {}
     with torch.inference_mode():
         src_mask = get_pad_mask(src_seq, 0).unsqueeze(1)
@@ -287,7 +289,7 @@ def cache_error(n_kv_head: int | None, position: str, n_step: int = 24) -> float
 @torch.no_grad()
 def cache_sizes(n_kv_head: int | None, n_hypothesis: int, n_src: int = 20, n_step: int = 20) -> tuple[int, int]:
     """Numbers that base keeps of one sentence after so many steps: of the source, and of the target."""
-    model = build(n_vocab=100, preset="base", n_kv_head=n_kv_head)
+    model = build(n_vocab=100, **DECODING, n_kv_head=n_kv_head)
     state = model.start(words(1, n_src, 100))
     state.reorder(torch.zeros(n_hypothesis, dtype=torch.long))
     for _ in range(n_step):
