@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nmt.recipe.model_options import ModelConfig
+
 TOOLS = Path(__file__).parents[1] / "tools"
 
 
@@ -74,6 +76,68 @@ def test_the_tables_of_the_scaling_page_are_those_that_the_script_prints():
     assert done.returncode == 0, done.stderr
     page = (TOOLS.parent / "docs" / "scaling.md").read_text(encoding="utf-8")
     assert len(done.stdout.split("\n")) > 40 and done.stdout in page, "run python tools/scaling_model.py again"
+
+
+ATTENTION = TOOLS.parent / "docs" / "attention.md"
+
+
+def test_the_page_about_attention_shows_every_picture_that_is_drawn_and_no_other():
+    from attention_pictures import PICTURES
+
+    shown = re.findall(r"\]\(attention/(.*?)\)", ATTENTION.read_text(encoding="utf-8"))
+    drawn = sorted(f"{name}.svg" for name in PICTURES)
+    assert sorted(shown) == drawn == sorted(path.name for path in (ATTENTION.parent / "attention").iterdir())
+
+
+def names_in(file):
+    """What a file defines: functions, classes, and Class.method."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{one.name}" for one in node.body if isinstance(one, ast.FunctionDef))
+
+
+def test_what_the_page_about_attention_names_exists():
+    page = ATTENTION.read_text(encoding="utf-8")
+    files = set(re.findall(r"(?:nmt|tests|tools)/[\w/]+\.py", page))
+    assert len(files) >= 8 and [file for file in files if not (TOOLS.parent / file).is_file()] == []
+    paragraphs = [text.partition("\n\n")[0] for text in page.split("\nWhere it lives: ")[1:]]
+    assert len(paragraphs) == 7
+    for paragraph in paragraphs:
+        file, *names = re.findall("`([^`]*)`", paragraph)
+        for name in names:
+            if name.startswith("model."):
+                assert name.removeprefix("model.") in ModelConfig.model_fields, name
+            elif "/" in name:
+                file = name
+            else:
+                assert name in set(names_in(TOOLS.parent / file)), f"{name} is not in {file}"
+
+
+def test_the_numbers_on_the_page_about_attention_are_measured(tmp_path):
+    """Those that are quick: python tools/draw_attention.py --check docs/attention.md looks at all, in a minute."""
+    wrong = tmp_path / "wrong.md"
+    wrong.write_text(ATTENTION.read_text(encoding="utf-8").replace("| 1.26 |", "| 1.46 |"), encoding="utf-8")
+    right, refused = (
+        run("draw_attention.py", "--out", tmp_path / page.stem, "--check", page, "--only", "masks", "positions")
+        for page in (ATTENTION, wrong)
+    )
+    assert right.returncode == 0, right.stderr
+    assert refused.returncode == 1 and "1.26" in refused.stderr, refused.stderr
+    # Drawn again, a picture has the same bytes.
+    for name in ("masks.svg", "positions.svg"):
+        assert (tmp_path / "attention" / name).read_bytes() == (tmp_path / "wrong" / name).read_bytes()
+
+
+def test_a_number_is_like_another_that_another_machine_measured():
+    from draw_attention import alike
+
+    assert alike("| 257 / 1.00 | 5.2e-05 |", "| 257 / 1.01 | 5.3e-05 |")
+    assert not alike("| 1.00 |", "| 1.10 |")
+    assert not alike("| 257 |", "| 258 |")
+    assert not alike("| 1.00 | 2 |", "| 1.00 |")
+    assert not alike("| MHA | 1.00 |", "| MQA | 1.00 |")
 
 
 def test_the_scaling_model_agrees_with_arithmetic_by_hand():

@@ -1,0 +1,173 @@
+"""Attention is the formula of the paper, from one softmax to the whole sub-layer, under every mask of the package.
+
+The formulas here share nothing with the package: sums over named indices, and a loop over heads in numpy.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.models.base import Packing
+from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
+from nmt.models.transformer.Modules import PackedMask, ScaledDotProductAttention
+from nmt.models.transformer.SubLayers import MultiHeadAttention
+from nmt.recipe.model_options import ModelConfig
+
+B, H, T, D_K, D_V = 3, 4, 6, 5, 3
+SEQ = torch.tensor([[5, 6, 7, 8, 9, 4], [7, 6, 5, 0, 0, 0], [0, 0, 0, 0, 0, 0]])  # the last one has nothing to see
+KV_HEADS = pytest.mark.parametrize("n_kv_head", [4, 2, 1], ids=["MHA", "GQA", "MQA"])
+WAYS = pytest.mark.parametrize("write_out", [True, False], ids=["written out", "fused"])
+
+
+def packed(causal: bool) -> PackedMask:
+    sentences = Packing(torch.tensor([0, 2, 5, 5, 6], dtype=torch.int32), longest=3)  # one of them without words
+    return PackedMask(sentences, sentences, causal)
+
+
+MASKS = {
+    "padding": get_pad_mask(SEQ, 0).unsqueeze(1),
+    "not ahead": get_subsequent_mask(SEQ).unsqueeze(1),
+    "both": (get_pad_mask(SEQ, 0) & get_subsequent_mask(SEQ)).unsqueeze(1),
+    "packed": packed(causal=False),
+    "packed, not ahead": packed(causal=True),
+}
+# Which places each row of `packed` may look at, by hand.
+SENTENCE = [{0, 1}, {0, 1}, {2, 3, 4}, {2, 3, 4}, {2, 3, 4}, {5}]
+
+
+def by_hand(kind: str) -> np.ndarray:
+    """The same masks from their meaning: (B, T, T)."""
+    ids = SEQ.tolist()
+    allowed = np.zeros((B, T, T), dtype=bool)
+    for b, t, s in np.ndindex(B, T, T):
+        see = {"padding": ids[b][s] != 0, "not ahead": s <= t, "both": ids[b][s] != 0 and s <= t}
+        see |= {"packed": s in SENTENCE[t], "packed, not ahead": s in SENTENCE[t] and s <= t}
+        allowed[b, t, s] = see[kind]
+    return allowed
+
+
+def inputs(n_kv_head: int) -> list[Tensor]:
+    """q, k and v in double precision, wanting gradients."""
+    torch.manual_seed(3)
+    shapes = (H, T, D_K), (n_kv_head, T, D_K), (n_kv_head, T, D_V)
+    return [torch.randn(B, *shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def attention_of(write_out: bool) -> ScaledDotProductAttention:
+    """With the temperature of the paper, forced to go one of the two ways."""
+    attention = ScaledDotProductAttention(D_K**0.5, attn_dropout=0.0)
+    attention._write_out = lambda q, k: write_out
+    return attention
+
+
+@WAYS
+@KV_HEADS
+@pytest.mark.parametrize("kind", MASKS)
+def test_attention_is_softmax_of_q_k_over_the_root_of_d_k_times_v(kind, n_kv_head, write_out):
+    q, k, v = inputs(n_kv_head)
+    allowed = torch.from_numpy(by_hand(kind)).view(B, 1, 1, T, T)
+    score = torch.einsum("bghtk,bgsk->bghts", q.view(B, n_kv_head, -1, T, D_K), k) / D_K**0.5
+    share = score.exp() * allowed
+    weight = share / share.sum(-1, keepdim=True).where(allowed.any(-1, keepdim=True), torch.ones(()).double())
+    expected = torch.einsum("bghts,bgsv->bghtv", weight, v).reshape(B, H, T, D_V)
+    attention = attention_of(write_out)
+    output, nothing = attention(q, k, v, MASKS[kind])
+    assert nothing is None
+    assert output.shape == (B, H, T, D_V)
+    assert (output - expected).abs().max() < 1e-12
+    again, attn = attention(q, k, v, MASKS[kind], return_attns=True)
+    assert (again - expected).abs().max() < 1e-12
+    assert (attn - weight.reshape(B, H, T, T)).abs().max() < 1e-12
+    blind = ~allowed.any(-1).expand(B, 1, 1, T)[:, 0, 0]
+    assert blind.any() == (kind in ("padding", "both"))
+    assert output.transpose(1, 2)[blind].eq(0).all() and attn.transpose(1, 2)[blind].eq(0).all()
+
+
+@WAYS
+@KV_HEADS
+@pytest.mark.parametrize("kind", MASKS)
+def test_the_gradient_of_attention_is_that_of_finite_differences(kind, n_kv_head, write_out):
+    """That of the output, and of the weights too. Fast mode: one random direction in place of every input by itself."""
+    attention, leaves = attention_of(write_out), inputs(n_kv_head)
+    assert torch.autograd.gradcheck(lambda *qkv: attention(*qkv, MASKS[kind])[0], leaves, fast_mode=True)
+    assert attention(*leaves, MASKS[kind], return_attns=True)[1].requires_grad
+    assert torch.autograd.gradcheck(
+        lambda *qkv: attention(*qkv, MASKS[kind], return_attns=True), leaves, fast_mode=True
+    )
+
+
+def turned(x: np.ndarray, position: int) -> np.ndarray:
+    """A vector turned pair by pair, by position · 10000^(-2i / d): (d,)"""
+    pairs = x.reshape(-1, 2)
+    out = np.empty_like(pairs)
+    for i, (a, b) in enumerate(pairs):
+        angle = position * 10000.0 ** (-2 * i / len(x))
+        out[i] = a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)
+    return out.reshape(-1)
+
+
+def normed(x: np.ndarray, norm: torch.nn.Module) -> np.ndarray:
+    """LayerNorm of each row."""
+    weight, bias = norm.weight.detach().numpy(), norm.bias.detach().numpy()
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * weight + bias
+
+
+def in_numpy(sublayer: MultiHeadAttention, x: Tensor, memory: Tensor, allowed: np.ndarray, first: int | None) -> list:
+    """The sub-layer, word by word and head by head. first: the position of the first word, where positions are rotary.
+
+    x: (B, T, D), memory: (B, S, D), or x itself. Returns the output and the weights (B, H, T, S).
+    """
+    matrices = {name: getattr(sublayer, name) for name in ("w_qs", "w_ks", "w_vs", "fc")}
+    w = {name: (m.weight.detach().numpy(), m.bias.detach().numpy()) for name, m in matrices.items()}
+    own, x, memory = memory is x, x.numpy(), memory.numpy()
+    pre, d_k, d_v, n_share = sublayer.pre_norm, sublayer.d_k, sublayer.d_v, sublayer.n_head // sublayer.n_kv_head
+    output, attns = np.empty_like(x), np.zeros((len(x), sublayer.n_head, x.shape[1], memory.shape[1]))
+    for b in range(len(x)):
+        query = normed(x[b], sublayer.layer_norm) if pre else x[b]
+        source = query if own else memory[b]
+        q, k, v = ((rows @ w[n][0].T + w[n][1]) for n, rows in (("w_qs", query), ("w_ks", source), ("w_vs", source)))
+        for t in range(x.shape[1]):
+            found = []
+            for h in range(sublayer.n_head):
+                g = h // n_share
+                q_h = q[t, h * d_k : (h + 1) * d_k]
+                keys = [k[s, g * d_k : (g + 1) * d_k] for s in range(len(k))]
+                if first is not None:
+                    q_h, keys = turned(q_h, first + t), [turned(key, first + s) for s, key in enumerate(keys)]
+                total, value = 0.0, np.zeros(d_v)
+                for s, key in enumerate(keys):
+                    if allowed[b, t, s]:
+                        attns[b, h, t, s] = np.exp(q_h @ key / np.sqrt(d_k))
+                        total += attns[b, h, t, s]
+                        value += attns[b, h, t, s] * v[s, g * d_v : (g + 1) * d_v]
+                attns[b, h, t] /= total or 1.0
+                found.append(value / (total or 1.0))
+            output[b, t] = x[b, t] + np.concatenate(found) @ w["fc"][0].T + w["fc"][1]
+        if not pre:
+            output[b] = normed(output[b], sublayer.layer_norm)
+    return [output, attns]
+
+
+@torch.no_grad()
+@KV_HEADS
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("over", ["itself", "itself, rotary", "the source"])
+def test_the_whole_sub_layer_is_that_of_numpy(over, norm, n_kv_head):
+    torch.manual_seed(4)
+    config = ModelConfig(d_model=8, n_head=H, n_kv_head=n_kv_head, d_k=6, d_v=D_V, attn_bias=True, norm=norm)
+    sublayer = MultiHeadAttention(config).double().eval()
+    for parameter in sublayer.parameters():
+        torch.nn.init.normal_(parameter)
+    x, memory = torch.randn(B, T, 8).double(), torch.randn(B, T, 8).double()
+    kind, rotation, first = ("padding" if over == "the source" else "both"), None, None
+    if over == "itself, rotary":
+        first = 2
+        angle = torch.arange(first, first + T).double().unsqueeze(1) * 10000.0 ** (-torch.arange(3).double() / 3)
+        rotation = angle.cos(), angle.sin()
+    own = over != "the source"
+    found = sublayer(x, None if own else memory, MASKS[kind], rotation, return_attns=True)
+    expected = in_numpy(sublayer, x, x if own else memory, by_hand(kind), first)
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one.numpy() - other).max() < 1e-12
