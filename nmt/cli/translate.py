@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from nmt.cli.command import add_override_flags, run
+from nmt.recipe.model_options import ATTENTIONS
 
 _DESCRIPTION = """\
 Translate lines with the model of the run folder RUN: nmt-translate RUN < in > out. One line out for each line in, in
@@ -118,7 +119,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--tune-metric", choices=("bleu", "chrf"), help="What is best by; the other decides between equals. [bleu]")
     add("--tune-beams", type=_numbers, metavar="N,…", help="Beams to try beside the present one. [1,2,4,5,8,12]")
     add("--store", action="store_true", help="Make the winner what RUN translates with, in its recipe.yaml.")
-    add("--attention", metavar="FILE", help="Draw attention over source and target: a .png or an .html.")
+    add(
+        "--attention",
+        metavar="FILE",
+        help="Draw attention: a .png, .svg or .pdf, or an .html on which all layers, heads and kinds can be looked at.",
+    )
+    add(
+        "--attention-of",
+        choices=ATTENTIONS,
+        help="What is drawn: cross, where the translation looks at the source; encoder, the source at itself; decoder, "
+        "the translation at what was written before. [default: cross]",
+    )
     add(
         "--lines", type=_numbers, default=None, metavar="N,…", help="Lines to draw; the first three that are not blank."
     )
@@ -127,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_layers,
         default="last",
         metavar="N,…|all|last",
-        help="Decoder layers to draw or write. [default: last]",
+        help="Layers to draw or write. [default: last]",
     )
     add("--head", type=_heads, default="mean", metavar="N,…|all|mean", help="Heads to draw or write. [default: mean]")
     add(

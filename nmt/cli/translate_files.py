@@ -16,7 +16,7 @@ from nmt.evaluation.attention import check_path
 
 def check_flags(args: argparse.Namespace) -> None:
     """Flags that mean nothing without others, or nothing together."""
-    needs = {"scores": "ref", "lines": "attention", "examples": "ref"}
+    needs = {"scores": "ref", "lines": "attention", "attention_of": "attention", "examples": "ref"}
     needs |= dict.fromkeys(("tune_metric", "tune_beams", "store"), "tune_decoding")
     for flag, needed in needs.items():
         if getattr(args, flag) and not getattr(args, needed):

@@ -15,6 +15,7 @@ import torch
 from nmt.api import choose_device
 from nmt.cli.arrivals import PATIENCE, windows
 from nmt.cli.command import printable
+from nmt.cli.translate_attention import check_attention, draw_attention
 from nmt.cli.translate_engine import Engine, answer_of, fingerprints, key_of, recipe_of, scored_of
 from nmt.cli.translate_files import (
     InputFile,
@@ -40,9 +41,6 @@ from nmt.decoding.request import Request
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
 from nmt.decoding.translator import Translation, Translator
-from nmt.errors import NmtError
-from nmt.evaluation.attention import draw
-from nmt.evaluation.attention_panels import Alignment, panels
 
 N_PICTURE = 3  # lines that are drawn where none are named
 
@@ -108,9 +106,7 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, references: list[li
     if args.threads or workers > 1:
         torch.set_num_threads(args.threads or 1)
     engine = Engine(args)
-    if args.attention or args.with_attention:  # a layer that is not there is named before the work
-        shape = (engine.recipe.model.n_dec_layer, engine.recipe.model.n_head, 0, 0)
-        panels(Alignment(torch.empty(shape), [], []), args.layer, args.head)
+    check_attention(args, engine.recipe.model, attends=engine.translator.attends)
     with Pool(engine, args, workers, loaded) as pool:
         yield _Job(args, share, stop, references, engine, pool, request_of)
 
@@ -162,7 +158,9 @@ def _finish(job: _Job) -> None:
         print_examples(job.sources, job.outputs, job.references, args.examples)
         report_scores(job.outputs, job.references, trg_lang, args.scores)
     if args.attention:
-        _draw(job, job.engine.recipe.data.src_lang, trg_lang)
+        langs = job.engine.recipe.data.src_lang, trg_lang
+        draw_attention(args, job.translator, job.drawn, langs, job.source_name, job.n_read)
+        _say(f"attention: {args.attention}")
 
 
 def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]:
@@ -293,23 +291,6 @@ def _write_stdout(job: _Job) -> None:
             sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
             sys.stdout.buffer.flush()
             job.stop.ask()
-
-
-def _draw(job: _Job, src_lang: str, trg_lang: str) -> None:
-    args = job.args
-    if missing := [str(number) for number in args.lines or () if number not in job.drawn]:
-        raise NmtError(
-            f"--lines {','.join(missing)}: nothing to draw there: the input has {job.n_read:,} lines, and a blank line "
-            "has no attention."
-        )
-    if not job.drawn:
-        raise NmtError(f"{job.source_name}: no line to draw the attention of: all {job.n_read:,} are blank.")
-    alignments = []
-    for number, translation in sorted(job.drawn.items()):
-        weights, src_pieces, trg_pieces = job.translator.attention(translation)
-        alignments.append(Alignment(weights, src_pieces, trg_pieces, f"{number}: {translation.text}"))
-    draw(alignments, Path(args.attention), layers=args.layer, heads=args.head)
-    _say(f"attention, {trg_lang} rows over {src_lang} columns: {args.attention}")
 
 
 def _progress(job: _Job, n_known: int = 0, doing: str | None = None) -> Bar:

@@ -24,7 +24,7 @@ OUTPUT = "output"  # the mark of an output that is written and about to get its 
 # and the options of decoding are so by what they lead to.
 _NO_MATTER = (
     *("run", "checkpoint", "mbr", "input", "output", "overwrite", "ref", "scores", "examples", "show_scores"),
-    *("attention", "lines", "threads", "workers", "rank", "ranks", "debug"),
+    *("attention", "attention_of", "lines", "threads", "workers", "rank", "ranks", "debug"),
 )
 _OF_ATTENTION = ("layer", "head")  # matter where they are written for each line
 

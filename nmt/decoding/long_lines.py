@@ -18,6 +18,7 @@ from nmt.data.sentences import pieces, writes_no_space
 from nmt.data.subwords import EOS, LONGEST_PIECE, Codec
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.scorer import LengthPenalty, length_divisor
+from nmt.models.base import Attns
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
 # Most subwords of a line that go through a model of which nothing is known, and of one side of a given pair. Attention
@@ -126,6 +127,12 @@ def join_hypotheses(
 def join_ids(rows: Sequence[Sequence[int]]) -> list[int]:
     """Rows of ids with EOS between them."""
     return [i for number, row in enumerate(rows) for i in ([EOS, *row] if number else row)]
+
+
+def join_attns(pieces: Sequence[Attns]) -> Attns:
+    """All that a model looked at in each piece -> the same of the line."""
+    there = [[one for one in kind if one is not None] for kind in zip(*pieces, strict=True)]
+    return Attns(*(join_attention(blocks) if blocks else None for blocks in there))
 
 
 def join_attention(blocks: Sequence[Tensor]) -> Tensor:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.beam import Hypothesis, impossible
 from nmt.decoding.long_lines import Limits, limits_of
 from nmt.decoding.request import Request
 from nmt.decoding.scorer import Look, length_divisor
-from nmt.decoding.translator import Translation, Translator
+from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
 from nmt.export.ctranslate2 import entries, library
@@ -63,6 +62,8 @@ def fingerprint(folder: str | Path) -> str:
 
 class Engine:
     """A model of CTranslate2, ids in and ids out. One engine may be used by several threads at once."""
+
+    attends = False  # CTranslate2 keeps to itself where it looks
 
     def __init__(self, folder: Path, subwords: Subwords, device: torch.device) -> None:
         where: dict[str, Any] = {"device": device.type, "device_index": device.index or 0}
@@ -154,8 +155,6 @@ def _first_line(error: Exception) -> str:
 class EngineTranslator(Translator):
     """A translator whose search and scores are those of CTranslate2."""
 
-    attends = False
-
     def __init__(
         self,
         engine: Engine,
@@ -187,10 +186,6 @@ class EngineTranslator(Translator):
     ) -> list[list[float]]:
         assert look is None
         return self.engine.score(src_ids, trg_ids, self.config.max_tokens)
-
-    def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
-        """CTranslate2 keeps it to itself."""
-        raise RunError("CTranslate2 does not tell where it looks: for attention, translate with the run itself.")
 
 
 def refused(config: DecodeConfig) -> Iterator[str]:

@@ -27,6 +27,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
         *_of_train(recipe.train),
         *_of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs),
         *_of_translation(recipe),
+        *_of_attention(recipe),
     ]
 
 
@@ -222,3 +223,9 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
         least, most = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if least > most:
             yield f"decode.min_len_{part}: {least} is more than decode.max_len_{part}, which is {most}"
+
+
+def _of_attention(recipe: "Recipe") -> Iterator[str]:
+    decode, grid = recipe.decode, recipe.model.attention_grids.get("cross")
+    if decode.coverage and grid is None:
+        yield f"decode.coverage: {decode.coverage}, but no word that it writes looks at the source (set it to 0)"

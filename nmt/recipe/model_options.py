@@ -1,11 +1,16 @@
 """The options of the model: sizes, the variants of its parts, and what is shared."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from nmt.recipe.presets import PRESETS
 from nmt.recipe.section import PositiveInt, Rate, Section
+
+# What attention there may be: where words of the translation look at the source, words of the source at each other, and
+# words of the translation at those before.
+Attention = Literal["cross", "encoder", "decoder"]
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 
 
 class ModelConfig(Section):
@@ -75,6 +80,13 @@ class ModelConfig(Section):
         "scale_emb_or_prj: emb makes as large as the positions; or of that size, but with subwords that occur in "
         "the same training pairs, as translations do, near each other: a dictionary before the first update.",
     )
+
+    @property
+    def attention_grids(self) -> dict[Attention, tuple[int, int]]:
+        """Layers and heads of each attention that the model tells of, as `nmt.models.base.Attns` does: what can be
+        drawn, written, and read alignments off. Without `cross` no word of a translation looks at the source."""
+        encoder, decoder = (self.n_enc_layer, self.n_head), (self.n_dec_layer, self.n_head)
+        return {"cross": decoder, "encoder": encoder, "decoder": decoder}
 
     @property
     def undecided(self) -> set[str]:
