@@ -91,15 +91,31 @@ def join_texts(line: Split, texts: Sequence[str]) -> str:
 
     Where the source has none because its script writes none, a space stands between translations that need one.
     """
+    return joined(line, texts)[0]
+
+
+def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
+    """What `join_texts` says, and at which of its characters each of the texts begins."""
     assert len(texts) == len(line.pieces)
-    found = line.spaces[0]
+    found, places = line.spaces[0], []
     for i, text in enumerate(texts):
         space = line.spaces[i] if i else ""
         if i and not space and found and text:
             unspaced = writes_no_space(line.pieces[i - 1][-1]) or writes_no_space(line.pieces[i][0])
             space = " " if unspaced and not writes_no_space(found[-1]) and not writes_no_space(text[0]) else ""
-        found += space + text
-    return found + line.spaces[-1]
+        found += space
+        places.append(len(found))
+        found += text
+    return found + line.spaces[-1], places
+
+
+def first_words(text: str, places: Sequence[int]) -> list[int]:
+    """The number of the word, as white space cuts them, that stands at each of some places of a text, from 0."""
+    found = []
+    for place in places:
+        goes_on = 0 < place < len(text) and not text[place - 1].isspace() and not text[place].isspace()
+        found.append(len(text[:place].split()) - goes_on)
+    return found
 
 
 def ranked(parts: Sequence[Sequence[One]], rank: int) -> list[One]:

@@ -257,7 +257,8 @@ function update(changed) {
     if (typeof state.head === "number") state.head = Math.min(state.head, heads - 1);
     const numbers = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
     choices("layer", numbers(layers));
-    choices("head", [["all", "all"], ["mean", "mean"], ...numbers(heads)]);
+    if (heads === 1) state.head = 0;
+    choices("head", heads === 1 ? numbers(1) : [["all", "all"], ["mean", "mean"], ...numbers(heads)]);
   }
   render();
 }

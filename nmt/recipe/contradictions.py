@@ -229,3 +229,10 @@ def _of_attention(recipe: "Recipe") -> Iterator[str]:
     decode, grid = recipe.decode, recipe.model.attention_grids.get("cross")
     if decode.coverage and grid is None:
         yield f"decode.coverage: {decode.coverage}, but no word that it writes looks at the source (set it to 0)"
+    if decode.align_head and not decode.align_layer:
+        yield f"decode.align_head: {decode.align_head}, but of which layer? Name it: decode.align_layer"
+    if recipe.model.undecided:
+        return  # of the sizes, too; this is asked again when they are known
+    for name, most in zip(("align_layer", "align_head"), grid or (0, 0), strict=True):
+        if (number := getattr(decode, name)) > most:
+            yield f"decode.{name}: {number}, but the decoder of the model has {most} of them that look at the source"

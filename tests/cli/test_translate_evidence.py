@@ -139,7 +139,10 @@ def blind(monkeypatch):
     monkeypatch.setattr("nmt.models.base.SearchModel.attends", False)
 
 
-@pytest.mark.parametrize("flags", [["--attention", "OUT.html"], ["--with-attention", "--format", "jsonl"]])
+@pytest.mark.parametrize(
+    "flags",
+    [["--attention", "OUT.html"], ["--with-attention", "--format", "jsonl"], ["--alignments", "OUT"]],
+)
 def test_a_model_that_looks_nowhere_says_so_before_the_work(translate, tmp_path, blind, flags):
     out, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
     assert f"{flags[0]}: no word that this model writes looks at the source" in err and out == []
