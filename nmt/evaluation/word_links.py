@@ -11,16 +11,30 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.errors import DataError
 from nmt.evaluation.alignment_error import Gold
 
 N_ROUND = 8  # of expectation maximisation, which changes little after five or so
 _TIE = 1e-6  # how much words far from the diagonal fall behind, which decides between equal ones and nothing else
 
+MOST_PAIRS = 10_000_000  # of words that stand in the same line: what is kept of each makes a GB or two of so many
+
 Words = Sequence[Sequence[str]]
 
 
 def word_links(src: Words, trg: Words) -> list[Gold]:
-    """Links of the words of each pair: sure where both directions say so, possible where one does."""
+    """Links of the words of each pair: sure where both directions say so, possible where one does.
+
+    Raises DataError where there is too much to count.
+    """
+    n_pair = 0
+    for number, (left, right) in enumerate(zip(src, trg, strict=True)):
+        n_pair += (len(left) + 1) * (len(right) + 1)
+        if n_pair > MOST_PAIRS:
+            raise DataError(
+                f"{len(src):,} lines are too many to count which words occur together: give the first {number:,}, or "
+                "links by people."
+            )
     forth = _directed(src, trg)
     back = [{(i, j) for j, i in links} for links in _directed(trg, src)]
     return [Gold(frozenset(a & b), frozenset(a | b)) for a, b in zip(forth, back, strict=True)]

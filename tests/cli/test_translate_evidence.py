@@ -148,6 +148,15 @@ def test_a_model_that_looks_nowhere_says_so_before_the_work(translate, tmp_path,
     assert f"{flags[0]}: no word that this model writes looks at the source" in err and out == []
 
 
+def test_an_attention_that_the_model_has_not_is_named_before_the_work(translate, tmp_path, monkeypatch):
+    monkeypatch.setattr("nmt.recipe.model_options.ModelConfig.attention_grids", {"cross": (1, 1)})
+    flags = ("--attention", tmp_path / "a.png", "--attention-of", "encoder")
+    out, err = translate(*flags, code=2)
+    assert "--attention-of encoder: this model has no such attention, only cross" in err and out == []
+    out, err = translate("--attention", tmp_path / "a.png", "--layer", 2, code=2)
+    assert "layers 1 to 1" in err and out == []
+
+
 def test_a_model_that_looks_nowhere_tells_of_everything_else(translate, monkeypatch):
     told = objects(translate("--format", "jsonl")[0])
     monkeypatch.setattr("nmt.models.base.SearchModel.attends", False)

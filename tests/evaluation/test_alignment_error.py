@@ -128,5 +128,12 @@ def test_a_side_without_words_has_no_links():
     assert word_links([], []) == [] and word_links([[]], [[]]) == [Gold(frozenset(), frozenset())]
 
 
+def test_more_than_memory_holds_is_refused_with_what_would_do(monkeypatch):
+    monkeypatch.setattr("nmt.evaluation.word_links.MOST_PAIRS", 13)
+    assert len(word_links([["a", "b"]] * 1, [["a", "b"]] * 1)) == 1
+    with pytest.raises(DataError, match=r"3 lines are too many.* first 1,"):
+        word_links([["a", "b"]] * 3, [["a", "b"]] * 3)
+
+
 def test_words_are_counted_without_case_and_punctuation():
     assert bare(["„Haus“,", "Straße", "...", "e-mail!", "3,5"]) == ["haus", "strasse", "...", "e-mail", "3,5"]
