@@ -211,6 +211,18 @@ def test_hovering_shows_the_weights_of_a_word(shown, sentences, kind, unit):
 
 
 @needs_browser
+@pytest.mark.parametrize("view", ["lines", "matrix"])
+def test_nothing_moves_when_something_is_pointed_at(shown, view):
+    choose(shown, "view", view)
+    place = "const its = document.querySelector('#stage button:last-of-type').getBoundingClientRect(); return its.top"
+    shown.leave()
+    before = shown.run(place)
+    for side in ("query", "key"):
+        shown.hover(f"#stage [data-side={side}]")
+        assert shown.run(place) == before
+
+
+@needs_browser
 def test_lines_are_as_strong_as_the_weights_and_each_head_has_its_colour(shown, sentences):
     choose(shown, "unit", "pieces")
     choose(shown, "head", "all")
