@@ -123,6 +123,11 @@ def test_words_that_are_alike_are_linked_in_their_order():
     assert sorted(found.sure) == [(0, 0), (1, 1), (2, 2)]
 
 
+def test_a_link_is_sure_where_both_directions_agree_and_possible_where_one_does():
+    (found, *_) = word_links([["a", "b"], ["a"], ["c"]], [["x"], ["x"], ["y"]])  # x comes from a; b may come from x
+    assert sorted(found.sure) == [(0, 0)] and sorted(found.possible) == [(0, 0), (1, 0)]
+
+
 def test_a_side_without_words_has_no_links():
     assert word_links([[], ["a"]], [["b"], []]) == [Gold(frozenset(), frozenset())] * 2
     assert word_links([], []) == [] and word_links([[]], [[]]) == [Gold(frozenset(), frozenset())]

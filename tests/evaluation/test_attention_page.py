@@ -214,7 +214,10 @@ def test_hovering_shows_the_weights_of_a_word(shown, sentences, kind, unit):
 @pytest.mark.parametrize("view", ["lines", "matrix"])
 def test_nothing_moves_when_something_is_pointed_at(shown, view):
     choose(shown, "view", view)
-    place = "const its = document.querySelector('#stage button:last-of-type').getBoundingClientRect(); return its.top"
+    place = """return [...document.querySelectorAll("#stage button, #stage td")].map((one) => {
+        const its = one.getBoundingClientRect();
+        return [its.left + scrollX, its.top + scrollY, its.width];
+    })"""
     shown.leave()
     before = shown.run(place)
     for side in ("query", "key"):
