@@ -19,7 +19,7 @@ let shown = null; // what is on the stage: both axes and the weights of each hea
 let pinned = null, pointed = null; // { side: "query" or "key", index }, or { query, key } for a cell
 
 function make(tag, options = {}, ...children) {
-  const space = ["svg", "path"].includes(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
+  const space = ["svg", "g", "path"].includes(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
   const element = document.createElementNS(space, tag);
   for (const [name, value] of Object.entries(options)) element.setAttribute(name, value);
   element.append(...children);
@@ -89,22 +89,33 @@ function token(text, side, index) {
   return make("li", {}, button);
 }
 
+/** The line of one weight of the i-th head that is shown. Those of several heads are beside each other. */
+function line(i, q, k) {
+  const one = shown.heads[i], weight = one.weights[q][k];
+  const off = 0.5 + (i - (shown.heads.length - 1) / 2) * Math.min(0.1, 0.6 / shown.heads.length);
+  const path = make("path", {
+    d: `M0 ${k + off}C45 ${k + off} 55 ${q + off} 100 ${q + off}`, "stroke-opacity": weight.toFixed(3),
+    "stroke-width": (0.8 + 2.6 * weight).toFixed(2), "data-query": q, "data-key": k, "data-head": one.head + 1,
+  });
+  path.style.setProperty("--hue", hueOf(one.head));
+  return path;
+}
+
+/** The lines of all heads that are strong enough, of one word if it is given. */
+function lines(focus = {}) {
+  const found = [], range = (side, n) => (focus.side === side ? [focus.index] : Array.from({ length: n }, (_, i) => i));
+  const queries = range("query", shown.queries.length), keys = range("key", shown.keys.length);
+  shown.heads.forEach((one, i) => {
+    for (const q of queries) for (const k of keys) if (one.weights[q][k] >= LEAST) found.push(line(i, q, k));
+  });
+  return found;
+}
+
 function linesView() {
   const names = NAMES[state.kind], rows = Math.max(shown.queries.length, shown.keys.length);
   const picture = make("svg", { class: "lines", viewBox: `0 0 100 ${rows}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   picture.style.height = `calc(${rows} * var(--row))`;
-  shown.heads.forEach((one, i) => {
-    const off = 0.5 + (i - (shown.heads.length - 1) / 2) * Math.min(0.1, 0.6 / shown.heads.length); // beside each other
-    one.weights.forEach((row, q) => row.forEach((weight, k) => {
-      if (weight < LEAST) return;
-      const line = make("path", {
-        d: `M0 ${k + off}C45 ${k + off} 55 ${q + off} 100 ${q + off}`, "stroke-opacity": weight.toFixed(3),
-        "stroke-width": (0.8 + 2.6 * weight).toFixed(2), "data-query": q, "data-key": k, "data-head": one.head + 1,
-      });
-      line.style.setProperty("--hue", hueOf(one.head));
-      picture.append(line);
-    }));
-  });
+  picture.append(make("g", { class: "all" }, ...lines()), make("g", { class: "own" }));
   const column = (texts, side, name) =>
     make("ol", { class: `column ${side === "key" ? "looked-at" : "looks"}`, "aria-label": name },
       ...texts.map((text, index) => token(text, side, index)));
@@ -166,9 +177,10 @@ function paint() {
     });
     button.style.background = `linear-gradient(to right, ${parts.join(", ")})`;
   }
-  for (const line of stage.querySelectorAll("path")) {
-    const own = focus && Number(line.dataset[focus.side]) === focus.index;
-    line.classList.toggle("away", Boolean(focus) && !own);
+  const picture = stage.querySelector(".lines");
+  if (picture) { // those of the word are drawn again, over all others, which are many to change
+    picture.classList.toggle("dim", Boolean(focus));
+    picture.querySelector(".own").replaceChildren(...(focus ? lines(focus) : []));
   }
   for (const part of stage.querySelectorAll("tr[data-query], td[data-key], th[data-key]")) {
     const { query, key } = part.dataset, isCell = focus && focus.side === undefined;

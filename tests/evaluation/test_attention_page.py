@@ -229,7 +229,7 @@ def test_nothing_moves_when_something_is_pointed_at(shown, view):
 def test_lines_are_as_strong_as_the_weights_and_each_head_has_its_colour(shown, sentences):
     choose(shown, "unit", "pieces")
     choose(shown, "head", "all")
-    script = """return [...document.querySelectorAll("path")].map((one) => [one.dataset.head, one.dataset.query,
+    script = """return [...document.querySelectorAll(".all path")].map((one) => [one.dataset.head, one.dataset.query,
         one.dataset.key, one.getAttribute("stroke-opacity"), getComputedStyle(one).stroke])"""
     lines, weights = shown.run(script), sentences[0].weights["cross"][-1]
     assert int((weights >= 0.0102).sum()) <= len(lines) <= int((weights >= 0.0098).sum())
@@ -238,8 +238,10 @@ def test_lines_are_as_strong_as_the_weights_and_each_head_has_its_colour(shown, 
     colours = {(head, colour) for head, *_, colour in lines}
     assert len(colours) == len({colour for _, colour in colours}) == N_HEAD
     shown.hover(".token[data-side=query][data-index='2']")
-    away = shown.run("return [...document.querySelectorAll('path:not(.away)')].map((one) => one.dataset.query)")
-    assert set(away) == {"2"}
+    own = shown.run("return [...document.querySelectorAll('.own path')].map((one) => one.dataset.query)")
+    assert own == ["2"] * sum(query == "2" for _, query, *_ in lines) and shown.count(".lines.dim") == 1
+    shown.leave()
+    assert shown.count(".own path") == shown.count(".lines.dim") == 0
 
 
 @needs_browser
