@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from nmt.cli.command import add_override_flags, run
+from nmt.recipe.model_options import ATTENTIONS
 
 _DESCRIPTION = """\
 Translate lines with the model of the run folder RUN: nmt-translate RUN < in > out. One line out for each line in, in
@@ -18,7 +19,8 @@ Output: the translation; with --show-scores SCORE, a tab and the translation; wi
 NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being that of the input line, from 1. With
 --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line.
 SCORE is the log-probability over the length penalty. With --tune-decoding a table: beam, penalty, alpha, BLEU and chrF
-of what one search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark."""
+of what one search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark. With
+--tune-alignment: layer and head (- is the mean), when, alignment error rate, precision, recall, and a mark."""
 FORMATS = ("text", "tsv", "jsonl")
 _INPUT = (
     "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and if "
@@ -87,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         help="Raw reference: print BLEU, chrF, TER and exact match to stderr; given several times, all of them count.",
     )
-    add("--scores", metavar="FILE", help="Also write the scores of --ref as JSON.")
+    add("--scores", metavar="FILE", help="Also write the scores of --ref, or of --gold-alignments, as JSON.")
     add(
         "--examples",
         type=_count,
@@ -107,6 +109,18 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="Translate again what looks wrong, with a wider beam, then by sampling; fewer reasons win.",
     )
+    add(
+        "--alignments",
+        metavar="FILE",
+        help="Also write which words belong together, for each line of the input a line like 0-0 1-2: word of the "
+        "source and word of the translation, from 0.",
+    )
+    add(
+        "--gold-alignments",
+        metavar="FILE",
+        help="Links of the words of --input and --score by people, 1-2 sure and 1?2 possible: print the alignment "
+        "error rate to stderr. With --tune-alignment: what decides.",
+    )
     add("--score", metavar="FILE", help="Translate nothing: write log-probabilities of the translations in this file.")
     add("--mbr", type=_count, metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
     add(
@@ -117,8 +131,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--tune-metric", choices=("bleu", "chrf"), help="What is best by; the other decides between equals. [bleu]")
     add("--tune-beams", type=_numbers, metavar="N,…", help="Beams to try beside the present one. [1,2,4,5,8,12]")
-    add("--store", action="store_true", help="Make the winner what RUN translates with, in its recipe.yaml.")
-    add("--attention", metavar="FILE", help="Draw attention over source and target: a .png or an .html.")
+    add(
+        "--tune-alignment",
+        nargs=2,
+        metavar=("SRC", "REF"),
+        help="Translate nothing: find which layer and head align words best, by --gold-alignments or else by how words "
+        "occur together, and print them all.",
+    )
+    add("--store", action="store_true", help="Make the winner what RUN translates or aligns with, in its recipe.yaml.")
+    add(
+        "--attention",
+        metavar="FILE",
+        help="Draw attention: a .png, .svg or .pdf, or an .html on which all layers, heads and kinds can be looked at.",
+    )
+    add(
+        "--attention-of",
+        choices=ATTENTIONS,
+        help="What is drawn: cross, where the translation looks at the source; encoder, the source at itself; decoder, "
+        "the translation at what was written before. [default: cross]",
+    )
     add(
         "--lines", type=_numbers, default=None, metavar="N,…", help="Lines to draw; the first three that are not blank."
     )
@@ -127,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_layers,
         default="last",
         metavar="N,…|all|last",
-        help="Decoder layers to draw or write. [default: last]",
+        help="Layers to draw or write. [default: last]",
     )
     add("--head", type=_heads, default="mean", metavar="N,…|all|mean", help="Heads to draw or write. [default: mean]")
     add(
@@ -170,6 +201,10 @@ def _translate(args: argparse.Namespace) -> int:
         from nmt.cli.tune_decoding import tune
 
         return tune(args, vars(_parser().parse_args(["RUN"])))
+    if args.tune_alignment:
+        from nmt.cli import tune_alignment
+
+        return tune_alignment.tune(args, vars(_parser().parse_args(["RUN"])))
     from nmt.cli.translate_job import translate
 
     return translate(args)

@@ -12,6 +12,7 @@ from typing import Any
 
 from nmt.api import Model, choose_device, load
 from nmt.cli.command import overrides_of
+from nmt.cli.translate_alignments import wants_alignments
 from nmt.cli.translate_evidence import Fields, Witness
 from nmt.cli.translate_memory import Key
 from nmt.decoding.beam import Hypothesis
@@ -103,6 +104,7 @@ class Engine:
         again = tries(decode) if args.retry_suspect else {}
         self._again: dict[str, Translator] = {name: model.translator(one) for name, one in again.items()}
         self._scores, self._writes_json = bool(args.score), args.format == "jsonl"
+        self._aligns = wants_alignments(args)
         self._wanted = (args.layer, args.head) if args.with_attention else None
 
     def tasks(self, keys: Sequence[Key]) -> list[list[int]]:
@@ -127,26 +129,36 @@ class Engine:
         sources, targets = [key[0] for key in keys], [key[1] for key in keys]
         found = list(self.translator.score(sources, targets, witness.eye if witness else None))
         return [
-            ToldScore(one, witness.fields(n, one.src_ids, one.trg_ids, one.token_log_probs) if witness else {})
+            ToldScore(one, self._fields(witness, n, one.src_ids, one.trg_ids, one.token_log_probs))
             for n, one in enumerate(found)
         ]
 
     def _evidence(self, answers: Sequence[Answer]) -> list[Fields]:
         """How each translation came about, where that is written."""
-        if (witness := self._witness()) is None:
-            return [{} for _ in answers]
         translations = [answer.translation for answer in answers]
+        if (witness := self._witness(translations)) is None:
+            return [{} for _ in answers]
         told = self.translator.token_log_probs(translations, witness.eye)
         return [
-            witness.fields(n, one.src_ids, one.hypotheses[0].ids if one.hypotheses else [], told[n])
+            self._fields(witness, n, one.src_ids, one.hypotheses[0].ids if one.hypotheses else [], told[n])
             for n, one in enumerate(translations)
         ]
 
-    def _witness(self) -> Witness | None:
+    def _witness(self, translations: Sequence[Translation] = ()) -> Witness | None:
         """Who sees how some translations come about, where that is written."""
-        if not self._writes_json:
+        if not (self._writes_json or self._aligns):
             return None
-        return Witness(self.translator.subwords, self._wanted, attends=self.translator.attends)
+        by, attends = self.recipe.decode.align_by, self.translator.attends
+        return Witness(self.translator.subwords, by, self._wanted, attends=attends, translations=translations)
+
+    def _fields(
+        self, witness: Witness | None, number: int, src_ids: list[int], trg_ids: list[int], told: list[float]
+    ) -> Fields:
+        if witness is None:
+            return {}
+        if not self._writes_json:
+            return witness.words(number, src_ids, trg_ids)
+        return witness.fields(number, src_ids, trg_ids, told)
 
     def _why(self, line: str, translation: Translation) -> list[str]:
         """What speaks against a translation."""

@@ -6,24 +6,36 @@ from typing import Any
 from torch import Tensor
 
 from nmt.data.subwords import EOS, Subwords
+from nmt.decoding.long_lines import first_words, joined
 from nmt.decoding.scorer import Look
+from nmt.decoding.translator import Translation
 from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
 from nmt.evaluation.attention_panels import Alignment, Heads, Layers, panels
+from nmt.recipe.decode_options import AlignBy
 
 Fields = dict[str, Any]
+WORDS = "word_alignment"  # the field that --alignments writes by itself
 
 
 class Witness:
     """Sees where the model looks, line by line, and keeps of it what is written.
 
-    attends: whether there is anything to see. attention: which layers and heads are written in full, if any.
+    by: what alignments are read off. attends: whether there is anything to see. attention: which layers and heads are
+    written in full, if any. translations: of the lines, where some may have been translated in pieces.
     """
 
     def __init__(
-        self, subwords: Subwords, attention: tuple[Layers, Heads] | None = None, *, attends: bool = True
+        self,
+        subwords: Subwords,
+        by: AlignBy,
+        attention: tuple[Layers, Heads] | None = None,
+        *,
+        attends: bool = True,
+        translations: Sequence[Translation] = (),
     ) -> None:
-        self._subwords, self._wanted, self._attends = subwords, attention, attends
-        self._alignment: dict[int, list[int]] = {}
+        self._subwords, self._by, self._wanted, self._attends = subwords, by, attention, attends
+        self._split = {number: one for number, one in enumerate(translations) if one.split}
+        self._alignment: dict[int, list[int | None]] = {}
         self._attention: dict[int, list[tuple[int, int | str, Tensor]]] = {}
 
     @property
@@ -33,11 +45,23 @@ class Witness:
 
     def look(self, number: int, weights: Tensor) -> None:
         """See line `number` of a window. weights: (n_layer, n_head, T, S)"""
-        self._alignment[number] = subword_alignment(weights)
+        split = self._split.get(number)
+        ends = [_ends(split.src_ids), _ends(split.hypotheses[0].ids)] if split else []
+        self._alignment[number] = subword_alignment(weights, self._by, *ends)
         if self._wanted:
             chosen = [panel for row in panels(Alignment(weights, [], []), *self._wanted) for panel in row]
             # A copy, since a view would keep the weights of the whole batch.
             self._attention[number] = [(one.layer, one.head or "mean", one.weights.clone()) for one in chosen]
+
+    def words(self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int]) -> Fields:
+        """The alignment of the words of line `number` alone, "" for a blank one."""
+        if number not in self._alignment:
+            return {WORDS: ""}
+        if split := self._split.get(number):
+            src, trg = words_of_split(split, self._subwords)
+        else:
+            src, trg = words_of(self._subwords.src.raw(src_ids)), words_of(self._subwords.trg.raw(trg_ids))
+        return {WORDS: word_alignment(self._alignment[number], src, trg)}
 
     def fields(self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], told: list[float]) -> Fields:
         """What is written of line `number`, or of a blank one if it was never seen. told: log-probabilities."""
@@ -49,17 +73,44 @@ class Witness:
         }
         if not self._attends:
             return found
-        if number not in self._alignment:
-            return {**found, "alignment": [], "word_alignment": "", **({"attention": []} if self._wanted else {})}
-        alignment = self._alignment[number]
-        found["alignment"] = [*alignment, None]
-        found["word_alignment"] = word_alignment(alignment, words_of(src.raw(src_ids)), words_of(trg.raw(trg_ids)))
+        found["alignment"] = [*self._alignment[number], None] if number in self._alignment else []
+        found |= self.words(number, src_ids, trg_ids)
         if self._wanted:
             found["attention"] = [
                 {"layer": layer, "head": head, "weights": [[_rounded(x) for x in row] for row in weights.tolist()]}
-                for layer, head, weights in self._attention[number]
+                for layer, head, weights in self._attention.get(number, [])
             ]
         return found
+
+
+def words_of_split(translation: Translation, subwords: Subwords) -> tuple[list[list[int]], list[list[int]]]:
+    """What `words_of` says of both sides of a line that was translated in pieces, of which each was read by itself:
+    what is a word there may be part of one in the line, and the other way round."""
+    line = translation.split
+    assert line is not None
+    there = [n for n, one in enumerate(translation.parts) if one.hypotheses]
+    found = []
+    for codec, texts, rows in (
+        (subwords.src, line.pieces, [one.src_ids for one in translation.parts]),
+        (subwords.trg, *_written(translation.parts)),
+    ):
+        whole, places = joined(line, texts)
+        first = first_words(whole, places)
+        words: list[list[int]] = []
+        for n in there:
+            own = [[word + first[n] for word in its] for its in words_of(codec.raw(rows[n]))]
+            words += [[], *own] if words else own  # an end between
+        found.append(words)
+    src, trg = found
+    return src, trg
+
+
+def _written(parts: Sequence[Translation]) -> tuple[list[str], list[list[int]]]:
+    return [one.text for one in parts], [one.hypotheses[0].ids if one.hypotheses else [] for one in parts]
+
+
+def _ends(ids: Sequence[int]) -> list[int]:
+    return [place for place, i in enumerate(ids) if i == EOS]
 
 
 def _rounded(x: float) -> float:

@@ -16,11 +16,20 @@ from nmt.evaluation.attention import check_path
 
 def check_flags(args: argparse.Namespace) -> None:
     """Flags that mean nothing without others, or nothing together."""
-    needs = {"scores": "ref", "lines": "attention", "examples": "ref"}
-    needs |= dict.fromkeys(("tune_metric", "tune_beams", "store"), "tune_decoding")
+    needs = {"lines": "attention", "attention_of": "attention", "examples": "ref"}
+    needs |= dict.fromkeys(("tune_metric", "tune_beams"), "tune_decoding")
     for flag, needed in needs.items():
         if getattr(args, flag) and not getattr(args, needed):
             raise NmtError(f"--{flag} needs --{needed}.".replace("_", "-"))
+    if args.store:
+        raise NmtError("--store needs --tune-decoding or --tune-alignment.")
+    if args.scores and not (args.ref or args.gold_alignments):
+        raise NmtError("--scores needs --ref or --gold-alignments.")
+    if args.gold_alignments and not args.score:
+        raise NmtError(
+            "--gold-alignments needs --score FILE: the words that it links are those of given translations, and not of "
+            "what the model would write."
+        )
     for flag in ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep"):
         if args.score and getattr(args, flag):
             raise NmtError(
@@ -28,7 +37,7 @@ def check_flags(args: argparse.Namespace) -> None:
             )
     if args.score and args.input_format != "text":
         raise NmtError("--score: the input is plain lines: leave --input-format out.")
-    for flag in ("attention", "with_attention", "retry_suspect", "checkpoint"):
+    for flag in ("attention", "with_attention", "alignments", "gold_alignments", "retry_suspect", "checkpoint"):
         if args.engine == "ctranslate2" and getattr(args, flag):
             raise NmtError(f"--engine ctranslate2 has nothing like --{flag.replace('_', '-')}: leave it out.")
     if args.engine == "ctranslate2" and len(args.run) > 1:
@@ -41,7 +50,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
     """Everything about files that can be known before any work. finishing: see `check_outputs`."""
-    for name in (args.input, args.score, args.terms, args.avoid):
+    for name in (args.input, args.score, args.terms, args.avoid, args.gold_alignments):
         if name and (complaint := complaint_about(name)):
             raise DataError(complaint)
     if args.input and args.score:
@@ -56,9 +65,11 @@ def check_outputs(args: argparse.Namespace, *, finishing: bool, only: tuple[str,
 
     only: flags whose files are looked at.
     """
-    for flag in only or ("output", "scores", "attention"):
+    for flag in only or ("output", "scores", "attention", "alignments"):
         if not (name := getattr(args, flag)):
             continue
+        if flag == "alignments" and args.output and Path(name).absolute() == Path(args.output).absolute():
+            raise NmtError(f"{name}: --alignments and --output are the same file. Name two.")
         path = Path(name)
         must_be_free(path, overwrite=args.overwrite or finishing)
         if path.is_dir():

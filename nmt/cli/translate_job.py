@@ -15,7 +15,10 @@ import torch
 from nmt.api import choose_device
 from nmt.cli.arrivals import PATIENCE, windows
 from nmt.cli.command import printable
+from nmt.cli.translate_alignments import Alignments, wants_alignments
+from nmt.cli.translate_attention import check_attention, draw_attention
 from nmt.cli.translate_engine import Engine, answer_of, fingerprints, key_of, recipe_of, scored_of
+from nmt.cli.translate_evidence import WORDS
 from nmt.cli.translate_files import (
     InputFile,
     check_count,
@@ -40,9 +43,6 @@ from nmt.decoding.request import Request
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
 from nmt.decoding.translator import Translation, Translator
-from nmt.errors import NmtError
-from nmt.evaluation.attention import draw
-from nmt.evaluation.attention_panels import Alignment, panels
 
 N_PICTURE = 3  # lines that are drawn where none are named
 
@@ -58,6 +58,7 @@ class _Job:
     engine: Engine
     pool: Pool
     request_of: Reader
+    alignments: Alignments
     n_read: int = 0
     n_answered: int = 0
     n_cut: int = 0
@@ -88,18 +89,20 @@ def translate(args: argparse.Namespace) -> int:
     share = share_of(args)
     check_paths(args, finishing=is_finishing(args, share))
     references = read_references(args)
-    with Stop() as stop:
+    with Stop() as stop, Alignments(args) as alignments:
         if args.output:
-            _to_file(args, share, stop, references)
+            _to_file(args, share, stop, references, alignments)
         else:
-            with _job(args, share, stop, references) as job:
+            with _job(args, share, stop, references, alignments) as job:
                 _write_stdout(job)
                 _finish(job)
     return 0
 
 
 @contextmanager
-def _job(args: argparse.Namespace, share: Share, stop: Stop, references: list[list[str]]) -> Iterator[_Job]:
+def _job(
+    args: argparse.Namespace, share: Share, stop: Stop, references: list[list[str]], alignments: Alignments
+) -> Iterator[_Job]:
     """The model is loaded and the workers are there."""
     request_of, loaded = request_reader(args), fingerprints(args)
     n_line = count_lines(args.input) if args.input and args.workers == "auto" else None
@@ -108,20 +111,20 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, references: list[li
     if args.threads or workers > 1:
         torch.set_num_threads(args.threads or 1)
     engine = Engine(args)
-    if args.attention or args.with_attention:  # a layer that is not there is named before the work
-        shape = (engine.recipe.model.n_dec_layer, engine.recipe.model.n_head, 0, 0)
-        panels(Alignment(torch.empty(shape), [], []), args.layer, args.head)
+    check_attention(args, engine.recipe.model, attends=engine.translator.attends)
     with Pool(engine, args, workers, loaded) as pool:
-        yield _Job(args, share, stop, references, engine, pool, request_of)
+        yield _Job(args, share, stop, references, engine, pool, request_of, alignments)
 
 
-def _to_file(args: argparse.Namespace, share: Share, stop: Stop, references: list[list[str]]) -> None:
+def _to_file(
+    args: argparse.Namespace, share: Share, stop: Stop, references: list[list[str]], alignments: Alignments
+) -> None:
     """The share of this rank, in its journal; and from all journals the output, if no other rank is still at work."""
     fit = fit_of(args, recipe_of(args), choose_device(args.device).type)
     output, paths = Path(args.output), share.journals(Path(args.output))
     with kept(args, share, fit, _say) as journal:
         check_still_free(args, share)
-        with _job(args, share, stop, references) as job:
+        with _job(args, share, stop, references, alignments) as job:
             if share.n_rank == 1:
                 answers = _answers(job, _progress(job, journal.n_line), journal)
                 write_whole(args, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
@@ -157,12 +160,16 @@ def _finish(job: _Job) -> None:
         _say(note)
     if note := retry_note(job.outcomes):
         _say(note)
+    if wants_alignments(args):
+        job.alignments.finish(job.n_answered, _say)
     if job.references:
         check_references(job.n_answered, job.references, args)
         print_examples(job.sources, job.outputs, job.references, args.examples)
         report_scores(job.outputs, job.references, trg_lang, args.scores)
     if args.attention:
-        _draw(job, job.engine.recipe.data.src_lang, trg_lang)
+        langs = job.engine.recipe.data.src_lang, trg_lang
+        draw_attention(args, job.translator, job.drawn, langs, job.source_name, job.n_read)
+        _say(f"attention: {args.attention}")
 
 
 def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]:
@@ -208,7 +215,8 @@ def _solved(
 ) -> Iterator[Solved]:
     """Windows with the answers of the model."""
     # What is told of a line beside its translation weighs more than that.
-    weight = 20 if job.args.with_attention else 3 if job.args.format == "jsonl" else 1
+    told = {20: job.args.with_attention, 3: job.args.format == "jsonl", 2: wants_alignments(job.args), 1: True}
+    weight = next(times for times, is_told in told.items() if is_told)
     memory = Memory(weight * (1 if job.args.score else job.translator.config.n_best))
     yield from solve(
         coming, job.pool, memory, record, ahead=job.ahead, mine=mine, on_progress=bar.update, on_live=bar.unpause
@@ -231,6 +239,7 @@ def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
         flags = _flags(job, valid, told.answer)
         written.extend(_formatted(job, line, told.answer, told.evidence, flags))
         _remember(job, line, told.answer.translation)
+        job.alignments.add(job.n_answered, line, told.answer.translation.text, told.evidence.get(WORDS, ""))
     return written
 
 
@@ -242,6 +251,7 @@ def _scores(job: _Job, window: Window, answers: list[str]) -> list[str]:
         job.n_answered += 1
         if told.scored.warning:
             _warn(f"{job.source_name}:{job.n_answered}: {told.scored.warning}")
+        job.alignments.add(job.n_answered, source, target, told.evidence.get(WORDS, ""))
         if job.args.format == "jsonl":
             written.append(scored_json(source, target, told.scored, job.n_answered, told.evidence))
         else:
@@ -293,23 +303,6 @@ def _write_stdout(job: _Job) -> None:
             sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
             sys.stdout.buffer.flush()
             job.stop.ask()
-
-
-def _draw(job: _Job, src_lang: str, trg_lang: str) -> None:
-    args = job.args
-    if missing := [str(number) for number in args.lines or () if number not in job.drawn]:
-        raise NmtError(
-            f"--lines {','.join(missing)}: nothing to draw there: the input has {job.n_read:,} lines, and a blank line "
-            "has no attention."
-        )
-    if not job.drawn:
-        raise NmtError(f"{job.source_name}: no line to draw the attention of: all {job.n_read:,} are blank.")
-    alignments = []
-    for number, translation in sorted(job.drawn.items()):
-        weights, src_pieces, trg_pieces = job.translator.attention(translation)
-        alignments.append(Alignment(weights, src_pieces, trg_pieces, f"{number}: {translation.text}"))
-    draw(alignments, Path(args.attention), layers=args.layer, heads=args.head)
-    _say(f"attention, {trg_lang} rows over {src_lang} columns: {args.attention}")
 
 
 def _progress(job: _Job, n_known: int = 0, doing: str | None = None) -> Bar:

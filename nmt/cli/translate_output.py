@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from nmt.cli.translate_alignments import wants_alignments
 from nmt.cli.translate_engine import fingerprints
 from nmt.cli.translate_files import check_outputs
 from nmt.cli.translate_journal import Journal, known
@@ -24,7 +25,8 @@ OUTPUT = "output"  # the mark of an output that is written and about to get its 
 # and the options of decoding are so by what they lead to.
 _NO_MATTER = (
     *("run", "checkpoint", "mbr", "input", "output", "overwrite", "ref", "scores", "examples", "show_scores"),
-    *("attention", "lines", "threads", "workers", "rank", "ranks", "debug"),
+    *("alignments", "gold_alignments", "attention", "attention_of", "lines"),
+    *("threads", "workers", "rank", "ranks", "debug"),
 )
 _OF_ATTENTION = ("layer", "head")  # matter where they are written for each line
 
@@ -38,6 +40,7 @@ def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, A
     no_matter = _NO_MATTER if args.with_attention else _NO_MATTER + _OF_ATTENTION
     flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in no_matter}
     flags |= {"--device": device, "--score": bool(args.score)}
+    flags |= {"word alignments": args.format == "jsonl" or wants_alignments(args)}
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
     about = {"nmt": version, "model": fingerprints(args), "memory": BUDGET}
     about |= {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
@@ -89,7 +92,7 @@ def write_whole(
     finish: reports on it, before it gets its name: so that a restart reports again. What it could not do is raised when
     the output is there.
     """
-    for name in filter(None, (args.output, args.scores)):
+    for name in filter(None, (args.output, args.scores, args.alignments)):
         remove_leftovers(Path(name))
     digest = hashlib.sha256()
     wrong: Exception | None = None

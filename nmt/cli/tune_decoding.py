@@ -7,7 +7,7 @@ best of them and the run's present setting are then searched with, and what thos
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,7 +79,7 @@ class _Scorer:
 def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
     """The command behind the flag. usual: what the arguments are where nothing is given."""
     _check_flags(args, usual)
-    src, ref = _read(*args.tune_decoding)
+    src, ref = read_pairs(*args.tune_decoding)
     if args.threads:
         torch.set_num_threads(args.threads)
     model = load(args.run, checkpoint=args.checkpoint, device=args.device)
@@ -117,21 +117,30 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
 
 
 def _check_flags(args: argparse.Namespace, usual: Mapping[str, Any]) -> None:
-    given = [name for name, value in vars(args).items() if name in usual and value != usual[name] and name not in _OWN]
     options = [name for name, _ in overrides_of(args)]
-    if found := next((name for name in options if name in _FOUND), None):
-        raise NmtError(f"--{found}: this is what --tune-decoding looks for: leave it out.")
     if other := next((name for name in options if name in _OF_NO_SEARCH), None):
         raise NmtError(f"--{other} means nothing with --tune-decoding, which is about beam search: leave it out.")
+    check_alone(args, usual, "--tune-decoding", _OWN, _FOUND)
+
+
+def check_alone(
+    args: argparse.Namespace, usual: Mapping[str, Any], flag: str, own: Collection[str], found: Collection[str]
+) -> None:
+    """Raise NmtError for what means nothing beside a flag that tunes. own: flags that do; found: what it looks for."""
+    given = [name for name, value in vars(args).items() if name in usual and value != usual[name] and name not in own]
+    options = [name for name, _ in overrides_of(args)]
+    if what := next((name for name in options if name in found), None):
+        raise NmtError(f"--{what}: this is what {flag} looks for: leave it out.")
     for name in given:
         if name.rpartition(":")[2] not in options:
-            flag = name.replace("_", "-")
-            raise NmtError(f"--{flag} means nothing with --tune-decoding, which prints a table: leave it out.")
+            other = name.replace("_", "-")
+            raise NmtError(f"--{other} means nothing with {flag}, which prints a table: leave it out.")
     if args.store and (len(args.run) > 1 or args.checkpoint):
         raise NmtError("--store writes into the recipe of one run what is best for its own model: name one run only.")
 
 
-def _read(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
+def read_pairs(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
+    """The lines of validation data. Raises DataError unless there are as many of the one as of the other, and some."""
     src, ref = ([line or "" for line in read_lines(name)] for name in (src_file, ref_file))
     if len(src) != len(ref):
         raise DataError(

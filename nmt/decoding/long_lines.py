@@ -18,6 +18,7 @@ from nmt.data.sentences import pieces, writes_no_space
 from nmt.data.subwords import EOS, LONGEST_PIECE, Codec
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.scorer import LengthPenalty, length_divisor
+from nmt.models.base import Attns
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
 # Most subwords of a line that go through a model of which nothing is known, and of one side of a given pair. Attention
@@ -90,15 +91,31 @@ def join_texts(line: Split, texts: Sequence[str]) -> str:
 
     Where the source has none because its script writes none, a space stands between translations that need one.
     """
+    return joined(line, texts)[0]
+
+
+def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
+    """What `join_texts` says, and at which of its characters each of the texts begins."""
     assert len(texts) == len(line.pieces)
-    found = line.spaces[0]
+    found, places = line.spaces[0], []
     for i, text in enumerate(texts):
         space = line.spaces[i] if i else ""
         if i and not space and found and text:
             unspaced = writes_no_space(line.pieces[i - 1][-1]) or writes_no_space(line.pieces[i][0])
             space = " " if unspaced and not writes_no_space(found[-1]) and not writes_no_space(text[0]) else ""
-        found += space + text
-    return found + line.spaces[-1]
+        found += space
+        places.append(len(found))
+        found += text
+    return found + line.spaces[-1], places
+
+
+def first_words(text: str, places: Sequence[int]) -> list[int]:
+    """The number of the word, as white space cuts them, that stands at each of some places of a text, from 0."""
+    found = []
+    for place in places:
+        goes_on = 0 < place < len(text) and not text[place - 1].isspace() and not text[place].isspace()
+        found.append(len(text[:place].split()) - goes_on)
+    return found
 
 
 def ranked(parts: Sequence[Sequence[One]], rank: int) -> list[One]:
@@ -126,6 +143,12 @@ def join_hypotheses(
 def join_ids(rows: Sequence[Sequence[int]]) -> list[int]:
     """Rows of ids with EOS between them."""
     return [i for number, row in enumerate(rows) for i in ([EOS, *row] if number else row)]
+
+
+def join_attns(pieces: Sequence[Attns]) -> Attns:
+    """All that a model looked at in each piece -> the same of the line."""
+    there = [[one for one in kind if one is not None] for kind in zip(*pieces, strict=True)]
+    return Attns(*(join_attention(blocks) if blocks else None for blocks in there))
 
 
 def join_attention(blocks: Sequence[Tensor]) -> Tensor:

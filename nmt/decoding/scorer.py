@@ -39,9 +39,9 @@ def length_divisor(length: Tensor, kind: LengthPenalty, alpha: float) -> Tensor:
     return real**alpha if kind == "average" else torch.ones_like(real)
 
 
-def full_precision(logits: Tensor) -> Tensor:
-    """Logits in which sums can be trusted: half precision becomes fp32, fp32 and fp64 stay as they are."""
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+def full_precision(numbers: Tensor) -> Tensor:
+    """Numbers whose sums can be trusted: half precision becomes fp32, fp32 and fp64 stay as they are."""
+    return numbers.float() if numbers.dtype in (torch.float16, torch.bfloat16) else numbers
 
 
 def as_array(ids: Ids) -> NDArray[np.int64]:
@@ -82,7 +82,7 @@ def score_tokens(
             logits = model(src_seq, trg_seq)
         else:
             logits, attns = model(src_seq, trg_seq, return_attns=True)
-            weights = attns.cross.float().cpu()
+            weights = full_precision(attns.cross).cpu()
             for row, pair in enumerate(batch):
                 look(int(pair), weights[:, row, :, : len(trg[row]) + 1, : len(src[row]) + 1])
         told = gold_log_probs(logits, gold).double().cpu().numpy()

@@ -3,7 +3,6 @@
 The search itself is `beam.py`; where lines come from and go to is `nmt.cli.translate`.
 """
 
-import hashlib
 import math
 import unicodedata
 from collections import Counter
@@ -27,6 +26,7 @@ from nmt.decoding.long_lines import (
     Limits,
     Split,
     join_attention,
+    join_attns,
     join_hypotheses,
     join_ids,
     join_texts,
@@ -37,10 +37,10 @@ from nmt.decoding.long_lines import (
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request
 from nmt.decoding.rules import Rules
-from nmt.decoding.sample import Narrowing, sample
-from nmt.decoding.scorer import Look, as_array, score_tokens
-from nmt.errors import MachineError, RecipeError
-from nmt.models.base import SearchModel
+from nmt.decoding.sample import Narrowing, fingerprint, sample
+from nmt.decoding.scorer import Look, as_array, full_precision, score_tokens
+from nmt.errors import MachineError, NmtError, RecipeError
+from nmt.models.base import Attns, SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
@@ -48,6 +48,7 @@ from nmt.recipe.decode_options import DecodeConfig
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _NOTHING = Request("")  # is asked
 _SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
+NOWHERE = "no word that this model writes looks at the source"
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 
 
@@ -92,8 +93,6 @@ class Translator:
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
     """
 
-    attends = True  # whether it can tell where it looks
-
     def __init__(
         self,
         model: SearchModel,
@@ -105,11 +104,18 @@ class Translator:
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
+        if config.coverage and not model.attends:
+            raise RecipeError(f"decode.coverage: {config.coverage}, but {NOWHERE}: leave it at 0.")
         self.model = model if device is None else model.to(device)
         self.subwords = subwords
         self.config = config
         self.utility = utility
         self.limits = limits or Limits()
+
+    @property
+    def attends(self) -> bool:
+        """Whether it can tell where it looks."""
+        return self.model.attends
 
     def translate(
         self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
@@ -164,24 +170,23 @@ class Translator:
         with _evaluating(self.model):
             return score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, look=look)
 
-    def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
-        """Where the model looked while it wrote the best translation of a line that is not blank.
+    def attention(self, translation: Translation) -> Attns:
+        """Where the model looked while it wrote the best translation of a line that is not blank: (n_layer, n_head, …)
+        of each attention that it has, with EOS. Raises NmtError where target words do not look at the source.
 
-        Returns (n_layer, n_head, T, S) weights and the readable pieces, T of the target and S of the source. The pieces
-        of a line that was split did not see each other: there the weights are 0.
+        The pieces of a line that was split did not see each other: there the weights are 0.
         """
-        assert translation.hypotheses
-        weights = join_attention([self._attention(one) for one in _read_at_once(translation)])
-        src_pieces = self.subwords.src.pieces([*translation.src_ids, EOS])
-        return weights, src_pieces, self.subwords.trg.pieces([*translation.hypotheses[0].ids, EOS])
+        if not self.attends:
+            raise NmtError(f"{NOWHERE}, so there is no attention to show.")
+        return join_attns([self._attention(one) for one in _read_at_once(translation)])
 
-    def _attention(self, translation: Translation) -> Tensor:
+    def _attention(self, translation: Translation) -> Attns:
         src_seq = pad([as_array(translation.src_ids)], after=(EOS,))
         trg_seq = pad([as_array(translation.hypotheses[0].ids)], before=(BOS,))
         with torch.inference_mode(), _evaluating(self.model):
             _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
-        weights: Tensor = attns.cross[:, 0].float().cpu()
-        return weights
+        found: Attns = attns.changed(lambda weights: full_precision(weights[:, 0]).cpu())
+        return found
 
     def _translate_window(
         self, lines: list[str | Request], on_progress: Callable[[int], object] | None
@@ -327,7 +332,7 @@ class Translator:
                 return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
             if any(request.required for request in requests):
                 raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
-            seeds = [[config.seed, *_fingerprint(row)] for row in ids]
+            seeds = [[config.seed, *fingerprint(row)] for row in ids]
             narrowing = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
             return sample(self.model, src_seq, n=config.samples, seeds=seeds, narrowing=narrowing, **known)
 
@@ -371,12 +376,6 @@ class Translator:
 def _read_at_once(translation: Translation) -> list[Translation]:
     """What the model read to make a translation: the line, its pieces where it was split, nothing where it is blank."""
     return [one for one in translation.parts or [translation] if one.hypotheses]
-
-
-def _fingerprint(ids: list[int]) -> list[int]:
-    """Whole numbers that stand for a line: the same for the same subwords, on any machine."""
-    digest = hashlib.sha256(np.asarray(ids, dtype="<i8").tobytes()).digest()
-    return [int.from_bytes(digest[i : i + 8], "little") for i in (0, 8)]
 
 
 def is_blank(line: str) -> bool:

@@ -7,19 +7,34 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from nmt.recipe.decode_options import AlignBy
+
 # Decoder layers whose mean is read. Of many layers the one before the last aligns best (Garg et al. 2019, "Jointly
 # learning to align and translate with Transformer models"), of few the last; their mean is as good as either.
 N_LAYER = 2
 
 
-def subword_alignment(weights: Tensor) -> list[int]:
-    """The source subword that each target subword looked at most, counted from 0.
+def subword_alignment(
+    weights: Tensor, by: AlignBy, src_ends: Sequence[int] = (), trg_ends: Sequence[int] = ()
+) -> list[int | None]:
+    """The source subword that each target subword looked at most, counted from 0; None for an end, and where there is
+    nothing to look at.
 
     weights: (n_layer, n_head, T, S), the ends of both sides last: the target's has no origin, and the source's, where
-    attention rests when it looks for nothing, is none.
+    attention rests when it looks for nothing, is none. src_ends, trg_ends: further ends, before those, of a line that
+    was translated in pieces.
     """
-    seen: list[int] = weights[-N_LAYER:].mean((0, 1))[:-1, :-1].argmax(-1).tolist()
-    return seen
+    layers = weights[by.layer - 1 : by.layer] if by.layer else weights[-N_LAYER:]
+    seen = layers.mean((0, 1)) if not by.head else layers[0, by.head - 1]  # (T, S)
+    # What was written at one step is read at the next.
+    seen = (seen[1:] if by.when == "read" else seen[:-1])[:, :-1].clone()
+    if not seen.size(1):
+        return [None] * len(seen)
+    seen[:, list(src_ends)] = -1.0
+    found: list[int | None] = seen.argmax(-1).tolist()
+    for end in trg_ends:
+        found[end] = None
+    return found
 
 
 def words_of(pieces: Sequence[bytes]) -> list[list[int]]:
@@ -45,10 +60,12 @@ def words_of(pieces: Sequence[bytes]) -> list[list[int]]:
     return found
 
 
-def word_alignment(subwords: Sequence[int], src: Sequence[Sequence[int]], trg: Sequence[Sequence[int]]) -> str:
+def word_alignment(subwords: Sequence[int | None], src: Sequence[Sequence[int]], trg: Sequence[Sequence[int]]) -> str:
     """Pairs of words some of whose subwords belong together, as 0-0 1-2: source, target, sorted (the Pharaoh format).
 
     subwords: of each target subword, the source subword. src, trg: what `words_of` says of both sides.
     """
-    pairs = {(i, j) for here, there in zip(trg, subwords, strict=True) for j in here for i in src[there]}
+    pairs = {
+        (i, j) for here, there in zip(trg, subwords, strict=True) if there is not None for j in here for i in src[there]
+    }
     return " ".join(f"{i}-{j}" for i, j in sorted(pairs))

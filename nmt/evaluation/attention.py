@@ -1,4 +1,4 @@
-"""Pictures of attention: a .png by matplotlib, or a page of .html that needs nothing else."""
+"""Pictures of attention: a .png, .svg or .pdf by matplotlib, or a page of .html that needs nothing else."""
 
 import os
 from collections.abc import Sequence
@@ -6,33 +6,51 @@ from pathlib import Path
 
 from nmt.errors import NmtError
 from nmt.evaluation.attention_html import page
-from nmt.evaluation.attention_panels import Alignment, Heads, Layers, panels
+from nmt.evaluation.attention_panels import Heads, Layers, panels
+from nmt.evaluation.attention_sentence import Sentence
+from nmt.recipe.model_options import Attention
 
-SUFFIXES = (".png", ".html")
+PICTURES = (".png", ".svg", ".pdf")
+PAGE = ".html"
 
 
 def check_path(path: Path) -> None:
     """Raises NmtError where no picture can be drawn under such a name."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise NmtError(f"{path}: a picture of attention is a .png or an .html; give the file one of these endings.")
+    if path.suffix.lower() not in (*PICTURES, PAGE):
+        raise NmtError(
+            f"{path}: attention is drawn as a picture, {', '.join(PICTURES)}, or as a page, {PAGE}; give the file one "
+            "of these endings."
+        )
     if not path.absolute().parent.is_dir():
         raise NmtError(f"{path}: there is no folder {path.parent} to write into; make it first.")
 
 
-def draw(alignments: Sequence[Alignment], path: Path, *, layers: Layers = "last", heads: Heads = "mean") -> None:
-    """Draw sentence pairs below each other, each as a grid of layers x heads, replacing `path`.
+def draw(
+    sentences: Sequence[Sentence],
+    path: Path,
+    *,
+    kind: Attention = "cross",
+    layers: Layers = "last",
+    heads: Heads = "mean",
+    langs: tuple[str, str] = ("", ""),
+) -> None:
+    """Draw one kind of attention of some sentences below each other, each as a grid of layers x heads; or a page of all
+    of it, on which that is what is shown first. Replaces `path`, whose ending decides.
 
-    The ending of `path` chooses the kind. The file is there whole or not at all.
+    langs: of source and target: a browser may write the same character in another way in another language.
+    The file is there whole or not at all. Raises NmtError for what the model has not, and for a page of too many bytes.
     """
-    assert alignments
+    assert sentences
     check_path(path)
-    grids = [(alignment, panels(alignment, layers, heads)) for alignment in alignments]
-    if path.suffix.lower() == ".png":
-        from nmt.evaluation.attention_png import picture  # matplotlib is slow to import, and seldom needed
-
-        content = picture(grids)
+    alignments = [one.alignment(kind) for one in sentences]
+    grids = [(one, panels(one, layers, heads)) for one in alignments]
+    suffix = path.suffix.lower()
+    if suffix == PAGE:
+        content = page(sentences, kind, layers, heads, langs).encode("utf-8")
     else:
-        content = page(grids).encode("utf-8", errors="replace")
+        from nmt.evaluation.attention_picture import picture  # matplotlib is slow to import, and seldom needed
+
+        content = picture(grids, suffix.removeprefix("."))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)

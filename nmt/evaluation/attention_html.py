@@ -1,87 +1,93 @@
-"""Attention as one page of HTML: no script, no font and no style from anywhere else.
+"""Attention as one page of HTML that can be asked: which sentence, attention, layer and head; words or subwords.
 
-Point at a word of the translation and the source is shaded by how much the model looked at it; below is the same
-as a table. What is in the texts is escaped: a piece `<b>` is shown as such.
+Its script and style are `attention_page.js` and `.css`, inside the page; nothing is loaded, and its policy forbids it.
+The texts are data: the script is given JSON, in which no character can end it, and shows them as text.
 """
 
+import base64
+import hashlib
+import json
 from collections.abc import Sequence
-from html import escape
+from pathlib import Path
+from typing import Any
 
-from nmt.evaluation.attention_panels import Alignment, Panel
+import numpy as np
+from torch import Tensor
 
-Grid = tuple[Alignment, list[list[Panel]]]
+from nmt.errors import NmtError
+from nmt.evaluation.attention_panels import Heads, Layers
+from nmt.evaluation.attention_sentence import Axis, Sentence
+from nmt.recipe.model_options import Attention
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Attention</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #fff; margin: 2rem; }}
-h1 {{ font-size: 1.15rem; margin: 2.5rem 0 .2rem; }}
-h1:first-of-type {{ margin-top: 0; }}
-h2 {{ font-size: .85rem; font-weight: normal; color: #7b8794; margin: 0 0 .4rem; }}
-p.hint {{ color: #7b8794; margin: 0 0 1.5rem; }}
-.row {{ display: flex; flex-wrap: wrap; gap: 1.5rem 2.5rem; margin: 1rem 0; }}
-.panel {{ max-width: 100%; overflow-x: auto; padding-bottom: .3rem; }}
-.words {{ position: relative; padding-bottom: 2.6rem; }}
-.words > b {{ font-weight: normal; display: inline-block; padding: 0 .2rem; border-radius: 3px; cursor: default; }}
-.words > b:hover {{ background: #ffe8b3; }}
-.words > b > span {{ visibility: hidden; position: absolute; left: 0; bottom: .3rem; white-space: nowrap; }}
-.words:not(:hover) > b:first-child > span, .words > b:hover > span {{ visibility: visible; }}
-.words i {{ font-style: normal; padding: .15rem .2rem; border-radius: 3px; }}
-table {{ border-collapse: separate; border-spacing: 1px; font-size: .72rem; line-height: 1; }}
-thead th {{ writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; padding: .3rem 0; }}
-th {{ font-weight: normal; }}
-tbody th {{ text-align: right; padding-right: .4rem; white-space: nowrap; }}
-td {{ width: 1.1rem; min-width: 1.1rem; height: 1.1rem; padding: 0; }}
-tbody tr:hover th {{ font-weight: bold; }}
-td:hover {{ outline: 2px solid #e0a100; }}
-</style>
-</head>
-<body>
-<p class="hint">Point at a piece of the translation: the darker a source piece, the more the model looked at it.</p>
-{body}
-</body>
-</html>
-"""
+# A weight is two letters of base 64, so a multiple of 1/4095: right in three digits. A sentence takes layers x heads x
+# 2 bytes x (S² + T² + T·S) of its S and T subwords, and that is nearly all of the page.
+_LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8)
+MOST_BYTES = 100_000_000  # of weights: more than that, and browsers get slow
 
 
-def page(grids: Sequence[Grid]) -> str:
-    """The text of the page, the grids below each other."""
-    body = []
-    for alignment, rows in grids:
-        if alignment.title:
-            body.append(f"<h1>{escape(alignment.title)}</h1>")
-        for row in rows:
-            body.append('<div class="row">')
-            body.extend(_panel(alignment, panel) for panel in row)
-            body.append("</div>")
-    return _PAGE.format(body="\n".join(body))
+def page(
+    sentences: Sequence[Sentence], kind: Attention, layers: Layers, heads: Heads, langs: tuple[str, str] = ("", "")
+) -> str:
+    """The text of a page of all attention in some sentences of one model.
 
-
-def _panel(alignment: Alignment, panel: Panel) -> str:
-    src, trg = list(map(escape, alignment.src_pieces)), list(map(escape, alignment.trg_pieces))
-    weights: list[list[float]] = panel.weights.tolist()
-    highest = max(map(max, weights)) or 1.0
-    words, table = [], []
-    for piece, row in zip(trg, weights, strict=True):
-        shaded = "".join(f'<i style="{_shade(w / highest)}">{s}</i>' for s, w in zip(src, row, strict=True))
-        words.append(f"<b>{piece}<span>{shaded}</span></b>")
-        cells = "".join(
-            f'<td style="{_shade(w / highest)}" title="{piece} → {s}: {w:.3f}"></td>'
-            for s, w in zip(src, row, strict=True)
+    kind, layers, heads: what it shows first, of several layers the last. Raises NmtError where it would be too large.
+    """
+    n_byte = sum(2 * weights.numel() for one in sentences for weights in one.weights.values())
+    if n_byte > MOST_BYTES:
+        raise NmtError(
+            f"a page of this attention would have {n_byte / 1e6:,.0f} MB, and {MOST_BYTES / 1e6:,.0f} is the most: "
+            "name fewer or shorter lines with --lines, or draw a picture."
         )
-        table.append(f"<tr><th>{piece}</th>{cells}</tr>")
-    head, rows = "".join(f"<th>{s}</th>" for s in src), "\n".join(table)
-    return (
-        f'<div class="panel"><h2>{escape(panel.name)}</h2><div class="words">{"".join(words)}</div>\n'
-        f"<table><thead><tr><td></td>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
-    )
+    grids = {each: one.shape[:2] for each, one in sentences[0].weights.items()}
+    data = {
+        "kinds": {each: {"layers": n_layer, "heads": n_head} for each, (n_layer, n_head) in grids.items()},
+        "shown": {"kind": kind, "layer": _first_layer(layers, grids[kind][0]), "head": _first_head(heads)},
+        "langs": dict(zip(("src", "trg"), langs, strict=True)),
+        "sentences": [_sentence(one) for one in sentences],
+    }
+    html, style, script = (_file(ending) for ending in ("html", "css", "js"))
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    parts = {"policy": policy, "style": style, "script": script, "data": _json(data)}
+    before, *rest = html.split("{{")  # and not replaced one by one: a text may say {{script}}
+    return before + "".join(parts[name] + after for name, _, after in (one.partition("}}") for one in rest))
 
 
-def _shade(share: float) -> str:
-    """Background for a weight as a share of the highest; light text where it would not be legible."""
-    light = ";color:#fff" if share > 0.6 else ""
-    return f"background:rgba(11,60,110,{share:.3f}){light}"
+def letters(weights: Tensor) -> str:
+    """Weights, each as two letters of base 64, in a row: those of the first layer and head first."""
+    numbers = np.rint(weights.double().clamp(0.0, 1.0).numpy() * 4095.0).astype(np.int64)
+    return _LETTERS[np.stack([numbers >> 6, numbers & 63], axis=-1)].tobytes().decode("ascii")
+
+
+def _sentence(sentence: Sentence) -> dict[str, Any]:
+    weights = {kind: letters(its) for kind, its in sentence.weights.items()}
+    axes = {"src": _axis(sentence.src), "trg": _axis(sentence.trg), "read": _axis(sentence.read)}
+    return {"title": sentence.title, **axes, "weights": weights}
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    return {"pieces": axis.pieces, "words": axis.words, "texts": axis.texts}
+
+
+def _first_layer(layers: Layers, n_layer: int) -> int:
+    return n_layer - 1 if isinstance(layers, str) else layers[-1] - 1
+
+
+def _first_head(heads: Heads) -> int | str:
+    if isinstance(heads, str):
+        return heads
+    return heads[0] - 1 if len(heads) == 1 else "all"
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON without a character that HTML or a script could take for its own: all but ASCII is escaped, and < > &."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _file(ending: str) -> str:
+    return Path(__file__).with_name(f"attention_page.{ending}").read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """What a content security policy calls this script or style, so that no other one is let in."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

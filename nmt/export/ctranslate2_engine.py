@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.beam import Hypothesis, impossible
 from nmt.decoding.long_lines import Limits, limits_of
 from nmt.decoding.request import Request
 from nmt.decoding.scorer import Look, length_divisor
-from nmt.decoding.translator import Translation, Translator
+from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
 from nmt.export.ctranslate2 import entries, library
@@ -32,6 +31,7 @@ _WEIGHTS = "model.bin"
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
 _OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
 _KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len"}
+_KNOWN |= {"align_layer", "align_head", "align_when"}  # which a run may have stored, and nothing here asks for
 
 
 def is_exported(folder: Path) -> bool:
@@ -63,6 +63,8 @@ def fingerprint(folder: str | Path) -> str:
 
 class Engine:
     """A model of CTranslate2, ids in and ids out. One engine may be used by several threads at once."""
+
+    attends = False  # CTranslate2 keeps to itself where it looks
 
     def __init__(self, folder: Path, subwords: Subwords, device: torch.device) -> None:
         where: dict[str, Any] = {"device": device.type, "device_index": device.index or 0}
@@ -154,8 +156,6 @@ def _first_line(error: Exception) -> str:
 class EngineTranslator(Translator):
     """A translator whose search and scores are those of CTranslate2."""
 
-    attends = False
-
     def __init__(
         self,
         engine: Engine,
@@ -187,10 +187,6 @@ class EngineTranslator(Translator):
     ) -> list[list[float]]:
         assert look is None
         return self.engine.score(src_ids, trg_ids, self.config.max_tokens)
-
-    def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
-        """CTranslate2 keeps it to itself."""
-        raise RunError("CTranslate2 does not tell where it looks: for attention, translate with the run itself.")
 
 
 def refused(config: DecodeConfig) -> Iterator[str]:

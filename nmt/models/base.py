@@ -5,6 +5,7 @@ R = B·K rows, row b·K + k being hypothesis k of sentence b.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -106,6 +107,10 @@ class Attns(NamedTuple):
     encoder: Tensor | None
     decoder: Tensor | None
     cross: Tensor | None
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Attns":
+        """The same after a change of the weights of each attention that there is."""
+        return Attns(*(None if weights is None else change(weights) for weights in self))
 
 
 class SearchModel(nn.Module, ABC):

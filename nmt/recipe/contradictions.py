@@ -28,6 +28,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
         *_of_recurrent(recipe),
         *_of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs),
         *_of_translation(recipe),
+        *_of_attention(recipe),
     ]
 
 
@@ -254,3 +255,16 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
         least, most = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if least > most:
             yield f"decode.min_len_{part}: {least} is more than decode.max_len_{part}, which is {most}"
+
+
+def _of_attention(recipe: "Recipe") -> Iterator[str]:
+    decode, grid = recipe.decode, recipe.model.attention_grids.get("cross")
+    if decode.coverage and grid is None:
+        yield f"decode.coverage: {decode.coverage}, but no word that it writes looks at the source (set it to 0)"
+    if decode.align_head and not decode.align_layer:
+        yield f"decode.align_head: {decode.align_head}, but of which layer? Name it: decode.align_layer"
+    if recipe.model.undecided:
+        return  # of the sizes, too; this is asked again when they are known
+    for name, most in zip(("align_layer", "align_head"), grid or (0, 0), strict=True):
+        if (number := getattr(decode, name)) > most:
+            yield f"decode.{name}: {number}, but the decoder of the model has {most} of them that look at the source"

@@ -1,6 +1,6 @@
 """Options of translation: search, sampling, and the choice among what they find."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -10,6 +10,14 @@ from nmt.recipe.section import Count, NonNegativeFloat, PositiveFloat, PositiveI
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
 # Subwords that any single character fits into, also where its normal form is several.
 LEAST_SRC_LEN = 16
+
+
+class AlignBy(NamedTuple):
+    """What alignments are read off: the options align_layer, align_head and align_when."""
+
+    layer: int
+    head: int
+    when: Literal["written", "read"]
 
 
 class DecodeConfig(Section):
@@ -55,6 +63,15 @@ class DecodeConfig(Section):
         description="A translation whose mean log-probability of a token, its end among them, is below this is flagged "
         "`low`; 0: none is.",
     )
+    align_layer: Count = Field(
+        0, description="Decoder layer whose attention alignments are read off, from 1; 0: the mean of the last two."
+    )
+    align_head: Count = Field(0, description="Head of align_layer that they are read off, from 1; 0: the mean of all.")
+    align_when: Literal["written", "read"] = Field(
+        "written",
+        description="Whether a subword comes from where the model looked when it wrote it, or a step later, when it "
+        "had read it (Chen et al. 2020, SHIFT-ATT), which fits some deep models better. See --tune-alignment.",
+    )
     max_len_a: NonNegativeFloat = Field(2.0, description="A translation has at most a x source length + b tokens.")
     max_len_b: PositiveInt = Field(20, description="See max_len_a.")
     min_len_a: NonNegativeFloat = Field(0.0, description="A translation has at least a x source length + b tokens.")
@@ -85,6 +102,11 @@ class DecodeConfig(Section):
     def n_candidate(self) -> int:
         """Hypotheses of each sentence that are alive together."""
         return self.samples or self.beam
+
+    @property
+    def align_by(self) -> AlignBy:
+        """What alignments are read off."""
+        return AlignBy(self.align_layer, self.align_head, self.align_when)
 
     def searching(self) -> "DecodeConfig":
         """The same with beam search, whatever it was."""

@@ -4,12 +4,17 @@ An option stands in the class of the models that have it; `ModelConfig` has them
 that its architecture has no use for.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from nmt.recipe.presets import PRESETS
 from nmt.recipe.section import NonNegativeFloat, PositiveInt, Rate, Section
+
+# What attention there may be: where words of the translation look at the source, words of the source at each other, and
+# words of the translation at those before.
+Attention = Literal["cross", "encoder", "decoder"]
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 
 
 class AnyModelOptions(Section):
@@ -143,6 +148,13 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
         if self.architecture != "attention":
             of_others |= {"attn_score", "input_feeding"}
         return set(TransformerOptions.model_fields) | of_others
+
+    @property
+    def attention_grids(self) -> dict[Attention, tuple[int, int]]:
+        """Layers and heads of each attention that the model tells of, as `nmt.models.base.Attns` does: what can be
+        drawn, written, and read alignments off. Without `cross` no word of a translation looks at the source."""
+        encoder, decoder = (self.n_enc_layer, self.n_head), (self.n_dec_layer, self.n_head)
+        return {"cross": decoder, "encoder": encoder, "decoder": decoder}
 
     @property
     def undecided(self) -> set[str]:

@@ -182,7 +182,7 @@ def _pixels(alignment: Alignment) -> Any:
     # Here, since drawing takes half a second to import and few runs draw.
     from matplotlib.image import imread
 
-    from nmt.evaluation.attention_png import picture
+    from nmt.evaluation.attention_picture import picture
 
     return imread(io.BytesIO(picture([(alignment, panels(alignment, "last", "mean"))])))[:, :, :3]
 

@@ -14,7 +14,7 @@ from nmt.data.corpus import Corpus, Prepared
 from nmt.data.subwords import PAD, Subwords
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
-from nmt.evaluation.attention_panels import Alignment
+from nmt.evaluation.attention_sentence import sentence_of
 from nmt.evaluation.metrics import score
 from nmt.models.base import TranslationModel
 from nmt.recipe.decode_options import DecodeConfig
@@ -121,9 +121,15 @@ class Validator:
         picked = [i * len(output) // n_example for i in range(n_example)]
         beside: dict[str, Any] = {f"{name}_signature": one.signature for name, one in scores.items()}
         beside["examples"] = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
-        if self.draws and (drawn := next((found[i] for i in picked if found[i].hypotheses), None)) is not None:
+        if (
+            self.draws
+            and translator.attends
+            and (drawn := next((found[i] for i in picked if found[i].hypotheses), None)) is not None
+        ):
             with self.precision.autocast():
-                beside["attention"] = Alignment(*translator.attention(drawn), drawn.text)
+                attns = translator.attention(drawn)
+            seen = sentence_of(attns, drawn.src_ids, drawn.hypotheses[0].ids, self.subwords, drawn.text)
+            beside["attention"] = seen.alignment("cross")
         return {name: one.value for name, one in scores.items()}, beside
 
 

@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -127,15 +128,32 @@ def test_attention_of_chosen_lines_is_drawn(translate, tmp_path, name):
     flags = ("--attention", tmp_path / name, "--lines", "1,4", "--layer", "all", "--head", "1,2")
     assert translate(*flags)[0] == plain
     if name.endswith("html"):
-        text = (tmp_path / name).read_text(encoding="utf-8")
-        assert text.count("<h1>") == 2 and text.count("layer 2, head 1") == 2
+        data = data_of(tmp_path / name)
+        assert [one["title"] for one in data["sentences"]] == [f"1: {plain[0]}", f"4: {plain[3]}"]
+        assert data["shown"] == {"kind": "cross", "layer": 1, "head": "all"} and data["langs"]["trg"] == "en"
+
+
+def data_of(path):
+    """What a page of attention shows."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), re.S).group(1))
 
 
 def test_attention_without_lines_draws_the_first_that_are_not_blank(translate, tmp_path):
     translate("--attention", tmp_path / "a.html")
-    text = (tmp_path / "a.html").read_text(encoding="utf-8")
-    assert [number in text for number in ("<h1>1:", "<h1>3:", "<h1>4:", "<h1>6:")] == [True, True, True, False]
-    assert text.count("layer 2, mean of 2 heads") == 3
+    data = data_of(tmp_path / "a.html")
+    assert [one["title"].partition(":")[0] for one in data["sentences"]] == ["1", "3", "4"]
+    assert data["shown"] == {"kind": "cross", "layer": 1, "head": "mean"}
+    assert {kind: tuple(one.values()) for kind, one in data["kinds"].items()} == {
+        "cross": (2, 2), "encoder": (1, 2), "decoder": (2, 2),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+def test_which_attention_is_drawn_can_be_chosen(translate, tmp_path, kind):
+    translate("--attention", tmp_path / "a.svg", "--attention-of", kind, "--layer", 1, "--head", "all")
+    assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
+    translate("--attention", tmp_path / "a.html", "--attention-of", kind, "--layer", 1)
+    assert data_of(tmp_path / "a.html")["shown"] == {"kind": kind, "layer": 0, "head": "mean"}
 
 
 @pytest.mark.parametrize(
@@ -144,10 +162,21 @@ def test_attention_without_lines_draws_the_first_that_are_not_blank(translate, t
         (["--attention", "OUT.png", "--lines", "2"], "--lines 2"),
         (["--attention", "OUT.png", "--lines", "77"], "6 lines"),
         (["--attention", "OUT.png", "--head", "3"], "heads 1 to 2"),
-        (["--attention", "OUT.pdf"], ".html"),
+        (["--attention", "OUT.gif"], ".html"),
+        (["--attention", "OUT.png", "--attention-of", "encoder", "--layer", "2"], "layers 1 to 1"),
+        (["--attention-of", "encoder"], "--attention-of needs --attention"),
         (["--attention", "OUT.png", "--lines", "0"], "numbers from 1"),
         (["--lines", "1"], "--attention"),
         (["--scores", "OUT.json"], "--ref"),
+        (["--alignments", "no/such/folder/a"], "cannot be written"),
+        (["--output", "OUT", "--alignments", "OUT"], "same file"),
+        (["--gold-alignments", "OUT"], "--score"),
+        (["--store"], "--tune-alignment"),
+        (["--engine", "ctranslate2", "--alignments", "OUT"], "nothing like --alignments"),
+        (["--engine", "ctranslate2", "--attention", "OUT.html"], "nothing like --attention"),
+        (["--decode.align_layer", "3"], "decode.align_layer: 3, but the decoder of the model has 2"),
+        (["--decode.align_layer", "1", "--decode.align_head", "3"], "decode.align_head: 3, but"),
+        (["--decode.align_head", "1"], "of which layer"),
         (["--input", "OUT.missing"], "no such file"),
         (["--ref", "OUT.missing"], "no such file"),
         (["--output", "no/such/folder/a"], "cannot be written"),

@@ -49,7 +49,7 @@ def test_attention_is_written_on_demand_for_the_layers_and_heads_that_are_asked_
     for one, found in zip(lines, translator.translate(SOURCE.decode().split("\n")), strict=True):
         if not found.hypotheses:
             continue
-        wanted = panels(Alignment(*translator.attention(found)), [1, 2], [2])
+        wanted = panels(Alignment(translator.attention(found).cross, [], []), [1, 2], [2])
         assert [(each["layer"], each["head"]) for each in one["attention"]] == [(1, 2), (2, 2)]
         for each, (panel,) in zip(one["attention"], wanted, strict=True):
             torch.testing.assert_close(torch.tensor(each["weights"]), panel.weights, rtol=6e-4, atol=0)
@@ -131,6 +131,43 @@ def test_a_reference_that_is_shorter_than_the_others_is_named(translate, tmp_pat
     out, err = translate(*flags, code=2)
     assert f"{tmp_path / 'ref2'} has 5" in err and "6 lines" in err
     assert out == []  # known before the work
+
+
+@pytest.fixture
+def blind(monkeypatch):
+    """The model of a run becomes one that writes without looking at the source, as far as anybody can ask it."""
+    monkeypatch.setattr("nmt.models.base.SearchModel.attends", False)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--attention", "OUT.html"], ["--with-attention", "--format", "jsonl"], ["--alignments", "OUT"]],
+)
+def test_a_model_that_looks_nowhere_says_so_before_the_work(translate, tmp_path, blind, flags):
+    out, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
+    assert f"{flags[0]}: no word that this model writes looks at the source" in err and out == []
+
+
+def test_an_attention_that_the_model_has_not_is_named_before_the_work(translate, tmp_path, monkeypatch):
+    monkeypatch.setattr("nmt.recipe.model_options.ModelConfig.attention_grids", {"cross": (1, 1)})
+    flags = ("--attention", tmp_path / "a.png", "--attention-of", "encoder")
+    out, err = translate(*flags, code=2)
+    assert "--attention-of encoder: this model has no such attention, only cross" in err and out == []
+    out, err = translate("--attention", tmp_path / "a.png", "--layer", 2, code=2)
+    assert "layers 1 to 1" in err and out == []
+
+
+def test_a_model_that_looks_nowhere_tells_of_everything_else(translate, monkeypatch):
+    told = objects(translate("--format", "jsonl")[0])
+    monkeypatch.setattr("nmt.models.base.SearchModel.attends", False)
+    for one, wanted in zip(objects(translate("--format", "jsonl")[0]), told, strict=True):
+        assert set(wanted) - set(one) == {"alignment", "word_alignment"}
+        assert one == {name: pytest.approx(wanted[name]) if name == "token_log_probs" else wanted[name] for name in one}
+
+
+def test_coverage_needs_a_model_that_looks_at_the_source(translate, blind):
+    out, err = translate("--decode.coverage", 0.2, code=2)
+    assert "decode.coverage: 0.2, but no word that this model writes looks at the source" in err and out == []
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_a_mark_holds_until_there_is_more(tmp_path):
 
 @pytest.fixture(scope="module")
 def undisturbed():
-    """What the command leaves and says where nothing goes wrong, without a reference and with one."""
+    """What the command leaves and says where nothing goes wrong, without a reference, and with one and alignments."""
     return {}
 
 
@@ -134,7 +134,7 @@ def command(folder, tmp_path, capsysbinary, undisturbed):
         names = {"input": "in", "output": "out"}
         if scored:
             (place / "ref").write_bytes(SOURCE)
-            names |= {"ref": "ref", "scores": "scores.json"}
+            names |= {"ref": "ref", "scores": "scores.json", "alignments": "links"}
         paths = [part for flag, name in names.items() for part in (f"--{flag}", str(place / name))]
         examples = ["--examples", "2"] if scored else []
         return [folder, *paths, *examples, "--format", "jsonl", "--decode.window", "2", "--decode.n_best", "2"]
@@ -198,7 +198,7 @@ def after(call):
 @pytest.mark.parametrize(
     ("where", "n"),
     [("half", n) for n in (1, 2, 4, 7)]
-    + [(call, n) for call, most in (("fsync", 3), ("after replace", 2)) for n in range(1, most + 1)],
+    + [(call, n) for call, most in (("fsync", 5), ("after replace", 3)) for n in range(1, most + 1)],
 )
 def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes(command, where, n):
     def harm():

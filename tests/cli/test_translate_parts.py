@@ -91,17 +91,24 @@ def flags_of(place, rank, n_rank, *more):
 def test_ranks_in_any_order_write_what_one_process_writes_and_the_last_one_reports(translate, place, order):
     (place / "ref").write_bytes(SOURCE.replace(b"\xff", b"?"))
     report = ("--ref", place / "ref", "--examples", 2, "--attention", place / "a.html", "--overwrite")
+    report += ("--alignments", place / "links")
     _, wanted_err = translate(*flags_of(place, 0, 1, *report))
-    wanted, wanted_picture = (place / "out").read_bytes(), (place / "a.html").read_bytes()
+    wanted, wanted_picture, wanted_links = ((place / name).read_bytes() for name in ("out", "a.html", "links"))
     (place / "out").unlink()
+    (place / "links").unlink()
     for rank in order:
         _, err = translate(*flags_of(place, rank, 3, *report))
         if rank != order[-1]:
-            assert not (place / "out").exists() and "this share is done; not yet that of rank " in err
+            assert (
+                not (place / "out").exists()
+                and not (place / "links").exists()
+                and "this share is done; not yet that of rank " in err
+            )
             assert "BLEU" not in err and "UTF-8" not in err
     assert (place / "out").read_bytes() == wanted and (place / "a.html").read_bytes() == wanted_picture
+    assert (place / "links").read_bytes() == wanted_links and wanted_links.count(b"\n") == len(LINES) + 1
     assert err == wanted_err
-    assert sorted(path.name for path in place.iterdir()) == ["a.html", "in", "out", "ref"]
+    assert sorted(path.name for path in place.iterdir()) == ["a.html", "in", "links", "out", "ref"]
 
 
 def test_a_rank_has_nothing_to_do_twice(translate, place, monkeypatch):

@@ -6,7 +6,7 @@ import torch
 from fake_model import CopyModel, HashModel
 
 from nmt.data.subwords import EOS, Subwords
-from nmt.decoding.long_lines import Limits, Split, join_texts, limits_of, split
+from nmt.decoding.long_lines import Limits, Split, first_words, join_texts, joined, limits_of, split
 from nmt.decoding.request import Request, Terms
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
@@ -122,13 +122,25 @@ def test_tokens_their_log_probabilities_and_attention_are_those_of_the_pieces_in
     assert translator.token_log_probs([found]) == [[value for one in alone for value in one]]
     assert sum(alone[0] + alone[1] + alone[2]) == pytest.approx(found.hypotheses[0].score)
     assert [*found.hypotheses[0].ids, EOS] == [i for one in found.parts for i in [*one.hypotheses[0].ids, EOS]]
-    weights, src_pieces, trg_pieces = translator.attention(found)
-    assert weights.shape[2:] == (len(trg_pieces), len(src_pieces))
-    first, first_src, first_trg = translator.attention(found.parts[0])
-    t, s = first.shape[2:]
-    assert torch.equal(weights[:, :, :t, :s], first) and not weights[:, :, :t, s:].any()
-    assert src_pieces[:s] == first_src and trg_pieces[:t] == first_trg
-    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
+    attns = translator.attention(found)
+    assert attns.cross.shape[2:] == (len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1)
+    for weights, first in zip(attns, translator.attention(found.parts[0]), strict=True):
+        if first is None:
+            assert weights is None
+            continue
+        q, k = first.shape[2:]
+        assert torch.equal(weights[:, :, :q, :k], first) and not weights[:, :, :q, k:].any()
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
+
+
+def test_a_word_of_the_line_may_be_of_several_pieces():
+    line = Split(["你好。", "再见。", "the ship left.", "In May"], ["", "", "", "", " "])
+    text, places = joined(line, line.pieces)
+    assert text == "你好。再见。the ship left.In May " and [text[place] for place in places] == ["你", "再", "t", "I"]
+    assert first_words(text, places) == [0, 0, 0, 2]  # 你好。再见。the / ship / left.In / May
+    text, places = joined(line, ["Hello.", "Bye.", "Le navire.", "En mai"])
+    assert text == "Hello. Bye. Le navire.En mai " and first_words(text, places) == [0, 1, 2, 3]
+    assert first_words(" a  b", [0, 1, 2, 4, 5]) == [0, 0, 1, 1, 2]
 
 
 def test_progress_counts_a_split_line_once(translator_of):

@@ -8,7 +8,7 @@ from nmt.data.subwords import EOS, Subwords
 from nmt.decoding import translator as translator_module
 from nmt.decoding.scorer import score_pairs
 from nmt.decoding.translator import MAX_SRC_LEN, Translator, is_blank
-from nmt.errors import MachineError
+from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import SubwordsConfig
 
@@ -202,9 +202,21 @@ def test_too_little_memory_for_one_sentence_is_an_error(subwords):
         list(Translator(NoMemory(subwords.trg.n_vocab), subwords, DecodeConfig()).translate(["a"]))
 
 
-def test_attention_comes_with_the_pieces_of_both_sides(subwords, model):
+def test_attention_is_that_of_the_best_translation_with_the_ends_of_both_sides(subwords, model):
     translator = Translator(model, subwords, DecodeConfig())
     (found,) = translator.translate(["the old ship"])
-    weights, src_pieces, trg_pieces = translator.attention(found)
-    assert weights.shape == (2, 3, len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1)
-    assert weights.shape[2:] == (len(trg_pieces), len(src_pieces))
+    attns = translator.attention(found)
+    n_trg, n_src = len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1
+    assert attns.cross.shape == (2, 3, n_trg, n_src)
+    assert all(one is None or one.shape[2] == one.shape[3] for one in (attns.encoder, attns.decoder))
+
+
+def test_a_model_that_does_not_look_at_the_source_says_so(subwords, model):
+    blind = CopyModel(subwords.trg.n_vocab)
+    blind.attends = False
+    translator = Translator(blind, subwords, DecodeConfig(max_len_b=3))
+    (found,) = translator.translate(["the ship"])
+    with pytest.raises(NmtError, match="looks at the source"):
+        translator.attention(found)
+    with pytest.raises(RecipeError, match=r"decode\.coverage: 0\.2"):
+        Translator(blind, subwords, DecodeConfig(coverage=0.2))

@@ -5,7 +5,10 @@ import torch
 
 from nmt.data.subwords import EOS, Subwords, normalised
 from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
+from nmt.recipe.decode_options import AlignBy, DecodeConfig
 from nmt.recipe.options import SubwordsConfig
+
+USUAL = DecodeConfig().align_by
 
 LINES = [
     "the old ship left",
@@ -64,11 +67,37 @@ def test_a_subword_comes_from_what_the_upper_layers_looked_at_most():
     weights[-2:, 0, :, 4] += 0.5  # one head looks elsewhere, but less
     weights[:2, :, :, 2] = 9.0  # lower layers have no say,
     weights[-2:, :, :, 6] = 9.0  # nor has the end of the source,
-    assert subword_alignment(weights) == wanted  # and the end of the target comes from nowhere
+    assert subword_alignment(weights, USUAL) == wanted  # and the end of the target comes from nowhere
+
+
+def test_one_layer_one_head_and_the_step_after_can_be_read():
+    weights = torch.rand(3, 2, 5, 7, generator=torch.Generator().manual_seed(0)) / 9
+    wanted = [3, 0, 5, 1]
+    weights[0, 1, range(4), wanted] = 9.0
+    weights[1, 0, range(1, 5), wanted] = 9.0  # of the step that reads what was written one before
+    weights[1, 1, range(1, 5), [2, 2, 2, 2]] = 10.0
+    assert subword_alignment(weights, AlignBy(1, 2, "written")) == wanted
+    assert subword_alignment(weights, AlignBy(2, 1, "read")) == wanted
+    assert subword_alignment(weights, AlignBy(2, 0, "read")) == [2, 2, 2, 2]  # the mean of its heads
+    assert subword_alignment(weights, AlignBy(1, 2, "read")) != wanted
+
+
+@pytest.mark.parametrize("when", ["written", "read"])
+def test_an_end_inside_a_line_that_was_translated_in_pieces_is_nobodys_origin(when):
+    weights = torch.rand(2, 2, 6, 5, generator=torch.Generator().manual_seed(1))
+    weights[..., 2] = 9.0  # all look at the end of the first piece
+    found = subword_alignment(weights, AlignBy(0, 0, when), [2], [3])
+    assert found[3] is None and None not in found[:3] and not {2, 4} & set(found)
+    assert word_alignment(found, [[0], [1], [], [2]], [[0], [1], [2], [], [3]]).count("-") == 4
+
+
+def test_where_the_source_is_nothing_but_its_end_nothing_has_an_origin():
+    assert subword_alignment(torch.ones(2, 2, 3, 1), USUAL) == [None, None]
+    assert word_alignment([None, None], [], [[0], [1]]) == ""
 
 
 def test_an_empty_translation_is_aligned_with_nothing():
-    assert subword_alignment(torch.ones(2, 2, 1, 4)) == []
+    assert subword_alignment(torch.ones(2, 2, 1, 4), USUAL) == []
     assert word_alignment([], [[0]], []) == ""
 
 

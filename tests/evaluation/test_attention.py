@@ -1,14 +1,18 @@
+"""Pictures of attention: what they show, of which they are, and that they are whole or not there."""
+
 import re
-from html.parser import HTMLParser
 
 import pytest
 import torch
+from made_sentence import PAIRS, made_sentence, made_subwords
 from matplotlib.image import imread
 
+from nmt.data.subwords import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.attention import draw
-from nmt.evaluation.attention_html import page
 from nmt.evaluation.attention_panels import Alignment, panels
+from nmt.evaluation.attention_sentence import Axis, Sentence, axis_of, sentence_of
+from nmt.models.base import Attns
 
 SRC = ["▁Das", "▁<b>", "&", "$x$", "日本", "</s>"]
 TRG = ["▁The", '▁"q"', "<0A>", "</s>"]
@@ -17,6 +21,13 @@ TRG = ["▁The", '▁"q"', "<0A>", "</s>"]
 def alignment(n_layer: int = 3, n_head: int = 4, title: str = "1: a & <b>") -> Alignment:
     weights = torch.randn(n_layer, n_head, len(TRG), len(SRC), generator=torch.Generator().manual_seed(0)).softmax(-1)
     return Alignment(weights, SRC, TRG, title)
+
+
+def sentence(title: str = "1: a & <b>", **sizes) -> Sentence:
+    """One that knows of its cross attention only."""
+    one = alignment(title=title, **sizes)
+    src, trg = (Axis(pieces, list(range(len(pieces))), pieces) for pieces in (SRC, TRG))
+    return Sentence({"cross": one.weights}, src, trg, trg, title)
 
 
 def names(layers, heads) -> list[list[str]]:
@@ -43,63 +54,104 @@ def test_a_layer_or_head_that_is_not_there_is_named(layers, heads, message):
         panels(alignment(), layers, heads)
 
 
+def test_each_kind_of_attention_has_its_own_rows_and_columns():
+    one = made_sentence(*PAIRS[0])
+    src, trg = one.src.pieces, one.trg.pieces
+    assert src[-1] == trg[-1] == "</s>"
+    cross, encoder, decoder = (one.alignment(kind) for kind in ("cross", "encoder", "decoder"))
+    assert (cross.trg_pieces, cross.src_pieces) == (trg, src)
+    assert (encoder.trg_pieces, encoder.src_pieces) == (src, src)
+    assert (decoder.trg_pieces, decoder.src_pieces) == (trg, ["<s>", *trg[:-1]])  # what was read when it was written
+    for kind in ("cross", "encoder", "decoder"):
+        assert one.alignment(kind).weights is one.weights[kind]
+
+
+def test_an_attention_that_the_model_has_not_is_named():
+    with pytest.raises(NmtError, match="encoder, only cross"):
+        sentence().alignment("encoder")
+
+
+def test_what_was_translated_in_pieces_was_begun_anew_for_each():
+    subwords = made_subwords()
+    ids = [*subwords.trg.encode(["in"])[0], EOS, *subwords.trg.encode(["May"])[0]]
+    attns = made_sentence("the ship", "in").weights
+    one = sentence_of(Attns(None, None, attns["cross"]), [5], ids, subwords)
+    assert one.read.pieces == ["<s>", "▁in", "<s>", *one.trg.pieces[2:-1]] and list(one.weights) == ["cross"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the old ship", ["the", "old", "ship", "</s>"]),
+        ("xyz left,  May", ["xyz", "left,", "May", "</s>"]),
+        (" naïve — ü", ["naïve", "—", "ü", "</s>"]),
+        ("日本 語。", ["日", "本", "語", "。", "</s>"]),  # no white space in words of this script
+        ("한국어 x", ["한국어", "x", "</s>"]),
+        ("הכלב a", ["הכלב", "a", "</s>"]),
+        ("a\u202eb", ["a<E2><80><AE>b", "</s>"]),  # what turns a text round is shown and has no effect
+        ("", ["▁", "</s>"]),
+    ],
+)
+def test_words_are_joined_pieces(text, words):
+    codec = made_subwords().src
+    axis = axis_of([*codec.encode([text])[0], EOS], codec)
+    assert axis.texts == words
+    assert len(axis.words) == len(axis.pieces) and axis.words == sorted(axis.words)
+    assert set(axis.words) == set(range(len(words)))
+
+
 def test_a_png_is_an_image_that_grows_with_what_it_shows(tmp_path):
     sizes = []
     for n, (layers, heads) in enumerate([("last", "mean"), ("all", "all")]):
         path = tmp_path / f"{n}.png"
-        draw([alignment(), alignment(title="")][: n + 1], path, layers=layers, heads=heads)
+        draw([sentence(), sentence(title="")][: n + 1], path, layers=layers, heads=heads)
         image = imread(path)
         assert image[..., :3].min() < 0.3 < image[..., :3].max()  # dark cells on a light ground
         sizes.append(image.shape[0] * image.shape[1])
     assert sizes[0] < sizes[1]
 
 
+@pytest.mark.parametrize(("ending", "begins"), [("svg", b"<?xml"), ("pdf", b"%PDF-"), ("png", b"\x89PNG")])
+def test_the_ending_chooses_the_kind_of_picture_and_the_same_sentence_gives_the_same_bytes(tmp_path, ending, begins):
+    for name in ("a", "b"):
+        draw([made_sentence(*PAIRS[0])], tmp_path / f"{name}.{ending}", kind="encoder", layers="all", heads=[1, 2])
+    content = (tmp_path / f"a.{ending}").read_bytes()
+    assert content.startswith(begins) and content == (tmp_path / f"b.{ending}").read_bytes()
+
+
+def test_another_kind_of_attention_is_another_picture(tmp_path):
+    found = set()
+    for kind in ("cross", "encoder", "decoder"):
+        draw([made_sentence(*PAIRS[0])], tmp_path / f"{kind}.png", kind=kind)
+        found.add((tmp_path / f"{kind}.png").read_bytes())
+    assert len(found) == 3
+
+
 def test_a_very_long_sentence_is_still_drawn(tmp_path):
     weights = torch.full((1, 1, 60, 500), 1 / 500)
-    draw([Alignment(weights, ["x"] * 500, ["y"] * 60)], tmp_path / "a.png", layers="all", heads="all")
+    src, trg = (Axis([letter] * n, list(range(n)), [letter] * n) for letter, n in (("x", 500), ("y", 60)))
+    draw([Sentence({"cross": weights}, src, trg, trg)], tmp_path / "a.png", layers="all", heads="all")
     assert max(imread(tmp_path / "a.png").shape) < 2**14
 
 
-def test_a_page_needs_nothing_and_escapes_what_is_in_the_texts(tmp_path):
-    draw([alignment(), alignment(title="2: Übung")], tmp_path / "a.html", layers="all", heads=[1])
-    text = (tmp_path / "a.html").read_bytes().decode("utf-8")
-    assert not re.search(r"<script|src=|href=|https?:|@import|url\(", text)
-    assert "▁&lt;b&gt;" in text and "▁<b>" not in text
-    assert "1: a &amp; &lt;b&gt;" in text and "2: Übung" in text and "日本" in text
-
-
-def test_a_page_is_well_formed_and_has_one_cell_for_each_weight():
-    class Checker(HTMLParser):
-        def __init__(self):
-            super().__init__()
-            self.open, self.titles = [], []
-
-        def handle_starttag(self, tag, attrs):
-            if tag != "meta":
-                self.open.append(tag)
-            if tag == "td" and "title" in dict(attrs):
-                self.titles.append(dict(attrs)["title"])
-
-        def handle_endtag(self, tag):
-            assert self.open.pop() == tag
-
-    one, checker = alignment(), Checker()
-    checker.feed(page([(one, panels(one, "all", "all"))]))
-    assert checker.open == []
-    assert len(checker.titles) == 3 * 4 * len(TRG) * len(SRC)
-    assert checker.titles[0] == f"▁The → ▁Das: {one.weights[0, 0, 0, 0]:.3f}"
-
-
-@pytest.mark.parametrize("name", ["a.pdf", "a", "missing/a.png"])
+@pytest.mark.parametrize("name", ["a.gif", "a", "missing/a.png"])
 def test_a_name_that_cannot_be_drawn_to_is_refused(tmp_path, name):
     with pytest.raises(NmtError):
-        draw([alignment()], tmp_path / name)
+        draw([sentence()], tmp_path / name)
 
 
-def test_a_picture_that_fails_leaves_the_old_one(tmp_path):
-    path = tmp_path / "a.png"
+@pytest.mark.parametrize("name", ["a.png", "a.html"])
+def test_a_picture_that_fails_leaves_the_old_one(tmp_path, name):
+    path = tmp_path / name
     path.write_bytes(b"old")
-    with pytest.raises(NmtError):
-        draw([alignment()], path, layers=[9])
+    for wrong in ({"layers": [9]}, {"heads": [5]}, {"kind": "decoder"}):
+        with pytest.raises(NmtError):
+            draw([sentence()], path, **wrong)
     assert path.read_bytes() == b"old"
-    assert [one.name for one in tmp_path.iterdir()] == ["a.png"]
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+def test_a_picture_says_nothing_of_when_it_was_made(tmp_path):
+    for ending in ("svg", "pdf"):
+        draw([sentence()], tmp_path / f"a.{ending}")
+        assert not re.search(rb"CreationDate|dc:date|20\d\d-\d\d-\d\d", (tmp_path / f"a.{ending}").read_bytes())

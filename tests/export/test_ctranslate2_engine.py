@@ -9,7 +9,7 @@ from tiny import made, saved
 import nmt
 from nmt.cli.translate import main
 from nmt.decoding.scorer import length_divisor, score_pairs
-from nmt.errors import RecipeError, RunError
+from nmt.errors import NmtError, RecipeError, RunError
 from nmt.export import ctranslate2 as room
 from nmt.export.ctranslate2_engine import Loaded, refused
 from nmt.export.safetensors import copy_front_end
@@ -157,7 +157,7 @@ def test_a_folder_of_the_other_kind_is_named(translate, folders, tmp_path, capsy
 def test_attention_is_not_to_be_had(folders):
     translator = Loaded(folders / "ct2", CPU).translator(DecodeConfig(max_len_b=3))
     (found,) = translator.translate(["in May"])
-    with pytest.raises(RunError, match="with the run itself"):
+    with pytest.raises(NmtError, match="looks at the source"):
         translator.attention(found)
 
 

@@ -156,3 +156,10 @@ def test_every_contradiction_names_real_options():
     assert len(messages) >= 2
     for message in messages:
         assert message.partition(":")[0] in known
+
+
+def test_coverage_needs_a_model_whose_words_look_at_the_source(monkeypatch):
+    recipe = Recipe(name="x", decode={"coverage": 0.2})
+    assert not any("coverage" in one for one in find_contradictions(recipe))
+    monkeypatch.setattr(ModelConfig, "attention_grids", {"encoder": (2, 2)})
+    assert any(one.startswith("decode.coverage: 0.2") for one in find_contradictions(recipe))

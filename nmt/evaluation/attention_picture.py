@@ -1,4 +1,4 @@
-"""Attention as a PNG: matplotlib's figure objects, without its global state, so it draws on any machine."""
+"""Attention as a picture: matplotlib's figure objects, without its global state, so it draws on any machine."""
 
 import io
 import unicodedata
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from matplotlib import font_manager
+from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
@@ -23,6 +23,7 @@ _GAP, _TITLE = 0.3, 0.34
 _BAR = 1.0
 # A picture never gets larger than this: agg cannot draw more than 2^16 pixels a side, and no screen needs them.
 _LONGEST_SIDE, _DPI = 60.0, 144
+_DATELESS: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _INK, _FAINT = "#1f2933", "#7b8794"
 _COLOURS = LinearSegmentedColormap.from_list("attention", ["#f7f9fb", "#b9d7ea", "#5b9bc8", "#1f5f99", "#0b2545"])
 # matplotlib takes each character from the first of these that has it; those not installed are left out.
@@ -33,8 +34,8 @@ _FONTS = (
 )  # fmt: skip
 
 
-def picture(grids: Sequence[Grid]) -> bytes:
-    """The bytes of a PNG with the grids below each other."""
+def picture(grids: Sequence[Grid], form: str = "png") -> bytes:
+    """The bytes of a picture with the grids below each other: png, svg or pdf, the same ones for the same grids."""
     blocks = [_Block(alignment, rows) for alignment, rows in grids]
     width = max(block.width for block in blocks)
     height = sum(block.height for block in blocks)
@@ -49,7 +50,8 @@ def picture(grids: Sequence[Grid]) -> bytes:
     with warnings.catch_warnings():
         # A character that no installed font has is drawn as a box; the page of HTML has the browser's fonts.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(buffer, format="png")
+        with rc_context({"svg.hashsalt": "nmt"}):  # names inside a .svg are drawn by lot without it
+            figure.savefig(buffer, format=form, metadata=_DATELESS.get(form))
     return buffer.getvalue()
 
 

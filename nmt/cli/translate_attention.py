@@ -1,0 +1,61 @@
+"""What nmt-translate draws of attention, and what it cannot, which is said before the work."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from nmt.decoding.translator import NOWHERE, Translation, Translator
+from nmt.errors import NmtError
+from nmt.evaluation.attention import draw
+from nmt.evaluation.attention_panels import Alignment, panels
+from nmt.evaluation.attention_sentence import sentence_of
+from nmt.recipe.model_options import Attention, ModelConfig
+
+# Flags that need a model whose words look at the source.
+_OF_ATTENTION = ("attention", "with_attention", "alignments", "gold_alignments")
+
+
+def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bool) -> None:
+    """Raise NmtError for what is asked of attention and is not there: none, no such kind, no such layer or head."""
+    asked = [flag for flag in _OF_ATTENTION if getattr(args, flag)]
+    if asked and not attends:
+        flag = asked[0].replace("_", "-")
+        raise NmtError(f"--{flag}: {NOWHERE}, so there is no attention to show: leave it out.")
+    drawn = [_drawn(args)] if args.attention else []
+    written: list[Attention] = ["cross"] if args.with_attention else []
+    for kind in (*drawn, *written):
+        if kind not in model.attention_grids:
+            known = ", ".join(model.attention_grids)
+            raise NmtError(f"--attention-of {kind}: this model has no such attention, only {known}.")
+        panels(Alignment(torch.empty(*model.attention_grids[kind], 0, 0), [], []), args.layer, args.head)
+
+
+def _drawn(args: argparse.Namespace) -> Attention:
+    return args.attention_of or "cross"
+
+
+def draw_attention(
+    args: argparse.Namespace,
+    translator: Translator,
+    drawn: Mapping[int, Translation],
+    langs: tuple[str, str],
+    source: str,
+    n_line: int,
+) -> None:
+    """Write --attention. drawn: the translations of the lines to draw, by number; source: the name of the input."""
+    if missing := [str(number) for number in args.lines or () if number not in drawn]:
+        raise NmtError(
+            f"--lines {','.join(missing)}: nothing to draw there: the input has {n_line:,} lines, and a blank line has "
+            "no attention."
+        )
+    if not drawn:
+        raise NmtError(f"{source}: no line to draw the attention of: all {n_line:,} are blank.")
+    sentences = [
+        sentence_of(
+            translator.attention(one), one.src_ids, one.hypotheses[0].ids, translator.subwords, f"{number}: {one.text}"
+        )
+        for number, one in sorted(drawn.items())
+    ]
+    draw(sentences, Path(args.attention), kind=_drawn(args), layers=args.layer, heads=args.head, langs=langs)

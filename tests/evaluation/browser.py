@@ -1,0 +1,133 @@
+"""A browser without a window, driven over the W3C WebDriver protocol: what a test of a page needs of it, and no more.
+
+It takes a Chromium and its driver, as `apt-get install chromium chromium-driver` brings them, and no package of Python.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+DRIVER = shutil.which("chromedriver")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+_FLAGS = [
+    *("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run"),
+    *("--disable-background-networking", "--force-device-scale-factor=1"),
+    *(["--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else []),  # root has none
+]
+_KEYS = {
+    "Tab": "\ue004",
+    "Enter": "\ue007",
+    "Escape": "\ue00c",
+    "Left": "\ue012",
+    "Up": "\ue013",
+    "Right": "\ue014",
+    "Down": "\ue015",
+}
+
+
+class Browser:
+    """A context manager. Places on the page are named by CSS selectors."""
+
+    def __init__(self, *, width: int = 1100, height: int = 800, dark: bool = False) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._base = f"http://127.0.0.1:{port}"
+        self._driver = subprocess.Popen(
+            [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
+        )
+        flags = [*_FLAGS, f"--user-data-dir={self._folder.name}/user", f"--window-size={width},{height}"]
+        flags += ["--blink-settings=preferredColorScheme=0"] if dark else []
+        options = {"binary": BROWSER, "args": flags}
+        asked = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                self._call("GET", "/status")
+                break
+            time.sleep(0.1)
+        self._session = "/session/" + self._call("POST", "/session", {"capabilities": asked})["sessionId"]
+        self._resize(width, height, dark)
+
+    def __enter__(self) -> "Browser":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError, RuntimeError):
+            self._call("DELETE", self._session)
+        self._driver.kill()
+        self._driver.wait()
+        with contextlib.suppress(OSError):  # a process of the browser may still write there
+            self._folder.cleanup()
+
+    def open(self, path: Path) -> None:
+        self._call("POST", f"{self._session}/url", {"url": path.absolute().as_uri()})
+
+    def run(self, script: str, *args: object) -> object:
+        """What a script returns."""
+        return self._call("POST", f"{self._session}/execute/sync", {"script": script, "args": list(args)})
+
+    def texts(self, selector: str) -> list[str]:
+        return self.run("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector)
+
+    def count(self, selector: str) -> int:
+        return self.run("return document.querySelectorAll(arguments[0]).length", selector)
+
+    def hover(self, selector: str) -> None:
+        self._pointer(selector)
+
+    def click(self, selector: str) -> None:
+        self._pointer(selector, {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0})
+
+    def leave(self) -> None:
+        """Point at the heading."""
+        self._pointer("h1")
+
+    def press(self, *names: str) -> None:
+        keys = [_KEYS.get(name, name) for name in names]
+        actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self._act({"type": "key", "id": "keys", "actions": actions})
+
+    def picture(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self._call("GET", f"{self._session}/screenshot")))
+
+    def complaints(self) -> list[str]:
+        """What the browser has complained about since the last call: errors of scripts, policies that were broken."""
+        found = self._call("POST", f"{self._session}/se/log", {"type": "browser"})
+        return [one["message"] for one in found if one["level"] in ("SEVERE", "WARNING")]
+
+    def _resize(self, width: int, height: int, dark: bool) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.devtools("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.devtools("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+    def devtools(self, command: str, params: dict) -> object:
+        return self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": params})
+
+    def _pointer(self, selector: str, *then: dict) -> None:
+        script = "const one = document.querySelector(arguments[0]); one.scrollIntoView({block: 'center'}); return one"
+        element = self.run(script, selector)
+        move = {"type": "pointerMove", "origin": element, "x": 0, "y": 0, "duration": 0}
+        self._act({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move, *then]})
+
+    def _act(self, source: dict) -> None:
+        self._call("POST", f"{self._session}/actions", {"actions": [source]})
+
+    def _call(self, method: str, path: str, body: dict | None = None):
+        raw = None if body is None else json.dumps(body).encode("utf-8")
+        request = urllib.request.Request(self._base + path, raw, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(f"{method} {path}: {error.read().decode('utf-8', 'replace')[:600]}") from None
