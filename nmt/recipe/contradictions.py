@@ -108,11 +108,6 @@ def _of_recurrent(recipe: "Recipe") -> Iterator[str]:
     ):
         if is_on:
             yield f"{name}: a model of model.architecture {recipe.model.architecture} {why} (remove it)"
-    if recipe.decode.coverage and recipe.model.architecture != "attention":
-        yield (
-            f"decode.coverage: a model of model.architecture {recipe.model.architecture} has no attention that would "
-            "measure it (set it to 0)"
-        )
 
 
 def _of_batch(batch: "BatchConfig") -> Iterator[str]:

@@ -153,6 +153,8 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
     def attention_grids(self) -> dict[Attention, tuple[int, int]]:
         """Layers and heads of each attention that the model tells of, as `nmt.models.base.Attns` does: what can be
         drawn, written, and read alignments off. Without `cross` no word of a translation looks at the source."""
+        if self.is_recurrent:
+            return {"cross": (1, 1)} if self.architecture == "attention" else {}
         encoder, decoder = (self.n_enc_layer, self.n_head), (self.n_dec_layer, self.n_head)
         return {"cross": decoder, "encoder": encoder, "decoder": decoder}
 
