@@ -13,9 +13,20 @@ from nmt.training.launch import launch
 RECIPES = sorted((pathlib.Path(__file__).parent.parent / "recipes").glob("*.yaml"))
 
 
+TRANSFORMER = [("model.d_inner", "32"), ("model.n_head", "2"), ("model.d_k", "null"), ("model.d_v", "null")]
+
+
+def is_recurrent(path):
+    return read_recipe(path).model.is_recurrent
+
+
 def test_there_are_recipes():
     assert {path.stem for path in RECIPES} >= {
         "dates",
+        "dates-book.attention",
+        "dates-book.peeky",
+        "dates-book.seq2seq",
+        "dates-book.transformer",
         "multi30k.de-en",
         "multi30k.de-en.upstream",
         "multi30k.en-de",
@@ -37,10 +48,7 @@ def test_a_recipe_trains_when_shrunk(path, tmp_path):
             ("data.out", str(tmp_path / "prepared")),
             ("subwords.vocab_size", "400"),
             ("model.d_model", "16"),
-            ("model.d_inner", "32"),
-            ("model.n_head", "2"),
-            ("model.d_k", "null"),
-            ("model.d_v", "null"),
+            *([] if is_recurrent(path) else TRANSFORMER),
             ("batch.max_tokens", "600"),
             ("optim.warmup", "1"),
             ("train.updates", "2"),

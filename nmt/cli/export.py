@@ -81,7 +81,11 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
             {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision],
         )
     transformer = model.model
-    assert isinstance(transformer, Transformer)
+    if not isinstance(transformer, Transformer):
+        raise NmtError(
+            f"{args.run}: model.architecture is {model.recipe.model.architecture}, but {args.to} holds Transformers "
+            "alone. --to safetensors writes any model for nmt itself."
+        )
     if args.to == "huggingface":
         from nmt.export import huggingface
 

@@ -52,7 +52,8 @@ def without_hindrance(recipe: Recipe) -> Recipe:
     """The recipe less all that keeps a model from learning by heart, at a rate that suits a handful of pairs."""
     model = {"dropout": 0.0, "emb_dropout": None, "attn_dropout": None, "act_dropout": 0.0}
     # The rate that a short warm-up bears falls with the width of the model, as in the noam schedule.
-    rate = min(peak_rate(recipe), (0.06 if recipe.model.norm == "pre" else 0.02) * recipe.model.d_model**-0.5)
+    bears_more = recipe.model.is_recurrent or recipe.model.norm == "pre"
+    rate = min(peak_rate(recipe), (0.06 if bears_more else 0.02) * recipe.model.d_model**-0.5)
     optim = {"schedule": "constant", "warmup": _WARMUP, "lr": rate, "weight_decay": 0.0, "clip": 1.0}
     changed = {
         "model": recipe.model.model_copy(update=model),

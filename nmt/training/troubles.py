@@ -96,7 +96,7 @@ def _of_learning(recipe: Recipe, found: Findings) -> Iterator[str]:
     updates, optim, model = recipe.train.updates, recipe.optim, recipe.model
     if optim.warmup >= updates:
         yield f"optim.warmup, {optim.warmup:,} updates, is no shorter than the run, {updates:,}: the rate never falls"
-    n_layer, rate = max(model.n_enc_layer, model.n_dec_layer), peak_rate(recipe)
+    n_layer, rate = 0 if model.is_recurrent else max(model.n_enc_layer, model.n_dec_layer), peak_rate(recipe)
     if model.norm == "post" and optim.name != "muon" and n_layer >= 6 and rate > _POST_NORM_RATE * 6 / n_layer:
         yield (
             f"{n_layer} layers with model.norm: post at a peak learning rate of {rate:.1e} often diverge: lower it, "

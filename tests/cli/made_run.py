@@ -1,5 +1,6 @@
 """A run folder as training would leave it, in no time: for the tests of nmt-translate."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -18,11 +19,11 @@ OPTIONS = {
 SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
 
 
-def make_run(folder: Path) -> Run:
+def make_run(folder: Path, options: Mapping[str, str] = OPTIONS) -> Run:
     """Weights as they are drawn: nonsense comes out, but always the same. It has a checkpoint 7 as well."""
     run = Run(folder)
     run.folder.mkdir()
-    recipe = read_recipe(None, list(OPTIONS.items()))
+    recipe = read_recipe(None, list(options.items()))
     write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
     subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1)

@@ -1,0 +1,66 @@
+"""The recurrent models through training: they learn, resume to the bit, and give each piece of the engine its due."""
+
+import pytest
+from witness import StopAt
+
+from nmt.checkpoint import weights_of
+from nmt.run import Run
+from nmt.training.launch import launch
+from nmt.training.selftest import selftest
+
+SHAPES = [
+    {"architecture": "seq2seq", "cell": "gru"},
+    {"architecture": "peeky", "n_rnn_layer": 2},
+    {"architecture": "attention", "attn_score": "general", "enc_direction": "both", "variational_dropout": True},
+    {"architecture": "attention", "attn_score": "additive", "input_feeding": True},
+]
+
+
+@pytest.fixture
+def recurrent(recipe_of):
+    def make(run, options, **sections):
+        recipe = recipe_of(run, **sections)
+        tree = recipe.model_dump()
+        tree["model"] = {"d_model": 16, "d_emb": 8, "dropout": 0.2, **options}
+        return type(recipe).model_validate(tree)
+
+    return make
+
+
+def weights(recipe):
+    model, _ = Run(recipe.run_folder).load_model("cpu", f"update-{recipe.train.updates:08}")
+    return weights_of(model)
+
+
+@pytest.mark.parametrize("options", SHAPES)
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_a_resumed_run_is_the_uninterrupted_one(recurrent, options, optimizer):
+    more = {"optim": {"name": optimizer}, "regularize": {"src_word_dropout": 0.1}}
+    whole, parts = (
+        recurrent(run, options, train={"updates": 6, "save_every": 3}, **more) for run in ("whole", "parts")
+    )
+    assert launch(whole) == "done"
+    assert launch(parts, StopAt(3)) == "stopped"
+    assert launch(parts) == "done"
+    one, other = weights(whole), weights(parts)
+    assert one.keys() == other.keys()
+    assert all(one[name].equal(other[name]) for name in one)
+
+
+@pytest.mark.parametrize("options", SHAPES[1:])
+def test_what_regularises_a_transformer_regularises_them(recurrent, options):
+    for number, strengths in enumerate(({"r_drop": 1.0}, {"simcut": 1.0}, {"trg_word_dropout": 0.2})):
+        recipe = recurrent(f"run{number}", options, train={"updates": 2, "save_every": 2}, regularize=strengths)
+        assert launch(recipe) == "done"
+
+
+@pytest.mark.parametrize("options", [SHAPES[0], SHAPES[2]])
+def test_a_handful_of_pairs_is_learnt_by_heart_and_found_again(recurrent, options):
+    recipe = recurrent("run", {**options, "d_model": 32, "d_emb": 16}, optim={"lr": 2e-2})
+    for passed, said in selftest(recipe):
+        assert passed, said
+
+
+def test_embeddings_begin_as_a_dictionary(recurrent):
+    recipe = recurrent("run", {**SHAPES[2], "emb_init": "cooccurrence"}, train={"updates": 1, "save_every": 1})
+    assert launch(recipe) == "done"
