@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 
 import nmt
+from nmt.api import Model
 from nmt.data.corpus import Corpus, Prepared
 from nmt.decoding.translator import Translation
 
@@ -157,7 +158,7 @@ def fields(source: str) -> dict[str, tuple[int, int]]:
     return {name: found.span(name) for name in ("year", "month", "day")}
 
 
-def _pointing(model: nmt.api.Model, sources: Sequence[str], found: Sequence[Translation]) -> str:
+def _pointing(model: Model, sources: Sequence[str], found: Sequence[Translation]) -> str:
     """Lines in which the arg-max of attention, over heads and layers and the characters of a field of the target, falls
     on that field of the source: of the year, the month, the day, and of all three."""
     n_right = dict.fromkeys(("year", "month", "day"), 0)

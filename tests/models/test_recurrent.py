@@ -275,6 +275,16 @@ def test_variational_dropout_drops_the_same_at_every_word(feeding):
     assert ((zeros[False] > 0) & (zeros[False] < 1)).double().mean() > 0.9
 
 
+@torch.no_grad()
+def test_the_general_score_begins_as_the_dot_product(batch):
+    torch.manual_seed(1)
+    model = build_model(ModelConfig(architecture="attention", d_model=8, attn_score="general"), N_VOCAB, N_VOCAB).eval()
+    plain = build_model(ModelConfig(architecture="attention", d_model=8), N_VOCAB, N_VOCAB).eval()
+    missing, unexpected = plain.load_state_dict(model.state_dict(), strict=False)
+    assert (missing, unexpected) == ([], ["decoder.enc_attn.score.w_ks.weight"])
+    assert (model(*batch) - plain(*batch)).abs().max() < 1e-5
+
+
 def test_a_new_lstm_remembers():
     torch.manual_seed(0)
     model = build_model(ModelConfig(architecture="seq2seq", d_model=16, forget_bias=2.0), 24, 24)

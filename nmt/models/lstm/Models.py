@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nmt.models.base import Attns, DecoderState, Packing, TranslationModel
 from nmt.models.droppable import WordEmbedding
 from nmt.models.lstm.Layers import DecoderLayer, EncoderLayer, turned
-from nmt.models.lstm.Modules import Recurrence, State
+from nmt.models.lstm.Modules import GeneralScore, Recurrence, State
 from nmt.models.lstm.SubLayers import Readout, SourceAttention
 from nmt.recipe.model_options import ModelConfig
 
@@ -192,6 +192,8 @@ class Seq2Seq(TranslationModel):
         for module in self.modules():
             if isinstance(module, Recurrence):
                 module.reset(config.forget_bias)
+            elif isinstance(module, GeneralScore):
+                module.reset()
         if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
             for embedding in self.embeddings:
                 nn.init.normal_(embedding.weight, std=d_emb**-0.5)

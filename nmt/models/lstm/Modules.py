@@ -129,11 +129,18 @@ class DotScore(nn.Module):
 
 
 class GeneralScore(DotScore):
-    """score(h_t, h_s) = h_tT W h_s. Luong et al. 2015, section 3.1, general: a bilinear form."""
+    """score(h_t, h_s) = h_tT W h_s. Luong et al. 2015, section 3.1, general: a bilinear form.
+
+    It begins as the dot product: states that agree are found from the start, as a random form would not.
+    """
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.w_ks = nn.Linear(d_model, d_model, bias=False)
+
+    def reset(self) -> None:
+        """The first weights."""
+        nn.init.eye_(self.w_ks.weight)
 
     def keys(self, memory: Tensor) -> Tensor:
         keys: Tensor = self.w_ks(memory)
