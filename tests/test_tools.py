@@ -157,3 +157,16 @@ def test_the_scaling_model_agrees_with_arithmetic_by_hand():
     # What is not hidden is waited for; accumulating more hides no more of it.
     slow = [paper.update(base, 64, 64 * n * paper.BATCH, paper.NIC / 100) for n in (1, 2)]
     assert slow[0].exposed == slow[1].exposed > slow[0].compute
+
+
+@pytest.mark.parametrize(
+    ("source", "year", "month", "day"),
+    [
+        ("9/27/94", "94", "9", "27"),
+        ("september 27, 1994", "1994", "september", "27"),
+        ("Tuesday, May 1, 2001", "2001", "May", "1"),
+    ],
+)
+def test_the_fields_of_a_date_are_found(source, year, month, day):
+    found = runpy.run_path(str(TOOLS / "compare_models.py"))["fields"](source)
+    assert {name: source[slice(*span)] for name, span in found.items()} == {"year": year, "month": month, "day": day}

@@ -45,6 +45,7 @@ INVARIANCE = "tests/training/test_invariance.py"
 EVERY_PAIR = "tests/training/test_every_pair.py -k one_process"
 TWO_PROCESSES = "tests/training/test_parallel.py -k losses_and_weights"
 RULES = "tests/decoding/test_rules.py"
+RECURRENT = "tests/models/test_recurrent.py"
 
 MUTATIONS = (
     # the model
@@ -68,6 +69,34 @@ MUTATIONS = (
         "return (seq != pad_idx).unsqueeze(-2)",
         "return (seq == seq).unsqueeze(-2)",
         INVARIANCE + " -k company",
+    ),
+    Mutation(
+        "padding changes the state of an LSTM",
+        "nmt/models/lstm/Modules.py",
+        "gates = (-_SHUT, _SHUT, 0.0, 0.0) if self.is_lstm else (0.0, _SHUT, 0.0)",
+        "gates = (-_SHUT, 0.0, 0.0, 0.0) if self.is_lstm else (0.0, _SHUT, 0.0)",
+        RECURRENT,
+    ),
+    Mutation(
+        "the last state is that of the padding",
+        "nmt/models/lstm/Modules.py",
+        "last[0] = torch.where(n_real > 0, output.gather(1, end).squeeze(1), before[0].squeeze(0))",
+        "pass",
+        RECURRENT,
+    ),
+    Mutation(
+        "an encoder that reads backward does not turn back",
+        "nmt/models/lstm/Layers.py",
+        "outputs.append(_at(output, mirror))",
+        "outputs.append(output)",
+        RECURRENT,
+    ),
+    Mutation(
+        "what was found is not fed to the next step",
+        "nmt/models/lstm/Models.py",
+        'state.per_row["found"] = hidden',
+        'state.per_row["found"] = torch.zeros_like(hidden)',
+        RECURRENT,
     ),
     Mutation(
         "logit scale forgotten while decoding",

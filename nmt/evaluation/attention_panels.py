@@ -47,7 +47,8 @@ def panels(alignment: Alignment, layers: Layers, heads: Heads) -> list[list[Pane
     wanted_layers = _numbers("layer", layers, n_layer)
     if heads == "mean":
         means = [(i, alignment.weights[i - 1].mean(0)) for i in wanted_layers]
-        return [[Panel(f"layer {i}, mean of {n_head} heads", mean, i, None)] for i, mean in means]
+        of = f", mean of {n_head} heads" if n_head > 1 else ""
+        return [[Panel(f"layer {i}{of}", mean, i, None)] for i, mean in means]
     wanted_heads = _numbers("head", heads, n_head)
     return [
         [Panel(f"layer {i}, head {j}", alignment.weights[i - 1, j - 1], i, j) for j in wanted_heads]
