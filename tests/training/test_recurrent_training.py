@@ -56,7 +56,7 @@ def test_what_regularises_a_transformer_regularises_them(recurrent, options):
 
 @pytest.mark.parametrize("options", [SHAPES[0], SHAPES[2]])
 def test_a_handful_of_pairs_is_learnt_by_heart_and_found_again(recurrent, options):
-    recipe = recurrent("run", {**options, "d_model": 32, "d_emb": 16}, optim={"lr": 2e-2})
+    recipe = recurrent("run", {**options, "d_model": 64, "d_emb": 32}, optim={"lr": 2e-2})
     for passed, said in selftest(recipe):
         assert passed, said
 
