@@ -10,6 +10,7 @@ import attention_numbers as measured
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import NullLocator
 
 from nmt.models.transformer.Modules import sinusoids
@@ -109,8 +110,7 @@ def scale() -> Picture:
 def masks() -> Picture:
     """Every mask of the package as it is."""
     found = measured.masks()
-    figure = Figure(figsize=(WIDTH, 6.2), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.12, w_pad=0.1)  # type: ignore[union-attr, call-arg]
+    figure = Figure(figsize=(WIDTH, 6.2), layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.1))
     for axes, (title, maker, mask, queries, keys) in zip(figure.subplots(2, 3).flat, found, strict=True):
         shown = mask.flatten(0, -3)[0].expand(len(queries), len(keys))
         axes.imshow(shown, cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1, aspect="equal")

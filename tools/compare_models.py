@@ -24,6 +24,7 @@ import nmt
 from nmt.api import Model
 from nmt.data.corpus import Corpus, Prepared
 from nmt.decoding.translator import Translation
+from nmt.recipe.reader import read_recipe
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 N_CHECKPOINT = 10  # of a run, by which the epochs to 99 % are told
@@ -47,11 +48,10 @@ class Task(NamedTuple):
 
 
 def _corpus(name: str) -> list[str]:
-    splits = (("train", "train"), ("valid", "valid"), ("test", "test"))
     return [
         part
-        for split, stem in splits
-        for part in (f"--data.{split}", f"{{src: {name}.{stem}.src.gz, trg: {name}.{stem}.tgt.gz}}")
+        for split in ("train", "valid", "test")
+        for part in (f"--data.{split}", f"{{src: {name}.{split}.src.gz, trg: {name}.{split}.tgt.gz}}")
     ]
 
 
@@ -79,21 +79,20 @@ class Made(NamedTuple):
     pointing: str
 
 
-def make(out: Path, task: str, name: str, seed: int, *more: str) -> Made:
+def make(out: Path, task: str, name: str, seed: int) -> Made:
     """Prepare, train and translate, or take what is there, and count."""
     recipe_name, changes = MODELS[name]
     recipe = RECIPES / f"dates-book.{recipe_name}.yaml"
     data = out / "prepared" / task
     run = out / f"{task}.{name.replace(', ', '-').lower()}.{seed}"
-    updates = int(re.search(r"updates: (\d+)", recipe.read_text(encoding="utf-8"))[1])  # type: ignore[index]
-    updates = int(updates * TASKS[task].longer.get(recipe_name, 1))
+    updates = int(read_recipe(recipe).train.updates * TASKS[task].longer.get(recipe_name, 1))
     every = str(-(-updates // N_CHECKPOINT))
     common = [*TASKS[task].changes, *changes, "--data.out", str(data)]
     if not data.is_dir():
         _command("preprocess", recipe, *common)
     _command(
         "train", recipe, *common, "--train.out", run, "--seed", seed, "--train.updates", updates, "--train.save_every",
-        every, "--train.keep_last", N_CHECKPOINT + 1, "--valid.every", updates, *more,
+        every, "--train.keep_last", N_CHECKPOINT + 1, "--valid.every", updates,
     )  # fmt: skip
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").split("\n") if line]
     start = next(line for line in log if line["kind"] == "start")

@@ -71,7 +71,8 @@ def axis_of(ids: Sequence[int], codec: Codec) -> Axis:
     raw, pieces = codec.raw(ids), codec.pieces(ids)
     words: list[int] = []
     for number in range(len(raw)):
-        words.append(words[-1] + _begins_word(raw[:number], raw[number]) if words else 0)
+        # The last character before a piece may be of several pieces: four bytes hold any.
+        words.append(words[-1] + _begins_word(raw[max(0, number - 4) : number], raw[number]) if words else 0)
     texts = []
     for word in range(max(words, default=-1) + 1):
         its = [number for number, one in enumerate(words) if one == word]
@@ -82,13 +83,12 @@ def axis_of(ids: Sequence[int], codec: Codec) -> Axis:
 
 
 def _begins_word(before: Sequence[bytes], piece: bytes) -> bool:
-    """Whether a piece begins a word, after those before it, of which there are some."""
+    """Whether a piece begins a word, after those just before it, of which there are some."""
     if not before[-1] or not piece:
         return True
     if piece[0] & 0xC0 == 0x80:
         return False  # it goes on with a character
-    # The last character may be of several pieces: four bytes hold any.
-    last = b"".join(before[-4:])[-4:].decode("utf-8", errors="ignore")[-1:]
+    last = b"".join(before)[-4:].decode("utf-8", errors="ignore")[-1:]
     first = piece.decode("utf-8", errors="replace")[0]
     if not before[-1].strip() or not last:
         return False  # white space belongs to what comes after it
