@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from nmt.recipe.regularize_options import RegularizeConfig
     from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 
+# Adam divides what it is given by its own size, so that a decay in the gradient is not scaled by the rate but competes
+# with the loss (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"): 0.1 leaves a model at the
+# frequencies of words.
+MOST_COUPLED_DECAY = 0.01
+
 
 def find_contradictions(recipe: "Recipe") -> list[str]:
     """Everything in a recipe that cannot be meant, as "dotted.name: what is wrong and what to do"."""
@@ -59,17 +64,17 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
             "model.emb_src_trg_weight_sharing: source and target cannot share embeddings when their vocabularies "
             "differ, and subwords.joint is false (set this to false, or subwords.joint to true)"
         )
+    if model.scale_emb_or_prj != "none" and not model.trg_emb_prj_weight_sharing:
+        yield (
+            f"model.scale_emb_or_prj: {model.scale_emb_or_prj} has no effect when model.trg_emb_prj_weight_sharing is "
+            "false (remove it, or write none)"
+        )
     if model.is_recurrent:
         if model.enc_direction == "both" and model.d_model % 2:
             yield (
                 f"model.d_model: {model.d_model} is odd, but each direction of model.enc_direction both has half of it"
             )
         return
-    if model.scale_emb_or_prj != "none" and not model.trg_emb_prj_weight_sharing:
-        yield (
-            f"model.scale_emb_or_prj: {model.scale_emb_or_prj} has no effect when model.trg_emb_prj_weight_sharing is "
-            "false (remove it, or write none)"
-        )
     if model.prj_transform and not model.trg_emb_prj_weight_sharing:
         yield (
             "model.prj_transform: a projection that model.trg_emb_prj_weight_sharing: false sets free needs no further "
@@ -160,6 +165,11 @@ def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
         yield (
             "optim.schedule: noam computes the rate itself, but optim.name muon has two rates, optim.lr and "
             "optim.muon_lr (choose another schedule)"
+        )
+    if optim.name == "adam" and optim.weight_decay > MOST_COUPLED_DECAY:
+        yield (
+            f"optim.weight_decay: {optim.weight_decay} is added to the gradient by optim.name adam, and so much "
+            "outweighs it: the model would not learn (write adamw, whose decay stands apart from the gradient)"
         )
     if optim.name == "schedulefree":
         yield from _of_schedule_free(optim, train)

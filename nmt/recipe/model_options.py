@@ -38,6 +38,17 @@ class AnyModelOptions(Section):
     emb_src_trg_weight_sharing: bool = Field(
         True, description="Source and target embedding are one; needs subwords.joint."
     )
+    scale_emb_or_prj: Literal["emb", "prj", "none"] = Field(
+        "prj",
+        description="With a shared projection, scale embeddings by the root of their width, or logits by its inverse, "
+        "or none; recurrent models, which hardly hear a word otherwise: emb.",
+    )
+    lexical_attn: bool = Field(
+        False,
+        description="Look at the source once more (the Transformer with a head of its own, architecture attention with "
+        "the weights that it has) and add the embeddings of the words that are found to the last state: a word's own "
+        "way to its translation; with emb_init: cooccurrence, a dictionary to begin with.",
+    )
     emb_init: Literal["xavier", "normal", "cooccurrence"] = Field(
         "xavier",
         description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "
@@ -86,19 +97,10 @@ class TransformerOptions(Section):
     ffn_bias: bool = Field(True, description="Biases in the feed-forward sub-layer.")
     attn_dropout: Rate | None = Field(None, description="Dropout on attention weights; empty: dropout.")
     act_dropout: Rate = Field(0.0, description="Dropout inside the feed-forward sub-layer, after the activation.")
-    scale_emb_or_prj: Literal["emb", "prj", "none"] = Field(
-        "prj",
-        description="With a shared projection, scale embeddings by sqrt(d_model), or logits by its inverse, or none.",
-    )
     prj_transform: bool = Field(
         False,
         description="A square matrix, orthogonal at first, before the shared projection: without it what is left of a "
         "word's own embedding makes that word likely to be written again.",
-    )
-    lexical_attn: bool = Field(
-        False,
-        description="One more head looks at the source and adds the embeddings of the words that it finds to the last "
-        "state: a word's own way to its translation; with emb_init: cooccurrence, a dictionary to begin with.",
     )
 
 
@@ -146,7 +148,7 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
             return set(RecurrentOptions.model_fields)
         of_others = {"forget_bias"} if self.cell == "gru" else set()
         if self.architecture != "attention":
-            of_others |= {"attn_score", "input_feeding"}
+            of_others |= {"attn_score", "input_feeding", "lexical_attn"}
         return set(TransformerOptions.model_fields) | of_others
 
     @property
@@ -166,12 +168,15 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
     @model_validator(mode="before")
     @classmethod
     def _resolve(cls, given: Any) -> Any:
-        """Fill in the preset's sizes, and no scale where the projection has a matrix of its own, as upstream does."""
+        """Fill in the preset's sizes, and the scale: none where the projection has a matrix of its own, as upstream
+        has it."""
         if not isinstance(given, dict):
             return given
         preset = given.get("preset")
         resolved = {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **given}
         shared = given.get("trg_emb_prj_weight_sharing") is not False
-        if not shared and given.get("architecture", "transformer") == "transformer":
+        if not shared:
             resolved.setdefault("scale_emb_or_prj", "none")
+        elif given.get("architecture", "transformer") != "transformer":
+            resolved.setdefault("scale_emb_or_prj", "emb")
         return resolved

@@ -25,6 +25,8 @@ OPTIONS = {
     "variational_dropout": [False, True],
     "trg_emb_prj_weight_sharing": [True, False],
     "emb_src_trg_weight_sharing": [True, False],
+    "scale_emb_or_prj": ["emb", "prj", "none"],
+    "lexical_attn": [False, True],
 }
 
 
@@ -43,7 +45,8 @@ def make(seed=3, **options) -> Seq2Seq:
     """A seeded tiny model in double precision whose biases are not at their start, in evaluation mode."""
     options = {"d_model": 8, "architecture": "attention", **options}
     if options["architecture"] != "attention":
-        options = {name: value for name, value in options.items() if name not in ("attn_score", "input_feeding")}
+        of_attention = ("attn_score", "input_feeding", "lexical_attn")
+        options = {name: value for name, value in options.items() if name not in of_attention}
     torch.manual_seed(seed)
     model = build_model(ModelConfig(**options), N_VOCAB, N_VOCAB).double().eval()
     assert isinstance(model, Seq2Seq)
@@ -111,9 +114,40 @@ def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(
 def test_logits_are_the_projection_of_decode_hidden(batch, options):
     model = make(**options)
     hidden = model.decode_hidden(*batch)
-    assert model.logit_scale == 1.0
-    assert torch.allclose(model(*batch), hidden @ model.output_weight.T, rtol=0, atol=1e-12)
+    assert torch.allclose(model(*batch), hidden @ model.output_weight.T * model.logit_scale, rtol=0, atol=1e-12)
     assert hidden.size(-1) == model.output_weight.size(1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("feeding", [False, True])
+@pytest.mark.parametrize("shared", [True, False])
+def test_lexical_attention_adds_the_embeddings_of_the_words_that_are_found(batch, shared, feeding):
+    model = make(lexical_attn=True, input_feeding=feeding, d_emb=5, trg_emb_prj_weight_sharing=shared)
+    lexicon = model.decoder.lexicon
+    assert torch.equal(lexicon.fc.weight, torch.eye(*lexicon.fc.weight.shape))  # what is found stands for itself
+    lexicon.fc.weight.normal_()
+    logits, attns = model(*batch, return_attns=True)
+    words = model.encoder.src_word_emb(batch[0]) * (5**0.5 if shared else 1.0)
+    model.decoder.lexicon = None
+    found = attns.cross[0, :, 0] @ words @ lexicon.fc.weight.T
+    assert (logits - model(*batch) - found @ model.output_weight.T).abs().max() < 1e-12
+
+
+@torch.no_grad()
+def test_shared_embeddings_are_scaled_where_they_enter_or_where_logits_leave(batch):
+    def logits(**options):
+        model = make(architecture="seq2seq", **options)
+        model.decoder.readout.fc = None
+        return model, model(*batch)
+
+    plain, given = logits(scale_emb_or_prj="none")
+    _, smaller = logits(scale_emb_or_prj="prj")
+    assert torch.allclose(smaller * 8**0.5, given, rtol=0, atol=1e-12)
+    scaled, larger = logits()
+    for model in (plain, scaled):
+        assert model.output_weight is model.embeddings[0].weight
+    plain.embeddings[0].weight.mul_(8**0.5)
+    assert torch.allclose(larger * 8**0.5, plain(*batch), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", COMBINATIONS)
@@ -190,7 +224,7 @@ def test_any_padding_leaves_the_state_as_it_is_to_the_bit(cell, dtype):
 def test_attention_is_its_formula(kind, feeding):
     model = make(attn_score=kind, input_feeding=feeding, trg_emb_prj_weight_sharing=False)
     src_seq, trg_seq = torch.randint(3, 24, (2, 5)), torch.randint(3, 24, (2, 4))
-    memory, states = model.encoder(src_seq)
+    _, memory, states = model.encoder(src_seq)
     (h, c), decoder = states[0], model.decoder
     score, cell, fc = decoder.enc_attn.score, decoder.layer_stack[0].rnn.cell, decoder.readout.fc
     found = torch.zeros(2, 8).double()
@@ -236,7 +270,7 @@ def test_peeky_sees_the_last_state_at_every_step_and_a_plain_decoder_does_not():
         differ = [model.decoder(trg_seq, states, one)[0] for one in (known, other)]
         assert bool((differ[0] - differ[1]).abs().amax(-1).gt(1e-3).all()) == expected
         if expected:
-            words = torch.cat([model.decoder.trg_word_emb(trg_seq), known["last"].unsqueeze(1).expand(-1, 4, -1)], 2)
+            words = torch.cat([model.decoder.embed(trg_seq), known["last"].unsqueeze(1).expand(-1, 4, -1)], 2)
             h = model.decoder.layer_stack[0](words, states[0])
             x = torch.cat([h, known["last"].unsqueeze(1).expand(-1, 4, -1)], 2)
             wanted = torch.tanh(F.linear(x, model.decoder.readout.fc.weight, model.decoder.readout.fc.bias))

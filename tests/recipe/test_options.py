@@ -61,6 +61,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("optim.warmup", {"optim": {"schedule": "linear", "warmup": 11}, "train": {"updates": 10}}),
         ("optim.schedule", {"optim": {"name": "muon", "schedule": "noam"}}),
         ("optim.schedule", {"optim": {"name": "schedulefree", "schedule": "cosine"}}),
+        ("optim.weight_decay", {"optim": {"name": "adam", "weight_decay": 0.1}}),
         ("optim.betas", {"optim": {"name": "schedulefree", "schedule": "constant", "betas": (0.0, 0.9)}}),
         ("train.ema", {"optim": {"name": "schedulefree", "schedule": "constant"}, "train": {"ema": 0.9}}),
         ("optim.warmup", {"optim": {"schedule": "wsd", "warmup": 11}, "train": {"updates": 10, "time_budget": "1h"}}),

@@ -16,7 +16,7 @@ from nmt.models.base import Attns, DecoderState, Packing, TranslationModel
 from nmt.models.droppable import WordEmbedding
 from nmt.models.lstm.Layers import DecoderLayer, EncoderLayer, turned
 from nmt.models.lstm.Modules import GeneralScore, Recurrence, State
-from nmt.models.lstm.SubLayers import Readout, SourceAttention
+from nmt.models.lstm.SubLayers import Lexicon, Readout, SourceAttention
 from nmt.recipe.model_options import ModelConfig
 
 Known = Mapping[str, Tensor]  # what a decoder may know of the source, by name, first dimension B
@@ -25,31 +25,37 @@ Known = Mapping[str, Tensor]  # what a decoder may know of the source, by name, 
 class Encoder(nn.Module):
     """Reads the source."""
 
-    def __init__(self, config: ModelConfig, n_src_vocab: int, pad_idx: int, dropouts: list[float]) -> None:
+    def __init__(
+        self, config: ModelConfig, n_src_vocab: int, pad_idx: int, dropouts: list[float], emb_scale: float
+    ) -> None:
         super().__init__()
-        self.pad_idx = pad_idx
+        self.pad_idx, self.emb_scale = pad_idx, emb_scale
         d_emb = config.d_emb or config.d_model
         self.src_word_emb = WordEmbedding(n_src_vocab, d_emb, padding_idx=pad_idx)
         widths = [d_emb] + [config.d_model] * (config.n_rnn_layer - 1)
         self.layer_stack = nn.ModuleList([EncoderLayer(config, *both) for both in zip(widths, dropouts, strict=True)])
 
-    def forward(self, src_seq: Tensor) -> tuple[Tensor, list[State]]:
-        """(B, S) -> the states at all places, (B, S, D), and each layer's last, from which the decoder begins."""
+    def forward(self, src_seq: Tensor) -> tuple[Tensor, Tensor, list[State]]:
+        """(B, S) -> the embedded words, (B, S, E), the states at all places, (B, S, D), and each layer's last, from
+        which the decoder begins."""
         visible = src_seq != self.pad_idx
-        x, mirror, lasts = self.src_word_emb(src_seq), turned(visible), []
+        words = self.src_word_emb(src_seq) * self.emb_scale
+        x, mirror, lasts = words, turned(visible), []
         for layer in self.layer_stack:
             x, last = layer(x, visible, mirror)
             lasts.append(last)
-        return x, lasts
+        return words, x, lasts
 
 
 class Decoder(nn.Module):
     """Writes the target from the encoder's last state, and from nothing else (Sutskever et al. 2014)."""
 
-    def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, dropouts: list[float], d_out: int) -> None:
+    def __init__(
+        self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, dropouts: list[float], emb_scale: float, d_out: int
+    ) -> None:
         super().__init__()
         d_emb = config.d_emb or config.d_model
-        self.d_out = d_out
+        self.emb_scale, self.d_out = emb_scale, d_out
         self.trg_word_emb = WordEmbedding(n_trg_vocab, d_emb, padding_idx=pad_idx)
         widths = [d_emb + self.d_entering(config)] + [config.d_model] * (config.n_rnn_layer - 1)
         self.layer_stack = nn.ModuleList([DecoderLayer(config, *both) for both in zip(widths, dropouts, strict=True)])
@@ -63,8 +69,13 @@ class Decoder(nn.Module):
         """Width of what stands beside the state before the output layer."""
         return 0
 
-    def know(self, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """What of a source is needed at every step: (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
+    def embed(self, seq: Tensor) -> Tensor:
+        """(...) ids -> the words as they enter, (..., E)"""
+        words: Tensor = self.trg_word_emb(seq) * self.emb_scale
+        return words
+
+    def know(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """What of a source is needed at every step: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
         return {}
 
     def enter(self, words: Tensor, known: Known) -> Tensor:
@@ -75,21 +86,27 @@ class Decoder(nn.Module):
         """What stands beside the states h, (B, N, D), and the weights (B, N, S) if it was found by attention."""
         return None, None
 
+    def end(self, found: Tensor, attn: Tensor | None, known: Known) -> Tensor:
+        """What enters the output layer, made of the readout, (B, N, d_out), and the weights: (B, N, d_out)"""
+        return found
+
     def forward(self, trg_seq: Tensor, states: list[State], known: Known) -> tuple[Tensor, Tensor | None]:
         """(B, T), states before it -> (B, T, d_out), and weights over the source, (B, T, S), if there are any."""
-        x = self.enter(self.trg_word_emb(trg_seq), known)
+        x = self.enter(self.embed(trg_seq), known)
         for layer, state in zip(self.layer_stack, states, strict=True):
             x = layer(x, state)
         beside, attn = self.beside(x, known)
-        return self.readout(x, beside), attn
+        return self.end(self.readout(x, beside), attn, known), attn
 
-    def step(self, words: Tensor, states: list[State], known: Known, n: int) -> tuple[Tensor, list[State]]:
-        """One token of each row: embedded (R, E) -> (B, K, d_out) and the states after it. n: the sentences, B."""
+    def step(self, words: Tensor, states: list[State], known: Known, n: int) -> tuple[Tensor, Tensor, list[State]]:
+        """One token of each row: embedded (R, E) -> what enters the output layer and the readout, (B, K, d_out) each,
+        and the states after it. n: the sentences, B."""
         x = self.enter(words.view(n, -1, words.size(-1)), known).flatten(0, 1)
         h, after = self._recur(x, states)
         h = h.view(n, -1, h.size(-1))
-        beside, _ = self.beside(h, known)
-        return self.readout(h, beside), after
+        beside, attn = self.beside(h, known)
+        found = self.readout(h, beside)
+        return self.end(found, attn, known), found, after
 
     def _recur(
         self, x: Tensor, states: list[State], kept: list[Tensor | None] | None = None
@@ -111,7 +128,7 @@ class PeekyDecoder(Decoder):
 
     d_beside = d_entering
 
-    def know(self, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    def know(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
         return {"last": last}
 
     def enter(self, words: Tensor, known: Known) -> Tensor:
@@ -124,20 +141,30 @@ class PeekyDecoder(Decoder):
 class AttentionDecoder(Decoder):
     """Looks at all states of the encoder at every step (Bahdanau et al. 2015, Luong et al. 2015)."""
 
-    def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, dropouts: list[float], d_out: int) -> None:
-        super().__init__(config, n_trg_vocab, pad_idx, dropouts, d_out)
+    def __init__(
+        self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, dropouts: list[float], emb_scale: float, d_out: int
+    ) -> None:
+        super().__init__(config, n_trg_vocab, pad_idx, dropouts, emb_scale, d_out)
         self.enc_attn = SourceAttention(config)
+        self.lexicon = Lexicon(config, d_out) if config.lexical_attn else None
 
     def d_beside(self, config: ModelConfig) -> int:
         return config.d_model
 
-    def know(self, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        return {"enc_k": self.enc_attn.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
+    def know(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        known = {"enc_k": self.enc_attn.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
+        return known if self.lexicon is None else {**known, "words": words}
 
     def beside(self, h: Tensor, known: Known) -> tuple[Tensor | None, Tensor | None]:
         context: Tensor
         context, attn = self.enc_attn(h, known["enc_k"], known["enc_v"], known["src_mask"])
         return context, attn
+
+    def end(self, found: Tensor, attn: Tensor | None, known: Known) -> Tensor:
+        if self.lexicon is None:
+            return found
+        looked_up: Tensor = self.lexicon(attn, known["words"])
+        return found + looked_up
 
 
 class FeedingDecoder(AttentionDecoder):
@@ -148,8 +175,8 @@ class FeedingDecoder(AttentionDecoder):
         return self.d_out
 
     def forward(self, trg_seq: Tensor, states: list[State], known: Known) -> tuple[Tensor, Tensor | None]:
-        words = self.trg_word_emb(trg_seq)
-        found, hidden, attns = words.new_zeros(len(words), 1, self.d_out), [], []
+        words = self.embed(trg_seq)
+        found, every, attns = words.new_zeros(len(words), 1, self.d_out), [], []
         kept: list[Tensor | None] = []
         for place in range(words.size(1)):
             x = torch.cat([words[:, place : place + 1], found.to(words.dtype)], 2)
@@ -158,9 +185,10 @@ class FeedingDecoder(AttentionDecoder):
             h, states = self._recur(x.squeeze(1), states, kept)
             beside, attn = self.beside(h.unsqueeze(1), known)
             found = self.readout(h.unsqueeze(1), beside, kept[-1])
-            hidden.append(found)
+            every.append(found)
             attns.append(attn)
-        return torch.cat(hidden, 1), torch.cat([attn for attn in attns if attn is not None], 1)
+        attn = torch.cat([attn for attn in attns if attn is not None], 1)
+        return self.end(torch.cat(every, 1), attn, known), attn
 
     def _draw(self, x: Tensor, states: list[State]) -> list[Tensor | None]:
         """What each layer and the readout keep of a sentence, where that is drawn once."""
@@ -173,18 +201,19 @@ class FeedingDecoder(AttentionDecoder):
 class Seq2Seq(TranslationModel):
     """Two recurrent stacks and the projection onto the vocabulary; the decoder decides which of the models it is."""
 
-    logit_scale = 1.0
-
     def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
         super().__init__()
         self.pad_idx = pad_idx
         d_emb = config.d_emb or config.d_model
-        d_out = d_emb if config.trg_emb_prj_weight_sharing else config.d_model
+        shared = config.trg_emb_prj_weight_sharing
+        d_out = d_emb if shared else config.d_model
+        emb_scale = d_emb**0.5 if shared and config.scale_emb_or_prj == "emb" else 1.0
+        self.logit_scale = d_emb**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
         emb_dropout = config.dropout if config.emb_dropout is None else config.emb_dropout
         dropouts = [emb_dropout] + [config.dropout] * (config.n_rnn_layer - 1)
         self.attends = config.architecture == "attention"
-        self.encoder = Encoder(config, n_src_vocab, pad_idx, dropouts)
-        self.decoder = _kind(config)(config, n_trg_vocab, pad_idx, dropouts, d_out)
+        self.encoder = Encoder(config, n_src_vocab, pad_idx, dropouts, emb_scale)
+        self.decoder = _kind(config)(config, n_trg_vocab, pad_idx, dropouts, emb_scale, d_out)
         self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
         for parameter in self.parameters():
             if parameter.dim() > 1:
@@ -192,12 +221,12 @@ class Seq2Seq(TranslationModel):
         for module in self.modules():
             if isinstance(module, Recurrence):
                 module.reset(config.forget_bias)
-            elif isinstance(module, GeneralScore):
+            elif isinstance(module, (GeneralScore, Lexicon)):
                 module.reset()
         if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
             for embedding in self.embeddings:
                 nn.init.normal_(embedding.weight, std=d_emb**-0.5)
-        if config.trg_emb_prj_weight_sharing:
+        if shared:
             self.trg_word_prj.weight = self.decoder.trg_word_emb.weight
         if config.emb_src_trg_weight_sharing:
             self.encoder.src_word_emb.weight = self.decoder.trg_word_emb.weight
@@ -213,7 +242,7 @@ class Seq2Seq(TranslationModel):
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         known, states = self._read(src_seq)
         hidden, attn = self.decoder(trg_seq, states, known)
-        logits: Tensor = self.trg_word_prj(hidden)
+        logits = self._logits(hidden)
         return (logits, Attns(None, None, None if attn is None else attn[None, :, None])) if return_attns else logits
 
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
@@ -231,25 +260,27 @@ class Seq2Seq(TranslationModel):
         return DecoderState(known, per_row, n_sentence=len(src_seq))
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
-        words = self.decoder.trg_word_emb(last)
+        words = self.decoder.embed(last)
         if isinstance(self.decoder, FeedingDecoder):
             words = torch.cat([words, state.per_row["found"]], 1)
         n_layer = len(self.decoder.layer_stack)
         before = [self._layer_state(state, n) for n in range(n_layer)]
-        hidden, after = self.decoder.step(words, before, state.per_sentence, state.n_sentence)
-        hidden = hidden.flatten(0, 1)
+        hidden, found, after = self.decoder.step(words, before, state.per_sentence, state.n_sentence)
         state.per_row = {f"{part}.{n}": tensor for n, its in enumerate(after) for part, tensor in enumerate(its)}
         if isinstance(self.decoder, FeedingDecoder):
-            state.per_row["found"] = hidden
+            state.per_row["found"] = found.flatten(0, 1)
         state.n_step += 1
-        logits: Tensor = self.trg_word_prj(hidden)
+        return self._logits(hidden.flatten(0, 1))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.trg_word_prj(hidden if self.logit_scale == 1.0 else hidden * self.logit_scale)
         return logits
 
     def _read(self, src_seq: Tensor) -> tuple[dict[str, Tensor], list[State]]:
         """(B, S) -> what the decoder may know of the source, and the states it begins with."""
-        enc_output, states = self.encoder(src_seq)
+        words, enc_output, states = self.encoder(src_seq)
         mask = (src_seq != self.pad_idx).unsqueeze(1)
-        return self.decoder.know(enc_output, states[-1][0], mask), states
+        return self.decoder.know(words, enc_output, states[-1][0], mask), states
 
     @staticmethod
     def _layer_state(state: DecoderState, n: int) -> State:

@@ -54,3 +54,28 @@ class Readout(nn.Module):
             x = torch.tanh(self.fc(x))
         dropped: Tensor = self.dropout(x, kept)
         return dropped
+
+
+class Lexicon(nn.Module):
+    """What the source words stand for in themselves, to be added to what enters the output layer.
+
+    Attention says which words; their embeddings, not the states of the encoder, are what is looked up. So a rare word
+    finds its translation, which a state that has read many words does not hold. After T. Nguyen and D. Chiang 2018,
+    "Improving lexical choice in neural machine translation", section 4, without their feed-forward layer: what is found
+    begins as the mean of the embeddings, where a word stands for itself and for what its embedding is near to.
+    """
+
+    def __init__(self, config: ModelConfig, d_out: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(config.d_emb or config.d_model, d_out, bias=False)
+        self.dropout = SentenceDropout(config.dropout, config.variational_dropout)
+
+    def reset(self) -> None:
+        """The first weights."""
+        nn.init.eye_(self.fc.weight)
+
+    def forward(self, attn: Tensor, words: Tensor) -> Tensor:
+        """Weights (B, N, S) of the embedded source words (B, S, E) -> (B, N, d_out)"""
+        found = attn @ words.to(attn.dtype)
+        looked_up: Tensor = self.fc(self.dropout(found))
+        return looked_up
