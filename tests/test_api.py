@@ -10,8 +10,8 @@ from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import RecipeError, RunError
 from nmt.models.build import build_model
-from nmt.recipe.options import SubwordsConfig
 from nmt.recipe.reader import read_recipe, write_recipe
+from nmt.recipe.subword_options import SubwordsConfig
 from nmt.run import Run
 
 OPTIONS = {

@@ -1,17 +1,13 @@
-"""Which training pairs are worth learning from, and the account of those that are not.
+"""Which training pairs are worth learning from, told by their text.
 
-Decisions on text only: no files. Validation and test pairs are never filtered.
+Decisions only: no files, no counts. Validation and test pairs are never filtered.
 """
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
 
 from nmt.data.subwords import LONGEST_PIECE
-from nmt.recipe.options import DataConfig
+from nmt.recipe.data_options import DataConfig
 
 BAD_UTF8 = "bad UTF-8"
 EMPTY = "empty side"
@@ -23,7 +19,6 @@ REASONS = (BAD_UTF8, EMPTY, IDENTICAL, TOO_LONG, RATIO, DUPLICATE)
 
 # Under so many bytes on both sides a ratio says little: "Yes." may well take six words elsewhere.
 SHORT = 40
-N_SHOWN = 5
 
 _LINE_BREAKER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -64,7 +59,7 @@ class Seen:
 
 
 def oddities(text: str) -> tuple[str, ...]:
-    """What is odd about a line and harmless to us, as keys of `DataReport.notes`."""
+    """What is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
     if text.isprintable():
         return ()
     found = []
@@ -73,70 +68,3 @@ def oddities(text: str) -> tuple[str, ...]:
     if _LINE_BREAKER.search(text):
         found.append("control")
     return tuple(found)
-
-
-@dataclass
-class DataReport:
-    """What became of the training pairs, line by line accountable."""
-
-    n_read: int = 0
-    n_kept: int = 0
-    n_leaked: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    first: dict[str, list[str]] = field(default_factory=dict)
-    notes: Counter[str] = field(default_factory=Counter)
-
-    def drop(self, reason: str, place: str) -> None:
-        """Count a pair that is not kept. place: file and line, of which the first few are remembered."""
-        self.dropped[reason] += 1
-        places = self.first.setdefault(reason, [])
-        if len(places) < N_SHOWN:
-            places.append(place)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "read": self.n_read,
-            "kept": self.n_kept,
-            "dropped": {
-                reason: {"count": self.dropped[reason], "first": self.first[reason]}
-                for reason in REASONS
-                if self.dropped[reason]
-            },
-            "source_in_valid_or_test": self.n_leaked,
-            "notes": {key: self.notes[key] for key in sorted(self.notes)},
-        }
-
-    def table(self) -> list[str]:
-        """For people: a line on the whole, one for each reason, one for each note."""
-        n_dropped = sum(self.dropped.values())
-        lines = [f"training pairs: {self.n_read:,} read, {n_dropped:,} dropped, {self.n_kept:,} kept"]
-        for reason in REASONS:
-            if self.dropped[reason]:
-                lines.append(f"  {self.dropped[reason]:>9,}  {reason:<15}  {_shortened(self.first[reason])}")
-        lines += [f"  note: {_NOTES[key].format(n=f'{self.notes[key]:,}')}" for key in _NOTES if self.notes[key]]
-        if self.n_leaked:
-            lines.append(
-                f"  warning: training pairs whose source occurs in the validation or test files too: {self.n_leaked:,} "
-                "(scores on such lines flatter the model)"
-            )
-        return lines
-
-
-_NOTES = {
-    "crlf": "{n} lines ended with a carriage return, which was removed",
-    "bom": "{n} files began with a byte order mark, which was removed",
-    "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
-    "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
-}
-
-
-def _shortened(places: Iterable[str]) -> str:
-    """`a.de:3, a.de:8` with the file named once: `a.de:3, 8`."""
-    shown: list[str] = []
-    last = None
-    for place in places:
-        file, _, line = place.rpartition(":")
-        shown.append(line if file == last else place)
-        last = file
-    return ", ".join(shown)

@@ -8,33 +8,32 @@ import itertools
 import json
 import os
 import sys
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
-from tqdm import tqdm
 
 from nmt.data.arrow import dtype_of_ids, table_of, write_arrow
-from nmt.data.clean import BAD_UTF8, DUPLICATE, TOO_LONG, DataReport, Seen, most_bytes, oddities, reason_to_drop
+from nmt.data.clean import TOO_LONG
 from nmt.data.corpus import Prepared
 from nmt.data.folder import building, refuse_foreign_files
+from nmt.data.keep import Places, keep_training_pairs, progress_bar, read_held_out, text_of
 from nmt.data.lines import write_lines
 from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, settings_of, write_manifest
-from nmt.data.sources import Source, find_sources, survey
+from nmt.data.report import DataReport
+from nmt.data.sources import find_sources, survey
 from nmt.data.subwords import Codec, Subwords
 from nmt.errors import DataError
-from nmt.recipe.options import DataConfig, Recipe
+from nmt.recipe.data_options import DataConfig
+from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 
 # Sampling lines for BPE has a seed of its own: another seed of training is no reason for another vocabulary.
 _SAMPLE_SEED = 0
 # Pairs encoded at once, and rows of a record batch: enough for the threads, little for the memory.
 _BLOCK = 10_000
-# A line of a validation or test file is kept whole whatever it is, but this is no line of text.
-_LONGEST_KEPT = 1 << 20
 
 Talk = Callable[[str], None]
 
@@ -66,8 +65,8 @@ def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk
         report = DataReport()
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
-        held_out = {split: _read_held_out(sources, split, report) for split in splits}
-        places = _keep_training_pairs(sources, held_out, recipe.data, report, temporary)
+        held_out = {split: read_held_out(sources, split, report) for split in splits}
+        places = keep_training_pairs(sources, held_out, recipe.data, report, temporary)
         kept = tuple(temporary / name for name in ("kept.src", "kept.trg"))
         subwords = _learn(recipe, kept, talk)
         subwords.save(temporary / SUBWORDS)
@@ -120,84 +119,12 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     return changed + changed_settings(present["settings"], settings)
 
 
-def _read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> tuple[list[str], list[str]]:
-    """All lines of the validation or test files, as they stand."""
-    sides: tuple[list[str], list[str]] = ([], [])
-    for source in sources:
-        if source.split == split:
-            for text, lines in zip((source.src, source.trg), sides, strict=True):
-                for number, line in enumerate(text.read("refuse", _LONGEST_KEPT, report.notes), start=1):
-                    assert line is not None, "refused lines raise"
-                    if len(line.encode("utf-8")) > _LONGEST_KEPT - 8:
-                        raise DataError(
-                            f"{text.name}:{number}: a {split} line of over {_LONGEST_KEPT:,} bytes. Lines of {split} "
-                            "files are never dropped: look for missing line feeds in the file."
-                        )
-                    report.notes.update(oddities(line))
-                    lines.append(line)
-    if len(sides[0]) != len(sides[1]):
-        raise DataError(f"The {split} files changed while they were read.")
-    return sides
-
-
-def _keep_training_pairs(
-    sources: Sequence[Source],
-    held_out: dict[str, tuple[list[str], list[str]]],
-    config: DataConfig,
-    report: DataReport,
-    folder: Path,
-) -> "_Places":
-    """Write the pairs that pass the filters on text into kept.src and kept.trg; return where they came from."""
-    training = [source for source in sources if source.split == "train"]
-    places = _Places([source.src.name for source in training])
-    known = {line.strip() for src, _ in held_out.values() for line in src if line.strip()}
-    seen = Seen() if config.drop_duplicates else None
-    longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
-    with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
-        progress = _bar("reading", report.n_read)
-        for n_source, source in enumerate(training):
-            for number, (src, trg) in enumerate(_pairs_of(source, config, longest, report), start=1):
-                progress.update()
-                reason = reason_to_drop(src, trg, config)
-                if reason == BAD_UTF8 or src is None or trg is None:
-                    report.drop(BAD_UTF8, places.name(n_source, number))
-                    continue
-                if reason is None and seen is not None and seen.has(src, trg):
-                    reason = DUPLICATE
-                report.notes.update((*oddities(src), *oddities(trg)))
-                if reason is not None:
-                    report.drop(reason, places.name(n_source, number))
-                    continue
-                report.n_leaked += src.strip() in known
-                places.add(n_source, number)
-                src_file.write(src.encode("utf-8") + b"\n")
-                trg_file.write(trg.encode("utf-8") + b"\n")
-        progress.close()
-    if places.n_read != report.n_read:
-        raise DataError(
-            f"The training files changed while they were read: {report.n_read:,} lines, then {places.n_read:,}."
-        )
-    if not len(places):
-        raise DataError("\n".join(["No training pair is left.", *report.table()]))
-    return places
-
-
-def _pairs_of(
-    source: Source, config: DataConfig, longest: int, report: DataReport
-) -> Iterator[tuple[str | None, str | None]]:
-    src, trg = (text.read(config.bad_utf8, longest, report.notes) for text in (source.src, source.trg))
-    try:
-        yield from zip(src, trg, strict=True)
-    except ValueError:
-        raise DataError(f"{source.src.name} or {source.trg.name} changed while it was read.") from None
-
-
 def _learn(recipe: Recipe, kept: tuple[Path, ...], talk: Talk) -> Subwords:
     """Train the subwords on the kept pairs, and say what came of it."""
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     what = "characters" if recipe.subwords.kind == "char" else "subwords"
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
-    subwords = Subwords.train(lambda: _text_of(kept[0]), lambda: _text_of(kept[1]), recipe.subwords, _SAMPLE_SEED)
+    subwords = Subwords.train(lambda: text_of(kept[0]), lambda: text_of(kept[1]), recipe.subwords, _SAMPLE_SEED)
     sides = [("joint", subwords.src)] if subwords.joint else [("source", subwords.src), ("target", subwords.trg)]
     for side, codec in sides:
         wanted = recipe.subwords.vocab_size
@@ -207,13 +134,13 @@ def _learn(recipe: Recipe, kept: tuple[Path, ...], talk: Talk) -> Subwords:
 
 
 def _encode_training_pairs(
-    config: DataConfig, subwords: Subwords, kept: tuple[Path, ...], places: "_Places", report: DataReport, folder: Path
+    config: DataConfig, subwords: Subwords, kept: tuple[Path, ...], places: Places, report: DataReport, folder: Path
 ) -> int:
     """Write train.arrow without the pairs that turn out too long; return the number of pairs in it."""
 
     def tables() -> Iterator[pa.Table]:
-        pairs = zip(*map(_text_of, kept), strict=True)
-        progress = _bar("encoding", len(places))
+        pairs = zip(*map(text_of, kept), strict=True)
+        progress = progress_bar("encoding", len(places))
         for start in itertools.count(0, _BLOCK):
             block = list(itertools.islice(pairs, _BLOCK))
             if not block:
@@ -251,46 +178,9 @@ def _write_generated(held_out: dict[str, tuple[list[str], list[str]]], folder: P
     return names
 
 
-def _text_of(path: Path) -> Iterator[str]:
-    """Lines that we wrote ourselves, as they are: `read_lines` would take a second byte order mark for the first."""
-    with open(path, "rb") as file:
-        for raw in file:
-            yield raw[:-1].decode("utf-8")
-
-
-def _bar(what: str, total: int) -> "tqdm[NoReturn]":
-    """A progress bar that shows itself only when there is something to wait for."""
-    return tqdm(total=total, desc=what, unit=" pairs", unit_scale=True, delay=2, file=sys.stderr)
-
-
 def _codecs(subwords: Subwords) -> tuple[tuple[int, Codec], tuple[int, Codec]]:
     return (0, subwords.src), (1, subwords.trg)
 
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-class _Places:
-    """Where each kept pair stood: file and line, for the report. Twelve bytes a pair."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names, self._sources, self._lines = names, array("l"), array("q")
-        self.n_read = 0
-
-    def name(self, n_source: int, number: int) -> str:
-        """The place as people write it. Counts the line as read."""
-        self.n_read += 1
-        return f"{self._names[n_source]}:{number}"
-
-    def add(self, n_source: int, number: int) -> None:
-        """Remember the place of the next kept pair."""
-        self.n_read += 1
-        self._sources.append(n_source)
-        self._lines.append(number)
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def __getitem__(self, n: int) -> str:
-        return f"{self._names[self._sources[n]]}:{self._lines[n]}"

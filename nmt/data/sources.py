@@ -16,7 +16,8 @@ from nmt.data.lines import complaint_about, count_lines, read_lines
 from nmt.data.manifest import split_of
 from nmt.errors import DataError
 from nmt.files import sha256_of
-from nmt.recipe.options import CorpusFiles, Recipe
+from nmt.recipe.data_options import CorpusFiles
+from nmt.recipe.options import Recipe
 
 Side = Literal["src", "trg"]
 

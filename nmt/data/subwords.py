@@ -19,7 +19,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.lines import write_lines
 from nmt.errors import DataError
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.subword_options import SubwordsConfig
 
 PAD = 0
 BOS = 1

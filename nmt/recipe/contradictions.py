@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from nmt.recipe.decode_options import OF_SAMPLES
 
 if TYPE_CHECKING:
+    from nmt.recipe.data_options import DataConfig
     from nmt.recipe.model_options import ModelConfig
-    from nmt.recipe.options import DataConfig, Recipe
+    from nmt.recipe.options import Recipe
     from nmt.recipe.regularize_options import RegularizeConfig
     from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from nmt.data.clean import DataReport, Seen, oddities, reason_to_drop
-from nmt.recipe.options import DataConfig
+from nmt.data.clean import Seen, oddities, reason_to_drop
+from nmt.data.report import DataReport
+from nmt.recipe.data_options import DataConfig
 
 CONFIG = DataConfig(max_len=10, max_ratio=2.0)
 

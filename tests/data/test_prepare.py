@@ -20,7 +20,9 @@ from nmt.data.corpus import Prepared
 from nmt.data.manifest import settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
-from nmt.recipe.options import CorpusFiles, DataConfig, Recipe, SubwordsConfig, ValidationSet
+from nmt.recipe.data_options import CorpusFiles, DataConfig, ValidationSet
+from nmt.recipe.options import Recipe
+from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import pytest
 
 from nmt.data.split import Splitter
 from nmt.data.subwords import N_SPECIAL, Subwords
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.subword_options import SubwordsConfig
 
 LINES = ["a man sleeps on a sofa", "two men and a dog sleep", "the man and the dogs", "", "sleeping dogs"] * 40
 CODEC = Subwords.train(lambda: LINES, lambda: LINES, SubwordsConfig(vocab_size=340), seed=1).src

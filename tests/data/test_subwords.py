@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from nmt.data.manifest import changed_settings, settings_of
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords, _parts, _sample
 from nmt.errors import DataError
-from nmt.recipe.options import Recipe, SubwordsConfig
+from nmt.recipe.options import Recipe
+from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 SRC = ["ein Mann schläft auf einem Sofa", "zwei Männer und ein Hund", "</s> <pad> ist nur Text"] * 10

@@ -11,7 +11,7 @@ from nmt.decoding.coverage import coverage
 from nmt.decoding.translator import Translator
 from nmt.models.base import Attns
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.subword_options import SubwordsConfig
 
 
 def test_what_nothing_looked_at_counts_and_what_was_looked_at_twice_does_not_make_up_for_it():

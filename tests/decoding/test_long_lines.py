@@ -10,7 +10,7 @@ from nmt.decoding.long_lines import Limits, Split, first_words, join_texts, join
 from nmt.decoding.request import Request, Terms
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.subword_options import SubwordsConfig
 
 TEXT = "the old ship left. In May, the ship!  für Übung?\tund 日本。naïve 🙂 a b c"
 SHORT = Limits(line=20, piece=20)

@@ -12,7 +12,7 @@ from nmt.decoding.retry import mend, tries
 from nmt.decoding.translator import Translation, Translator
 from nmt.evaluation.pairwise import expected_utility
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.subword_options import SubwordsConfig
 
 
 def answer(text: str) -> Translation:

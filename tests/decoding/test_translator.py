@@ -10,7 +10,7 @@ from nmt.decoding.scorer import score_pairs
 from nmt.decoding.translator import MAX_SRC_LEN, Translator, is_blank
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.subword_options import SubwordsConfig
 
 WORDS = ["the", "old", "ship", "left", "in", "May", "für", "Übung", "und", "日本", "naïve", "🙂", "a", "b", "c"]
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from nmt.data.subwords import Subwords
 from nmt.evaluation.attention_sentence import Sentence, sentence_of
 from nmt.models.base import Attns
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.subword_options import SubwordsConfig
 
 N_ENC_LAYER, N_DEC_LAYER, N_HEAD = 2, 3, 4
 PAIRS = [

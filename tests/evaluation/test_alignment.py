@@ -6,7 +6,7 @@ import torch
 from nmt.data.subwords import EOS, Subwords, normalised
 from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
 from nmt.recipe.decode_options import AlignBy, DecodeConfig
-from nmt.recipe.options import SubwordsConfig
+from nmt.recipe.subword_options import SubwordsConfig
 
 USUAL = DecodeConfig().align_by
 

@@ -1,0 +1,77 @@
+"""The account of the training pairs: how many were read, kept and dropped, why, and where; what else was noticed."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nmt.data.clean import REASONS
+
+N_SHOWN = 5
+
+
+@dataclass
+class DataReport:
+    """What became of the training pairs, line by line accountable."""
+
+    n_read: int = 0
+    n_kept: int = 0
+    n_leaked: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, list[str]] = field(default_factory=dict)
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def drop(self, reason: str, place: str) -> None:
+        """Count a pair that is not kept. place: file and line, of which the first few are remembered."""
+        self.dropped[reason] += 1
+        places = self.first.setdefault(reason, [])
+        if len(places) < N_SHOWN:
+            places.append(place)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "read": self.n_read,
+            "kept": self.n_kept,
+            "dropped": {
+                reason: {"count": self.dropped[reason], "first": self.first[reason]}
+                for reason in REASONS
+                if self.dropped[reason]
+            },
+            "source_in_valid_or_test": self.n_leaked,
+            "notes": {key: self.notes[key] for key in sorted(self.notes)},
+        }
+
+    def table(self) -> list[str]:
+        """For people: a line on the whole, one for each reason, one for each note."""
+        n_dropped = sum(self.dropped.values())
+        lines = [f"training pairs: {self.n_read:,} read, {n_dropped:,} dropped, {self.n_kept:,} kept"]
+        for reason in REASONS:
+            if self.dropped[reason]:
+                lines.append(f"  {self.dropped[reason]:>9,}  {reason:<15}  {_shortened(self.first[reason])}")
+        lines += [f"  note: {_NOTES[key].format(n=f'{self.notes[key]:,}')}" for key in _NOTES if self.notes[key]]
+        if self.n_leaked:
+            lines.append(
+                f"  warning: training pairs whose source occurs in the validation or test files too: {self.n_leaked:,} "
+                "(scores on such lines flatter the model)"
+            )
+        return lines
+
+
+_NOTES = {
+    "crlf": "{n} lines ended with a carriage return, which was removed",
+    "bom": "{n} files began with a byte order mark, which was removed",
+    "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
+    "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
+}
+
+
+def _shortened(places: Iterable[str]) -> str:
+    """`a.de:3, a.de:8` with the file named once: `a.de:3, 8`."""
+    shown: list[str] = []
+    last = None
+    for place in places:
+        file, _, line = place.rpartition(":")
+        shown.append(line if file == last else place)
+        last = file
+    return ", ".join(shown)
