@@ -22,7 +22,8 @@ import torch
 from bench_peers import PEERS, PeerStep
 
 from nmt.data.corpus import Ids, Prepared
-from nmt.data.plan import Position, Rows
+from nmt.data.mixture import Rows
+from nmt.data.plan import Position
 from nmt.errors import NmtError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe

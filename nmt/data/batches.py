@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.corpus import Corpus, Ids
-from nmt.data.plan import Rows
+from nmt.data.mixture import Rows
 from nmt.data.subwords import BOS, EOS, PAD
 
 T = TypeVar("T")

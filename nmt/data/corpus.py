@@ -70,6 +70,13 @@ class Prepared:
                 f"{manifest['subwords_sha256']}. Prepare the data again: nmt-preprocess RECIPE --overwrite."
             )
         self.train = self._corpus("train")
+        # Pairs of each training corpus, which lie one after the other.
+        self.sizes: list[int] = [each["n_pair"] for each in manifest["corpora"]]
+        if sum(self.sizes) != self.train.n_pair:
+            raise DataError(
+                f"{folder}: the manifest tells of {sum(self.sizes):,} training pairs, train.arrow has "
+                f"{self.train.n_pair:,}. Prepare the data again: nmt-preprocess RECIPE --overwrite."
+            )
         splits = [name.removesuffix(".arrow") for name in manifest["files"] if name.endswith(".arrow")]
         found = {name: split for split in splits if (name := set_of(split)) is not None}
         # In the order of the recipe: the first is the one that decides.

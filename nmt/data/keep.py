@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -28,6 +28,7 @@ class Places:
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._sources, self._lines = names, array("l"), array("q")
         self.n_read = 0
+        self.n_of_corpus = [0] * len(names)  # pairs of each source that are still there
 
     def name(self, n_source: int, number: int) -> str:
         """The place as people write it. Counts the line as read."""
@@ -37,14 +38,21 @@ class Places:
     def add(self, n_source: int, number: int) -> None:
         """Remember the place of the next kept pair."""
         self.n_read += 1
+        self.n_of_corpus[n_source] += 1
         self._sources.append(n_source)
         self._lines.append(number)
 
+    def corpora(self) -> list[dict[str, Any]]:
+        """For the manifest: the corpora in the order of their pairs."""
+        return [{"name": name, "n_pair": n} for name, n in zip(self._names, self.n_of_corpus, strict=True)]
+
+    def lose(self, n: int) -> str:
+        """Take a pair out of the count of its corpus after all, and tell where it stood."""
+        self.n_of_corpus[self._sources[n]] -= 1
+        return f"{self._names[self._sources[n]]}:{self._lines[n]}"
+
     def __len__(self) -> int:
         return len(self._lines)
-
-    def __getitem__(self, n: int) -> str:
-        return f"{self._names[self._sources[n]]}:{self._lines[n]}"
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> tuple[list[str], list[str]]:

@@ -37,6 +37,8 @@ _KEYS = {
     "tokenizers",
     "files",
 }
+# Without it, as in folders made before there was one, all training pairs are of one corpus.
+_CORPORA = "corpora"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
 _LARGEST = 1 << 20
 
@@ -53,7 +55,7 @@ def set_of(split: str) -> str | None:
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The options that decide what is in the folder, and no others: two equal answers mean equal data."""
-    data = recipe.data.model_dump(mode="json", exclude={"train", "valid", "test", "out", "workers"})
+    data = recipe.data.model_dump(mode="json", exclude={"train", "temperature", "valid", "test", "out", "workers"})
     seed = recipe.seed if recipe.data.generate else None
     return {"data": data, "subwords": recipe.subwords.model_dump(mode="json"), "seed": seed}
 
@@ -72,7 +74,7 @@ def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) 
     """Write the manifest over the files `names` of a folder that is otherwise complete."""
     files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names}
     manifest = {"made_by": _MADE_BY, "format": FORMAT, **content, "files": files}
-    assert set(manifest) == _KEYS, set(manifest) ^ _KEYS
+    assert set(manifest) == _KEYS | {_CORPORA}, set(manifest) ^ _KEYS
     write_lines(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).split("\n"))
     return manifest
 
@@ -95,7 +97,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: not a manifest of {_MADE_BY}. {again}")
     if manifest.get("format") != FORMAT:
         raise DataError(f"{path}: format {manifest.get('format')!r}; this version of nmt reads {FORMAT}. {again}")
-    if set(manifest) != _KEYS or not _are_files(manifest["files"]):
+    if _CORPORA not in manifest and isinstance(manifest.get("n_pair"), dict):
+        manifest[_CORPORA] = [{"name": "", "n_pair": manifest["n_pair"].get("train")}]
+    if (
+        set(manifest) != _KEYS | {_CORPORA}
+        or not _are_files(manifest["files"])
+        or not _are_corpora(manifest[_CORPORA], manifest["n_pair"])
+    ):
         raise DataError(f"{path}: damaged: entries are missing, unknown or of the wrong kind. {again}")
     return manifest
 
@@ -115,6 +123,16 @@ def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
 
 def _refuse(path: Path, what: str) -> None:
     raise DataError(f"{path}: {what}. Prepare the data again: nmt-preprocess RECIPE --overwrite.")
+
+
+def _are_corpora(corpora: Any, n_pair: Any) -> bool:
+    """Whether they are those that the training pairs are made of."""
+    return (
+        isinstance(corpora, list)
+        and all(isinstance(each, dict) and type(each.get("n_pair")) is int and each["n_pair"] >= 0 for each in corpora)
+        and isinstance(n_pair, dict)
+        and sum(each["n_pair"] for each in corpora) == n_pair.get("train")
+    )
 
 
 def _are_files(files: Any) -> bool:

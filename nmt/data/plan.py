@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = NDArray[np.int64]
+from nmt.data.mixture import Mixture, Rows
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Position:
 
 
 class Plan:
-    """The batches of every epoch. Each epoch visits every pair exactly once.
+    """The batches of every epoch. Each epoch visits every pair exactly once, or as often as a mixture says.
 
     Pairs are shuffled, taken a pool at a time, sorted by length within the pool, cut to the token
     budget, and the batches mixed. The answer does not depend on workers, ranks or what was asked before.
@@ -32,6 +32,7 @@ class Plan:
     packed: max_tokens bounds the tokens of each side instead; nothing is sorted, since nothing is padded.
     per_update: batches per update, over all ranks. tokens_per_update: if not 0, an update takes batches until their
     target tokens (EOS counted) are so many instead; the last of an epoch takes what is left.
+    mixture: how often the pairs of each corpus are visited; None: once.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Plan:
         pool: int,
         packed: bool = False,
         tokens_per_update: int = 0,
+        mixture: Mixture | None = None,
     ) -> None:
         assert len(src_len) == len(trg_len) > 0
         self.src_len = np.asarray(src_len, dtype=np.int64) + 1  # with EOS
@@ -55,6 +57,7 @@ class Plan:
         self.tokens_per_update = tokens_per_update
         self.pool = pool
         self.packed = packed
+        self.mixture = None if mixture is None or mixture.is_even else mixture
         # As many sentences as a packed batch may hold: with fewer tokens each it is cut before it is full.
         self.most_packed = max(1, max_tokens // 8)
         self._epoch_cached = lru_cache(maxsize=2)(self._epoch)
@@ -85,7 +88,10 @@ class Plan:
 
     def _epoch(self, epoch: int) -> list[list[Rows]]:
         rng = np.random.default_rng([self.seed, epoch])
-        order = rng.permutation(len(self.src_len))
+        if self.mixture is None:
+            order = rng.permutation(len(self.src_len))
+        else:
+            order = rng.permutation(self.mixture.rows(self.seed, epoch))
         if self.packed:
             cut = _cut_packed(self.src_len[order], self.trg_len[order], self.max_tokens, self.most_packed)
             return self._in_updates(np.split(order, cut[1:]))

@@ -89,6 +89,7 @@ def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk
             "inputs": inputs,
             "settings": settings,
             "n_pair": n_pair,
+            "corpora": places.corpora(),
             "n_vocab": {"src": subwords.src.n_vocab, "trg": subwords.trg.n_vocab},
             "ids": str(dtype_of_ids(subwords)),
             "subwords_sha256": subwords.sha256,
@@ -150,7 +151,7 @@ def _encode_training_pairs(
             fits = [len(a) <= config.max_len and len(b) <= config.max_len for a, b in zip(src, trg, strict=True)]
             for n, fit in enumerate(fits):
                 if not fit:
-                    report.drop(TOO_LONG, places[start + n])
+                    report.drop(TOO_LONG, places.lose(start + n))
             if any(fits):
                 yield table_of(list(itertools.compress(src, fits)), list(itertools.compress(trg, fits)), subwords)
             progress.update(len(block))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.batches import length_batches, pad
-from nmt.data.plan import Rows
+from nmt.data.mixture import Rows
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.coverage import by_coverage

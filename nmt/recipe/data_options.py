@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from nmt.recipe.section import Count, PositiveInt, Section
+from nmt.recipe.section import Count, PositiveFloat, PositiveInt, Section
 
 
 def _one_or_many(value: Any) -> Any:
@@ -20,6 +20,16 @@ class CorpusFiles(Section):
 
     src: str = Field(description="File of source sentences, one a line.")
     trg: str = Field(description="File of target sentences, one a line.")
+
+
+class TrainingCorpus(CorpusFiles):
+    """One corpus to train on, and how often its pairs are visited."""
+
+    weight: PositiveFloat = Field(
+        1.0,
+        description="How often each pair of this corpus is visited in an epoch, on average: 3 thrice, 0.25 a quarter "
+        "of the pairs, another one in each epoch. Changing it needs no new preparation.",
+    )
 
 
 class ValidationSet(CorpusFiles):
@@ -49,8 +59,14 @@ class DataConfig(Section):
         None, description="Make the corpus instead of reading files: the date task."
     )
     train: Annotated[
-        list[CorpusFiles], BeforeValidator(_one_or_many, json_schema_input_type=CorpusFiles | list[CorpusFiles])
+        list[TrainingCorpus],
+        BeforeValidator(_one_or_many, json_schema_input_type=TrainingCorpus | list[TrainingCorpus]),
     ] = Field(default_factory=list, description="Training files, one mapping {src, trg} or a list of them.")
+    temperature: Annotated[float, Field(ge=1.0)] = Field(
+        1.0,
+        description="Of several training corpora: above 1 small ones are visited more often, so that shares go with "
+        "the sizes to the power of 1 / temperature; a corpus' weight multiplies that.",
+    )
     valid: Annotated[
         list[ValidationSet],
         BeforeValidator(_none_one_or_many, json_schema_input_type=ValidationSet | list[ValidationSet] | None),

@@ -15,7 +15,8 @@ import torch
 from nmt.checkpoint import read_json
 from nmt.data.corpus import Prepared
 from nmt.data.manifest import REPORT
-from nmt.data.plan import Position, Rows
+from nmt.data.mixture import Rows
+from nmt.data.plan import Position
 from nmt.decoding.translator import Translator
 from nmt.recipe.options import Recipe
 from nmt.run import Run

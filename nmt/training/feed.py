@@ -10,7 +10,8 @@ import numpy as np
 
 from nmt.data.batches import Batch, Change, make_batch, make_packed, read_ahead
 from nmt.data.corpus import Prepared
-from nmt.data.plan import Plan, Position, Rows
+from nmt.data.mixture import Rows, mixture_of
+from nmt.data.plan import Plan, Position
 from nmt.data.split import Splitter
 from nmt.recipe.options import Recipe
 from nmt.training.memory import Work
@@ -42,6 +43,7 @@ class Feed:
             pool=recipe.batch.pool,
             packed=recipe.batch.packed,
             tokens_per_update=recipe.batch.tokens_per_update,
+            mixture=mixture_of(recipe.data, data.sizes),
         )
         self.longest = recipe.data.max_len + 1  # with EOS
         rate, subwords = recipe.batch.split_rate, data.subwords

@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
+from nmt.data.mixture import Mixture
 from nmt.data.subwords import PAD
 from nmt.errors import DataError
 from nmt.models.base import TranslationModel
@@ -226,10 +227,19 @@ def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: t
         data=data.train.fingerprint,
         seed=recipe.seed,
     )
+    if trainer.feed.plan.mixture is not None:
+        record.say("\n".join(["an epoch is made of:", *_mixture(trainer.feed.plan.mixture, data)]))
     record.say(
         f"{recipe.name}: {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, padding "
         f"{padding:.1%}, {recipe.train.updates:,} updates to go on {device} in {precision.name} ({precision.why})"
     )
+
+
+def _mixture(mixture: Mixture, data: Prepared) -> Iterator[str]:
+    """A line for each corpus: its pairs, how often they are visited, and its share."""
+    n_all = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
+    for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
+        yield f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_all:>6.1%}  {corpus['name']}"
 
 
 def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Corpus, Prepared
-from nmt.data.plan import Rows
+from nmt.data.mixture import Rows
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import search
 from nmt.recipe.options import Recipe

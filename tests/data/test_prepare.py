@@ -20,7 +20,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.manifest import settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
-from nmt.recipe.data_options import CorpusFiles, DataConfig, ValidationSet
+from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
@@ -43,7 +43,7 @@ def recipe(tmp_path):
 
 def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), **data):
     files = {
-        "train": [CorpusFiles(src=write(folder / "t.de", src), trg=write(folder / "t.en", trg))],
+        "train": [TrainingCorpus(src=write(folder / "t.de", src), trg=write(folder / "t.en", trg))],
         "valid": [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))],
     }
     return Recipe(
@@ -194,7 +194,7 @@ def test_missing_files_are_refused_all_at_once_with_the_places_tried(recipe, tmp
     monkeypatch.setenv("NMT_DATA", str(tmp_path / "corpora"))
     data = recipe.data.model_copy(
         update={
-            "train": [CorpusFiles(src="multi30k.x.de", trg="gone.en")],
+            "train": [TrainingCorpus(src="multi30k.x.de", trg="gone.en")],
             "valid": [ValidationSet(src=".", trg="gone.en")],
         }
     )
@@ -208,7 +208,7 @@ def test_missing_files_are_refused_all_at_once_with_the_places_tried(recipe, tmp
 def test_relative_files_are_found_in_the_folder_that_nmt_data_names(recipe, tmp_path, monkeypatch):
     monkeypatch.setenv("NMT_DATA", str(tmp_path))
     (tmp_path / "t.de.gz").write_bytes(gzip.compress((tmp_path / "t.de").read_bytes()))
-    data = recipe.data.model_copy(update={"train": [CorpusFiles(src="t.de.gz", trg="t.en")]})
+    data = recipe.data.model_copy(update={"train": [TrainingCorpus(src="t.de.gz", trg="t.en")]})
     manifest = prepare(recipe.model_copy(update={"data": data}), tmp_path / "out")
     assert manifest["n_pair"]["train"] == len(SRC) and manifest["inputs"][0]["name"] == "t.de.gz"
 
@@ -386,7 +386,7 @@ def test_multi30k_is_prepared_within_ten_seconds(tmp_path):
     data = DataConfig(
         src_lang="de",
         trg_lang="en",
-        train=[CorpusFiles(src="multi30k.train.de.gz", trg="multi30k.train.en.gz")],
+        train=[TrainingCorpus(src="multi30k.train.de.gz", trg="multi30k.train.en.gz")],
         valid=[ValidationSet(src="multi30k.val.de.gz", trg="multi30k.val.en.gz")],
         test=CorpusFiles(src="multi30k.test_2016_flickr.de.gz", trg="multi30k.test_2016_flickr.en.gz"),
     )
