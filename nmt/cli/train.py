@@ -1,26 +1,16 @@
-"""nmt-train: a recipe and its prepared data -> a run folder with a trained model."""
+"""nmt-train: what can be asked for. What is done about it is in `train_job.py`.
+
+Nothing here needs torch, so that --help and mistakes in the recipe are answered at once.
+"""
 
 import argparse
-import contextlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
-from tqdm import tqdm
-
-from nmt.cli.command import add_override_flags, overrides_of, printable, run
-from nmt.recipe.options import Recipe
+from nmt.cli.command import add_override_flags, overrides_of, run
 from nmt.recipe.reader import read_recipe
-from nmt.run import Run
-from nmt.training.allocator import keep_freed_blocks
-from nmt.training.check import check
-from nmt.training.launch import launch
-from nmt.training.parallel import is_one_of_many
-from nmt.training.selftest import selftest
-from nmt.training.verify import folders_of, verify_run
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on
@@ -29,70 +19,17 @@ On several GPUs: torchrun --nproc-per-node 8 -m nmt.cli.train RECIPE. Every opti
 its dotted name."""
 
 
-class StopSignal:
-    """Remembers that somebody wants training to stop; the loop asks between two updates."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has not all of them
-            if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
-                signal.signal(number, self._note)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if self.number == signal.SIGINT == number:
-            raise KeyboardInterrupt
-        self.number = number
-        text = f"\n{signal.Signals(number).name}: saving after this update, then stopping\n"
-        with contextlib.suppress(OSError):
-            # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
-            os.write(2, text.encode("ascii"))
-
-    def __call__(self) -> bool:
-        return self.number != 0
-
-    @property
-    def exit_code(self) -> int:
-        """What the shell expects of a program that a signal stopped."""
-        return 128 + self.number if self.number else 0
-
-
 def train(args: argparse.Namespace) -> int:
     """The command behind the flags."""
     if args.verify:
-        return verify(Run(args.recipe))
+        from nmt.cli.train_job import verify
+
+        return verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
-    keep_freed_blocks()
-    if args.check:
-        print("\n".join(check(recipe, lambda text: print(text, file=sys.stderr))))
-        return 0
-    if args.selftest:
-        return _selftest(recipe)
-    stop = StopSignal()
-    outcome = launch(recipe, stop)
-    return stop.exit_code if outcome == "stopped" else 0
+    from nmt.cli.train_job import check, selftest, train
 
-
-def verify(folder: Run) -> int:
-    """Print what is whole in a run folder and what is not. Returns the exit code."""
-    n_damaged = 0
-    with tqdm(total=len(folders_of(folder)), unit="folder", leave=False, disable=None, file=sys.stderr) as bar:
-        for finding in verify_run(folder):
-            bar.update()
-            n_damaged += bool(finding.complaint)
-            verdict = f"damaged: {printable(finding.complaint)}" if finding.complaint else "whole"
-            print(finding.name, "?" if finding.update is None else finding.update, verdict, sep="\t")
-    if not bar.total:
-        print(f"{folder.folder}: no checkpoint was saved yet", file=sys.stderr)
-    return 2 if n_damaged else 0
-
-
-def _selftest(recipe: Recipe) -> int:
-    failed = 0
-    for passed, text in selftest(recipe):
-        print(f"{'pass' if passed else 'FAIL'}  {text}", flush=True)
-        failed += not passed
-    return 1 if failed else 0
+    job = check if args.check else selftest if args.selftest else train
+    return job(recipe)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_override_flags(parser)
     code = run("nmt-train", train, parser, argv)
-    if code and is_one_of_many():
+    if code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         os._exit(code)  # an ordinary end would wait for ranks that are gone
     return code
 

@@ -172,13 +172,8 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
 
 def refuse_many(flag: str) -> None:
     """Raise where torchrun started several processes for what one of them does."""
-    if is_one_of_many():
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RunError(f"{flag} is for one process: start it without torchrun.")
-
-
-def is_one_of_many() -> bool:
-    """Whether this process was started as a rank of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def _first_line(error: BaseException) -> str:

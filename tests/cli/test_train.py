@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.cli.train import StopSignal, main
+from nmt.cli.train import main
+from nmt.cli.train_job import StopSignal
 from nmt.data.subwords import Subwords
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe

@@ -348,8 +348,9 @@ def test_what_is_not_meant_is_said(translate, tmp_path, flags, message):
     assert message in err and "Traceback" not in err
 
 
-def test_help_needs_no_torch():
-    code = "import sys, nmt.cli.translate; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("name", ["preprocess", "train", "translate", "export"])
+def test_help_needs_no_torch(name):
+    code = f"import sys, nmt.cli.{name}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 
 

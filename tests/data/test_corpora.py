@@ -1,4 +1,4 @@
-"""Several training corpora in one folder: whose the pairs are is known, and how often each is visited is the recipe's."""
+"""Several training corpora in one folder: whose the pairs are is known; how often each is visited is the recipe's."""
 
 import json
 

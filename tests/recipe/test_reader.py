@@ -131,7 +131,10 @@ def test_numbers_are_numbers(read):
         ("model: 5", "model: expected a section, a mapping of options, found the number 5"),
         ("data: {valid: {src: a}}", "data.valid.0.trg: missing (expected text)"),
         ("data: {train: {src: a}}", "data.train.0.trg: missing (expected text)"),
-        ("data: {train: [{src: a, trg: b}, x]}", "data.train.1: expected mapping {src, trg, weight}, or a list of them"),
+        (
+            "data: {train: [{src: a, trg: b}, x]}",
+            "data.train.1: expected mapping {src, trg, weight}, or a list of them",
+        ),
     ],
 )
 def test_a_wrong_type_or_bound_says_what_is_expected(complaints, written, complaint):

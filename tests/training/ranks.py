@@ -17,7 +17,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from nmt.cli import train
+from nmt.cli import train, train_job
 from nmt.training.engine import Engine
 from nmt.training.validate import Validator
 
@@ -32,7 +32,7 @@ def free_port():
         return free.getsockname()[1]
 
 
-class Faulty(train.StopSignal):
+class Faulty(train_job.StopSignal):
     """Asked once an update whether to stop; does something else at the n-th time."""
 
     what, left = "", -1
@@ -69,7 +69,7 @@ def be_rank(job):
     fault = job.get("fault", {}).get(os.environ["RANK"])
     if fault and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         Faulty.what, Faulty.left = fault
-        train.StopSignal = Faulty
+        train_job.StopSignal = Faulty
     if "slow_validation" in job:
         measure = Validator.measure
         Validator.measure = lambda *args: time.sleep(job["slow_validation"]) or measure(*args)

@@ -216,8 +216,8 @@ def test_a_rank_that_is_lost_ends_the_run_within_the_timeout_and_is_named(recipe
 
 
 def test_a_long_task_of_rank_0_trips_no_timeout(recipe_of, start):
-    recipe = recipe_of(train={**TRAIN, "timeout": 1.0, "updates": 2, "ema": 0.0}, valid={**VALID, "every": 2})
-    group = start(recipe, slow_validation=2.0)
+    recipe = recipe_of(train={**TRAIN, "timeout": 2.0, "updates": 2, "ema": 0.0}, valid={**VALID, "every": 2})
+    group = start(recipe, slow_validation=4.0)
     assert group.wait() == [0, 0], group.words(0) + group.words(1)
 
 

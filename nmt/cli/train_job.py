@@ -1,0 +1,87 @@
+"""What nmt-train does: train until told to stop, or one of the checks that train nothing."""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from tqdm import tqdm
+
+from nmt.cli.command import printable
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+from nmt.training.allocator import keep_freed_blocks
+from nmt.training.check import check as check_recipe
+from nmt.training.launch import launch
+from nmt.training.selftest import selftest as test_model
+from nmt.training.verify import folders_of, verify_run
+
+
+class StopSignal:
+    """Remembers that somebody wants training to stop; the loop asks between two updates."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has not all of them
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.number == signal.SIGINT == number:
+            raise KeyboardInterrupt
+        self.number = number
+        text = f"\n{signal.Signals(number).name}: saving after this update, then stopping\n"
+        with contextlib.suppress(OSError):
+            # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
+            os.write(2, text.encode("ascii"))
+
+    def __call__(self) -> bool:
+        return self.number != 0
+
+    @property
+    def exit_code(self) -> int:
+        """What the shell expects of a program that a signal stopped."""
+        return 128 + self.number if self.number else 0
+
+
+def train(recipe: Recipe) -> int:
+    """Train, or go on. Returns the exit code."""
+    keep_freed_blocks()
+    stop = StopSignal()
+    outcome = launch(recipe, stop)
+    return stop.exit_code if outcome == "stopped" else 0
+
+
+def check(recipe: Recipe) -> int:
+    """Print what the recipe needs here, and what is likely to go wrong. Returns the exit code."""
+    keep_freed_blocks()
+    print("\n".join(check_recipe(recipe, lambda text: print(text, file=sys.stderr))))
+    return 0
+
+
+def selftest(recipe: Recipe) -> int:
+    """Print whether the model of the recipe can learn. Returns the exit code."""
+    keep_freed_blocks()
+    failed = 0
+    for passed, text in test_model(recipe):
+        print(f"{'pass' if passed else 'FAIL'}  {text}", flush=True)
+        failed += not passed
+    return 1 if failed else 0
+
+
+def verify(folder: Path) -> int:
+    """Print what is whole in a run folder and what is not. Returns the exit code."""
+    run = Run(folder)
+    n_damaged = 0
+    with tqdm(total=len(folders_of(run)), unit="folder", leave=False, disable=None, file=sys.stderr) as bar:
+        for finding in verify_run(run):
+            bar.update()
+            n_damaged += bool(finding.complaint)
+            verdict = f"damaged: {printable(finding.complaint)}" if finding.complaint else "whole"
+            print(finding.name, "?" if finding.update is None else finding.update, verdict, sep="\t")
+    if not bar.total:
+        print(f"{folder}: no checkpoint was saved yet", file=sys.stderr)
+    return 2 if n_damaged else 0
