@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk
         held_out = {split: read_held_out(sources, split, report) for split in splits}
         places = keep_training_pairs(sources, held_out, recipe.data, report, temporary)
         kept = tuple(temporary / name for name in ("kept.src", "kept.trg"))
-        subwords = _learn(recipe, kept, talk)
+        subwords = _learn(recipe, kept, report, talk)
         subwords.save(temporary / SUBWORDS)
         n_pair = {"train": _encode_training_pairs(recipe.data, subwords, kept, places, report, temporary)}
         for path in kept:
@@ -120,12 +121,13 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     return changed + changed_settings(present["settings"], settings)
 
 
-def _learn(recipe: Recipe, kept: tuple[Path, ...], talk: Talk) -> Subwords:
+def _learn(recipe: Recipe, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
     """Train the subwords on the kept pairs, and say what came of it."""
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
-    what = "characters" if recipe.subwords.kind == "char" else "subwords"
+    what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
-    subwords = Subwords.train(lambda: text_of(kept[0]), lambda: text_of(kept[1]), recipe.subwords, _SAMPLE_SEED)
+    lines = [partial(text_of, path) for path in kept]
+    subwords = Subwords.train(lines[0], lines[1], recipe.subwords, _SAMPLE_SEED, report.notes)
     sides = [("joint", subwords.src)] if subwords.joint else [("source", subwords.src), ("target", subwords.trg)]
     for side, codec in sides:
         wanted = recipe.subwords.vocab_size

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt.data.clean import REASONS
+from nmt.data.learn import LINE_CAP, WORD_CAP
 
 N_SHOWN = 5
 
@@ -62,6 +63,8 @@ _NOTES = {
     "crlf": "{n} lines ended with a carriage return, which was removed",
     "bom": "{n} files began with a byte order mark, which was removed",
     "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
+    "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were not learnt from their ends",
+    "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 

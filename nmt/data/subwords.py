@@ -1,23 +1,25 @@
-"""Text to ids and back: byte-level BPE, and the three ids that mean something to the model.
+"""Text to ids and back: the pieces of each side, and the three ids that mean something to the model.
 
 Control symbols are no pieces of the tokenizer: its ids are shifted past them, so nothing in a text can become one.
-All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normalised) text, byte for byte.
+All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normalised) text, byte for byte. How pieces
+are learnt is in `learn.py`.
 """
 
 import hashlib
 import json
-import random
 import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models
 
+from nmt.data.learn import Lines, learn
+from nmt.data.letters import BYTE_OF, in_letters, in_words, normalised, units_of
 from nmt.data.lines import write_lines
+from nmt.data.subword_file import complaint_about, content_of
 from nmt.errors import DataError
 from nmt.recipe.subword_options import SubwordsConfig
 
@@ -30,47 +32,74 @@ N_SPECIAL = 3
 LONGEST_PIECE = 64
 
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
-_FORMAT = 1
-_KEYS = ("format", "normalize", "joint", "codecs")
 _LARGEST_FILE = 1 << 28
-# BPE looks at every symbol of a word for every merge in it: one endless word would take minutes. What is cut off
-# here is only not learned from; encoding sees whole lines.
-_LINE_CAP = 10_000
-_ENDLESS = re.compile(r"\S{101}|\s{101}")
-_PART = re.compile(r"\s{0,100}\S{1,100}|\s{1,100}")
 # Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000
 _LONGEST_REMEMBERED = 40
-
-Lines = Callable[[], Iterable[str]]
+# A symbol that one of these touches is part of something else: digits, and letters of scripts written with spaces.
+_LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
 
 
 class Codec:
     """The pieces of one side, and the two ways between text and ids."""
 
-    def __init__(self, vocab: Sequence[str], merges: Sequence[tuple[str, str]], normalize: str = "nfc") -> None:
-        """vocab: pieces in the order of their ids, in the letters of the byte-level alphabet."""
-        self.vocab, self.merges, self.normalize = list(vocab), list(merges), normalize
-        self._tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(vocab)}, list(merges)))
-        self._tokenizer.pre_tokenizer = _pre_tokenizer()
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        merges: Sequence[tuple[str, str]] = (),
+        normalize: str = "nfc",
+        *,
+        kind: str = "bpe",
+        scores: Sequence[float] = (),
+        symbols: Sequence[str] = (),
+    ) -> None:
+        """vocab: pieces in the order of their ids, in the letters of the byte-level alphabet; symbols come after them.
+
+        kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
+        word: not at all if it is a piece, else into bytes.
+        """
+        self.merges, self.normalize, self.kind = list(merges), normalize, kind
+        self.scores, self.symbols = list(scores), tuple(symbols)
+        self.vocab = [*vocab, *map(in_letters, symbols)]
+        self._tokenizer = Tokenizer(_model(kind, vocab, merges, scores))
+        self._tokenizer.pre_tokenizer = in_words()
         self._known: dict[str, list[int]] = {}
-        self._bytes = [bytes(_BYTE_OF[letter] for letter in piece) for piece in vocab]
-        self.size = N_SPECIAL + len(vocab)
+        self._bytes = [bytes(BYTE_OF[letter] for letter in piece) for piece in self.vocab]
+        self._id_of_symbol = {symbol: i for i, symbol in enumerate(symbols, N_SPECIAL + len(vocab))}
+        longest_first = "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
+        self._symbol = re.compile(f"(?<!{_LETTER})({longest_first})(?!{_LETTER})") if symbols else None
+        self.size = N_SPECIAL + len(self.vocab)
         self.n_vocab = -(-self.size // 8) * 8
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line.
 
-        Words repeat, so each is encoded once: no piece reaches over a single space, which always begins one.
+        Words repeat, so each is encoded once.
         """
-        words_of = [_words(self.normalised(line)) for line in lines]
+        units_in = [list(self._units(" " + self.normalised(line))) for line in lines]
         known = self._known
-        unknown = list(dict.fromkeys(word for words in words_of for word in words if word not in known))
-        batch = self._tokenizer.encode_batch_fast([" " + word for word in unknown], add_special_tokens=False)
-        new = {word: [i + N_SPECIAL for i in each.ids] for word, each in zip(unknown, batch, strict=True)}
+        unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
+        batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
+        new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
+        new |= {unit: [self._id_of_symbol[unit]] for unit in unknown if unit in self._id_of_symbol}
         if len(known) < _MOST_REMEMBERED:
-            known.update((word, ids) for word, ids in new.items() if len(word) <= _LONGEST_REMEMBERED)
-        return [[i for word in words for i in (new.get(word) or known[word])] for words in words_of]
+            known.update((unit, ids) for unit, ids in new.items() if len(unit) <= _LONGEST_REMEMBERED)
+        return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
+
+    def _units(self, text: str) -> Iterator[str]:
+        """A text cut into symbols, and between them into parts that can be encoded one by one."""
+        if self._symbol is None:
+            yield from units_of(text)
+            return
+        for n, part in enumerate(self._symbol.split(text)):
+            if n % 2:
+                yield part
+            elif part:
+                yield from units_of(part)
+
+    def plain_vocab(self) -> list[str]:
+        """The pieces without the symbols."""
+        return self.vocab[: len(self.vocab) - len(self.symbols)]
 
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(size,) and (size,) ids of the two pieces that each piece was merged from; -1 for those that were not."""
@@ -121,12 +150,35 @@ class Subwords:
         self.sha256 = hashlib.sha256(self._text().encode("utf-8") + b"\n").hexdigest()
 
     @classmethod
-    def train(cls, src_lines: Lines, trg_lines: Lines, config: SubwordsConfig, seed: int) -> "Subwords":
-        """Learn the merges. src_lines, trg_lines: give the lines anew at each call, without line feeds."""
-        if config.joint:
-            codec = _train((src_lines, trg_lines), config, seed)
-            return cls(codec, codec, config.normalize)
-        return cls(_train((src_lines,), config, seed), _train((trg_lines,), config, seed), config.normalize)
+    def train(
+        cls,
+        src_lines: Lines,
+        trg_lines: Lines,
+        config: SubwordsConfig,
+        seed: int,
+        notes: Counter[str] | None = None,
+    ) -> "Subwords":
+        """Learn the pieces. src_lines, trg_lines: give the lines anew at each call, without line feeds.
+
+        notes: counts what was too long to be learnt from.
+        """
+        n_piece = config.vocab_size - N_SPECIAL - len(config.symbols)
+
+        def codec_of(*sides: Lines) -> Codec:
+            found = learn(sides, config, seed, n_piece=n_piece, longest=LONGEST_PIECE, notes=notes)
+            # Characters are pieces that merges put together, too.
+            kind = "bpe" if config.kind == "char" else config.kind
+            return Codec(
+                found.vocab,
+                found.merges,
+                config.normalize,
+                kind=kind,
+                scores=found.scores,
+                symbols=config.symbols,
+            )
+
+        src = codec_of(src_lines, trg_lines) if config.joint else codec_of(src_lines)
+        return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)
 
     def save(self, path: Path | str) -> None:
         """Write the JSON file; its SHA-256 is `sha256`."""
@@ -144,135 +196,35 @@ class Subwords:
             raise DataError(f"{path}: cannot read the subwords ({error.strerror or error}).") from None
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: damaged subwords file ({error}). Run nmt-preprocess again.") from None
-        if complaint := _complaint_about(found):
+        if complaint := complaint_about(found, LONGEST_PIECE):
             raise DataError(f"{path}: not a subwords file of nmt: {complaint}. Run nmt-preprocess again.")
         codecs = [
-            Codec(each["vocab"], [(a, b) for a, b in each["merges"]], found["normalize"]) for each in found["codecs"]
+            Codec(
+                each["vocab"],
+                [(a, b) for a, b in each.get("merges", ())],
+                found["normalize"],
+                kind=found.get("kind", "bpe"),
+                scores=each.get("scores", ()),
+                symbols=found.get("symbols", ()),
+            )
+            for each in found["codecs"]
         ]
         return cls(codecs[0], codecs[-1], found["normalize"])
 
     def _text(self) -> str:
         codecs = [self.src] if self.joint else [self.src, self.trg]
-        content = {
-            "format": _FORMAT,
-            "normalize": self.normalize,
-            "joint": self.joint,
-            "codecs": [{"vocab": codec.vocab, "merges": codec.merges} for codec in codecs],
-        }
+        content = content_of(
+            self.src.kind,
+            self.normalize,
+            self.src.symbols,
+            joint=self.joint,
+            codecs=[(codec.plain_vocab(), codec.merges, codec.scores) for codec in codecs],
+        )
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
-def normalised(text: str, normalize: str) -> str:
-    """The text as the model knows it."""
-    return text if normalize == "none" or text.isascii() else unicodedata.normalize("NFC", text)
-
-
-def _words(line: str) -> list[str]:
-    """The line cut at its spaces, if white space in it is nothing but single spaces between words; else the line."""
-    words = line.split()
-    return words if words and " ".join(words) == line else [line]
-
-
-def _train(sides: Sequence[Lines], config: SubwordsConfig, seed: int) -> Codec:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = _of_characters() if config.kind == "char" else _pre_tokenizer()
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size - N_SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[],
-        max_token_length=LONGEST_PIECE,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(
-        (
-            part
-            for line in _sample(sides, config.max_train_lines, seed)
-            for part in _parts(" " + normalised(line, config.normalize))
-        ),
-        trainer,
-    )
-    model = json.loads(tokenizer.to_str())["model"]
-    vocab: dict[str, int] = model["vocab"]
-    return Codec(sorted(vocab, key=vocab.__getitem__), [(a, b) for a, b in model["merges"]], config.normalize)
-
-
-def _sample(sides: Sequence[Lines], most: int, seed: int) -> Iterator[str]:
-    """All lines of all sides, or `most` of them, each as likely as any other; in order, and the same for a seed."""
-    left = sum(1 for lines in sides for _ in lines())
-    wanted = min(most, left)
-    draw = random.Random(seed)
-    for lines in sides:
-        for line in lines():
-            if wanted >= left or draw.random() * left < wanted:
-                wanted -= 1
-                yield line
-            left -= 1
-
-
-def _parts(text: str) -> Iterable[str]:
-    """What BPE learns from a line: all of it, but no end of a very long one and no endless word."""
-    text = text[:_LINE_CAP]
-    return _PART.findall(text) if len(text) > 100 and _ENDLESS.search(text) else (text,)
-
-
-def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    # The space before the line is put there by `encode`, always, so that `decode` can take away exactly one.
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def _of_characters() -> pre_tokenizers.PreTokenizer:
-    """For learning merges that put characters together from their bytes, and nothing from characters.
-
-    No byte that ends a character is the first of another in a merge, so in encoding they stay within characters, too.
-    """
-    each = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    return pre_tokenizers.Sequence([each, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The byte behind each letter of the byte-level alphabet: itself where printable, else moved beyond U+0100."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    moved = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}
-
-
-_BYTE_OF = _byte_alphabet()
-
-
-def _complaint_about(found: Any) -> str | None:
-    """What is wrong with the content of a subwords file: nothing in it may surprise the tokenizer or the model."""
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        return f"expected format {_FORMAT}, found {found.get('format') if isinstance(found, dict) else 'no mapping'!r}"
-    if tuple(found) != _KEYS:
-        return f"expected the keys {', '.join(_KEYS)}, found {', '.join(map(repr, found))}"
-    if found["normalize"] not in ("nfc", "none") or not isinstance(found["joint"], bool):
-        return "unknown normalisation, or joint is neither true nor false"
-    codecs = found["codecs"]
-    if not isinstance(codecs, list) or len(codecs) != (1 if found["joint"] else 2):
-        return "wrong number of vocabularies"
-    for codec in codecs:
-        if not isinstance(codec, dict) or set(codec) != {"vocab", "merges"}:
-            return "expected vocab and merges"
-        if complaint := _complaint_about_codec(codec["vocab"], codec["merges"]):
-            return complaint
-    return None
-
-
-def _complaint_about_codec(vocab: Any, merges: Any) -> str | None:
-    if not isinstance(vocab, list) or not isinstance(merges, list):
-        return "vocab and merges must be lists"
-    if not all(isinstance(piece, str) and piece and all(letter in _BYTE_OF for letter in piece) for piece in vocab):
-        return "a piece is not written in the byte-level alphabet"
-    known = set(vocab)
-    if len(known) != len(vocab):
-        return "a piece occurs twice"
-    if not known.issuperset(_BYTE_OF):
-        return "a byte is missing from the vocabulary"
-    if max(map(len, vocab)) > LONGEST_PIECE:
-        return f"a piece is longer than {LONGEST_PIECE} bytes"
-    for merge in merges:
-        if not isinstance(merge, list) or len(merge) != 2 or not all(isinstance(part, str) for part in merge):
-            return "a merge is not a pair of pieces"
-        if merge[0] not in known or merge[1] not in known or merge[0] + merge[1] not in known:
-            return f"the merge of {merge[0]!r} and {merge[1]!r} is not in the vocabulary"
-    return None
+def _model(kind: str, vocab: Sequence[str], merges: Sequence[tuple[str, str]], scores: Sequence[float]) -> models.Model:
+    if kind == "unigram":
+        return models.Unigram(list(zip(vocab, scores, strict=True)))
+    id_of = {piece: i for i, piece in enumerate(vocab)}
+    return models.BPE(id_of, list(merges), ignore_merges=kind == "word")

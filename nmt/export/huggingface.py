@@ -87,6 +87,10 @@ def obstacles(recipe: Recipe) -> Iterator[str]:
             yield f"model.{name} other than model.d_model / model.n_head"
     if not recipe.subwords.joint:
         yield "subwords.joint: false (a tokenizer there has one vocabulary)"
+    if recipe.subwords.kind == "unigram":
+        yield "subwords.kind: unigram (a tokenizer there would find the control symbols in text)"
+    if recipe.subwords.symbols:
+        yield "subwords.symbols (a tokenizer there has other words for what touches them)"
 
 
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path) -> None:

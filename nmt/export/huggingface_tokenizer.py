@@ -13,8 +13,8 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     pad, bos, eos = names = _control_names(codec)
     tokenizer = Tokenizer(_bpe(codec, names))
     # A space before every text, even one that begins with a space, as `Codec.encode` puts it there.
-    before = [normalizers.Prepend(" ")]
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *before] if codec.normalize == "nfc" else before)
+    form: dict[str, list[Any]] = {"nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()], "none": []}
+    tokenizer.normalizer = normalizers.Sequence([*form[codec.normalize], normalizers.Prepend(" ")])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, EOS)]
@@ -38,7 +38,7 @@ def _bpe(codec: Codec, names: list[str]) -> Any:
     """The pieces with their ids, the control symbols before them: no merge makes those, so no text does."""
     vocab = {name: i for i, name in enumerate([*names, *codec.vocab])}
     assert vocab[names[EOS]] == EOS and len(vocab) == N_SPECIAL + len(codec.vocab)
-    return models.BPE(vocab, codec.merges)
+    return models.BPE(vocab, codec.merges, ignore_merges=codec.kind == "word")
 
 
 def _control_names(codec: Codec) -> list[str]:

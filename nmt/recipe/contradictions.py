@@ -4,6 +4,7 @@ Every complaint begins with the dotted name to change and names the other option
 names too: the reader finds the line by the first, and stays silent when one of the others is itself mistaken.
 """
 
+import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from nmt.recipe.model_options import ModelConfig
     from nmt.recipe.options import Recipe
     from nmt.recipe.regularize_options import RegularizeConfig
+    from nmt.recipe.subword_options import SubwordsConfig
     from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 
 # Adam divides what it is given by its own size, so that a decay in the gradient is not scaled by the rate but competes
@@ -26,8 +28,10 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     """Everything in a recipe that cannot be meant, as "dotted.name: what is wrong and what to do"."""
     return [
         *_of_data(recipe.data),
+        *_of_subwords(recipe.subwords),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
         *_of_batch(recipe.batch),
+        *_of_splitting(recipe),
         *_of_packing(recipe),
         *_of_optim(recipe.optim, recipe.train),
         *_of_train(recipe.train),
@@ -51,6 +55,33 @@ def _of_data(data: "DataConfig") -> Iterator[str]:
     ):
         if given:
             yield f"data.{name}: files are given, but data.generate makes the corpus (remove one of the two)"
+
+
+def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
+    symbols = subwords.symbols
+    if twice := [symbol for symbol in dict.fromkeys(symbols) if symbols.count(symbol) > 1]:
+        yield f"subwords.symbols: {', '.join(twice)} occurs twice (name each once)"
+    for symbol in symbols:
+        if complaint := complaint_about_symbol(symbol, subwords.normalize):
+            yield f"subwords.symbols: {symbol!r} {complaint}"
+    if subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
+        yield (
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
+            f"256 bytes and the control symbols (make it {264 + len(symbols)} or more)"
+        )
+
+
+def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
+    """Why a text can be no symbol of the subwords."""
+    if len(symbol) < 2 or not symbol.isprintable() or any(map(str.isspace, symbol)):
+        return "is no symbol (write two or more printable characters without white space)"
+    if len(symbol.encode("utf-8")) > 64:
+        return "is longer than 64 bytes (shorten it)"
+    if symbol in ("<pad>", "<s>", "</s>"):
+        return "is the name of a control symbol, which stays ordinary text in a text (choose another name)"
+    if normalize != "none" and unicodedata.normalize("NFKC" if normalize == "nfkc" else "NFC", symbol) != symbol:
+        return f"is changed by subwords.normalize: {normalize}, so it would never be found (write it as that does)"
+    return None
 
 
 def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
@@ -121,6 +152,14 @@ def _of_batch(batch: "BatchConfig") -> Iterator[str]:
         yield (
             f"batch.per_update: {batch.per_update} batches are asked for, but batch.tokens_per_update, "
             f"{batch.tokens_per_update}, decides how many make an update (remove one of the two)"
+        )
+
+
+def _of_splitting(recipe: "Recipe") -> Iterator[str]:
+    if recipe.batch.split_rate and recipe.subwords.kind in ("unigram", "word"):
+        yield (
+            f"batch.split_rate: pieces of subwords.kind: {recipe.subwords.kind} were not merged from others, so none "
+            "can fall apart (set this to 0)"
         )
 
 

@@ -1,7 +1,7 @@
 """What every part of a recipe is made of: a strict, frozen model, and the bounded numbers that options are."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,3 +32,8 @@ def seconds_of(duration: str) -> float:
     """The length of a `Duration`; 0 for an empty one."""
     unit = {"d": 86400, "h": 3600, "m": 60, "s": 1}
     return float(sum(int(number) * unit[letter] for number, letter in re.findall(r"(\d+)([dhms])", duration)))
+
+
+def list_to_tuple(value: Any) -> Any:
+    """What YAML and JSON have for a tuple."""
+    return tuple(value) if isinstance(value, list) else value

@@ -2,24 +2,40 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from nmt.recipe.section import PositiveInt, Section
+from nmt.recipe.section import PositiveInt, Section, list_to_tuple
 
 
 class SubwordsConfig(Section):
-    """Byte-level BPE: no unknown token, and decoding gives the text back byte for byte."""
+    """Pieces of bytes: no unknown token whatever the kind, and decoding gives the text back byte for byte."""
 
-    kind: Literal["bpe", "char"] = Field(
-        "bpe", description="Pieces: bpe, learnt parts of words; char, single characters, rare ones byte by byte."
+    kind: Literal["bpe", "unigram", "word", "char"] = Field(
+        "bpe",
+        description="Pieces: bpe, learnt parts of words, put together by merges; unigram, parts of words, each with a "
+        "probability (Kudo 2018); word, whole words, rare ones byte by byte; char, single characters, rare ones byte "
+        "by byte.",
     )
     vocab_size: Annotated[int, Field(ge=264, le=1_000_000)] = Field(
-        8000, description="Pieces, control symbols and 256 bytes included; the model's size is the next multiple of 8."
+        8000,
+        description="Pieces, control symbols, `symbols` and 256 bytes included; the model's size is the next multiple "
+        "of 8.",
     )
     joint: bool = Field(True, description="One vocabulary for both languages.")
-    normalize: Literal["nfc", "none"] = Field(
-        "nfc", description="Unicode normalisation before encoding; stored with the subwords."
+    normalize: Literal["nfc", "nfkc", "none"] = Field(
+        "nfc",
+        description="Unicode normalisation before encoding, stored with the subwords; nfkc also makes one of variants: "
+        "full-width letters, ligatures, no-break spaces.",
+    )
+    symbols: Annotated[
+        tuple[str, ...], BeforeValidator(list_to_tuple, json_schema_input_type=list[str]), Field(max_length=1000)
+    ] = Field(
+        (),
+        description="Placeholders, as <url>: each is one piece, never cut, where it stands in the text and no letter "
+        "or digit touches it.",
     )
     max_train_lines: PositiveInt = Field(
-        10_000_000, description="Lines that BPE learns from; a seeded sample when there are more."
+        10_000_000,
+        description="Lines that pieces are learnt from; a seeded sample when there are more. Of a line its first "
+        "10,000 characters count, words over 100 characters are cut.",
     )

@@ -12,12 +12,9 @@ from nmt.recipe.section import (
     PositiveInt,
     Rate,
     Section,
+    list_to_tuple,
     seconds_of,
 )
-
-
-def _list_to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _one_or_many(value: Any) -> Any:
@@ -63,7 +60,7 @@ class OptimConfig(Section):
     )
     lr: PositiveFloat = Field(1e-3, description="Peak learning rate (noam computes its own: see lr_mul).")
     muon_lr: PositiveFloat = Field(0.02, description="Peak learning rate of the matrices under muon.")
-    betas: Annotated[tuple[Rate, Rate], BeforeValidator(_list_to_tuple)] = Field(
+    betas: Annotated[tuple[Rate, Rate], BeforeValidator(list_to_tuple)] = Field(
         (0.9, 0.98), description="Decay of Adam's two moments."
     )
     eps: PositiveFloat = Field(1e-9, description="Added to Adam's denominator.")

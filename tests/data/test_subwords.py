@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt.data.learn import parts, sample
 from nmt.data.manifest import changed_settings, settings_of
-from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords, _parts, _sample
+from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
 from nmt.recipe.subword_options import SubwordsConfig
@@ -30,6 +31,7 @@ def trained(**options):
 
 
 CODEC = trained().src
+CODECS = {kind: trained(kind=kind, symbols=("<url>", "@@x")).src for kind in ("bpe", "unigram", "word", "char")}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,19 @@ def test_decoding_gives_back_any_text(text):
     [ids] = CODEC.encode([text])
     assert CODEC.decode(ids) == nfc(text)
     assert all(N_SPECIAL <= i < CODEC.size for i in ids)
+
+
+SAMPLED = st.sampled_from(["<url>", "@@x", "ein", "Hund", "é", "日本", "</s>", "<", "url>", ".", " ", "  ", "\t"])
+
+
+@pytest.mark.parametrize("kind", CODECS)
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.lists(SAMPLED, max_size=8).map("".join))
+@settings(max_examples=150, deadline=None)
+def test_every_kind_gives_back_any_text_and_knows_everything(kind, text):
+    codec = CODECS[kind]
+    [ids] = codec.encode([text])
+    assert codec.decode(ids) == nfc(text)
+    assert all(N_SPECIAL <= i < codec.size for i in ids)
 
 
 @pytest.mark.parametrize("text", AWKWARD)
@@ -100,19 +115,24 @@ def test_joint_is_one_object_and_separate_are_two():
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_a_saved_vocabulary_comes_back_the_same(tmp_path, joint):
-    before = trained(joint=joint)
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
+@pytest.mark.parametrize("symbols", [(), ("<url>",)])
+def test_a_saved_vocabulary_comes_back_the_same(tmp_path, joint, kind, symbols):
+    before = trained(joint=joint, kind=kind, symbols=symbols)
     before.save(tmp_path / "subwords.json")
     after = Subwords.load(tmp_path / "subwords.json")
     assert (after.sha256, after.joint, after.normalize) == (before.sha256, joint, "nfc")
     for a, b in ((before.src, after.src), (before.trg, after.trg)):
-        assert a.encode(SRC + AWKWARD) == b.encode(SRC + AWKWARD)
+        lines = [*SRC, *AWKWARD, "ein <url> und a<url>"]
+        assert a.encode(lines) == b.encode(lines)
+        assert (b.symbols, b.size) == (symbols, a.size)
 
 
 def test_training_does_not_depend_on_threads_or_hash_seed():
     code = (
         "from tests.data.test_subwords import trained; import sys; "
-        "s = trained(joint=False); print(s.sha256, s.src.encode(['ein Hund']))"
+        "s = [trained(joint=False, kind=kind) for kind in ('bpe', 'unigram', 'word', 'char')]; "
+        "print([(one.sha256, one.src.encode(['ein Hund'])) for one in s])"
     )
     root = Path(__file__).parents[2]
     told = set()
@@ -125,18 +145,18 @@ def test_training_does_not_depend_on_threads_or_hash_seed():
 
 def test_the_sample_is_seeded_and_of_the_size_asked_for():
     lines = [str(n) for n in range(100)]
-    sample = list(_sample([lambda: lines, lambda: lines], 30, seed=1))
-    assert len(sample) == 30
-    assert sample == list(_sample([lambda: lines, lambda: lines], 30, seed=1))
-    assert sample != list(_sample([lambda: lines, lambda: lines], 30, seed=2))
-    assert list(_sample([lambda: lines], 100, seed=1)) == lines
+    drawn = list(sample([lambda: lines, lambda: lines], 30, seed=1))
+    assert len(drawn) == 30
+    assert drawn == list(sample([lambda: lines, lambda: lines], 30, seed=1))
+    assert drawn != list(sample([lambda: lines, lambda: lines], 30, seed=2))
+    assert list(sample([lambda: lines], 100, seed=1)) == lines
 
 
 @pytest.mark.parametrize("text", ["x" * 500_000, " " * 5000, "ab cd " * 40 + "e" * 250 + "  f" * 20, "short one"])
 def test_bpe_learns_from_no_endless_line_and_no_endless_word(text):
-    parts = list(_parts(text))
-    assert "".join(parts) == text[:10_000]
-    assert max(len(word) for part in parts for word in re.split(r"(?<=\S)(?=\s)", part)) <= 200
+    found = list(parts(text))
+    assert "".join(found) == text[:10_000]
+    assert max(len(word) for part in found for word in re.split(r"(?<=\S)(?=\s)", part)) <= 200
 
 
 def test_a_line_without_spaces_takes_no_time():
@@ -163,7 +183,8 @@ def altered(**changes):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (altered(format=2), "format 1"),
+        (altered(format=3), "format 1 or 2"),
+        (altered(format=2), "expected the keys format, kind"),
         (altered(extra=1), "expected the keys"),
         (altered(normalize="nfkc"), "normalisation"),
         (altered(joint=False), "number of vocabularies"),

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from nmt.data.subwords import EOS, Subwords, normalised
+from nmt.data.letters import normalised
+from nmt.data.subwords import EOS, Subwords
 from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
 from nmt.recipe.decode_options import AlignBy, DecodeConfig
 from nmt.recipe.subword_options import SubwordsConfig

@@ -6,11 +6,13 @@ import pytest
 import torch
 from tiny import LINES, made
 
-from nmt.data.subwords import BOS, EOS, PAD, Codec, normalised
+from nmt.data.letters import normalised
+from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import RunError
 from nmt.export import huggingface as room
 from nmt.export.huggingface_tokenizer import make_tokenizer
 from nmt.export.parity import ROUNDED, compare
+from nmt.recipe.subword_options import SubwordsConfig
 
 transformers = pytest.importorskip("transformers")
 
@@ -92,6 +94,24 @@ def test_two_vocabularies_are_refused(subwords):
     _, recipe = made(subwords)
     apart = recipe.model_copy(update={"subwords": recipe.subwords.model_copy(update={"joint": False})})
     assert [name.split(" (")[0] for name in room.obstacles(apart)] == ["subwords.joint: false"]
+
+
+def test_subwords_that_no_tokenizer_there_has_are_refused(subwords):
+    _, recipe = made(subwords)
+    for told, name in (({"kind": "unigram"}, "subwords.kind: unigram"), ({"symbols": ("<url>",)}, "subwords.symbols")):
+        other = recipe.model_copy(update={"subwords": recipe.subwords.model_copy(update=told)})
+        assert [obstacle.split(" (")[0] for obstacle in room.obstacles(other)] == [name]
+
+
+def test_their_tokenizer_knows_whole_words():
+    lines = ["der Hund </s> <pad> bellt laut", "die Katze schläft"] * 3
+    config = SubwordsConfig(kind="word", vocab_size=290, normalize="nfkc")
+    codec = Subwords.train(lambda: lines, lambda: lines, config, 1).src
+    tokenizer = make_tokenizer(transformers, codec)
+    for line in [*lines, *AWKWARD]:
+        [ids] = codec.encode([line])
+        assert tokenizer(line).input_ids == [*ids, EOS]
+        assert tokenizer.decode([*ids, EOS], skip_special_tokens=True) == normalised(line, "nfkc")
 
 
 @pytest.mark.parametrize("normalize", ["nfc", "none"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nmt import checkpoint
+from nmt.data.letters import BYTE_OF
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RecipeError, RunError
 from nmt.models.build import build_model
@@ -20,7 +21,7 @@ from nmt.training.optim import apply_update, build_optimizers
 
 SIZE = {"d_model": 8, "d_inner": 12, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
 UNTIED = {"emb_src_trg_weight_sharing": False, "trg_emb_prj_weight_sharing": False}
-BYTES = list(Codec.__init__.__globals__["_BYTE_OF"])
+BYTES = list(BYTE_OF)
 
 
 def codec(*pieces):

@@ -1,0 +1,56 @@
+"""How text is written for the tokenizers library: normalised, one letter for each byte, cut where no piece goes over.
+
+The letters are those of GPT-2: a byte that prints is itself, the others are moved beyond U+0100. Knows no vocabulary.
+"""
+
+import unicodedata
+
+from tokenizers import Regex, pre_tokenizers
+
+
+def normalised(text: str, normalize: str) -> str:
+    """The text as the model knows it."""
+    if normalize == "none" or text.isascii():
+        return text
+    return unicodedata.normalize("NFKC" if normalize == "nfkc" else "NFC", text)
+
+
+def in_letters(text: str) -> str:
+    """The letters of a text's bytes."""
+    return "".join(_LETTER_OF[byte] for byte in text.encode("utf-8"))
+
+
+def units_of(text: str) -> list[str]:
+    """A text, with the space before it, cut into parts that can be encoded one by one.
+
+    At its spaces, if white space in it is nothing but single spaces between words; no piece reaches over a single
+    space, which always begins one. Else not at all.
+    """
+    words = text[1:].split() if text[:1] == " " else []
+    return [" " + word for word in words] if words and " ".join(words) == text[1:] else [text]
+
+
+def in_words() -> pre_tokenizers.PreTokenizer:
+    """Cuts text into words with the space before them, numbers, punctuation and white space."""
+    # The space before a line is put there by `Codec.encode`, always, so that `decode` can take away exactly one.
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def in_characters() -> pre_tokenizers.PreTokenizer:
+    """For learning merges that put characters together from their bytes, and nothing from characters.
+
+    No byte that ends a character is the first of another in a merge, so in encoding they stay within characters, too.
+    """
+    each = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    return pre_tokenizers.Sequence([each, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte behind each letter of the byte-level alphabet: itself where printable, else moved beyond U+0100."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}
+
+
+BYTE_OF = _byte_alphabet()
+_LETTER_OF = {byte: letter for letter, byte in BYTE_OF.items()}

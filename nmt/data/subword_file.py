@@ -1,0 +1,113 @@
+"""What stands in a subwords file, and what must not: nothing in it may surprise the tokenizer or the model.
+
+Format 1 has byte-level BPE in NFC or as it stands; it is written wherever it says all, so that what it holds has one
+text and one SHA-256. Format 2 also has other kinds and normalisations, and symbols.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from nmt.data.letters import BYTE_OF, in_letters
+from nmt.recipe.contradictions import complaint_about_symbol
+
+_FORMAT, _FORMAT_OF_KINDS = 1, 2
+_KEYS = {
+    _FORMAT: ("format", "normalize", "joint", "codecs"),
+    _FORMAT_OF_KINDS: ("format", "kind", "normalize", "symbols", "joint", "codecs"),
+}
+_NORMALIZE = {_FORMAT: ("nfc", "none"), _FORMAT_OF_KINDS: ("nfc", "nfkc", "none")}
+# What each kind has beside its pieces.
+_BESIDE = {"bpe": "merges", "unigram": "scores", "word": None}
+
+
+def content_of(
+    kind: str,
+    normalize: str,
+    symbols: Sequence[str],
+    *,
+    joint: bool,
+    codecs: Sequence[tuple[list[str], list[tuple[str, str]], list[float]]],
+) -> dict[str, Any]:
+    """The file for vocabularies of one kind. codecs: pieces, merges and scores of each."""
+    beside = _BESIDE[kind]
+    tables = []
+    for vocab, merges, scores in codecs:
+        tables.append({"vocab": vocab} | ({beside: merges if beside == "merges" else scores} if beside else {}))
+    if kind == "bpe" and not symbols and normalize in _NORMALIZE[_FORMAT]:
+        return {"format": _FORMAT, "normalize": normalize, "joint": joint, "codecs": tables}
+    return {
+        "format": _FORMAT_OF_KINDS,
+        "kind": kind,
+        "normalize": normalize,
+        "symbols": list(symbols),
+        "joint": joint,
+        "codecs": tables,
+    }
+
+
+def complaint_about(found: Any, longest: int) -> str | None:
+    """What is wrong with the content of a subwords file. longest: bytes of a piece."""
+    number = found.get("format") if isinstance(found, dict) else "no mapping"
+    if type(number) is not int or number not in _KEYS:
+        return f"expected format {_FORMAT} or {_FORMAT_OF_KINDS}, found {number!r}"
+    if tuple(found) != _KEYS[number]:
+        return f"expected the keys {', '.join(_KEYS[number])}, found {', '.join(map(repr, found))}"
+    if found["normalize"] not in _NORMALIZE[number] or not isinstance(found["joint"], bool):
+        return "unknown normalisation, or joint is neither true nor false"
+    kind, symbols = found.get("kind", "bpe"), found.get("symbols", [])
+    if not isinstance(kind, str) or kind not in _BESIDE:
+        return f"expected the kind {', '.join(_BESIDE)}, found {kind!r}"
+    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+        return "symbols are no list of texts"
+    for symbol in symbols:
+        if complaint := complaint_about_symbol(symbol, found["normalize"]):
+            return f"symbol {symbol!r} {complaint}"
+    codecs = found["codecs"]
+    if not isinstance(codecs, list) or len(codecs) != (1 if found["joint"] else 2):
+        return "wrong number of vocabularies"
+    names = [name for name in ("vocab", _BESIDE[kind]) if name]
+    for codec in codecs:
+        if not isinstance(codec, dict) or set(codec) != set(names):
+            return f"expected {' and '.join(names)}"
+        if complaint := _complaint_about_pieces(codec["vocab"], symbols, longest):
+            return complaint
+        if kind == "bpe" and (complaint := _complaint_about_merges(codec["merges"], set(codec["vocab"]))):
+            return complaint
+        if kind == "unigram" and (complaint := _complaint_about_scores(codec["scores"], len(codec["vocab"]))):
+            return complaint
+    return None
+
+
+def _complaint_about_pieces(vocab: Any, symbols: list[str], longest: int) -> str | None:
+    if not isinstance(vocab, list):
+        return "vocab and merges must be lists"
+    if not all(isinstance(piece, str) and piece and all(letter in BYTE_OF for letter in piece) for piece in vocab):
+        return "a piece is not written in the byte-level alphabet"
+    known = {*vocab, *map(in_letters, symbols)}
+    if len(known) != len(vocab) + len(symbols):
+        return "a piece occurs twice"
+    if not known.issuperset(BYTE_OF):
+        return "a byte is missing from the vocabulary"
+    if max(map(len, vocab)) > longest:
+        return f"a piece is longer than {longest} bytes"
+    return None
+
+
+def _complaint_about_merges(merges: Any, known: set[str]) -> str | None:
+    if not isinstance(merges, list):
+        return "vocab and merges must be lists"
+    for merge in merges:
+        if not isinstance(merge, list) or len(merge) != 2 or not all(isinstance(part, str) for part in merge):
+            return "a merge is not a pair of pieces"
+        if merge[0] not in known or merge[1] not in known or merge[0] + merge[1] not in known:
+            return f"the merge of {merge[0]!r} and {merge[1]!r} is not in the vocabulary"
+    return None
+
+
+def _complaint_about_scores(scores: Any, n_piece: int) -> str | None:
+    if not isinstance(scores, list) or len(scores) != n_piece:
+        return "there is not one score for each piece"
+    if not all(type(score) is float and math.isfinite(score) and score <= 0 for score in scores):
+        return "a score is no logarithm of a probability"
+    return None
