@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from nmt.data.subwords import Subwords
+from nmt.data.tags import tags_to_translate
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.long_lines import limits_of
 from nmt.decoding.request import Request
@@ -63,7 +64,7 @@ class Model:
 
     def decode(self, **options: Any) -> DecodeConfig:
         """The section `decode` of the run's recipe with some options changed. Raises RecipeError."""
-        overrides = [(f"decode.{name}", json.dumps(value, ensure_ascii=False)) for name, value in options.items()]
+        overrides = [(f"decode.{name}", _as_written(value)) for name, value in options.items()]
         try:
             return read_recipe(self.run.recipe_file, overrides).decode
         except RecipeError as error:
@@ -72,14 +73,16 @@ class Model:
     def translator(self, decode: DecodeConfig) -> Translator:
         """What translates with these options."""
         model, utility = self.model, None
+        usual_lang = self.recipe.data.trg_lang
         if decode.precision == "bf16":
             with self._making:  # once, whichever thread comes first
                 self._half = self._half or copy.deepcopy(self.model).to(torch.bfloat16)
             model = self._half
         if decode.mbr != "none":
-            utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
+            utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
-        return Translator(model, self.subwords, decode, utility=utility, limits=limits)
+        tags = tags_to_translate(decode, self.subwords.src.tags, usual_lang)
+        return Translator(model, self.subwords.tagged(tags), decode, utility=utility, limits=limits)
 
 
 def load(
@@ -121,3 +124,8 @@ def choose_device(name: str) -> torch.device:
         problem.exit_code = 2
         raise problem from None
     return device
+
+
+def _as_written(value: Any) -> str:
+    """A value as a flag says it: texts as they are, which is how the options that take any text read them."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -92,6 +92,11 @@ def add_override_flags(parser: argparse.ArgumentParser, only: Sequence[str] | No
                 )
 
 
+def add_shorthand(parser: argparse.ArgumentParser, flag: str, name: str, metavar: str) -> None:
+    """A second, shorter flag for an option of the recipe. What is given last counts."""
+    parser.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=f"The same as --{name}.")
+
+
 def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     """The (dotted name, value as written) of each flag of `add_override_flags` that was given."""
     return [

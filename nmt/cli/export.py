@@ -80,6 +80,11 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
             safetensors.is_exported,
             {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision],
         )
+    if tags := model.subwords.src.tags:
+        raise NmtError(
+            f"{args.run}: this model is told by tags what to do ({', '.join(tags)}), which {args.to} has no place for. "
+            "--to safetensors writes any model for nmt itself."
+        )
     transformer = model.model
     if not isinstance(transformer, Transformer):
         raise NmtError(

@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from nmt.cli.command import add_override_flags, run
+from nmt.cli.command import add_override_flags, add_shorthand, run
 from nmt.recipe.model_options import ATTENTIONS
 
 _DESCRIPTION = """\
@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         help="Raw reference: print BLEU, chrF, TER and exact match to stderr; given several times, all of them count.",
     )
+    add_shorthand(parser, "--trg-lang", "decode.trg_lang", "LANG")
     add("--scores", metavar="FILE", help="Also write the scores of --ref, or of --gold-alignments, as JSON.")
     add(
         "--examples",

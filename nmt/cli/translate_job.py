@@ -150,7 +150,7 @@ def _do_share(job: _Job, journal: Journal) -> None:
 
 def _finish(job: _Job) -> None:
     """What is reported when every line has its answer."""
-    args, trg_lang = job.args, job.engine.recipe.data.trg_lang
+    args, trg_lang = job.args, job.translator.config.trg_lang or job.engine.recipe.data.trg_lang
     assert job.n_answered == job.n_read, (job.n_answered, job.n_read)
     if job.n_cut:
         _warn(f"{job.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nmt.data.manifest import SUBWORDS, VALID, changed_settings, read_manifest, set_of, settings_of, verify_files
+from nmt.data.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
+from nmt.data.splits import VALID, set_of
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe

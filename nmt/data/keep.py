@@ -46,6 +46,10 @@ class Places:
         """For the manifest: the corpora in the order of their pairs."""
         return [{"name": name, "n_pair": n} for name, n in zip(self._names, self.n_of_corpus, strict=True)]
 
+    def corpus(self, n: int) -> int:
+        """The number of the corpus that a pair is of."""
+        return self._sources[n]
+
     def lose(self, n: int) -> str:
         """Take a pair out of the count of its corpus after all, and tell where it stood."""
         self.n_of_corpus[self._sources[n]] -= 1

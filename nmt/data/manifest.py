@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.lines import write_lines
+from nmt.data.tags import tags_of_splits
 from nmt.errors import DataError
 from nmt.files import parse_json, sha256_of
 from nmt.recipe.compare import differences
@@ -20,7 +21,6 @@ MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.json"
 SUBWORDS = "subwords.json"
-VALID = "valid"
 # Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
 HASHED_BYTES = 1 << 30
 
@@ -43,19 +43,10 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
 _LARGEST = 1 << 20
 
 
-def split_of(set_name: str) -> str:
-    """What the files of a validation set are called in the folder: "valid", or "valid-NAME" under another name."""
-    return VALID if set_name == VALID else f"{VALID}-{set_name}"
-
-
-def set_of(split: str) -> str | None:
-    """The name of the validation set that a split is; None where it is none."""
-    return split.removeprefix(f"{VALID}-") if split.partition("-")[0] == VALID else None
-
-
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The options that decide what is in the folder, and no others: two equal answers mean equal data."""
     data = recipe.data.model_dump(mode="json", exclude={"train", "temperature", "valid", "test", "out", "workers"})
+    data["tags"] = tags_of_splits(recipe.data)
     seed = recipe.seed if recipe.data.generate else None
     return {"data": data, "subwords": recipe.subwords.model_dump(mode="json"), "seed": seed}
 

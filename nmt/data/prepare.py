@@ -26,6 +26,7 @@ from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, settin
 from nmt.data.report import DataReport
 from nmt.data.sources import find_sources, survey
 from nmt.data.subwords import Codec, Subwords
+from nmt.data.tags import held_out_tags, known_tags, tags_of
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
@@ -79,7 +80,7 @@ def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk
         for line in report.table():
             talk(line)
         for split, (src, trg) in held_out.items():
-            tables = _held_out_tables(src, trg, subwords)
+            tables = _held_out_tables(src, trg, subwords.tagged(held_out_tags(recipe.data).get(split, ())))
             n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
         files = [SUBWORDS, REPORT, *(f"{split}.arrow" for split in n_pair)]
         if recipe.data.generate:
@@ -127,7 +128,8 @@ def _learn(recipe: Recipe, kept: tuple[Path, ...], report: DataReport, talk: Tal
     what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
     lines = [partial(text_of, path) for path in kept]
-    subwords = Subwords.train(lines[0], lines[1], recipe.subwords, _SAMPLE_SEED, report.notes)
+    tags = known_tags(recipe.data)
+    subwords = Subwords.train(lines[0], lines[1], recipe.subwords, _SAMPLE_SEED, report.notes, tags)
     sides = [("joint", subwords.src)] if subwords.joint else [("source", subwords.src), ("target", subwords.trg)]
     for side, codec in sides:
         wanted = recipe.subwords.vocab_size
@@ -140,6 +142,7 @@ def _encode_training_pairs(
     config: DataConfig, subwords: Subwords, kept: tuple[Path, ...], places: Places, report: DataReport, folder: Path
 ) -> int:
     """Write train.arrow without the pairs that turn out too long; return the number of pairs in it."""
+    before = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train]
 
     def tables() -> Iterator[pa.Table]:
         pairs = zip(*map(text_of, kept), strict=True)
@@ -150,6 +153,8 @@ def _encode_training_pairs(
                 progress.close()
                 return
             src, trg = (codec.encode([pair[side] for pair in block]) for side, codec in _codecs(subwords))
+            if any(before):
+                src = [[*before[places.corpus(n)], *ids] for n, ids in enumerate(src, start)]
             fits = [len(a) <= config.max_len and len(b) <= config.max_len for a, b in zip(src, trg, strict=True)]
             for n, fit in enumerate(fits):
                 if not fit:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from nmt.data.dates import generate
 from nmt.data.lines import complaint_about, count_lines, read_lines
-from nmt.data.manifest import split_of
+from nmt.data.splits import split_of
 from nmt.errors import DataError
 from nmt.files import sha256_of
 from nmt.recipe.data_options import CorpusFiles

@@ -1,10 +1,11 @@
 """What stands in a subwords file, and what must not: nothing in it may surprise the tokenizer or the model.
 
 Format 1 has byte-level BPE in NFC or as it stands; it is written wherever it says all, so that what it holds has one
-text and one SHA-256. Format 2 also has other kinds and normalisations, and symbols.
+text and one SHA-256. Format 2 also has other kinds and normalisations, symbols, and tags of the source.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from nmt.recipe.contradictions import complaint_about_symbol
 _FORMAT, _FORMAT_OF_KINDS = 1, 2
 _KEYS = {
     _FORMAT: ("format", "normalize", "joint", "codecs"),
-    _FORMAT_OF_KINDS: ("format", "kind", "normalize", "symbols", "joint", "codecs"),
+    _FORMAT_OF_KINDS: ("format", "kind", "normalize", "symbols", "tags", "joint", "codecs"),
 }
 _NORMALIZE = {_FORMAT: ("nfc", "none"), _FORMAT_OF_KINDS: ("nfc", "nfkc", "none")}
+_TAG = re.compile(r"<[A-Za-z0-9_-]{1,60}>")
 # What each kind has beside its pieces.
 _BESIDE = {"bpe": "merges", "unigram": "scores", "word": None}
 
@@ -25,6 +27,7 @@ def content_of(
     kind: str,
     normalize: str,
     symbols: Sequence[str],
+    tags: Sequence[str],
     *,
     joint: bool,
     codecs: Sequence[tuple[list[str], list[tuple[str, str]], list[float]]],
@@ -34,13 +37,14 @@ def content_of(
     tables = []
     for vocab, merges, scores in codecs:
         tables.append({"vocab": vocab} | ({beside: merges if beside == "merges" else scores} if beside else {}))
-    if kind == "bpe" and not symbols and normalize in _NORMALIZE[_FORMAT]:
+    if kind == "bpe" and not symbols and not tags and normalize in _NORMALIZE[_FORMAT]:
         return {"format": _FORMAT, "normalize": normalize, "joint": joint, "codecs": tables}
     return {
         "format": _FORMAT_OF_KINDS,
         "kind": kind,
         "normalize": normalize,
         "symbols": list(symbols),
+        "tags": list(tags),
         "joint": joint,
         "codecs": tables,
     }
@@ -63,6 +67,11 @@ def complaint_about(found: Any, longest: int) -> str | None:
     for symbol in symbols:
         if complaint := complaint_about_symbol(symbol, found["normalize"]):
             return f"symbol {symbol!r} {complaint}"
+    tags = found.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) and _TAG.fullmatch(tag) for tag in tags):
+        return "tags are no list of names between < and >"
+    if len(set(tags)) != len(tags):
+        return "a tag occurs twice"
     codecs = found["codecs"]
     if not isinstance(codecs, list) or len(codecs) != (1 if found["joint"] else 2):
         return "wrong number of vocabularies"

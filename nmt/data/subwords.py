@@ -5,6 +5,7 @@ All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normal
 are learnt is in `learn.py`.
 """
 
+import copy
 import hashlib
 import json
 import re
@@ -52,8 +53,11 @@ class Codec:
         kind: str = "bpe",
         scores: Sequence[float] = (),
         symbols: Sequence[str] = (),
+        tags: Sequence[str] = (),
     ) -> None:
         """vocab: pieces in the order of their ids, in the letters of the byte-level alphabet; symbols come after them.
+
+        tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
 
         kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
         word: not at all if it is a piece, else into bytes.
@@ -68,8 +72,20 @@ class Codec:
         self._id_of_symbol = {symbol: i for i, symbol in enumerate(symbols, N_SPECIAL + len(vocab))}
         longest_first = "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
         self._symbol = re.compile(f"(?<!{_LETTER})({longest_first})(?!{_LETTER})") if symbols else None
-        self.size = N_SPECIAL + len(self.vocab)
+        self.tags, self._before = tuple(tags), list[int]()
+        self.n_text = N_SPECIAL + len(self.vocab)  # translations are made of ids below; those from here on have no text
+        self.size = self.n_text + len(tags)
         self.n_vocab = -(-self.size // 8) * 8
+
+    def tagged(self, tags: Sequence[str]) -> "Codec":
+        """The same vocabulary, whose `encode` puts these tags, which it must have, before every line."""
+        other = copy.copy(self)
+        other._before = self.tag_ids(tags)
+        return other
+
+    def tag_ids(self, tags: Sequence[str]) -> list[int]:
+        """The ids of tags that the vocabulary has."""
+        return [self.n_text + self.tags.index(tag) for tag in tags]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line.
@@ -84,7 +100,8 @@ class Codec:
         new |= {unit: [self._id_of_symbol[unit]] for unit in unknown if unit in self._id_of_symbol}
         if len(known) < _MOST_REMEMBERED:
             known.update((unit, ids) for unit, ids in new.items() if len(unit) <= _LONGEST_REMEMBERED)
-        return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
+        before = self._before
+        return [[*before, *(i for unit in units for i in (new.get(unit) or known[unit]))] for units in units_in]
 
     def _units(self, text: str) -> Iterator[str]:
         """A text cut into symbols, and between them into parts that can be encoded one by one."""
@@ -122,7 +139,7 @@ class Codec:
 
     def raw(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes behind each id, none behind control symbols and the padding of the vocabulary."""
-        return [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.size else b"" for i in ids]
+        return [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.n_text else b"" for i in ids]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable text for each id, for pictures: a space shows as ▁, part of a character as its bytes <C3>."""
@@ -131,8 +148,8 @@ class Codec:
     def _piece(self, i: int) -> str:
         if i < N_SPECIAL:
             return _SPECIAL_TEXT[i]
-        if i >= self.size:
-            return "<unused>"
+        if i >= self.n_text:
+            return self.tags[i - self.n_text] if i < self.size else "<unused>"
         raw = self._bytes[i - N_SPECIAL]
         try:
             text = raw.decode("utf-8").replace(" ", "▁")
@@ -157,14 +174,15 @@ class Subwords:
         config: SubwordsConfig,
         seed: int,
         notes: Counter[str] | None = None,
+        tags: Sequence[str] = (),
     ) -> "Subwords":
         """Learn the pieces. src_lines, trg_lines: give the lines anew at each call, without line feeds.
 
-        notes: counts what was too long to be learnt from.
+        notes: counts what was too long to be learnt from. tags: of the source side.
         """
-        n_piece = config.vocab_size - N_SPECIAL - len(config.symbols)
 
-        def codec_of(*sides: Lines) -> Codec:
+        def codec_of(*sides: Lines, tags: Sequence[str] = ()) -> Codec:
+            n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(tags)
             found = learn(sides, config, seed, n_piece=n_piece, longest=LONGEST_PIECE, notes=notes)
             # Characters are pieces that merges put together, too.
             kind = "bpe" if config.kind == "char" else config.kind
@@ -175,10 +193,17 @@ class Subwords:
                 kind=kind,
                 scores=found.scores,
                 symbols=config.symbols,
+                tags=tags,
             )
 
-        src = codec_of(src_lines, trg_lines) if config.joint else codec_of(src_lines)
+        src = codec_of(src_lines, trg_lines, tags=tags) if config.joint else codec_of(src_lines, tags=tags)
         return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)
+
+    def tagged(self, tags: Sequence[str]) -> "Subwords":
+        """The same vocabularies, with tags before every source."""
+        other = copy.copy(self)
+        other.src = self.src.tagged(tags)
+        return other
 
     def save(self, path: Path | str) -> None:
         """Write the JSON file; its SHA-256 is `sha256`."""
@@ -206,8 +231,9 @@ class Subwords:
                 kind=found.get("kind", "bpe"),
                 scores=each.get("scores", ()),
                 symbols=found.get("symbols", ()),
+                tags=() if n else found.get("tags", ()),
             )
-            for each in found["codecs"]
+            for n, each in enumerate(found["codecs"])
         ]
         return cls(codecs[0], codecs[-1], found["normalize"])
 
@@ -217,6 +243,7 @@ class Subwords:
             self.src.kind,
             self.normalize,
             self.src.symbols,
+            self.src.tags,
             joint=self.joint,
             codecs=[(codec.plain_vocab(), codec.merges, codec.scores) for codec in codecs],
         )

@@ -316,7 +316,7 @@ class Translator:
             "length_penalty": config.length_penalty,
             "alpha": config.alpha,
             "max_len": max_len + torch.tensor([self._n_asked(request) for request in requests]),
-            "n_real": self.subwords.trg.size,
+            "n_real": self.subwords.trg.n_text,
             "rules": None,
         }
         if any(request.asks for request in requests) or config.no_repeat or int(min_len.max()):

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.data.tags import tags_to_translate
 from nmt.decoding.beam import Hypothesis, impossible
 from nmt.decoding.long_lines import Limits, limits_of
 from nmt.decoding.request import Request
@@ -76,7 +77,7 @@ class Engine:
             raise MachineError(f"{folder}: CTranslate2 cannot load it on {device}: {_first_line(error)}.") from None
         self._src, self._trg = entries(subwords.src), entries(subwords.trg)
         self._number = {entry: i for i, entry in enumerate(self._trg)}
-        self._never = [[self._trg[i]] for i in impossible(PAD, BOS, subwords.trg.size, len(self._trg))]
+        self._never = [[self._trg[i]] for i in impossible(PAD, BOS, subwords.trg.n_text, len(self._trg))]
 
     def search(self, src_ids: Sequence[list[int]], config: DecodeConfig, n_best: int) -> list[list[Hypothesis]]:
         """The n_best translations of each row of ids, best first; all rows are one batch.
@@ -209,6 +210,7 @@ class Loaded:
     def translator(self, decode: DecodeConfig) -> EngineTranslator:
         """What translates with these options. Raises RecipeError for those that CTranslate2 has not."""
         utility = None
+        tags_to_translate(decode, (), self.recipe.data.trg_lang)  # models that know any are not exported
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
         limits = limits_of(decode, max_len=self.recipe.data.max_len, usual_src_len=self.run.usual_src_len())

@@ -158,7 +158,7 @@ def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
     It divides by a power of the length, so the penalty of Wu et al. becomes that of decode.length_penalty: average.
     """
     decode = recipe.decode
-    never = [PAD, BOS, *range(subwords.trg.size, subwords.trg.n_vocab)]
+    never = [PAD, BOS, *range(subwords.trg.n_text, subwords.trg.n_vocab)]
     return transformers.GenerationConfig(
         bos_token_id=BOS,
         eos_token_id=EOS,

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from nmt.recipe.section import Count, PositiveFloat, PositiveInt, Section
+from nmt.recipe.tag_options import Tagged
 
 
 def _one_or_many(value: Any) -> Any:
@@ -15,7 +16,7 @@ def _none_one_or_many(value: Any) -> Any:
     return [] if value is None else _one_or_many(value)
 
 
-class CorpusFiles(Section):
+class CorpusFiles(Tagged):
     """Two files, plain text or .gz, in which line n of one translates line n of the other."""
 
     src: str = Field(description="File of source sentences, one a line.")

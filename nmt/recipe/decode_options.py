@@ -5,6 +5,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from nmt.recipe.section import Count, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
+from nmt.recipe.tag_options import Tag
 
 # What changes how samples are drawn, and means nothing where none are.
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
@@ -71,6 +72,13 @@ class DecodeConfig(Section):
         "written",
         description="Whether a subword comes from where the model looked when it wrote it, or a step later, when it "
         "had read it (Chen et al. 2020, SHIFT-ATT), which fits some deep models better. See --tune-alignment.",
+    )
+    trg_lang: str = Field(
+        "", description="Of a model for several target languages: the one to translate into; empty: data.trg_lang."
+    )
+    tags: list[Tag] = Field(
+        default_factory=list,
+        description="What to say of each line beside its text, by tags of the training corpora: [news].",
     )
     max_len_a: NonNegativeFloat = Field(2.0, description="A translation has at most a x source length + b tokens.")
     max_len_b: PositiveInt = Field(20, description="See max_len_a.")

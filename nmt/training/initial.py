@@ -140,17 +140,22 @@ def _copy(param: nn.Parameter, their: Tensor) -> None:
 @torch.no_grad()
 def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Codec]]) -> int:
     """Fill rows from the first source that has their subword. Returns how many of `codec.size` were found."""
-    if codec.vocab == sources[0][1].vocab:
+    if (codec.vocab, codec.tags) == (sources[0][1].vocab, sources[0][1].tags):
         param.copy_(sources[0][0])  # with the rows that pad the vocabulary
         return codec.size
     source_of = np.full(codec.size, -1)
     for number, (their, their_codec) in enumerate(sources):
-        row_of = {piece: row for row, piece in enumerate(their_codec.vocab, N_SPECIAL)}
-        row = np.array([*range(N_SPECIAL), *(row_of.get(piece, -1) for piece in codec.vocab)])
+        row_of = {piece: row for row, piece in enumerate(_pieces(their_codec), N_SPECIAL)}
+        row = np.array([*range(N_SPECIAL), *(row_of.get(piece, -1) for piece in _pieces(codec))])
         new = np.flatnonzero((source_of < 0) & (row >= 0))
         source_of[new] = number
         param[torch.from_numpy(new)] = their[torch.from_numpy(row[new])].to(param.device)
     return int((source_of >= 0).sum())
+
+
+def _pieces(codec: Codec) -> list[tuple[str, str]]:
+    """What has a row after the control symbols: pieces of text, and tags, which may look like one."""
+    return [*(("piece", piece) for piece in codec.vocab), *(("tag", tag) for tag in codec.tags)]
 
 
 def _by(tensor: Tensor) -> str:

@@ -115,7 +115,7 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
             length_penalty=decode.length_penalty,
             alpha=decode.alpha,
             max_len=torch.tensor([2 * len(ids) + 20 for ids in wanted]),
-            n_real=data.subwords.trg.size,
+            n_real=data.subwords.trg.n_text,
         )
     right = [hypotheses[0].ids == ids for hypotheses, ids in zip(found, wanted, strict=True)]
     said = f"beam search (beam {beam}) finds {sum(right)} of {len(right)} targets word for word"

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from nmt.data.batches import length_batches, make_batch
 from nmt.data.corpus import Corpus, Prepared
+from nmt.data.splits import split_of
 from nmt.data.subwords import PAD, Subwords
+from nmt.data.tags import held_out_tags
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
 from nmt.evaluation.attention_sentence import sentence_of
@@ -147,17 +149,18 @@ class Validation:
     def __init__(self, recipe: Recipe, data: Prepared, precision: Precision) -> None:
         told = {files.name: files for files in recipe.data.valid}  # nothing about a corpus that was made
         self.sets: dict[str, Validator] = {}
+        tags = held_out_tags(recipe.data)
         usual = usual_len(data.train.src_len)
         limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual)
         for name, corpus in data.valid_sets.items():
             measure = told[name].measure if name in told else None
             self.sets[name] = Validator(
                 corpus,
-                data.subwords,
+                data.subwords.tagged(tags.get(split_of(name), ())),
                 recipe.valid,
                 recipe.decode,
                 precision,
-                recipe.data.trg_lang,
+                (told[name].trg_lang if name in told else None) or recipe.data.trg_lang,
                 translate=recipe.valid.translate if measure is None else measure == "translate",
                 max_sentences=told[name].max_sentences if name in told else None,
                 draws=not self.sets and (recipe.train.tensorboard or recipe.train.wandb),

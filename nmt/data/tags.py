@@ -1,0 +1,76 @@
+"""Tags: what a model is told of a source beside its text, as control symbols before it.
+
+`<2fr>` says into which language to translate (Johnson et al. 2017, "Google's multilingual neural machine translation
+system"), `<bt>` and the like from what kind of corpus a pair is, as tagged back-translation does (Caswell et al. 2019).
+They are ids of the source vocabulary that no text can become.
+"""
+
+from nmt.data.splits import split_of
+from nmt.errors import RecipeError
+from nmt.recipe.data_options import DataConfig
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.tag_options import Tagged
+
+
+def language_tag(lang: str) -> str:
+    """What says that the translation is to be in a language."""
+    return f"<2{lang}>"
+
+
+def tags_of(pairs: Tagged, data: DataConfig) -> tuple[str, ...]:
+    """The tags of a corpus or a validation or test set; first, if a recipe has several, that of its target language."""
+    languages = {corpus.trg_lang or data.trg_lang for corpus in data.train}
+    of_language = (language_tag(pairs.trg_lang or data.trg_lang),) if len(languages) > 1 else ()
+    return (*of_language, *(f"<{tag}>" for tag in pairs.tags))
+
+
+def known_tags(data: DataConfig) -> tuple[str, ...]:
+    """All tags that a model of this recipe learns, in a fixed order."""
+    return tuple(sorted({tag for corpus in data.train for tag in tags_of(corpus, data)}))
+
+
+def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
+    """The tags of the validation sets and of the test set, by their splits.
+
+    Raises RecipeError for tags that no training corpus has.
+    """
+    known = known_tags(data)
+    named: list[tuple[str, str, Tagged]] = [("data.valid", split_of(files.name), files) for files in data.valid]
+    named += [("data.test", "test", data.test)] if data.test else []
+    for option, _, files in named:
+        if unknown := [tag for tag in tags_of(files, data) if tag not in known]:
+            raise RecipeError(
+                f"{option}: {unknown[0]} is told by trg_lang or tags, but no training corpus has it: a model would not "
+                f"know what it means (there are {', '.join(known) or 'none'})."
+            )
+    return {split: tags_of(files, data) for _, split, files in named}
+
+
+def tags_of_splits(data: DataConfig) -> dict[str, list[list[str]]]:
+    """All tags of a recipe by split, a list for each corpus; empty if there is none."""
+    training = [list(tags_of(corpus, data)) for corpus in data.train]
+    held_out = {split: [list(tags)] for split, tags in held_out_tags(data).items()}
+    return {"train": training, **held_out} if any(training) else {}
+
+
+def tags_to_translate(decode: DecodeConfig, known: tuple[str, ...], usual_lang: str) -> tuple[str, ...]:
+    """What to put before each line: the tag of the language that is asked for, or of the usual one, and decode.tags.
+
+    known: those of the model's vocabulary. Raises RecipeError for what it has not learnt.
+    """
+    lang = decode.trg_lang or usual_lang
+    of_language = language_tag(lang)
+    tags = [f"<{tag}>" for tag in decode.tags]
+    learnt = [tag.removeprefix("<2").removesuffix(">") for tag in known if tag.startswith("<2")]
+    if lang not in (learnt or [usual_lang]):
+        asked = f"{lang}, but" if decode.trg_lang else "not given, and"
+        raise RecipeError(
+            f"decode.trg_lang: {asked} the model translates into {', '.join(learnt or [usual_lang])}: choose one of "
+            "those with --trg-lang."
+        )
+    if unknown := [tag for tag in tags if tag not in known]:
+        others = ", ".join(tag[1:-1] for tag in known if not tag.startswith("<2"))
+        raise RecipeError(
+            f"decode.tags: {unknown[0][1:-1]} is no tag that the model was trained with (it knows {others or 'none'})."
+        )
+    return (*([of_language] if of_language in known else []), *tags)
