@@ -7,12 +7,14 @@ What is dropped is counted with file and line. Nothing is encoded here.
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from tqdm import tqdm
 
 from nmt.data.clean import BAD_UTF8, DUPLICATE, Seen, most_bytes, oddities, reason_to_drop
+from nmt.data.fields import Flaw, Policy, Reading
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
 from nmt.errors import DataError
@@ -52,18 +54,17 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     sides: tuple[list[str], list[str]] = ([], [])
     for source in sources:
         if source.split == split:
-            for text, lines in zip((source.src, source.trg), sides, strict=True):
-                for number, line in enumerate(text.read("refuse", _LONGEST_KEPT, report.notes), start=1):
+            reading = _reading(source, "refuse", "refuse", _LONGEST_KEPT, report)
+            for number, pair in enumerate(source.pairs(reading), start=source.first_number):
+                for text, line, lines in zip((source.src, source.trg), pair, sides, strict=True):
                     assert line is not None, "refused lines raise"
-                    if len(line.encode("utf-8")) > _LONGEST_KEPT - 8:
+                    if isinstance(line, Flaw) or len(line.encode("utf-8")) > _LONGEST_KEPT - 8:
                         raise DataError(
                             f"{text.name}:{number}: a {split} line of over {_LONGEST_KEPT:,} bytes. Lines of {split} "
                             "files are never dropped: look for missing line feeds in the file."
                         )
                     report.notes.update(oddities(line))
                     lines.append(line)
-    if len(sides[0]) != len(sides[1]):
-        raise DataError(f"The {split} files changed while they were read.")
     return sides
 
 
@@ -83,8 +84,13 @@ def keep_training_pairs(
     with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
         progress = progress_bar("reading", report.n_read)
         for n_source, source in enumerate(training):
-            for number, (src, trg) in enumerate(_pairs_of(source, config, longest, report), start=1):
+            reading = _reading(source, config.bad_utf8, config.bad_records, longest, report)
+            for number, (src, trg) in enumerate(source.pairs(reading), start=source.first_number):
                 progress.update()
+                if isinstance(src, Flaw) or isinstance(trg, Flaw):
+                    flaw = next(side for side in (src, trg) if isinstance(side, Flaw))
+                    report.drop(flaw.reason, places.name(n_source, number))
+                    continue
                 reason = reason_to_drop(src, trg, config)
                 if reason == BAD_UTF8 or src is None or trg is None:
                     report.drop(BAD_UTF8, places.name(n_source, number))
@@ -109,14 +115,14 @@ def keep_training_pairs(
     return places
 
 
-def _pairs_of(
-    source: Source, config: DataConfig, longest: int, report: DataReport
-) -> Iterator[tuple[str | None, str | None]]:
-    src, trg = (text.read(config.bad_utf8, longest, report.notes) for text in (source.src, source.trg))
-    try:
-        yield from zip(src, trg, strict=True)
-    except ValueError:
-        raise DataError(f"{source.src.name} or {source.trg.name} changed while it was read.") from None
+def _reading(source: Source, bad_utf8: Policy, bad_records: Policy, longest: int, report: DataReport) -> Reading:
+    """How to read a source, with the report as the one that is told of oddities."""
+    joined = partial(_note_joined, report, source.src.name)
+    return Reading(bad_utf8, bad_records, longest, report.notes, joined)
+
+
+def _note_joined(report: DataReport, name: str, number: int) -> None:
+    report.note("line_feed", f"{name}:{number}")
 
 
 def text_of(path: Path) -> Iterator[str]:

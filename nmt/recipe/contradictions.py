@@ -7,6 +7,7 @@ names too: the reader finds the line by the first, and stays silent when one of 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nmt.recipe.corpus_contradictions import find_corpus_contradictions
 from nmt.recipe.decode_options import OF_SAMPLES
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     """Everything in a recipe that cannot be meant, as "dotted.name: what is wrong and what to do"."""
     return [
         *_of_data(recipe.data),
+        *find_corpus_contradictions(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
         *_of_batch(recipe.batch),
         *_of_packing(recipe),

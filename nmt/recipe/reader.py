@@ -172,7 +172,13 @@ def _scalar(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{quoted(key)}: {_scalar(part)}' for key, part in value.items())}}}"
     if isinstance(value, BaseModel):
-        parts = (f"{name}: {_scalar(getattr(value, name))}" for name in type(value).model_fields)
+        fields = type(value).model_fields
+        told = {name: getattr(value, name) for name in fields}
+        parts = (
+            f"{name}: {_scalar(part)}"
+            for name, part in told.items()
+            if part is not None or fields[name].default is not None
+        )
         return f"{{{', '.join(parts)}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_scalar, value))}]"

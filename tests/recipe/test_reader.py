@@ -129,9 +129,18 @@ def test_numbers_are_numbers(read):
         ),
         ("model: {d_model: null}", "model.d_model: expected whole number >= 1, found nothing"),
         ("model: 5", "model: expected a section, a mapping of options, found the number 5"),
-        ("data: {valid: {src: a}}", "data.valid.0.trg: missing (expected text)"),
-        ("data: {train: {src: a}}", "data.train.0.trg: missing (expected text)"),
-        ("data: {train: [{src: a, trg: b}, x]}", "data.train.1: expected mapping {src, trg}, or a list of them"),
+        (
+            "data: {valid: {src: a}}",
+            "data.valid.0.trg: missing (expected a file; or {file: …} or {dataset: …} with both sides)",
+        ),
+        (
+            "data: {train: {src: a}}",
+            "data.train.0.trg: missing (expected a file; or {file: …} or {dataset: …} with both sides)",
+        ),
+        (
+            "data: {train: [{src: a, trg: b}, x]}",
+            "data.train.1: expected mapping {src, trg, file, dataset, subset, split, ",
+        ),
     ],
 )
 def test_a_wrong_type_or_bound_says_what_is_expected(complaints, written, complaint):
