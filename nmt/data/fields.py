@@ -40,11 +40,11 @@ class Reading:
     notes: Counter[str] = field(default_factory=Counter)
     joined: Callable[[int], None] = _nothing
 
-    def settle(self, found: Found, place: str) -> Found:
-        """What was found, unless it is to be refused."""
+    def settle(self, found: Found, name: object, number: int) -> Found:
+        """What was found in a line or row of a file or dataset, unless it is to be refused."""
         if isinstance(found, Flaw) and found.reason == BAD_RECORD and self.bad_records == "refuse":
             raise DataError(
-                f"{place}: {found.what}. Expected text there: mend the file; pairs of training corpora can be "
+                f"{name}:{number}: {found.what}. Expected text there: mend the file; pairs of training corpora can be "
                 "dropped and counted instead: data.bad_records: drop."
             )
         return found
@@ -56,7 +56,7 @@ class Reading:
         self.joined(number)
         return " ".join(piece for line in text.split("\n") if (piece := line.removesuffix("\r")))
 
-    def decode(self, raw: bytes, place: str) -> str | None:
+    def decode(self, raw: bytes, name: object, number: int) -> str | None:
         """The text of some bytes, of which at most `longest` are looked at."""
         cut = len(raw) > self.longest
         raw = raw[: self.longest]
@@ -68,6 +68,6 @@ class Reading:
             if self.bad_utf8 == "drop":
                 return None
             raise DataError(
-                f"{place}: invalid UTF-8 at byte {error.start + 1} of the text (0x{raw[error.start]:02X}). Write the "
-                "file again in UTF-8; pairs of training corpora can be dropped instead: data.bad_utf8: drop."
+                f"{name}:{number}: invalid UTF-8 at byte {error.start + 1} of the text (0x{raw[error.start]:02X}). "
+                "Write the file again in UTF-8; pairs of training corpora can be dropped instead: data.bad_utf8: drop."
             ) from None

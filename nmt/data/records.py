@@ -44,7 +44,7 @@ def read_records(
         else:
             found = take(line)
             for one in found:
-                reading.settle(one, f"{path}:{number}")
+                reading.settle(one, path, number)
             yield tuple(reading.one_line(one, number) if isinstance(one, str) else one for one in found)
 
 
@@ -152,10 +152,9 @@ def _complaint_about_keys(start: Sequence[str], columns: Sequence[Column]) -> st
     records = [record for line in start if isinstance(record := _parsed(line), dict)]
     if not start:
         return None
-    if not records:
-        why = (
-            "it begins like one list" if start[0].lstrip().startswith("[") else "no line of its first is a JSON object"
-        )
+    is_list = start[0].lstrip().startswith("[")
+    if is_list or not records:
+        why = "it begins like one list" if is_list else "no line of its first is a JSON object"
         return f"not JSONL, one JSON object a line: {why}."
     for column in columns:
         if isinstance(column, int):

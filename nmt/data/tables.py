@@ -68,11 +68,10 @@ def read_rows(table: Table, columns: Sequence[Column], reading: Reading) -> Iter
     for number, values in enumerate(_values(table, columns, reading.longest + 1), start=1):
         texts: list[Found] = []
         for column, value in zip(columns, values, strict=True):
-            place = f"{table}:{number}"
             if value is None:
-                texts.append(reading.settle(Flaw(BAD_RECORD, f"null in the column {column!r}"), place))
+                texts.append(reading.settle(Flaw(BAD_RECORD, f"null in the column {column!r}"), table, number))
             else:
-                text = reading.decode(value, place)
+                text = reading.decode(value, table, number)
                 texts.append(text if text is None else reading.one_line(text, number))
         yield tuple(texts)
 
@@ -153,7 +152,15 @@ def _dataset(dataset: Any) -> _Open:
 
 def _parquet(file: Any) -> _Open:
     def batches(ways: Sequence[_Way]) -> Iterator[pa.RecordBatch]:
-        yield from file.iter_batches(batch_size=_N_UNPACKED, columns=[".".join(way) for way in ways], use_threads=False)
+        names = [".".join(way) for way in ways]
+        together: list[pa.RecordBatch] = []
+        for few in file.iter_batches(batch_size=_N_UNPACKED, columns=names, use_threads=False):
+            together.append(few)
+            if len(together) * _N_UNPACKED >= _N_ROW or few.nbytes > _AT_ONCE // _N_UNPACKED:
+                yield pa.concat_batches(together)
+                together = []
+        if together:
+            yield pa.concat_batches(together)
 
     return _Open(file.schema_arrow, lambda: int(file.metadata.num_rows), batches)
 

@@ -129,6 +129,8 @@ def _without(value: Any, bad: list[tuple[int | str, ...]], here: tuple[int | str
     """A raw value less the parts at the given locations."""
     if isinstance(value, dict):
         return {key: _without(part, bad, (*here, key)) for key, part in value.items() if (*here, key) not in bad}
+    if isinstance(value, list):  # a place in which all is wrong stays, or the others would get its number
+        return [_without(part, bad, (*here, n)) for n, part in enumerate(value)]
     return value
 
 

@@ -1,10 +1,8 @@
 """The same pairs in any form are the same data; what is no text in them is refused, or dropped and counted."""
 
 import gzip
-import io
 import json
 import lzma
-import time
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -174,7 +172,7 @@ def small(tmp_path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_pairs_in_any_form_are_the_same_data(made, tmp_path, form, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     recipe = recipe_of(made.of[form], made.of[form])
     prepare(recipe, tmp_path / "out")
     for name in ("train.arrow", "valid.arrow", "subwords.json"):
