@@ -26,7 +26,7 @@ def read_lines(
     longest: int | None = None,
     notes: Counter[str] | None = None,
 ) -> Iterator[str | None]:
-    """The lines of a text file, plain or compressed (`compression.py`), one by one.
+    """The lines of a text file, plain or compressed as `compression.py` knows, one by one.
 
     A byte order mark at the start of the file and one carriage return at the end of a line are removed; everything
     else inside a line stays. A line that is not UTF-8 raises a DataError, or is None with bad_utf8="drop".
