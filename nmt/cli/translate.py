@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     add("run", metavar="RUN", nargs="+", help="The run folder that nmt-train wrote; several make an ensemble.")
-    add("--input", "-i", metavar="FILE", help="Read this file, plain or .gz, and not stdin.")
+    add("--input", "-i", metavar="FILE", help="Read this file, plain or compressed (.gz, .zst, .xz), and not stdin.")
     add("--output", "-o", metavar="FILE", help="Write this file, there only when it is whole, and not stdout.")
     add("--input-format", choices=FORMATS, default="text", help=_INPUT)
     add(

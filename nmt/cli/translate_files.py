@@ -1,15 +1,14 @@
 """The files of nmt-translate: what is wrong with them is said before any work, and input is read as bytes."""
 
 import argparse
-import gzip
 import sys
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from nmt.cli.command import must_be_free
-from nmt.data.lines import complaint_about, count_lines, read_lines
+from nmt.data.compression import DAMAGE, opened
+from nmt.data.lines import complaint_about, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention import check_path
 
@@ -108,7 +107,7 @@ def check_count(n_line: int, n_given: int, given: str, args: argparse.Namespace)
 
 
 class InputFile:
-    """The input as a binary file: a path, plain or gzip, or stdin."""
+    """The input as a binary file: a path, plain or compressed, or stdin."""
 
     def __init__(self, path: str | None) -> None:
         self.path = path
@@ -122,13 +121,11 @@ class InputFile:
             except (OSError, ValueError):  # a stdin that a program made of memory has no descriptor
                 self.file = sys.stdin.buffer
             return self.file
-        with open(self.path, "rb") as probe:
-            is_gzip = probe.read(2) == b"\x1f\x8b"
-        self.file = cast(BinaryIO, gzip.open(self.path, "rb")) if is_gzip else open(self.path, "rb")
+        self.file = opened(self.path)
         return self.file
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self.path is not None:
             self.file.close()
-        if isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error)):
-            raise DataError(f"{self.path}: damaged gzip file ({error}). Download or compress it again.") from None
+            if isinstance(error, DAMAGE):
+                raise damaged(self.path, error) from None

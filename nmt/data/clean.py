@@ -10,12 +10,13 @@ from nmt.data.subwords import LONGEST_PIECE
 from nmt.recipe.data_options import DataConfig
 
 BAD_UTF8 = "bad UTF-8"
+BAD_RECORD = "bad record"
 EMPTY = "empty side"
 IDENTICAL = "identical sides"
 TOO_LONG = "too long"
 RATIO = "length ratio"
 DUPLICATE = "duplicate"
-REASONS = (BAD_UTF8, EMPTY, IDENTICAL, TOO_LONG, RATIO, DUPLICATE)
+REASONS = (BAD_UTF8, BAD_RECORD, EMPTY, IDENTICAL, TOO_LONG, RATIO, DUPLICATE)
 
 # Under so many bytes on both sides a ratio says little: "Yes." may well take six words elsewhere.
 SHORT = 40

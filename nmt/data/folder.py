@@ -51,15 +51,25 @@ def refuse_foreign_files(folder: Path) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
+def beside(folder: Path) -> Iterator[Path]:
+    """Give an empty folder for what is needed while another one is made beside it; it is removed in the end."""
+    temporary = _new_sibling(folder.absolute())
+    try:
+        with open(temporary / _LOCK, "wb") as lock:
+            _lock(lock)
+            yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
     """Give an empty folder to fill; put it in place when the block ends well, remove it when not.
 
     replace: the manifest of the prepared data that stands there now and goes away at the end.
     """
     folder = folder.absolute()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.preparing-{secrets.token_hex(4)}")
-    temporary.mkdir()
+    temporary = _new_sibling(folder)
     try:
         with open(temporary / _LOCK, "wb") as lock:
             _lock(lock)
@@ -73,6 +83,14 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _remove_leftovers(folder)
+
+
+def _new_sibling(folder: Path) -> Path:
+    """A hidden folder that `_remove_leftovers` removes if nobody else does."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.preparing-{secrets.token_hex(4)}")
+    temporary.mkdir()
+    return temporary
 
 
 def _put_in_place(temporary: Path, folder: Path, replace: dict[str, Any] | None) -> None:

@@ -7,12 +7,14 @@ What is dropped is counted with file and line. Nothing is encoded here.
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tqdm import tqdm
 
 from nmt.data.clean import BAD_UTF8, DUPLICATE, Seen, most_bytes, oddities, reason_to_drop
+from nmt.data.fields import Flaw, Policy, Reading
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
 from nmt.errors import DataError
@@ -25,10 +27,11 @@ _LONGEST_KEPT = 1 << 20
 class Places:
     """Where each kept pair stood: file and line, for the report. Twelve bytes a pair."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names, self._sources, self._lines = names, array("l"), array("q")
+    def __init__(self, training: Sequence[Source]) -> None:
+        self._names, self._sources, self._lines = [one.src.name for one in training], array("l"), array("q")
         self.n_read = 0
-        self.n_of_corpus = [0] * len(names)  # pairs of each source that are still there
+        self._corpora = [source.corpus for source in training]
+        self._n_of_source = [0] * len(training)  # pairs of each source that are still there
 
     def name(self, n_source: int, number: int) -> str:
         """The place as people write it. Counts the line as read."""
@@ -38,21 +41,24 @@ class Places:
     def add(self, n_source: int, number: int) -> None:
         """Remember the place of the next kept pair."""
         self.n_read += 1
-        self.n_of_corpus[n_source] += 1
+        self._n_of_source[n_source] += 1
         self._sources.append(n_source)
         self._lines.append(number)
 
     def corpora(self) -> list[dict[str, Any]]:
         """For the manifest: the corpora in the order of their pairs."""
-        return [{"name": name, "n_pair": n} for name, n in zip(self._names, self.n_of_corpus, strict=True)]
+        found: dict[int, dict[str, Any]] = {}
+        for corpus, name, n in zip(self._corpora, self._names, self._n_of_source, strict=True):
+            found.setdefault(corpus, {"name": name, "n_pair": 0})["n_pair"] += n
+        return list(found.values())
 
     def corpus(self, n: int) -> int:
         """The number of the corpus that a pair is of."""
-        return self._sources[n]
+        return self._corpora[self._sources[n]]
 
     def lose(self, n: int) -> str:
         """Take a pair out of the count of its corpus after all, and tell where it stood."""
-        self.n_of_corpus[self._sources[n]] -= 1
+        self._n_of_source[self._sources[n]] -= 1
         return f"{self._names[self._sources[n]]}:{self._lines[n]}"
 
     def __len__(self) -> int:
@@ -64,18 +70,17 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     sides: tuple[list[str], list[str]] = ([], [])
     for source in sources:
         if source.split == split:
-            for text, lines in zip((source.src, source.trg), sides, strict=True):
-                for number, line in enumerate(text.read("refuse", _LONGEST_KEPT, report.notes), start=1):
+            reading = _reading(source, "refuse", "refuse", _LONGEST_KEPT, report)
+            for number, pair in enumerate(source.pairs(reading), start=source.first_number):
+                for text, line, lines in zip((source.src, source.trg), pair, sides, strict=True):
                     assert line is not None, "refused lines raise"
-                    if len(line.encode("utf-8")) > _LONGEST_KEPT - 8:
+                    if isinstance(line, Flaw) or len(line.encode("utf-8")) > _LONGEST_KEPT - 8:
                         raise DataError(
                             f"{text.name}:{number}: a {split} line of over {_LONGEST_KEPT:,} bytes. Lines of {split} "
                             "files are never dropped: look for missing line feeds in the file."
                         )
                     report.notes.update(oddities(line))
                     lines.append(line)
-    if len(sides[0]) != len(sides[1]):
-        raise DataError(f"The {split} files changed while they were read.")
     return sides
 
 
@@ -88,15 +93,20 @@ def keep_training_pairs(
 ) -> "Places":
     """Write the pairs that pass the filters on text into kept.src and kept.trg; return where they came from."""
     training = [source for source in sources if source.split == "train"]
-    places = Places([source.src.name for source in training])
+    places = Places(training)
     known = {line.strip() for src, _ in held_out.values() for line in src if line.strip()}
     seen = Seen() if config.drop_duplicates else None
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
     with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
         progress = progress_bar("reading", report.n_read)
         for n_source, source in enumerate(training):
-            for number, (src, trg) in enumerate(_pairs_of(source, config, longest, report), start=1):
+            reading = _reading(source, config.bad_utf8, config.bad_records, longest, report)
+            for number, (src, trg) in enumerate(source.pairs(reading), start=source.first_number):
                 progress.update()
+                if isinstance(src, Flaw) or isinstance(trg, Flaw):
+                    flaw = next(side for side in (src, trg) if isinstance(side, Flaw))
+                    report.drop(flaw.reason, places.name(n_source, number))
+                    continue
                 reason = reason_to_drop(src, trg, config)
                 if reason == BAD_UTF8 or src is None or trg is None:
                     report.drop(BAD_UTF8, places.name(n_source, number))
@@ -121,14 +131,14 @@ def keep_training_pairs(
     return places
 
 
-def _pairs_of(
-    source: Source, config: DataConfig, longest: int, report: DataReport
-) -> Iterator[tuple[str | None, str | None]]:
-    src, trg = (text.read(config.bad_utf8, longest, report.notes) for text in (source.src, source.trg))
-    try:
-        yield from zip(src, trg, strict=True)
-    except ValueError:
-        raise DataError(f"{source.src.name} or {source.trg.name} changed while it was read.") from None
+def _reading(source: Source, bad_utf8: Policy, bad_records: Policy, longest: int, report: DataReport) -> Reading:
+    """How to read a source, with the report as the one that is told of oddities."""
+    joined = partial(_note_joined, report, source.src.name)
+    return Reading(bad_utf8, bad_records, longest, report.notes, joined)
+
+
+def _note_joined(report: DataReport, name: str, number: int) -> None:
+    report.note("line_feed", f"{name}:{number}")
 
 
 def text_of(path: Path) -> Iterator[str]:

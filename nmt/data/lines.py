@@ -5,18 +5,16 @@ those of `wc -l`. Which lines are worth keeping is decided in `clean.py`.
 """
 
 import contextlib
-import gzip
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal
 
+from nmt.data.compression import DAMAGE, kind_of, opened, promised_kind
 from nmt.errors import DataError
 from nmt.files import replacing
 
 BOM = b"\xef\xbb\xbf"
-_GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
@@ -28,7 +26,7 @@ def read_lines(
     longest: int | None = None,
     notes: Counter[str] | None = None,
 ) -> Iterator[str | None]:
-    """The lines of a text file, plain or gzip, one by one.
+    """The lines of a text file, plain or compressed as `compression.py` knows, one by one.
 
     A byte order mark at the start of the file and one carriage return at the end of a line are removed; everything
     else inside a line stays. A line that is not UTF-8 raises a DataError, or is None with bad_utf8="drop".
@@ -105,11 +103,12 @@ def complaint_about(path: Path | str) -> str | None:
             head = file.read(4096)
     except OSError as error:
         return f"{path}: {_reason(path, error)}."
-    if str(path).endswith(".gz") and not head.startswith(_GZIP):
-        return f"{path}: named .gz but not compressed by gzip. Was the download an error page? Look at its first lines."
-    if not head.startswith(_GZIP):
-        return _complaint_about_text(path, head)
-    return None
+    kind, promised = kind_of(head), promised_kind(path)
+    if promised not in (None, kind):
+        is_what = f"compressed by {kind}" if kind else f"not compressed by {promised}"
+        ending = str(path).rpartition(".")[2]
+        return f"{path}: named .{ending} but {is_what}. Was the download an error page? Look at its first lines."
+    return None if kind else _complaint_about_text(path, head)
 
 
 @contextlib.contextmanager
@@ -118,18 +117,21 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
     if complaint := complaint_about(path):
         raise DataError(complaint)
     try:
-        with open(path, "rb") as probe:
-            is_gzip = probe.read(2) == _GZIP
-        with cast(BinaryIO, gzip.open(path, "rb") if is_gzip else open(path, "rb")) as file:
-            if is_gzip:
-                if complaint := _complaint_about_text(path, file.read(4096)):
-                    raise DataError(complaint)
-                file.seek(0)
+        with opened(path) as file:
+            if complaint := _complaint_about_text(path, file.peek(4096)[:4096]):
+                raise DataError(complaint)
             yield file
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged gzip file ({error}). Download or compress it again.") from None
+    except DAMAGE as error:
+        raise damaged(path, error) from None
     except OSError as error:
         raise DataError(f"{path}: {_reason(path, error)}.") from None
+
+
+def damaged(path: Path | str, error: Exception) -> DataError:
+    """What is said of a compressed file that cannot be read to its end."""
+    with open(path, "rb") as file:
+        kind = kind_of(file.read(8))
+    return DataError(f"{path}: damaged {kind} file ({error}). Download or compress it again.")
 
 
 def _split(file: BinaryIO, longest: int | None) -> Iterator[bytes]:

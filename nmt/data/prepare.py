@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,8 @@ from nmt.data.keep import Places, keep_training_pairs, progress_bar, read_held_o
 from nmt.data.lines import write_lines
 from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, settings_of, write_manifest
 from nmt.data.report import DataReport
-from nmt.data.sources import find_sources, survey
+from nmt.data.sources import Source, find_sources, survey, told
+from nmt.data.spool import spooled
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
 from nmt.errors import DataError
@@ -49,6 +50,14 @@ def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk
     talk = talk or _to_stderr
     use_threads(recipe.data.workers)
     sources = find_sources(recipe)
+    for line in told(sources):
+        talk(line)
+    with spooled(sources, folder, talk) as at_hand:
+        return _prepare(recipe, folder, at_hand, talk, overwrite=overwrite)
+
+
+def _prepare(recipe: Recipe, folder: Path, sources: Sequence[Source], talk: Talk, *, overwrite: bool) -> dict[str, Any]:
+    """The same, once all the text is in files."""
     present = refuse_foreign_files(folder)
     inputs = survey(sources)
     settings = settings_of(recipe)
@@ -113,7 +122,7 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     """What a new folder would be made of otherwise than the present one. Names of files do not count, bytes do."""
 
     def identity(each: dict[str, Any]) -> tuple[Any, ...]:
-        return each.get("split"), each.get("side"), each.get("sha256")
+        return each.get("split"), each.get("side"), each.get("sha256"), each.get("column")
 
     before = set(map(identity, present["inputs"]))
     changed = [f"{each['name']} is new" for each in inputs if identity(each) not in before]

@@ -21,6 +21,14 @@ class DataReport:
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, list[str]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
+    noted: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, key: str, place: str) -> None:
+        """Count what is odd but harmless. place: as for `drop`."""
+        self.notes[key] += 1
+        places = self.noted.setdefault(key, [])
+        if len(places) < N_SHOWN:
+            places.append(place)
 
     def drop(self, reason: str, place: str) -> None:
         """Count a pair that is not kept. place: file and line, of which the first few are remembered."""
@@ -41,6 +49,7 @@ class DataReport:
             },
             "source_in_valid_or_test": self.n_leaked,
             "notes": {key: self.notes[key] for key in sorted(self.notes)},
+            "noted": {key: self.noted[key] for key in sorted(self.noted)},
         }
 
     def table(self) -> list[str]:
@@ -50,7 +59,10 @@ class DataReport:
         for reason in REASONS:
             if self.dropped[reason]:
                 lines.append(f"  {self.dropped[reason]:>9,}  {reason:<15}  {_shortened(self.first[reason])}")
-        lines += [f"  note: {_NOTES[key].format(n=f'{self.notes[key]:,}')}" for key in _NOTES if self.notes[key]]
+        for key in _NOTES:
+            if self.notes[key]:
+                places = f": {_shortened(self.noted[key])}" if key in self.noted else ""
+                lines.append(f"  note: {_NOTES[key].format(n=f'{self.notes[key]:,}')}{places}")
         if self.n_leaked:
             lines.append(
                 f"  warning: training pairs whose source occurs in the validation or test files too: {self.n_leaked:,} "
@@ -61,6 +73,7 @@ class DataReport:
 
 _NOTES = {
     "crlf": "{n} lines ended with a carriage return, which was removed",
+    "line_feed": "{n} texts had line feeds inside, which became spaces",
     "bom": "{n} files began with a byte order mark, which was removed",
     "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
     "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were not learnt from their ends",

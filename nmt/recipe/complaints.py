@@ -84,6 +84,9 @@ def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
 def option_at(loc: tuple[int | str, ...], kind: str) -> tuple[int | str, ...]:
     """The place of an option, less what pydantic adds to it where an option takes two kinds of values."""
     known = {field.name for field in all_fields()}
+    inside = next((n for n, part in enumerate(loc) if str(part).startswith("list[")), None)
+    if inside is not None:  # of an option that takes one or a list
+        return loc[:inside]
     if kind != "extra_forbidden" and _without_numbers(".".join(map(str, loc[:-1]))) in known:
         inner = _without_numbers(".".join(map(str, loc))) in known
         return loc if inner or isinstance(loc[-1], int) else loc[:-1]

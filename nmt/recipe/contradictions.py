@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nmt.recipe.corpus_contradictions import find_corpus_contradictions
 from nmt.recipe.decode_options import OF_SAMPLES
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     return [
         *_of_data(recipe.data),
         *_of_subwords(recipe.subwords),
+        *find_corpus_contradictions(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
         *_of_batch(recipe.batch),
         *_of_splitting(recipe),

@@ -16,11 +16,46 @@ def _none_one_or_many(value: Any) -> Any:
     return [] if value is None else _one_or_many(value)
 
 
-class CorpusFiles(Tagged):
-    """Two files, plain text or .gz, in which line n of one translates line n of the other."""
+# The name of a column or key, `translation.de` for one inside another, or a number from 1 where columns have none.
+Column = PositiveInt | Annotated[str, Field(min_length=1)]
+Format = Literal["text", "tsv", "jsonl", "parquet", "arrow"]
 
-    src: str = Field(description="File of source sentences, one a line.")
-    trg: str = Field(description="File of target sentences, one a line.")
+
+class CorpusFiles(Tagged):
+    """Pairs of sentences: two files in which line n of one translates line n of the other, or one file or dataset with
+    a column for each side.
+    """
+
+    src: str | list[str] | None = Field(
+        None, description="File of source sentences, one a line; a list of files; or a pattern like news.*.de.gz."
+    )
+    trg: str | list[str] | None = Field(
+        None, description="File of target sentences, one a line; as many files as there are of src, in their order."
+    )
+    file: str | list[str] | None = Field(
+        None,
+        description="In place of src and trg: file, list or pattern of files with both sides, TSV, JSONL, Parquet or "
+        "Arrow; - is stdin, for a training corpus.",
+    )
+    dataset: str | None = Field(
+        None, description="In place of src and trg: a dataset for load_dataset, by its name on the hub or its folder."
+    )
+    subset: str | None = Field(None, description="Which configuration of the dataset, where it has several: de-en.")
+    split: str | None = Field(None, description="Which split of the dataset: train, validation, train[:1000].")
+    src_column: Column | None = Field(
+        None,
+        description="Column or key of the source sentence: its name, translation.de for one inside another, or in TSV "
+        "its number from 1.",
+    )
+    trg_column: Column | None = Field(None, description="The same of the target sentence.")
+    format: Format | None = Field(
+        None,
+        description="What is in the files; empty: by the ending, .tsv, .jsonl, .parquet or .arrow, less .gz, .zst or "
+        ".xz; anything else is text, a sentence a line.",
+    )
+    header: bool | None = Field(
+        None, description="The first line of a TSV file names its columns; empty: it does where one is chosen by name."
+    )
 
 
 class TrainingCorpus(CorpusFiles):
@@ -34,7 +69,7 @@ class TrainingCorpus(CorpusFiles):
 
 
 class ValidationSet(CorpusFiles):
-    """Two files to validate on, what they are called in the log, and how much is measured on them."""
+    """Pairs to validate on, what they are called in the log, and how much is measured on them."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=50)] = Field(
         "valid", description="What the log and the prepared data call the set; each has a name of its own."
@@ -62,7 +97,10 @@ class DataConfig(Section):
     train: Annotated[
         list[TrainingCorpus],
         BeforeValidator(_one_or_many, json_schema_input_type=TrainingCorpus | list[TrainingCorpus]),
-    ] = Field(default_factory=list, description="Training files, one mapping {src, trg} or a list of them.")
+    ] = Field(
+        default_factory=list,
+        description="Training pairs, one mapping like {src: FILE, trg: FILE} or a list of them; see docs/formats.md.",
+    )
     temperature: Annotated[float, Field(ge=1.0)] = Field(
         1.0,
         description="Of several training corpora: above 1 small ones are visited more often, so that shares go with "
@@ -73,11 +111,11 @@ class DataConfig(Section):
         BeforeValidator(_none_one_or_many, json_schema_input_type=ValidationSet | list[ValidationSet] | None),
     ] = Field(
         default_factory=list,
-        description="Validation files, one mapping {src, trg} or a list of them, each with a name; no line is dropped. "
-        "The first set decides what is best and when to stop.",
+        description="Validation pairs, one such mapping or a list of them, each with a name; no line is dropped. The "
+        "first set decides what is best and when to stop.",
     )
     test: CorpusFiles | None = Field(
-        None, description="Test files, kept out of everything; for the record and the quick start."
+        None, description="Test pairs, kept out of everything; for the record and the quick start."
     )
     out: str = Field("", description="Folder of the prepared data; empty: prepared/NAME.")
     max_len: PositiveInt = Field(
@@ -90,5 +128,10 @@ class DataConfig(Section):
     drop_duplicates: bool = Field(False, description="Keep a training pair that occurs again only once.")
     bad_utf8: Literal["refuse", "drop"] = Field(
         "refuse", description="A line that is not UTF-8: stop, or drop its pair and count it."
+    )
+    bad_records: Literal["refuse", "drop"] = Field(
+        "refuse",
+        description="A line of TSV or JSONL, or a row of a table, with no text in a column that is read: stop, or drop "
+        "its pair and count it.",
     )
     workers: Count = Field(0, description="Threads that learn and encode subwords; 0: one a core.")

@@ -81,7 +81,11 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
     if origin is Annotated:
         return _kind(parts[0], [*parts[1:], *metadata])
     if origin in (Union, types.UnionType):
-        inside = [_kind(part, metadata) for part in parts if part is not type(None)]
+        inside = [
+            _kind(part, metadata)
+            for part in parts
+            if part is not type(None) and types.GenericAlias(list, part) not in parts
+        ]
         return " | ".join([*inside, "null"] if type(None) in parts else inside)
     if origin is Literal:
         return " | ".join(str(part) for part in parts)

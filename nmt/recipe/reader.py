@@ -129,6 +129,8 @@ def _without(value: Any, bad: list[tuple[int | str, ...]], here: tuple[int | str
     """A raw value less the parts at the given locations."""
     if isinstance(value, dict):
         return {key: _without(part, bad, (*here, key)) for key, part in value.items() if (*here, key) not in bad}
+    if isinstance(value, list):  # a place in which all is wrong stays, or the others would get its number
+        return [_without(part, bad, (*here, n)) for n, part in enumerate(value)]
     return value
 
 
@@ -172,7 +174,13 @@ def _scalar(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{', '.join(f'{quoted(key)}: {_scalar(part)}' for key, part in value.items())}}}"
     if isinstance(value, BaseModel):
-        parts = (f"{name}: {_scalar(getattr(value, name))}" for name in type(value).model_fields)
+        fields = type(value).model_fields
+        told = {name: getattr(value, name) for name in fields}
+        parts = (
+            f"{name}: {_scalar(part)}"
+            for name, part in told.items()
+            if part is not None or fields[name].default is not None
+        )
         return f"{{{', '.join(parts)}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_scalar, value))}]"

@@ -53,6 +53,13 @@ def test_the_folder_knows_which_pairs_are_of_which_corpus(recipe):
     assert found == ["eins", "drei", "vier", "sechs", "sieben", "acht", "neun"]
 
 
+def test_a_corpus_of_several_files_is_one_corpus(recipe):
+    first, *others = recipe.data.train
+    both = first.model_copy(update={"src": [first.src, others[1].src], "trg": [first.trg, others[1].trg]})
+    data, _ = made(recipe, train=[both, others[0]])
+    assert data.sizes == [4, 3]
+
+
 def test_another_weight_or_temperature_needs_no_new_preparation(recipe):
     made(recipe)
     heavier = [corpus.model_copy(update={"weight": 7.0}) for corpus in recipe.data.train]

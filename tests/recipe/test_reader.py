@@ -129,11 +129,17 @@ def test_numbers_are_numbers(read):
         ),
         ("model: {d_model: null}", "model.d_model: expected whole number >= 1, found nothing"),
         ("model: 5", "model: expected a section, a mapping of options, found the number 5"),
-        ("data: {valid: {src: a}}", "data.valid.0.trg: missing (expected text)"),
-        ("data: {train: {src: a}}", "data.train.0.trg: missing (expected text)"),
+        (
+            "data: {valid: {src: a}}",
+            "data.valid.0.trg: missing (expected a file; or {file: …} or {dataset: …} with both sides)",
+        ),
+        (
+            "data: {train: {src: a}}",
+            "data.train.0.trg: missing (expected a file; or {file: …} or {dataset: …} with both sides)",
+        ),
         (
             "data: {train: [{src: a, trg: b}, x]}",
-            "data.train.1: expected mapping {src, trg, weight}, or a list of them",
+            "data.train.1: expected mapping {trg_lang, tags, src, trg, file, dataset, ",
         ),
     ],
 )

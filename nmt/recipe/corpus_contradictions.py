@@ -1,0 +1,89 @@
+"""What is wrong with a corpus as a recipe names it: where its two sides stand, and in which form.
+
+What is wrong with the files themselves is found when they are looked for.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nmt.recipe.data_options import CorpusFiles, DataConfig
+
+# The file that stands for standard input.
+STDIN = "-"
+
+
+def names_of(files: str | list[str] | None) -> list[str]:
+    """The names of an option that takes one or several."""
+    return [files] if isinstance(files, str) else files or []
+
+
+def find_corpus_contradictions(data: "DataConfig") -> Iterator[str]:
+    """Complaints about each corpus, as those of `contradictions.py`."""
+    named: list[tuple[str, CorpusFiles]] = [
+        *((f"data.train.{n}", files) for n, files in enumerate(data.train)),
+        *((f"data.valid.{n}", files) for n, files in enumerate(data.valid)),
+        *([("data.test", data.test)] if data.test else []),
+    ]
+    n_stdin = 0
+    for where, files in named:
+        yield from _of_place(where, files)
+        yield from _of_columns(where, files)
+        for option, names in (("src", files.src), ("trg", files.trg), ("file", files.file)):
+            n = names_of(names).count(STDIN)
+            n_stdin += n
+            if n and not where.startswith("data.train"):
+                yield f"{where}.{option}: {STDIN} is stdin, which only a training corpus can be read from (name a file)"
+            elif n and n_stdin > 1:
+                yield f"{where}.{option}: stdin, {STDIN}, is read already (there is only one; name a file)"
+
+
+def _of_place(where: str, files: "CorpusFiles") -> Iterator[str]:
+    """There is one place that the pairs come from."""
+    sides = {"src": files.src, "trg": files.trg}
+    whole = {"file": files.file, "dataset": files.dataset}
+    given = {name for name, value in {**sides, **whole}.items() if value is not None}
+    for name in sorted(given):
+        if getattr(files, name) in ("", []) or "" in names_of(getattr(files, name)):
+            yield f"{where}.{name}: no name in it (expected a file)"
+    if len(given & {"file", "dataset"}) == 2:
+        yield f"{where}.dataset: {where}.file is given as well (remove one of the two)"
+    elif one := next(iter(given & set(whole)), None):
+        for side in sorted(given & set(sides)):
+            yield (
+                f"{where}.{side}: a file beside {where}.{one}, which has both sides (remove it; where in it the side "
+                f"stands is for {where}.{side}_column to say)"
+            )
+    else:
+        for side in sides:
+            if side not in given:
+                yield f"{where}.{side}: missing (expected a file; or {{file: …}} or {{dataset: …}} with both sides)"
+    if files.dataset is None:
+        for name in ("subset", "split"):
+            if getattr(files, name) is not None:
+                yield f"{where}.{name}: there is no {where}.dataset to choose from (remove it)"
+    elif files.split is None:
+        yield f"{where}.split: missing (expected the split of the dataset: train, validation, …)"
+
+
+def _of_columns(where: str, files: "CorpusFiles") -> Iterator[str]:
+    """It is said where in a file or dataset the sides stand."""
+    has_both = files.file is not None or files.dataset is not None
+    for side in ("src", "trg"):
+        if has_both and getattr(files, f"{side}_column") is None:
+            yield f"{where}.{side}_column: missing (expected the name of a column or key, or in TSV its number from 1)"
+    if has_both and files.src_column is not None and files.src_column == files.trg_column:
+        yield f"{where}.trg_column: {files.trg_column} is {where}.src_column, too (the two sides stand in two columns)"
+    columns = [column for column in (files.src_column, files.trg_column) if column is not None]
+    if files.format == "text":
+        for name in ("file", "src_column", "trg_column"):
+            if getattr(files, name) is not None:
+                yield f"{where}.{name}: {where}.format is text, which has one sentence a line and no columns"
+    elif files.format is not None and files.dataset is not None:
+        yield f"{where}.format: a dataset says itself what is in it (remove it)"
+    elif files.format is not None and not columns:
+        yield f"{where}.format: {files.format}, but no column is chosen (add {where}.src_column or trg_column)"
+    if files.format not in (None, "tsv") and files.header is not None:
+        yield f"{where}.header: only TSV has one, but {where}.format is {files.format} (remove it)"
+    if files.header is False and (names := [column for column in columns if isinstance(column, str)]):
+        yield f"{where}.header: without one {names[0]!r} names no column (give its number, from 1)"
