@@ -6,14 +6,17 @@ What is dropped is counted with file and line. Nothing is encoded here.
 
 import sys
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from tqdm import tqdm
 
-from nmt.data.clean import BAD_UTF8, DUPLICATE, Seen, most_bytes, oddities, reason_to_drop
+from nmt.data.clean import BAD_UTF8, filters_of, most_bytes, oddities, reason_to_drop
+from nmt.data.ratio import UsualRatio, usual_ratio
 from nmt.data.report import DataReport
+from nmt.data.seen import Seen
 from nmt.data.sources import Source
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
@@ -78,23 +81,28 @@ def keep_training_pairs(
     training = [source for source in sources if source.split == "train"]
     places = Places([source.src.name for source in training])
     known = {line.strip() for src, _ in held_out.values() for line in src if line.strip()}
-    seen = Seen() if config.drop_duplicates else None
+    seen = Seen(config, report.n_read)
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
+    filters = [
+        filters_of(
+            config, config.max_len, (config.src_lang, config.trg_lang), _learn_ratio(source, config, longest, report)
+        )
+        for source in training
+    ]
     with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
         progress = progress_bar("reading", report.n_read)
         for n_source, source in enumerate(training):
-            for number, (src, trg) in enumerate(_pairs_of(source, config, longest, report), start=1):
+            for number, (src, trg) in enumerate(_pairs_of(source, config, longest, report.notes), start=1):
                 progress.update()
-                reason = reason_to_drop(src, trg, config)
+                reason = reason_to_drop(src, trg, filters[n_source])
                 if reason == BAD_UTF8 or src is None or trg is None:
                     report.drop(BAD_UTF8, places.name(n_source, number))
                     continue
-                if reason is None and seen is not None and seen.has(src, trg):
-                    reason = DUPLICATE
-                report.notes.update((*oddities(src), *oddities(trg)))
+                reason = reason or seen.reason_to_drop(src, trg)
                 if reason is not None:
                     report.drop(reason, places.name(n_source, number))
                     continue
+                report.notes.update((*oddities(src), *oddities(trg)))
                 report.n_leaked += src.strip() in known
                 places.add(n_source, number)
                 src_file.write(src.encode("utf-8") + b"\n")
@@ -109,10 +117,28 @@ def keep_training_pairs(
     return places
 
 
+def _learn_ratio(source: Source, config: DataConfig, longest: int, report: DataReport) -> UsualRatio | None:
+    """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
+    if not config.max_ratio_spread:
+        return None
+    pairs = _pairs_of(source, config, longest, Counter())  # what is odd is noted when the pairs are kept
+    with progress_bar("learning the ratio", report.n_read) as progress:
+
+        def shown() -> Iterator[tuple[str | None, str | None]]:
+            for pair in pairs:
+                progress.update()
+                yield pair
+
+        usual = usual_ratio(shown(), report.n_read, config.max_ratio_spread)
+    if usual is not None:
+        report.learnt_ratios[source.src.name] = usual
+    return usual
+
+
 def _pairs_of(
-    source: Source, config: DataConfig, longest: int, report: DataReport
+    source: Source, config: DataConfig, longest: int, notes: Counter[str]
 ) -> Iterator[tuple[str | None, str | None]]:
-    src, trg = (text.read(config.bad_utf8, longest, report.notes) for text in (source.src, source.trg))
+    src, trg = (text.read(config.bad_utf8, longest, notes) for text in (source.src, source.trg))
     try:
         yield from zip(src, trg, strict=True)
     except ValueError:

@@ -21,7 +21,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.folder import building, refuse_foreign_files
 from nmt.data.keep import Places, keep_training_pairs, progress_bar, read_held_out, text_of
 from nmt.data.lines import write_lines
-from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, settings_of, write_manifest
+from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, later_filters, settings_of, write_manifest
 from nmt.data.report import DataReport
 from nmt.data.sources import find_sources, survey
 from nmt.data.subwords import Codec, Subwords
@@ -55,6 +55,8 @@ def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk
         if not changed and not overwrite:
             Prepared.open(folder)
             talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
+            if later := later_filters(present["settings"], settings):
+                talk(f"{folder}: was made before there were {', '.join(later)}; with --overwrite they filter it, too")
             return present
         if not overwrite:
             raise DataError(

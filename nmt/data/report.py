@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt.data.clean import REASONS
+from nmt.data.ratio import UsualRatio
 
 N_SHOWN = 5
 
@@ -20,6 +21,7 @@ class DataReport:
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, list[str]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
+    learnt_ratios: dict[str, UsualRatio] = field(default_factory=dict)  # of each source file that is filtered so
 
     def drop(self, reason: str, place: str) -> None:
         """Count a pair that is not kept. place: file and line, of which the first few are remembered."""
@@ -39,6 +41,7 @@ class DataReport:
                 if self.dropped[reason]
             },
             "source_in_valid_or_test": self.n_leaked,
+            "usual_ratio": {name: usual._asdict() for name, usual in self.learnt_ratios.items()},
             "notes": {key: self.notes[key] for key in sorted(self.notes)},
         }
 
@@ -48,7 +51,12 @@ class DataReport:
         lines = [f"training pairs: {self.n_read:,} read, {n_dropped:,} dropped, {self.n_kept:,} kept"]
         for reason in REASONS:
             if self.dropped[reason]:
-                lines.append(f"  {self.dropped[reason]:>9,}  {reason:<15}  {_shortened(self.first[reason])}")
+                lines.append(f"  {self.dropped[reason]:>9,}  {reason:<18}  {_shortened(self.first[reason])}")
+        lines += [
+            f"  {name}: the target has {usual.median:.2f} times the bytes of its source, as a rule; kept: "
+            f"{usual.low:.2f} to {usual.high:.2f}"
+            for name, usual in self.learnt_ratios.items()
+        ]
         lines += [f"  note: {_NOTES[key].format(n=f'{self.notes[key]:,}')}" for key in _NOTES if self.notes[key]]
         if self.n_leaked:
             lines.append(
