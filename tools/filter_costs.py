@@ -50,7 +50,7 @@ class Corpus(NamedTuple):
 def dropped_of(corpus: Corpus, config: FilterConfig) -> list[int]:
     """Numbers of the pairs, from 0, that these filters drop."""
     n_pair = len(corpus.pairs)
-    usual = usual_ratio(corpus.pairs, n_pair, config.max_ratio_spread) if config.max_ratio_spread else None
+    usual = usual_ratio(corpus.pairs, config.max_ratio_spread) if config.max_ratio_spread else None
     filters = filters_of(config, DataConfig().max_len, corpus.languages, usual)
     seen = Seen(config, n_pair)
     return [

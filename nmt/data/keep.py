@@ -83,12 +83,10 @@ def keep_training_pairs(
     known = {line.strip() for src, _ in held_out.values() for line in src if line.strip()}
     seen = Seen(config, report.n_read)
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
-    filters = [
-        filters_of(
-            config, config.max_len, (config.src_lang, config.trg_lang), _learn_ratio(source, config, longest, report)
-        )
-        for source in training
-    ]
+    languages = (config.src_lang, config.trg_lang)
+    with progress_bar("learning the ratio", report.n_read) as bar:
+        usual = [_learn_ratio(source, config, longest, report, bar) for source in training]
+    filters = [filters_of(config, config.max_len, languages, of_source) for of_source in usual]
     with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
         progress = progress_bar("reading", report.n_read)
         for n_source, source in enumerate(training):
@@ -117,19 +115,20 @@ def keep_training_pairs(
     return places
 
 
-def _learn_ratio(source: Source, config: DataConfig, longest: int, report: DataReport) -> UsualRatio | None:
+def _learn_ratio(
+    source: Source, config: DataConfig, longest: int, report: DataReport, bar: "tqdm[NoReturn]"
+) -> UsualRatio | None:
     """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
     if not config.max_ratio_spread:
         return None
     pairs = _pairs_of(source, config, longest, Counter())  # what is odd is noted when the pairs are kept
-    with progress_bar("learning the ratio", report.n_read) as progress:
 
-        def shown() -> Iterator[tuple[str | None, str | None]]:
-            for pair in pairs:
-                progress.update()
-                yield pair
+    def shown() -> Iterator[tuple[str | None, str | None]]:
+        for pair in pairs:
+            bar.update()
+            yield pair
 
-        usual = usual_ratio(shown(), report.n_read, config.max_ratio_spread)
+    usual = usual_ratio(shown(), config.max_ratio_spread)
     if usual is not None:
         report.learnt_ratios[source.src.name] = usual
     return usual

@@ -70,7 +70,8 @@ def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     plain = settings_of(Recipe(name="plain"))
     known = {**there, **{section: {**plain[section], **there.get(section, {})} for section in ("data", "subwords")}}
     for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
-        known["data"][name] = here["data"][name] if here["data"][name] in (plain["data"][name], 0) else 0
+        off = type(here["data"][name])(0)
+        known["data"][name] = here["data"][name] if here["data"][name] in (plain["data"][name], 0) else off
     return [f"{name}: {a} there, {b} here" for name, (a, b) in differences(known, here).items()]
 
 

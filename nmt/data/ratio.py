@@ -42,19 +42,22 @@ def is_unusual(src: str, trg: str, usual: UsualRatio) -> bool:
     return max(n_src, n_trg) >= SHORT and not usual.low * n_src <= n_trg <= usual.high * n_src
 
 
-def usual_ratio(pairs: Iterable[tuple[str | None, str | None]], n_pair: int, spread: float) -> UsualRatio | None:
-    """Learn the ratio from a corpus of about n_pair pairs; None where no pair is long enough to tell.
+def usual_ratio(pairs: Iterable[tuple[str | None, str | None]], spread: float) -> UsualRatio | None:
+    """Learn the ratio from a corpus; None where no pair is long enough to tell.
 
     spread: what is kept, in standard deviations of the logarithm of the ratio, which the median absolute deviation
     estimates: unlike the mean and the variance it does not see a few pairs that are far off.
     """
-    stride = -(-n_pair // MOST_LEARNT)
-    logs = array("f")
-    for number, (src, trg) in enumerate(pairs):
-        if number % max(1, stride) == 0 and src and trg:
-            n_src, n_trg = len(src.encode("utf-8")), len(trg.encode("utf-8"))
-            if max(n_src, n_trg) >= SHORT:
-                logs.append(math.log(n_trg / n_src))
+    logs, n_long, stride = array("f"), 0, 1
+    for src, trg in pairs:
+        n_src, n_trg = len((src or "").encode("utf-8")), len((trg or "").encode("utf-8"))
+        if n_src and n_trg and max(n_src, n_trg) >= SHORT:
+            if n_long % stride == 0:
+                if len(logs) == MOST_LEARNT:
+                    logs, stride = logs[::2], 2 * stride  # from here on and before, every second one of them
+                if n_long % stride == 0:
+                    logs.append(math.log(n_trg / n_src))
+            n_long += 1
     if not logs:
         return None
     values = np.frombuffer(logs, np.float32)

@@ -27,8 +27,8 @@ class Tally:
     def __init__(self, n_expected: int, *, counts: bool = True) -> None:
         """n_expected: keys that are likely; with more the table grows. counts=False: once is all that is known."""
         self._n_key = 0
-        self._keys = array("Q", bytes(8 * (n_expected * 3 // 2 + 8)))
-        self._counts = array("H", bytes(2 * len(self._keys))) if counts else None
+        self._keys = array("Q", [0]) * (n_expected * 3 // 2 + 8)
+        self._counts = array("H", [0]) * len(self._keys) if counts else None
 
     def count(self, key: int) -> int:
         """How often a key of 64 bits, not 0, was counted before; without counts 1 stands for once or more."""
@@ -67,8 +67,8 @@ class Tally:
 
     def _grow(self) -> None:
         keys, counts = self._keys, self._counts
-        self._keys = array("Q", bytes(16 * len(keys)))
-        self._counts = None if counts is None else array("H", bytes(4 * len(keys)))
+        self._keys = array("Q", [0]) * (2 * len(keys))
+        self._counts = None if counts is None else array("H", [0]) * (2 * len(keys))
         for n, key in enumerate(keys):
             if key:
                 place = self._place(key)

@@ -48,6 +48,7 @@ def test_every_drop_has_its_reason_and_place_and_held_out_lines_stay(tmp_path):
     manifest = prepare(recipe, tmp_path / "out", talk=lambda line: None)
     assert manifest["n_pair"] == {"train": len(GOOD), "valid": len(BAD)}
     dropped = report_of(tmp_path / "out")["dropped"]
+    assert report_of(tmp_path / "out")["notes"] == {"control": 2}, "of the two held-out lines: only those were kept"
     expected = {reason: [f"{tmp_path / 't.de'}:{len(GOOD) + n}"] for n, reason in enumerate(REASONS, start=1)}
     assert {reason: of["first"] for reason, of in dropped.items()} == expected
 
@@ -89,8 +90,8 @@ def older(settings):
     [
         ({}, []),
         ({"min_script": 0.0, "drop_control": False, "max_repeats": 0}, []),
-        ({"min_script": 0.5}, ["data.min_script: 0 there, 0.5 here"]),
-        ({"drop_near_duplicates": True}, ["data.drop_near_duplicates: 0 there, True here"]),
+        ({"min_script": 0.5}, ["data.min_script: 0.0 there, 0.5 here"]),
+        ({"drop_near_duplicates": True}, ["data.drop_near_duplicates: False there, True here"]),
         ({"max_ratio": 3.0}, ["data.max_ratio: 4.0 there, 3.0 here"]),
     ],
 )
