@@ -13,9 +13,11 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from nmt.data.clean import BAD_UTF8, DUPLICATE, Seen, most_bytes, oddities, reason_to_drop
+from nmt.data.clean import BAD_UTF8, filters_of, most_bytes, oddities, reason_to_drop
 from nmt.data.fields import Flaw, Policy, Reading
+from nmt.data.ratio import UsualRatio, usual_ratio
 from nmt.data.report import DataReport
+from nmt.data.seen import Seen
 from nmt.data.sources import Source
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
@@ -95,8 +97,14 @@ def keep_training_pairs(
     training = [source for source in sources if source.split == "train"]
     places = Places(training)
     known = {line.strip() for src, _ in held_out.values() for line in src if line.strip()}
-    seen = Seen() if config.drop_duplicates else None
+    seen = Seen(config, report.n_read)
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
+    with progress_bar("learning the ratio", report.n_read) as bar:
+        usual = [_learn_ratio(source, config, longest, report, bar) for source in training]
+    filters = [
+        filters_of(config, config.max_len, _languages(config, source), ratio)
+        for source, ratio in zip(training, usual, strict=True)
+    ]
     with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
         progress = progress_bar("reading", report.n_read)
         for n_source, source in enumerate(training):
@@ -107,16 +115,15 @@ def keep_training_pairs(
                     flaw = next(side for side in (src, trg) if isinstance(side, Flaw))
                     report.drop(flaw.reason, places.name(n_source, number))
                     continue
-                reason = reason_to_drop(src, trg, config)
+                reason = reason_to_drop(src, trg, filters[n_source])
                 if reason == BAD_UTF8 or src is None or trg is None:
                     report.drop(BAD_UTF8, places.name(n_source, number))
                     continue
-                if reason is None and seen is not None and seen.has(src, trg):
-                    reason = DUPLICATE
-                report.notes.update((*oddities(src), *oddities(trg)))
+                reason = reason or seen.reason_to_drop(src, trg)
                 if reason is not None:
                     report.drop(reason, places.name(n_source, number))
                     continue
+                report.notes.update((*oddities(src), *oddities(trg)))
                 report.n_leaked += src.strip() in known
                 places.add(n_source, number)
                 src_file.write(src.encode("utf-8") + b"\n")
@@ -139,6 +146,31 @@ def _reading(source: Source, bad_utf8: Policy, bad_records: Policy, longest: int
 
 def _note_joined(report: DataReport, name: str, number: int) -> None:
     report.note("line_feed", f"{name}:{number}")
+
+
+def _languages(config: DataConfig, source: Source) -> tuple[str, str]:
+    """Those of the corpus that a source is of; one that is made on the spot has those of the recipe."""
+    own = config.train[source.corpus].trg_lang if config.train else None
+    return config.src_lang, own or config.trg_lang
+
+
+def _learn_ratio(
+    source: Source, config: DataConfig, longest: int, report: DataReport, bar: "tqdm[NoReturn]"
+) -> UsualRatio | None:
+    """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
+    if not config.max_ratio_spread:
+        return None
+    reading = Reading(config.bad_utf8, config.bad_records, longest)  # what is odd is noted when the pairs are kept
+
+    def shown() -> Iterator[tuple[str | None, str | None]]:
+        for src, trg in source.pairs(reading):
+            bar.update()
+            yield (None if isinstance(src, Flaw) else src), (None if isinstance(trg, Flaw) else trg)
+
+    usual = usual_ratio(shown(), config.max_ratio_spread)
+    if usual is not None:
+        report.learnt_ratios[source.src.name] = usual
+    return usual
 
 
 def text_of(path: Path) -> Iterator[str]:

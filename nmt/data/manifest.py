@@ -14,6 +14,7 @@ from nmt.data.tags import tags_of_splits
 from nmt.errors import DataError
 from nmt.files import parse_json, sha256_of
 from nmt.recipe.compare import differences
+from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
 
 FORMAT = 1
@@ -54,11 +55,24 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`.
 
-    An option that was not known yet when the folder was made has its default there, which does what was done then.
+    An option that was not known yet when the folder was made has its default there, which does what was done then; but
+    a filter that was not known was off. One that is off here is no change for that reason; and one that has its default
+    is none either, though on: nobody asked for it, and the few pairs that it drops are no reason to refuse data that a
+    run was trained on. `later_filters` names those.
     """
     plain = settings_of(Recipe(name="plain"))
     known = {**there, **{section: {**plain[section], **there.get(section, {})} for section in ("data", "subwords")}}
+    for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
+        off = type(here["data"][name])(0)
+        known["data"][name] = here["data"][name] if here["data"][name] in (plain["data"][name], 0) else off
     return [f"{name}: {a} there, {b} here" for name, (a, b) in differences(known, here).items()]
+
+
+def later_filters(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Filters that are on here and were not known yet when the folder was made, by their dotted names."""
+    return [
+        f"data.{name}" for name in FilterConfig.model_fields if name not in there.get("data", {}) and here["data"][name]
+    ]
 
 
 def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.folder import building, refuse_foreign_files
 from nmt.data.keep import Places, keep_training_pairs, progress_bar, read_held_out, text_of
 from nmt.data.lines import write_lines
-from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, settings_of, write_manifest
+from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, later_filters, settings_of, write_manifest
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, find_sources, survey, told
 from nmt.data.spool import spooled
@@ -66,6 +66,8 @@ def _prepare(recipe: Recipe, folder: Path, sources: Sequence[Source], talk: Talk
         if not changed and not overwrite:
             Prepared.open(folder)
             talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
+            if later := later_filters(present["settings"], settings):
+                talk(f"{folder}: was made before there were {', '.join(later)}; with --overwrite they filter it, too")
             return present
         if not overwrite:
             raise DataError(

@@ -7,6 +7,7 @@ from typing import Any
 
 from nmt.data.clean import REASONS
 from nmt.data.learn import LINE_CAP, WORD_CAP
+from nmt.data.ratio import UsualRatio
 
 N_SHOWN = 5
 
@@ -21,6 +22,7 @@ class DataReport:
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, list[str]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
+    learnt_ratios: dict[str, UsualRatio] = field(default_factory=dict)  # of each source file that is filtered so
     noted: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, key: str, place: str) -> None:
@@ -48,6 +50,7 @@ class DataReport:
                 if self.dropped[reason]
             },
             "source_in_valid_or_test": self.n_leaked,
+            "usual_ratio": {name: usual._asdict() for name, usual in self.learnt_ratios.items()},
             "notes": {key: self.notes[key] for key in sorted(self.notes)},
             "noted": {key: self.noted[key] for key in sorted(self.noted)},
         }
@@ -58,7 +61,12 @@ class DataReport:
         lines = [f"training pairs: {self.n_read:,} read, {n_dropped:,} dropped, {self.n_kept:,} kept"]
         for reason in REASONS:
             if self.dropped[reason]:
-                lines.append(f"  {self.dropped[reason]:>9,}  {reason:<15}  {_shortened(self.first[reason])}")
+                lines.append(f"  {self.dropped[reason]:>9,}  {reason:<18}  {_shortened(self.first[reason])}")
+        lines += [
+            f"  {name}: the target has {usual.median:.2f} times the bytes of its source, as a rule; kept: "
+            f"{usual.low:.2f} to {usual.high:.2f}"
+            for name, usual in self.learnt_ratios.items()
+        ]
         for key in _NOTES:
             if self.notes[key]:
                 places = f": {_shortened(self.noted[key])}" if key in self.noted else ""

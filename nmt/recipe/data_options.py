@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.section import Count, PositiveFloat, PositiveInt, Section
 from nmt.recipe.tag_options import Tagged
 
@@ -86,8 +87,8 @@ class ValidationSet(CorpusFiles):
     )
 
 
-class DataConfig(Section):
-    """Where the pairs come from and which of them are kept."""
+class _Sources(Section):
+    """Where the pairs come from."""
 
     src_lang: str = Field("src", description="Language of the source side, as a code: de, en, no.")
     trg_lang: str = Field("trg", description="Language of the target side, as a code.")
@@ -121,11 +122,6 @@ class DataConfig(Section):
     max_len: PositiveInt = Field(
         256, description="Longest side of a training pair, in subwords; longer pairs are dropped."
     )
-    max_ratio: Annotated[float, Field(ge=1.0)] = Field(
-        4.0, description="Largest ratio of the two sides' UTF-8 bytes; short pairs (under 40 bytes both) are exempt."
-    )
-    drop_identical: bool = Field(True, description="Drop training pairs whose two sides are the same text.")
-    drop_duplicates: bool = Field(False, description="Keep a training pair that occurs again only once.")
     bad_utf8: Literal["refuse", "drop"] = Field(
         "refuse", description="A line that is not UTF-8: stop, or drop its pair and count it."
     )
@@ -135,3 +131,7 @@ class DataConfig(Section):
         "its pair and count it.",
     )
     workers: Count = Field(0, description="Threads that learn and encode subwords; 0: one a core.")
+
+
+class DataConfig(FilterConfig, _Sources):
+    """Where the pairs come from and which of them are kept."""

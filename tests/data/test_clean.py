@@ -1,16 +1,22 @@
-"""Which training pairs are dropped, and the account of them."""
+"""Which training pairs are dropped, in which order that is asked, and the account of them."""
 
 import pytest
 
-from nmt.data.clean import Seen, oddities, reason_to_drop
+from nmt.data.clean import REASONS, filters_of, oddities, reason_to_drop
+from nmt.data.ratio import UsualRatio
 from nmt.data.report import DataReport
-from nmt.recipe.data_options import DataConfig
+from nmt.recipe.filter_options import FilterConfig
 
-CONFIG = DataConfig(max_len=10, max_ratio=2.0)
+OFF = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
+ANY_RATIO = UsualRatio(median=1.0, low=0.0, high=1e9)
+
+
+def reason(src, trg, *, max_len=10, languages=("de", "en"), usual=None, **options):
+    return reason_to_drop(src, trg, filters_of(FilterConfig(**options), max_len, languages, usual))
 
 
 @pytest.mark.parametrize(
-    ("src", "trg", "reason"),
+    ("src", "trg", "expected"),
     [
         ("ein Hund", "a dog", None),
         (None, "a dog", "bad UTF-8"),
@@ -18,26 +24,52 @@ CONFIG = DataConfig(max_len=10, max_ratio=2.0)
         ("", "a dog", "empty side"),
         ("ein Hund", " \t\u3000\u2028", "empty side"),
         ("a dog", " a dog ", "identical sides"),
-        ("x" * 640, "y" * 640, None),
+        ("A dog", "a dog", None),
+        ("xy" * 320, "yx" * 320, "repeats itself"),
         ("x" * 641, "y" * 640, "too long"),
-        ("Ja.", "x" * 39, None),  # a ratio of 13, but short
-        ("Ja.", "x" * 40, "length ratio"),
-        ("x" * 40, "x y " * 20, None),
-        ("x" * 40, "x y " * 21, "length ratio"),
-        ("日本" * 10, "x" * 31, None),  # bytes count, not characters
+        ("ä" * 321, "y" * 640, "too long"),
+        ("Ja.", "an answer of many words, yet no long one", "length ratio"),
+        ("ein\x00Hund", "a dog", "control characters"),
+        ("ein Hund", "a\ufffddog", "damaged text"),
+        ("ein Hund", "собака стоит на улице", "another script"),
+        ("12 34 56 78 90 12 34 56 78 90", "zwölf, vierunddreißig", "mostly symbols"),
     ],
 )
-def test_the_reason_follows_from_the_text(src, trg, reason):
-    assert reason_to_drop(src, trg, CONFIG) == reason
+def test_the_first_filter_that_finds_something_names_the_reason(src, trg, expected):
+    assert reason(src, trg) == expected
 
 
-def test_identical_sides_may_be_kept():
-    assert reason_to_drop("OK", "OK", DataConfig(drop_identical=False)) is None
+GUILTY = {
+    "max_ratio": ("Ja.", "an answer of many words, and quite a long one"),
+    "max_ratio_spread": ("ein Satz, der lang genug ist, um zu zählen", "is only so short"),
+    "drop_identical": ("OK", "OK"),
+    "drop_control": ("ein\x00Hund", "a dog"),
+    "drop_damaged": ("fÃ¼r dich", "for you"),
+    "min_script": ("Hunde bellen laut", "собаки громко лают"),
+    "max_symbols": ("12 34 56 78 90 12 34 56 78 90", "12 34 56 78 90 12 34 56 78 91"),
+    "max_repeats": ("Hunde bellen laut und lange in der Nacht", "dogs " * 12),
+}
 
 
-def test_a_pair_is_a_duplicate_the_second_time_only():
-    seen = Seen()
-    assert [seen.has(*pair) for pair in (("a", "b"), ("a", "c"), ("a", "b"), ("b", "a"))] == [False, False, True, False]
+@pytest.mark.parametrize("option", GUILTY)
+def test_each_filter_can_be_turned_off_and_finds_its_own_alone(option):
+    usual = UsualRatio(1.0, 0.5, 2.0)
+    value = FilterConfig.model_fields[option].default or 6.0
+    for other, pair in GUILTY.items():
+        found = reason(*pair, usual=usual, max_len=100, **{**OFF, option: value})
+        assert (found is not None) == (other == option or (option == "max_ratio_spread" and other == "max_ratio"))
+        assert reason(*pair, usual=usual, max_len=100, **OFF) is None
+
+
+def test_the_order_of_the_filters_is_that_of_the_report():
+    everything = FilterConfig(max_ratio_spread=6.0)
+    found = [each.reason for each in filters_of(everything, 256, ("de", "en"), ANY_RATIO)]
+    assert found == [each for each in REASONS if each in found] and len(found) == 10
+
+
+def test_a_language_that_is_not_known_is_in_any_script():
+    assert reason("собаки громко лают", "собаки лают громко", languages=("src", "tgt")) is None
+    assert reason("dogs are barking", "собаки громко лают", languages=("src", "el")) == "another script"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from nmt.data.manifest import settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
 from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus, ValidationSet
+from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
@@ -73,8 +74,9 @@ def test_stored_ids_are_those_of_the_lines(recipe, tmp_path):
 
 
 def test_training_lines_are_encoded_as_they_stand_after_the_first_mark_and_the_last_carriage_return(tmp_path):
+    off = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
     lines = ["\ufeffmark", "\x00" * 30, *(line for line in VALID if line.strip()), "return\r"]
-    recipe = recipe_in(tmp_path, drop_identical=False, max_len=10_000)
+    recipe = recipe_in(tmp_path, max_len=10_000, **off)
     for side in ("t.de", "t.en"):
         (tmp_path / side).write_bytes(("\ufeff" + "".join(line + "\r\n" for line in lines)).encode() + b"x\n" * 200)
     prepare(recipe, tmp_path / "out")
@@ -142,8 +144,17 @@ def test_ids_take_two_bytes_only_where_they_fit(n_vocab, dtype):
 
 
 def test_what_is_dropped_is_accounted_for(tmp_path):
-    src = [*SRC[:10], "", "OK", "x" * 100, "y " * 400, SRC[0], "z" * 60_000_000, VALID[-1]]
-    trg = [*TRG[:10], "a", "OK", "x", "y " * 390, TRG[0], "z", "a line of the validation set"]
+    src = [*SRC[:10], "", "OK", "x" * 100, " ".join(f"y{n}" for n in range(400)), SRC[0], "z" * 60_000_000, VALID[-1]]
+    trg = [
+        *TRG[:10],
+        "a",
+        "OK",
+        "x",
+        " ".join(f"z{n}" for n in range(390)),
+        TRG[0],
+        "z",
+        "a line of the validation set",
+    ]
     recipe = recipe_in(tmp_path, src, trg, max_len=256, drop_duplicates=True)
     prepare(recipe, tmp_path / "out")
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))

@@ -43,6 +43,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
+        ("data.max_ratio", {"data": {"max_ratio": 0.9}}),
         ("model.emb_src_trg_weight_sharing", {"subwords": {"joint": False}}),
         ("model.scale_emb_or_prj", {"model": {"trg_emb_prj_weight_sharing": False, "scale_emb_or_prj": "emb"}}),
         ("model.prj_transform", {"model": {"trg_emb_prj_weight_sharing": False, "prj_transform": True, **NO_SCALE}}),
@@ -118,6 +119,8 @@ def test_a_contradiction_is_refused_by_name(name, sections):
     "sections",
     [
         {"subwords": {"joint": False}, "model": {"emb_src_trg_weight_sharing": False}},
+        {"data": {"max_ratio": 0}},
+        {"data": {"max_ratio": 1}},
         {"model": {"n_head": 7, "d_k": 8, "d_v": 8}},
         {"model": {"n_kv_head": 2}},
         {"model": {"position": "rotary"}},

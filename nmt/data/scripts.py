@@ -1,0 +1,144 @@
+"""Scripts: which ones a language is written in, and how much of a text is written in them.
+
+Scripts are ranges of code points (those of the Unicode blocks), not languages: Russian passes for Bulgarian here. Which
+language a text is in is asked in `languages.py`.
+"""
+
+import functools
+import re
+from re import Pattern
+
+# By the codes of ISO 15924; East Asian ones with the other scripts that their texts are full of.
+_HAN = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+_HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
+_RANGES = {
+    "Arab": "\u0600-\u06ff\u0750-\u077f\u0870-\u08ff\ufb50-\ufdff\ufe70-\ufefe",
+    "Armn": "\u0530-\u058f\ufb13-\ufb17",
+    "Beng": "\u0980-\u09ff",
+    "Cans": "\u1400-\u167f\u18b0-\u18ff",
+    "Cher": "\u13a0-\u13ff\uab70-\uabbf",
+    "Cyrl": "\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f",
+    "Deva": "\u0900-\u097f\ua8e0-\ua8ff",
+    "Ethi": "\u1200-\u139f\u2d80-\u2ddf\uab00-\uab2f",
+    "Geor": "\u10a0-\u10ff\u1c90-\u1cbf\u2d00-\u2d2f",
+    "Grek": "\u0370-\u03ff\u1f00-\u1fff",
+    "Gujr": "\u0a80-\u0aff",
+    "Guru": "\u0a00-\u0a7f",
+    "Hang": _HANGUL,
+    "Hani": _HAN + "\u3100-\u312f\u31a0-\u31bf",
+    "Hebr": "\u0590-\u05ff\ufb1d-\ufb4f",
+    "Jpan": _HAN + _KANA,
+    "Khmr": "\u1780-\u17ff",
+    "Knda": "\u0c80-\u0cff",
+    "Kore": _HANGUL + _HAN,
+    "Laoo": "\u0e80-\u0eff",
+    "Latn": "A-Za-z\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u1d00-\u1dbf\u1e00-\u1eff\u2071\u207f"
+    "\u2090-\u209c\u2c60-\u2c7f\ua722-\ua7ff\uab30-\uab6f\ufb00-\ufb06\uff21-\uff3a\uff41-\uff5a",
+    "Mlym": "\u0d00-\u0d7f",
+    "Mong": "\u1800-\u18af",
+    "Mtei": "\uabc0-\uabff\uaae0-\uaaff",
+    "Mymr": "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f",
+    "Nkoo": "\u07c0-\u07ff",
+    "Olck": "\u1c50-\u1c7f",
+    "Orya": "\u0b00-\u0b7f",
+    "Sinh": "\u0d80-\u0dff",
+    "Syrc": "\u0700-\u074f",
+    "Taml": "\u0b80-\u0bff",
+    "Telu": "\u0c00-\u0c7f",
+    "Tfng": "\u2d30-\u2d7f",
+    "Thaa": "\u0780-\u07bf",
+    "Thai": "\u0e00-\u0e7f",
+    "Tibt": "\u0f00-\u0fff",
+}
+_ALIASES = {"Hans": "Hani", "Hant": "Hani", "Hira": "Jpan", "Kana": "Jpan"}
+
+# Codes of ISO 639-1 and 639-3. Where several scripts are in use, each of them is right.
+_WRITTEN_IN = {
+    "Latn": "af afr ak an ay az bcl ber bi bm br bs bos ca cat ceb ch co crh cs ces cy cym da dan de deu ger ee en "
+    "eng eo es spa et est eu eus ff fi fin fil fj fo fr fra fre fy ga gle gd gl glg gn gv ha haw hmn hr hrv "
+    "ht hu hun ia id ind ig ilo io is isl it ita iu jv kab kg ki kk kl kr ku kmr la lb lg li lij ln lt lit "
+    "ltg lu lv lav mg mh mi min ms msa mt mlt na nan nb nob nd ng nl nld nn nno no nor nr nso ny oc om pag "
+    "pap pl pol pt por qu rm rn ro ron rum rw sc se sg sh sk slk sl slv sm sn so sq sqi sr srp ss st su sv "
+    "swe sw swa szl tg tk tl tn to tpi tr tur ts tt tw ty tzm uz vec ve vi vie vo wa war wo xh yo za zgh zu",
+    "Cyrl": "ab av az ba be bel bg bul bs bxr ce chm crh cu cv kk kv ky mhr mk mkd mn mo myv os ru rus sah sh sr srp "
+    "tg tk tt tyv udm uk ukr uz",
+    "Arab": "ar ara arz ary az bal ckb dv fa fas ha kk ks ku lrc ms mzn pnb prs ps sd tg ug ur uz",
+    "Deva": "awa bh bho brx doi gom hi hin hne ks mag mai mr ne new sa sat sd",
+    "Grek": "el ell grc pnt",
+    "Hebr": "he heb iw hbo lad yi",
+    "Armn": "hy hye hyw",
+    "Geor": "ka kat xmf",
+    "Beng": "as bn ben bpy mni",
+    "Guru": "pa",
+    "Gujr": "gu",
+    "Orya": "or",
+    "Taml": "ta tam",
+    "Telu": "te tel",
+    "Knda": "kn tcy",
+    "Mlym": "ml",
+    "Sinh": "si",
+    "Thai": "th tha",
+    "Laoo": "lo",
+    "Tibt": "bo dz",
+    "Mymr": "my mya shn",
+    "Khmr": "km",
+    "Ethi": "am amh gez ti tig",
+    "Hani": "zh zho cmn yue wuu lzh hak gan nan",
+    "Jpan": "ja jpn",
+    "Kore": "ko kor",
+    "Mong": "mn",
+    "Thaa": "dv",
+    "Nkoo": "nqo",
+    "Cans": "cr iu",
+    "Cher": "chr",
+    "Mtei": "mni",
+    "Olck": "sat",
+    "Syrc": "arc syc",
+    "Tfng": "ber kab zgh tzm",
+}
+
+# Under so many bytes of other scripts a text says little: a name, a product, an abbreviation.
+_FEW = 15
+_ADDRESS = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|\S+\.(?:com|org|net|html?|php|pdf)\b\S*", re.IGNORECASE)
+
+
+@functools.cache
+def scripts_of(language: str) -> frozenset[str]:
+    """The scripts of a language code, such as de, zh-Hant, sr_Latn or pt-BR; none where the language is not known."""
+    primary, *subtags = re.split(r"[-_]", language.lower())
+    for subtag in subtags:
+        script = _ALIASES.get(subtag.capitalize(), subtag.capitalize())
+        if script in _RANGES:
+            return frozenset({script})
+    found = {script for script, languages in _WRITTEN_IN.items() if primary in languages.split()}
+    return frozenset(found)
+
+
+def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -> bool:
+    """Whether less than min_share of the letters are of these scripts. Addresses of the web have no language.
+
+    Letters count by their bytes in UTF-8, which weighs a Chinese character like a syllable. No scripts: any will do.
+    """
+    if not scripts or ("Latn" in scripts and text.isascii()):
+        return False
+    own, other = _letters(scripts)
+    if other.search(text) is None:
+        return False
+    text = _ADDRESS.sub(" ", text)
+    n_other = _n_byte(other.findall(text))
+    if n_other < _FEW:
+        return False
+    n_own = _n_byte(own.findall(text))
+    return n_own < min_share * (n_own + n_other)
+
+
+@functools.cache
+def _letters(scripts: frozenset[str]) -> tuple[Pattern[str], Pattern[str]]:
+    """What finds the characters of these scripts, and what finds letters of all others."""
+    ranges = "".join(_RANGES[script] for script in sorted(scripts))
+    return re.compile(f"[{ranges}]+"), re.compile(f"[^\\W\\d_{ranges}]+")
+
+
+def _n_byte(pieces: list[str]) -> int:
+    return len("".join(pieces).encode("utf-8"))
