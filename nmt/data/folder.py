@@ -57,6 +57,20 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
     replace: the manifest of the prepared data that stands there now and goes away at the end.
     """
     folder = folder.absolute()
+    with scratch(folder) as temporary:
+        yield temporary
+        for path in sorted(temporary.iterdir()):
+            sync_file(path)
+        (temporary / _LOCK).unlink()
+        sync_folder(temporary)
+        _put_in_place(temporary, folder, replace)
+    _remove_leftovers(folder)
+
+
+@contextlib.contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """Give an empty folder beside `folder`; what is in it when the block ends is removed."""
+    folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.preparing-{secrets.token_hex(4)}")
     temporary.mkdir()
@@ -64,15 +78,8 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
         with open(temporary / _LOCK, "wb") as lock:
             _lock(lock)
             yield temporary
-            for path in sorted(temporary.iterdir()):
-                sync_file(path)
-        (temporary / _LOCK).unlink()
-        sync_folder(temporary)
-        _put_in_place(temporary, folder, replace)
-    except BaseException:
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    _remove_leftovers(folder)
 
 
 def _put_in_place(temporary: Path, folder: Path, replace: dict[str, Any] | None) -> None:

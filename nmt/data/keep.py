@@ -15,6 +15,7 @@ from tqdm import tqdm
 from nmt.data.clean import BAD_UTF8, DUPLICATE, Seen, most_bytes, oddities, reason_to_drop
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
+from nmt.data.survey import Survey
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
 
@@ -77,25 +78,27 @@ def keep_training_pairs(
     """Write the pairs that pass the filters on text into kept.src and kept.trg; return where they came from."""
     training = [source for source in sources if source.split == "train"]
     places = Places([source.src.name for source in training])
-    known = {line.strip() for src, _ in held_out.values() for line in src if line.strip()}
+    survey = report.survey = Survey(folder, sources, held_out)
     seen = Seen() if config.drop_duplicates else None
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
     with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
         progress = progress_bar("reading", report.n_read)
         for n_source, source in enumerate(training):
+            survey.begin(source)
             for number, (src, trg) in enumerate(_pairs_of(source, config, longest, report), start=1):
                 progress.update()
                 reason = reason_to_drop(src, trg, config)
                 if reason == BAD_UTF8 or src is None or trg is None:
                     report.drop(BAD_UTF8, places.name(n_source, number))
+                    survey.add(src, trg, kept=False)
                     continue
                 if reason is None and seen is not None and seen.has(src, trg):
                     reason = DUPLICATE
                 report.notes.update((*oddities(src), *oddities(trg)))
+                survey.add(src, trg, kept=reason is None)
                 if reason is not None:
-                    report.drop(reason, places.name(n_source, number))
+                    report.drop(reason, places.name(n_source, number), src, trg)
                     continue
-                report.n_leaked += src.strip() in known
                 places.add(n_source, number)
                 src_file.write(src.encode("utf-8") + b"\n")
                 trg_file.write(trg.encode("utf-8") + b"\n")
@@ -104,6 +107,7 @@ def keep_training_pairs(
         raise DataError(
             f"The training files changed while they were read: {report.n_read:,} lines, then {places.n_read:,}."
         )
+    report.conclude(sources, held_out, places.__getitem__, (folder / "kept.src", folder / "kept.trg"))
     if not len(places):
         raise DataError("\n".join(["No training pair is left.", *report.table()]))
     return places

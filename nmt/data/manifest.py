@@ -19,6 +19,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.json"
+PAGE = "report.html"
 SUBWORDS = "subwords.json"
 VALID = "valid"
 # Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
