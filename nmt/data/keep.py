@@ -107,7 +107,10 @@ def keep_training_pairs(
         raise DataError(
             f"The training files changed while they were read: {report.n_read:,} lines, then {places.n_read:,}."
         )
-    report.conclude(sources, held_out, places.__getitem__, (folder / "kept.src", folder / "kept.trg"))
+    progress = progress_bar("looking for shifted lines", report.n_read)
+    kept = folder / "kept.src", folder / "kept.trg"
+    report.conclude(sources, held_out, places.__getitem__, kept, progress.update)
+    progress.close()
     if not len(places):
         raise DataError("\n".join(["No training pair is left.", *report.table()]))
     return places

@@ -169,11 +169,12 @@ def _encode_training_pairs(
             for n, fit in enumerate(fits):
                 if not fit:
                     report.drop(TOO_LONG, places[start + n], *block[n])
-            for name, side, ids in (("src", 0, src), ("trg", 1, trg)):
-                lines = [pair[side] for pair in itertools.compress(block, fits)]
-                use.add(name, lines, list(itertools.compress(ids, fits)))
             if any(fits):
-                yield table_of(list(itertools.compress(src, fits)), list(itertools.compress(trg, fits)), subwords)
+                table = table_of(list(itertools.compress(src, fits)), list(itertools.compress(trg, fits)), subwords)
+                for name, side in (("src", 0), ("trg", 1)):
+                    lines = [pair[side] for pair in itertools.compress(block, fits)]
+                    use.add(name, lines, table[name].chunk(0).values.to_numpy())
+                yield table
             progress.update(len(block))
 
     use = report.vocabulary = VocabularyUse(subwords)

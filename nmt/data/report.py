@@ -4,7 +4,7 @@ What is measured of them is in `survey.py`, how it is said in words in `report_w
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,16 @@ class DataReport:
                 self.examples.setdefault(reason, []).append(example)
 
     def conclude(
-        self, sources: Sequence[Source], held_out: Mapping[str, Texts], place_of: Kept, kept: tuple[Path, Path]
+        self,
+        sources: Sequence[Source],
+        held_out: Mapping[str, Texts],
+        place_of: Kept,
+        kept: tuple[Path, Path],
+        done: Callable[[int], object],
     ) -> None:
-        """End the survey. kept: the files of the kept lines."""
+        """End the survey. kept: the files of the kept lines; done: is told how many pairs more have been looked at."""
         assert self.survey is not None
-        self.survey.finish()
+        self.survey.finish(done)
         self.found = findings(self.survey, sources, held_out, place_of, kept)
 
     def as_dict(self) -> dict[str, Any]:

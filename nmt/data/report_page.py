@@ -226,8 +226,7 @@ def _table(head: Sequence[str], body: Iterable[Sequence[str]], n_text: int = 1) 
 
 def _examples(examples: Iterable[tuple[str, Mapping[str, str]]]) -> str:
     rows = (
-        f'<li><small class=place>{_text(place)}</small><p dir="auto">{_text(each["src"])}</p>'
-        f'<p dir="auto">{_text(each["trg"])}</p></li>'
+        f"<li><small class=place>{_text(place)}</small>{_line(each['src'])}{_line(each['trg'])}</li>"
         for place, each in examples
     )
     return f'<ul class="examples">{"".join(rows)}</ul>'
@@ -241,6 +240,10 @@ def _text(text: str) -> str:
     """A text as HTML that shows it: no markup, and nothing that acts on what stands around it."""
     shown = "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") else c for c in text)
     return html.escape(shown, quote=True)
+
+
+def _line(text: str) -> str:
+    return f'<p dir="auto">{_text(text)}</p>' if text.strip() else "<p><small>(empty)</small></p>"
 
 
 def _file(ending: str) -> str:

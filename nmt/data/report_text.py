@@ -50,28 +50,44 @@ class Block:
     def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
         """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.
 
-        First: NFKC, case folded, without punctuation and white space, of which one space stays between two numbers: 1/11
-        is not 11/1. Second: also one 0 for each number.
+        First: NFKC, case folded, without punctuation and white space; one space stays between two numbers: 1/11 is
+        not 11/1. Second: also one 0 for each number.
         """
         wanted = (self._kind != _OTHER) | (self._folded == _LINE_FEED)
-        here = np.flatnonzero(wanted)
-        digit = self._kind[here] == _DIGIT
-        between = here[1:][digit[1:] & digit[:-1] & (here[1:] > here[:-1] + 1)] - 1
-        wanted[between] = True
-        codes, digit = self._folded[wanted], self._kind[wanted] == _DIGIT
-        codes[np.searchsorted(np.flatnonzero(wanted), between)] = _SPACE
+        folded = self._folded
+        between = self._between_numbers()
+        if len(between):
+            wanted[between] = True
+            folded = folded.copy()
+            folded[between] = _SPACE
+        codes, digit = folded[wanted], self._kind[wanted] == _DIGIT
         ends = np.flatnonzero(codes == _LINE_FEED)
         of_digits = np.searchsorted(ends, np.flatnonzero(digit))
         first = _hashes(_lines_of(codes, ends))
         second = first.copy()
-        if digit.any():
+        lengths = np.diff(ends, prepend=-1) - 1
+        n_digit = np.bincount(of_digits, minlength=len(ends))
+        if len(of_digits):
             again = np.zeros_like(digit)
             again[1:] = digit[1:] & digit[:-1]
-            numberless = np.where(digit, np.uint32(48), codes)[~again]
-            lines = _lines_of(numberless, np.flatnonzero(numberless == _LINE_FEED))
-            with_number = np.unique(of_digits)
-            second[with_number] = _hashes(lines[n] for n in with_number.tolist())
-        return first, second, np.diff(ends, prepend=-1) - 1, np.bincount(of_digits, minlength=len(ends))
+            with_number = n_digit > 0
+            mine = np.repeat(with_number, lengths + 1)
+            numberless = np.where(digit, np.uint32(48), codes)[mine & ~again]
+            second[with_number] = _hashes(_lines_of(numberless, np.flatnonzero(numberless == _LINE_FEED)))
+        return first, second, lengths, n_digit
+
+    def _between_numbers(self) -> NDArray[np.int64]:
+        """Where one character of punctuation or white space, or two, stand between digits: the first of them."""
+        digits = np.flatnonzero(self._kind == _DIGIT)
+        gap = np.diff(digits)
+        found = digits[:-1][(gap == 2) | (gap == 3)] + 1
+        following = np.minimum(found + 1, len(self._kind) - 1)
+        fit = (self._kind[found] == _OTHER) & (self._folded[found] != _LINE_FEED)
+        fit &= (self._kind[following] == _DIGIT) | (
+            (self._kind[following] == _OTHER) & (self._folded[following] != _LINE_FEED)
+        )
+        chosen: NDArray[np.int64] = found[fit]
+        return chosen
 
     def words(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
         """A hash of 16 bits and the line of each word that may look alike in other languages: numbers, longer words."""

@@ -154,9 +154,8 @@ def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> str:
         return f"{src}:{first}: {lines}, {src} and {trg} do not go together, also not a few lines apart. {look}."
     n = "a line" if abs(offset) == 1 else f"{abs(offset)} lines"
     longer, shorter = (trg, src) if offset > 0 else (src, trg)
-    moved = f"{abs(offset)} {'later' if offset > 0 else 'earlier'}"
     return (
-        f"SHIFTED LINES: {src}:{first}: {lines}, line n of {src} goes with the line {moved} of {trg}: {n} too many in "
+        f"SHIFTED LINES: {src}:{first}: {lines}, line n of {src} goes with line n{offset:+d} of {trg}: {n} too many in "
         f"{longer}, or missing from {shorter}, at about line {first:,}. {look}, repair them and prepare again; "
         "training on such pairs teaches nothing."
     )

@@ -7,7 +7,7 @@ which each change of d has a price; then each change is placed to the line. Numb
 pair has `RECORD` bytes; in memory there are four bytes a pair.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,21 @@ def records_of(src: Block, trg: Block, anchors: Anchors) -> Records:
     return records
 
 
-def find_shifts(path: Path, first: int, n_pair: int, price: float = PRICE) -> Alignment:
-    """Look for shifted lines among the records first to first + n_pair of a file of `RECORD`s."""
+def find_shifts(
+    path: Path, first: int, n_pair: int, price: float = PRICE, done: Callable[[int], object] = lambda n: None
+) -> Alignment:
+    """Look for shifted lines among the records first to first + n_pair of a file of `RECORD`s.
+
+    price: the evidence that is asked for; done: is told how many pairs more have been looked at.
+    """
     if n_pair < FEWEST:
         return Alignment(n_pair, (), 0.0)
     judge = _Judge(_Spool(path, first, n_pair))
-    sums = np.concatenate([_in_windows(judge.scores(start, end)) for start, end in _chunks(n_pair)])
+    found = []
+    for start, end in _chunks(n_pair):
+        found.append(_in_windows(judge.scores(start, end)))
+        done(end - start)
+    sums = np.concatenate(found)
     way = _best_way(sums, price)
     return judge.alignment(sums, way)
 

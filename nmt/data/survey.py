@@ -6,7 +6,7 @@ and until the end, 20 bytes for its alignment and 16 for its repetitions.
 
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +70,14 @@ class Survey:
         if len(self._src) == _MOST_PAIRS or self._n_character >= _MOST_CHARACTERS:
             self._flush()
 
-    def finish(self) -> None:
-        """Draw the conclusions that need all pairs."""
+    def finish(self, done: Callable[[int], object]) -> None:
+        """Draw the conclusions that need all pairs. done: is told how many pairs more have been looked at."""
         self._flush()
         self._pairs.close()
         self._records.close()
         start = 0
         for source, n_pair in self._files:
-            self.alignments.append((source, find_shifts(self._records_path, start, n_pair)))
+            self.alignments.append((source, find_shifts(self._records_path, start, n_pair, done=done)))
             start += n_pair
         self.duplicates = count_duplicates(self._pairs_path)
         self._records_path.unlink()

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 
-RARE = (1, 10, 100)  # pieces that occur fewer times are counted
+RARE = (10, 100)  # pieces that occur fewer times are counted
 N_FREQUENT = 20
 
 
@@ -18,8 +19,8 @@ class VocabularyUse:
         self._subwords = subwords
         self._sides = {"src": _Side(subwords.src), "trg": _Side(subwords.trg)}
 
-    def add(self, side: str, lines: Sequence[str], ids: Sequence[Sequence[int]]) -> None:
-        """Some lines of a side, and what they were encoded to."""
+    def add(self, side: str, lines: Sequence[str], ids: NDArray[np.integer[Any]]) -> None:
+        """Some lines of a side, and all ids they were encoded to, in a row."""
         self._sides[side].add(lines, ids)
 
     def as_dict(self) -> dict[str, Any]:
@@ -37,12 +38,10 @@ class _Side:
         self.counts = np.zeros(codec.size, dtype=np.int64)
         self.n_word = self.n_character = 0
 
-    def add(self, lines: Sequence[str], ids: Sequence[Sequence[int]]) -> None:
-        self.n_word += sum(len(line.split()) for line in lines)
+    def add(self, lines: Sequence[str], ids: NDArray[np.integer[Any]]) -> None:
+        self.n_word += len(" ".join(lines).split())
         self.n_character += sum(map(len, lines))
-        if lines:
-            flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in ids])
-            self.counts += np.bincount(flat, minlength=self.codec.size)
+        self.counts += np.bincount(ids, minlength=self.codec.size)
 
     def fertility(self) -> dict[str, Any]:
         n_piece = int(self.counts.sum())
