@@ -42,7 +42,7 @@ def count_duplicates(path: Path) -> dict[str, Any]:
                 again += int((~fresh).sum())
                 firsts = np.flatnonzero(fresh)
                 times = np.diff(firsts, append=len(mine))
-                best = np.argsort(-times, kind="stable")[:N_SHOWN]
+                best = np.lexsort((number[firsts], -times))[:N_SHOWN]
                 most += [(int(number[firsts[k]]), int(times[k])) for k in best if times[k] > 1]
     most = sorted(most, key=lambda each: (-each[1], each[0]))[:N_SHOWN]
     return {"pairs": again, "sources": several["src"], "targets": several["trg"], "most": most}

@@ -28,7 +28,7 @@ _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
 
 class Block:
-    """Some lines of one side."""
+    """Some lines of one side, one at least."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
