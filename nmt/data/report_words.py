@@ -10,6 +10,8 @@ from typing import Any
 MOST_LEAKED = 0.01  # of a validation or test set, as whole pairs
 MOST_DROPPED = 0.5  # of the training pairs
 
+_MOST_STRETCHES = 5  # of a file, in words
+
 Facts = dict[str, Any]
 
 _NOTES = {
@@ -24,7 +26,9 @@ def alarms(facts: Facts) -> list[str]:
     """What is seriously wrong: `nmt-preprocess --check` then exits with 1."""
     found = []
     for one in facts.get("alignment", ()):
-        found += [_shift(one, stretch) for stretch in one["stretches"]]
+        found += [_shift(one, stretch) for stretch in one["stretches"][:_MOST_STRETCHES]]
+        if (n_more := len(one["stretches"]) - _MOST_STRETCHES) > 0:
+            found.append(f"{one['src']} and {one['trg']}: {n_more:,} more stretches of shifted lines: see report.json.")
     n_dropped = sum(each["count"] for each in facts["dropped"].values())
     if n_dropped > MOST_DROPPED * facts["read"]:
         found.append(

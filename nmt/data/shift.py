@@ -216,10 +216,11 @@ class _Judge:
         n = self._spool.n_pair
         changes = (np.flatnonzero(way[1:] != way[:-1]) + 1).tolist()
         ends = [*(self._place(int(way[k - 1]), int(way[k]), k * _WINDOW) for k in changes), n]
+        ends = np.maximum.accumulate(ends).tolist()  # each was placed by itself
         stretches = []
         for k, after, first, end in zip([0, *changes], [*changes, len(way)], [0, *ends[:-1]], ends, strict=True):
             state = int(way[k])
-            if state == FARTHEST or (state == _NONE and end - first < _FEWEST_ALONE):
+            if state == FARTHEST or first == end or (state == _NONE and end - first < _FEWEST_ALONE):
                 continue
             gain = float((sums[k:after, state] - sums[k:after, FARTHEST]).sum(dtype=np.float64))
             stretches.append(Stretch(first + 1, end, None if state == _NONE else state - FARTHEST, gain))
