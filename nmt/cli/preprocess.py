@@ -141,7 +141,7 @@ def _check(recipe: Recipe, page: Path | None) -> int:
     report = DataReport()
     prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page)
     found = report.alarms()
-    _talk(f"check: {len(found)} serious" if found else "check: nothing serious")
+    _talk("check: something is seriously wrong, see WARNING above" if found else "check: nothing serious")
     return int(bool(found))
 
 

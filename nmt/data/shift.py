@@ -4,7 +4,7 @@ Line i of the source should go with line i of the target. Here it is asked wheth
 FARTHEST lines either way, or nothing at all: lengths of translations go together, and so do numbers and names that both
 sides spell alike. The path of the best d through the file is found by dynamic programming over windows of lines, in
 which each change of d has a price; then each change is placed to the line. Numbers are read from a file in which each
-pair has `RECORD` bytes; in memory there are four bytes a pair.
+pair has `RECORD` bytes; in memory there are some six bytes a pair.
 """
 
 from collections.abc import Callable, Iterator

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import re
 import sys
@@ -17,6 +18,7 @@ import pytest
 from nmt.data import duplicates, survey
 from nmt.data.duplicates import PAIR, count_duplicates
 from nmt.data.leaks import Keys, Leaks
+from nmt.data.lines import read_lines
 from nmt.data.manifest import read_manifest, write_manifest
 from nmt.data.prepare import prepare
 from nmt.data.report_page import page, refuse_foreign_page
@@ -84,6 +86,34 @@ def test_sides_are_not_exchangeable_and_the_first_training_pair_is_named():
     found.look(Keys.of(Block(["a", "x", "a"]), Block(["b", "x", "b"])), np.array([7, 8, 9]))
     found.look(Keys.of(Block(["a"]), Block(["b"])), np.array([10]))
     assert found.places("test", ("exact", "pair")).tolist() == [-1, 7] and found.n_source == 3
+
+
+def test_test_lines_are_looked_for_among_the_validation_lines_too():
+    def of(*lines):
+        return Keys.of(Block(lines), Block(lines))
+
+    found = Leaks({"valid": of("a", "b"), "valid-2": of("c"), "test": of("a", "c", "d", "e")})
+    found.look(of("a", "d"), np.array([0, 1]))
+    assert [(row["split"], row["in"], row["exact"]["pair"]) for row in found.rows()] == [
+        ("valid", "train", 1),
+        ("valid-2", "train", 0),
+        ("test", "train", 2),
+        ("test", "valid", 2),
+        ("test", "train or valid", 3),
+    ]
+
+
+def test_the_date_task_of_the_book_leaks_as_much_as_is_known():
+    corpora = Path(os.environ.get("NMT_DATA", "/nowhere"))
+    if not (corpora / "dates.train.src.gz").exists():
+        pytest.skip("NMT_DATA names no folder with the dates")
+    keys = {}
+    for split in ("train", "valid", "test"):
+        sides = (list(read_lines(corpora / f"dates.{split}.{side}.gz")) for side in ("src", "tgt"))
+        keys[split] = Keys.of(*map(Block, sides))
+    found = Leaks({split: keys[split] for split in ("valid", "test")})
+    found.look(keys["train"], np.arange(44_000))
+    assert found.rows()[-1]["in"] == "train or valid" and found.rows()[-1]["exact"]["pair"] == 1405
 
 
 def test_a_prepared_folder_tells_what_leaks_with_places_on_both_sides(tmp_path):
