@@ -73,7 +73,7 @@ def prepare(
                 f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
                 "Replace it with --overwrite, or choose another folder with data.out."
             )
-    with scratch(folder) if only_report else building(folder, replace=present) as temporary:
+    with scratch(only_report) if only_report else building(folder, replace=present) as temporary:
         report = report or DataReport()
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")

@@ -61,7 +61,7 @@ def leaks(held_out, training):
         ("  The cat, 12 years old. ", 1, 1, 1),
         ("the cat: 12 YEARS old!", 0, 1, 1),
         ("Ｔｈｅ cat ⑫ years old", 0, 1, 1),
-        ("The cat, 13 years old.", 0, 0, 1),
+        ("The cat, 134 years old.", 0, 0, 1),
         ("The cat, 1,2 years old.", 0, 0, 0),
         ("The dog, 12 years old.", 0, 0, 0),
     ],
