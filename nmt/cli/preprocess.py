@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.command import add_override_flags, overrides_of, printable, run
-from nmt.data.manifest import RECIPE
+from nmt.data.manifest import PAGE, RECIPE
 from nmt.data.prepare import prepare
+from nmt.data.report import DataReport
+from nmt.data.report_page import refuse_foreign_page
+from nmt.data.show import show_pairs
 from nmt.errors import RecipeError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
@@ -58,7 +61,17 @@ def preprocess(args: argparse.Namespace) -> int:
             f"{', '.join('--' + flag for flag in mixed)}: for use without a recipe, but {args.recipe} is given. "
             "Override its options by their dotted names: --data.out DIR."
         )
+    if args.report and not args.check:
+        raise RecipeError(f"--report: goes with --check. Without it the report is {PAGE} in the prepared folder.")
+    if args.show is not None and args.check:
+        raise RecipeError("--show and --check: one shows what was prepared, the other prepares nothing. Choose one.")
+    if args.show is not None and args.recipe and Path(args.recipe).is_dir():
+        return _show(Path(args.recipe), args.show)
     recipe = read_recipe(args.recipe, overrides_of(args)) if args.recipe else _own_recipe(args)
+    if args.show is not None:
+        return _show(recipe.data_folder, args.show)
+    if args.check:
+        return _check(recipe, Path(args.report) if args.report else None)
     prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
     again = " with the same options" if args.recipe and overrides_of(args) else ""
     _talk(f"train with: nmt-train {args.recipe or recipe.data_folder / RECIPE}{again}")
@@ -70,6 +83,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="nmt-preprocess", description=_DESCRIPTION)
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file")
     parser.add_argument("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="prepare nothing: read everything and write the report only, a page; exit code 1 if something is "
+        "seriously wrong with the data: shifted lines, test pairs among the training pairs, most pairs dropped",
+    )
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="where --check writes its page [default: DIR.report.html beside the data folder]",
+    )
+    parser.add_argument(
+        "--show",
+        metavar="N",
+        type=_number,
+        help="print N pairs of the prepared data, always the same, as text, pieces and ids; RECIPE may be the folder",
+    )
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")
     files.add_argument(
@@ -102,6 +132,30 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     if args.test:
         told.append(("data.test", _yaml({"src": args.test[0], "trg": args.test[1]})))
     return read_recipe(None, [*_OWN_CORPUS, *told, *overrides_of(args)])
+
+
+def _check(recipe: Recipe, page: Path | None) -> int:
+    """Write the report, and nothing else. 1 if it has alarms."""
+    folder = recipe.data_folder if recipe.data_folder.name.strip(".") else recipe.data_folder.resolve()
+    page = page or folder.with_name(f"{folder.name}.report.html")
+    refuse_foreign_page(page)
+    report = DataReport()
+    prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page)
+    found = report.alarms()
+    _talk("check: something is seriously wrong, see WARNING above" if found else "check: nothing serious")
+    return int(bool(found))
+
+
+def _show(folder: Path, n: int) -> int:
+    for line in show_pairs(folder, n):
+        print(printable(line))
+    return 0
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of pairs: expected 1, 2, ...")
+    return int(text)
 
 
 def _yaml(value: object) -> str:

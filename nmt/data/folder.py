@@ -69,19 +69,13 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
     replace: the manifest of the prepared data that stands there now and goes away at the end.
     """
     folder = folder.absolute()
-    temporary = _new_sibling(folder)
-    try:
-        with open(temporary / _LOCK, "wb") as lock:
-            _lock(lock)
-            yield temporary
-            for path in sorted(temporary.iterdir()):
-                sync_file(path)
+    with beside(folder) as temporary:
+        yield temporary
+        for path in sorted(temporary.iterdir()):
+            sync_file(path)
         (temporary / _LOCK).unlink()
         sync_folder(temporary)
         _put_in_place(temporary, folder, replace)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     _remove_leftovers(folder)
 
 

@@ -19,6 +19,7 @@ from nmt.data.ratio import UsualRatio, usual_ratio
 from nmt.data.report import DataReport
 from nmt.data.seen import Seen
 from nmt.data.sources import Source
+from nmt.data.survey import Survey
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
 
@@ -61,10 +62,13 @@ class Places:
     def lose(self, n: int) -> str:
         """Take a pair out of the count of its corpus after all, and tell where it stood."""
         self._n_of_source[self._sources[n]] -= 1
-        return f"{self._names[self._sources[n]]}:{self._lines[n]}"
+        return self[n]
 
     def __len__(self) -> int:
         return len(self._lines)
+
+    def __getitem__(self, n: int) -> str:
+        return f"{self._names[self._sources[n]]}:{self._lines[n]}"
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> tuple[list[str], list[str]]:
@@ -96,7 +100,7 @@ def keep_training_pairs(
     """Write the pairs that pass the filters on text into kept.src and kept.trg; return where they came from."""
     training = [source for source in sources if source.split == "train"]
     places = Places(training)
-    known = {line.strip() for src, _ in held_out.values() for line in src if line.strip()}
+    survey = report.survey = Survey(folder, sources, held_out)
     seen = Seen(config, report.n_read)
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
     with progress_bar("learning the ratio", report.n_read) as bar:
@@ -108,23 +112,26 @@ def keep_training_pairs(
     with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
         progress = progress_bar("reading", report.n_read)
         for n_source, source in enumerate(training):
+            survey.begin(source)
             reading = _reading(source, config.bad_utf8, config.bad_records, longest, report)
             for number, (src, trg) in enumerate(source.pairs(reading), start=source.first_number):
                 progress.update()
                 if isinstance(src, Flaw) or isinstance(trg, Flaw):
                     flaw = next(side for side in (src, trg) if isinstance(side, Flaw))
                     report.drop(flaw.reason, places.name(n_source, number))
+                    survey.add(None, None, kept=False)
                     continue
                 reason = reason_to_drop(src, trg, filters[n_source])
                 if reason == BAD_UTF8 or src is None or trg is None:
                     report.drop(BAD_UTF8, places.name(n_source, number))
+                    survey.add(src, trg, kept=False)
                     continue
                 reason = reason or seen.reason_to_drop(src, trg)
+                survey.add(src, trg, kept=reason is None)
                 if reason is not None:
-                    report.drop(reason, places.name(n_source, number))
+                    report.drop(reason, places.name(n_source, number), src, trg)
                     continue
                 report.notes.update((*oddities(src), *oddities(trg)))
-                report.n_leaked += src.strip() in known
                 places.add(n_source, number)
                 src_file.write(src.encode("utf-8") + b"\n")
                 trg_file.write(trg.encode("utf-8") + b"\n")
@@ -133,6 +140,10 @@ def keep_training_pairs(
         raise DataError(
             f"The training files changed while they were read: {report.n_read:,} lines, then {places.n_read:,}."
         )
+    progress = progress_bar("looking for shifted lines", report.n_read)
+    kept = folder / "kept.src", folder / "kept.trg"
+    report.conclude(sources, held_out, places.__getitem__, kept, progress.update)
+    progress.close()
     if not len(places):
         raise DataError("\n".join(["No training pair is left.", *report.table()]))
     return places

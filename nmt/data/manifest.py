@@ -21,6 +21,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.json"
+PAGE = "report.html"
 SUBWORDS = "subwords.json"
 # Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
 HASHED_BYTES = 1 << 30

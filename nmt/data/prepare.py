@@ -19,15 +19,26 @@ import pyarrow as pa
 from nmt.data.arrow import dtype_of_ids, table_of, write_arrow
 from nmt.data.clean import TOO_LONG
 from nmt.data.corpus import Prepared
-from nmt.data.folder import building, refuse_foreign_files
+from nmt.data.folder import beside, building, refuse_foreign_files
 from nmt.data.keep import Places, keep_training_pairs, progress_bar, read_held_out, text_of
 from nmt.data.lines import write_lines
-from nmt.data.manifest import RECIPE, REPORT, SUBWORDS, changed_settings, later_filters, settings_of, write_manifest
+from nmt.data.manifest import (
+    PAGE,
+    RECIPE,
+    REPORT,
+    SUBWORDS,
+    changed_settings,
+    later_filters,
+    settings_of,
+    write_manifest,
+)
 from nmt.data.report import DataReport
+from nmt.data.report_page import page
 from nmt.data.sources import Source, find_sources, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
+from nmt.data.vocabulary_use import VocabularyUse
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
@@ -41,24 +52,43 @@ _BLOCK = 10_000
 Talk = Callable[[str], None]
 
 
-def prepare(recipe: Recipe, folder: Path, *, overwrite: bool = False, talk: Talk | None = None) -> dict[str, Any]:
+def prepare(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    talk: Talk | None = None,
+    report: DataReport | None = None,
+    only_report: Path | None = None,
+) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
     A folder that was made from the same bytes with the same settings is left as it is; another one of ours is
     replaced with overwrite=True, at the very end. talk: gets each line of the account (default: stderr).
+    report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
+    leave the folder as it is.
     """
     talk = talk or _to_stderr
     use_threads(recipe.data.workers)
     sources = find_sources(recipe)
     for line in told(sources):
         talk(line)
-    with spooled(sources, folder, talk) as at_hand:
-        return _prepare(recipe, folder, at_hand, talk, overwrite=overwrite)
+    with spooled(sources, only_report or folder, talk) as at_hand:
+        return _prepare(recipe, folder, at_hand, talk, report or DataReport(), only_report, overwrite=overwrite)
 
 
-def _prepare(recipe: Recipe, folder: Path, sources: Sequence[Source], talk: Talk, *, overwrite: bool) -> dict[str, Any]:
+def _prepare(
+    recipe: Recipe,
+    folder: Path,
+    sources: Sequence[Source],
+    talk: Talk,
+    report: DataReport,
+    only_report: Path | None,
+    *,
+    overwrite: bool,
+) -> dict[str, Any]:
     """The same, once all the text is in files."""
-    present = refuse_foreign_files(folder)
+    present = None if only_report else refuse_foreign_files(folder)
     inputs = survey(sources)
     settings = settings_of(recipe)
     if present is not None:
@@ -74,8 +104,7 @@ def _prepare(recipe: Recipe, folder: Path, sources: Sequence[Source], talk: Talk
                 f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
                 "Replace it with --overwrite, or choose another folder with data.out."
             )
-    with building(folder, replace=present) as temporary:
-        report = DataReport()
+    with beside(only_report) if only_report else building(folder, replace=present) as temporary:
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
@@ -88,16 +117,19 @@ def _prepare(recipe: Recipe, folder: Path, sources: Sequence[Source], talk: Talk
             path.unlink()
         if not n_pair["train"]:
             raise DataError("\n".join(["No training pair is left.", *report.table()]))
-        for line in report.table():
-            talk(line)
         for split, (src, trg) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(held_out_tags(recipe.data).get(split, ())))
             n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
-        files = [SUBWORDS, REPORT, *(f"{split}.arrow" for split in n_pair)]
+        files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         if recipe.data.generate:
             files += _write_generated(held_out, temporary)
         write_recipe(recipe, temporary / RECIPE)
-        write_lines(temporary / REPORT, json.dumps(report.as_dict(), indent=1, ensure_ascii=False).split("\n"))
+        facts = report.as_dict()
+        write_lines(temporary / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
+        html = page(facts, recipe.name, (recipe.data.src_lang, recipe.data.trg_lang)).split("\n")
+        write_lines(only_report or temporary / PAGE, html)
+        if only_report:
+            write_lines(temporary / PAGE, html)
         content = {
             "inputs": inputs,
             "settings": settings,
@@ -109,8 +141,11 @@ def _prepare(recipe: Recipe, folder: Path, sources: Sequence[Source], talk: Talk
             "tokenizers": metadata.version("tokenizers"),
         }
         manifest = write_manifest(temporary, content, files)
+    for line in report.table():
+        talk(line)
     counts = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
-    talk(f"{folder}: {counts} pairs")
+    talk(f"{only_report or folder / PAGE}: the report, for a browser")
+    talk(f"{folder}: {counts} pairs{' would be prepared; nothing is written there' if only_report else ''}")
     return manifest
 
 
@@ -169,11 +204,16 @@ def _encode_training_pairs(
             fits = [len(a) <= config.max_len and len(b) <= config.max_len for a, b in zip(src, trg, strict=True)]
             for n, fit in enumerate(fits):
                 if not fit:
-                    report.drop(TOO_LONG, places.lose(start + n))
+                    report.drop(TOO_LONG, places.lose(start + n), *block[n])
             if any(fits):
-                yield table_of(list(itertools.compress(src, fits)), list(itertools.compress(trg, fits)), subwords)
+                table = table_of(list(itertools.compress(src, fits)), list(itertools.compress(trg, fits)), subwords)
+                for name, side in (("src", 0), ("trg", 1)):
+                    lines = [pair[side] for pair in itertools.compress(block, fits)]
+                    use.add(name, lines, table[name].chunk(0).values.to_numpy())
+                yield table
             progress.update(len(block))
 
+    use = report.vocabulary = VocabularyUse(subwords)
     report.n_kept = write_arrow(folder / "train.arrow", tables(), subwords)
     return report.n_kept
 

@@ -1,15 +1,21 @@
-"""The account of the training pairs: how many were read, kept and dropped, why, and where; what else was noticed."""
+"""The account of the training pairs: how many were read, kept and dropped, why, and where; what else was noticed.
+
+What is measured of them is in `survey.py`, how it is said in words in `report_words.py`.
+"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nmt.data.clean import REASONS
-from nmt.data.learn import LINE_CAP, WORD_CAP
+from nmt.data.findings import N_SHOWN, Kept, cut, findings
 from nmt.data.ratio import UsualRatio
-
-N_SHOWN = 5
+from nmt.data.report_words import alarms, table, warnings
+from nmt.data.sources import Source
+from nmt.data.survey import Survey, Texts
+from nmt.data.vocabulary_use import VocabularyUse
 
 
 @dataclass
@@ -18,9 +24,9 @@ class DataReport:
 
     n_read: int = 0
     n_kept: int = 0
-    n_leaked: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, list[str]] = field(default_factory=dict)
+    examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
     learnt_ratios: dict[str, UsualRatio] = field(default_factory=dict)  # of each source file that is filtered so
     noted: dict[str, list[str]] = field(default_factory=dict)
@@ -32,70 +38,55 @@ class DataReport:
         if len(places) < N_SHOWN:
             places.append(place)
 
-    def drop(self, reason: str, place: str) -> None:
-        """Count a pair that is not kept. place: file and line, of which the first few are remembered."""
+    survey: Survey | None = None
+    vocabulary: VocabularyUse | None = None
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def drop(self, reason: str, place: str, src: str | None = None, trg: str | None = None) -> None:
+        """Count a pair that is not kept. place: file and line; of the first few it is remembered, with the texts."""
         self.dropped[reason] += 1
         places = self.first.setdefault(reason, [])
         if len(places) < N_SHOWN:
             places.append(place)
+            if src is not None and trg is not None:
+                example = {"place": place, "src": cut(src), "trg": cut(trg)}
+                self.examples.setdefault(reason, []).append(example)
+
+    def conclude(
+        self,
+        sources: Sequence[Source],
+        held_out: Mapping[str, Texts],
+        place_of: Kept,
+        kept: tuple[Path, Path],
+        done: Callable[[int], object],
+    ) -> None:
+        """End the survey. kept: the files of the kept lines; done: is told how many pairs more have been looked at."""
+        assert self.survey is not None
+        self.survey.finish(done)
+        self.found = findings(self.survey, sources, held_out, place_of, kept)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
+        """For JSON; docs/data.md explains every entry."""
+        reasons = [reason for reason in (*REASONS, *sorted(set(self.dropped) - set(REASONS))) if self.dropped[reason]]
+        facts = {
             "read": self.n_read,
             "kept": self.n_kept,
-            "dropped": {
-                reason: {"count": self.dropped[reason], "first": self.first[reason]}
-                for reason in REASONS
-                if self.dropped[reason]
-            },
-            "source_in_valid_or_test": self.n_leaked,
+            "dropped": {reason: {"count": self.dropped[reason], "first": self.first[reason]} for reason in reasons},
+            "examples": {reason: self.examples[reason] for reason in reasons if reason in self.examples},
+            "source_in_valid_or_test": self.survey.leaks.n_source if self.survey else 0,
             "usual_ratio": {name: usual._asdict() for name, usual in self.learnt_ratios.items()},
             "notes": {key: self.notes[key] for key in sorted(self.notes)},
             "noted": {key: self.noted[key] for key in sorted(self.noted)},
+            **self.found,
         }
+        if self.vocabulary:
+            facts["subwords"] = self.vocabulary.as_dict()
+        return {**facts, "alarms": alarms(facts), "warnings": warnings(facts)}
+
+    def alarms(self) -> list[str]:
+        """What is seriously wrong, in words."""
+        return alarms(self.as_dict())
 
     def table(self) -> list[str]:
-        """For people: a line on the whole, one for each reason, one for each note."""
-        n_dropped = sum(self.dropped.values())
-        lines = [f"training pairs: {self.n_read:,} read, {n_dropped:,} dropped, {self.n_kept:,} kept"]
-        for reason in REASONS:
-            if self.dropped[reason]:
-                lines.append(f"  {self.dropped[reason]:>9,}  {reason:<18}  {_shortened(self.first[reason])}")
-        lines += [
-            f"  {name}: the target has {usual.median:.2f} times the bytes of its source, as a rule; kept: "
-            f"{usual.low:.2f} to {usual.high:.2f}"
-            for name, usual in self.learnt_ratios.items()
-        ]
-        for key in _NOTES:
-            if self.notes[key]:
-                places = f": {_shortened(self.noted[key])}" if key in self.noted else ""
-                lines.append(f"  note: {_NOTES[key].format(n=f'{self.notes[key]:,}')}{places}")
-        if self.n_leaked:
-            lines.append(
-                f"  warning: training pairs whose source occurs in the validation or test files too: {self.n_leaked:,} "
-                "(scores on such lines flatter the model)"
-            )
-        return lines
-
-
-_NOTES = {
-    "crlf": "{n} lines ended with a carriage return, which was removed",
-    "line_feed": "{n} texts had line feeds inside, which became spaces",
-    "bom": "{n} files began with a byte order mark, which was removed",
-    "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
-    "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were not learnt from their ends",
-    "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
-    "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
-}
-
-
-def _shortened(places: Iterable[str]) -> str:
-    """`a.de:3, a.de:8` with the file named once: `a.de:3, 8`."""
-    shown: list[str] = []
-    last = None
-    for place in places:
-        file, _, line = place.rpartition(":")
-        shown.append(line if file == last else place)
-        last = file
-    return ", ".join(shown)
+        """For people: one screen."""
+        return table(self.as_dict())

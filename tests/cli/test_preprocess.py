@@ -64,6 +64,10 @@ def test_an_edited_recipe_does_not_spoil_the_data_beside_it(files):
         (["recipe.yaml", "--data.valid.src", "none.de"], "no file none.de: tried"),
         (["recipe.yaml", "--data.valid.src", "train.de"], "train.de has 50 lines but valid.no has 5"),
         (["recipe.yaml", "--data.out", "recipe.yaml"], "expected a folder"),
+        (["recipe.yaml", "--report", "x.html"], "--report: goes with --check"),
+        (["recipe.yaml", "--check", "--report", "train.de"], "train.de: holds something else"),
+        (["recipe.yaml", "--check", "--show", "3"], "--show and --check"),
+        (["recipe.yaml", "--show", "3"], "no such folder of prepared data"),
     ],
 )
 def test_mistakes_get_a_message_and_code_two(files, capsys, argv, expected):
@@ -77,3 +81,36 @@ def test_overwrite_replaces(files, capsys):
     assert main([*OWN, "--subwords.vocab_size", "270"]) == 2
     assert main([*OWN, "--subwords.vocab_size", "270", "--overwrite"]) == 0
     assert load_resolved("my data/recipe.yaml").subwords.vocab_size == 270
+
+
+def test_check_writes_a_page_and_no_data(files, capsys):
+    before = {path.name for path in files.iterdir()}
+    assert main([*OWN, "--check"]) == 0
+    assert {path.name for path in files.iterdir()} - before == {"my data.report.html"}
+    out, err = capsys.readouterr()
+    assert out == "" and "50 read" in err and "my data.report.html" in err and "nothing serious" in err
+    assert main([*OWN, "--check", "--report", "mine.html"]) == 0 == main([*OWN, "--check", "--report", "mine.html"])
+    assert "</html>" in (files / "mine.html").read_text(encoding="utf-8")
+
+
+def test_check_leaves_data_as_it_is_and_answers_one_where_something_is_seriously_wrong(files, capsys):
+    assert main(OWN) == 0
+    (files / "valid.de").write_bytes(b"".join((files / "train.de").read_bytes().splitlines(keepends=True)[:5]))
+    (files / "valid.no").write_bytes(b"".join((files / "train.no").read_bytes().splitlines(keepends=True)[:5]))
+    before = {path.name: path.read_bytes() for path in (files / "my data").iterdir()}
+    assert main([*OWN, "--check"]) == 1
+    assert "WARNING: 5 of 5 valid pairs" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (files / "my data").iterdir()} == before
+
+
+def test_show_prints_pairs_of_the_folder_or_of_the_recipe_without_the_texts(files, capsys):
+    assert main(OWN) == 0
+    for name in ("train.de", "valid.de"):
+        (files / name).unlink()
+    capsys.readouterr()
+    assert main(["my data", "--show", "2"]) == 0
+    of_folder = capsys.readouterr().out
+    assert main([*OWN, "--show", "2"]) == 0 == main(["my data/recipe.yaml", "--show", "2"])
+    assert capsys.readouterr().out == 2 * of_folder
+    assert of_folder.count("src text    train de ") == 2 and of_folder.count("trg ids") == 2
+    assert main(["my data", "--show", "no"]) == 2

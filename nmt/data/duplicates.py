@@ -1,0 +1,68 @@
+"""Pairs that occur again, sources with several targets, targets with several sources: counted from a file of hashes.
+
+The file has 16 bytes a pair. It is read once for each share of the hashes, so that what is in memory is bounded however
+long it is.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAIR = np.dtype([("src", "<u8"), ("trg", "<u8")])
+N_SHOWN = 5
+
+_SHARE = 1 << 22  # pairs in memory at once, at 40 bytes
+_READ = 1 << 20  # pairs read at once
+
+
+def count_duplicates(path: Path) -> dict[str, Any]:
+    """What is repeated among the pairs of the file.
+
+    {"pairs": those that came before, "sources": distinct ones with several targets, "targets": with several sources,
+    "most": [(number of a pair, times), ...] the most frequent pairs, by their first occurrence, counted from 0}
+    """
+    n_pair = path.stat().st_size // PAIR.itemsize
+    n_share = max(1, -(-n_pair // _SHARE))
+    again, most, several = 0, [], {}
+    for side, other in (("src", "trg"), ("trg", "src")):
+        several[side] = 0
+        for share in range(n_share):
+            mine, partner, number = _share(path, side, other, share, n_share)
+            order = np.lexsort((number, partner, mine))
+            mine, partner, number = mine[order], partner[order], number[order]
+            fresh = np.ones(len(mine), dtype=bool)
+            fresh[1:] = (mine[1:] != mine[:-1]) | (partner[1:] != partner[:-1])
+            distinct = mine[fresh]
+            _, n_partner = np.unique(distinct, return_counts=True)
+            several[side] += int((n_partner > 1).sum())
+            if side == "src":
+                again += int((~fresh).sum())
+                firsts = np.flatnonzero(fresh)
+                times = np.diff(firsts, append=len(mine))
+                best = np.lexsort((number[firsts], -times))[:N_SHOWN]
+                most += [(int(number[firsts[k]]), int(times[k])) for k in best if times[k] > 1]
+    most = sorted(most, key=lambda each: (-each[1], each[0]))[:N_SHOWN]
+    return {"pairs": again, "sources": several["src"], "targets": several["trg"], "most": most}
+
+
+def _share(
+    path: Path, side: str, other: str, share: int, n_share: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+    """The pairs whose hash of one side falls into a share: that hash, the other side's, and the pair's number."""
+    found = []
+    for start, pairs in _pieces(path):
+        mine = np.flatnonzero(pairs[side] % np.uint64(n_share) == share)
+        found.append((pairs[side][mine], pairs[other][mine], mine + start))
+    columns = [np.concatenate(column) for column in zip(*found, strict=True)] if found else []
+    empty = np.empty(0, np.uint64)
+    return (columns[0], columns[1], columns[2]) if columns else (empty, empty, np.empty(0, np.int64))
+
+
+def _pieces(path: Path) -> Iterator[tuple[int, NDArray[Any]]]:
+    start = 0
+    while len(pairs := np.fromfile(path, PAIR, _READ, offset=start * PAIR.itemsize)):
+        yield start, pairs
+        start += len(pairs)

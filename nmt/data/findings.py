@@ -1,0 +1,130 @@
+"""From what a survey measured to what report.json says: counts, places as file:line, and texts cut to a length."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.sources import Source
+from nmt.data.survey import FARTHEST, LONGEST, STEPS, Survey, Texts
+
+N_SHOWN = 5
+MOST_CHARACTERS = 200
+_MOST_BARS = 40
+
+Kept = Callable[[int], str]  # the place of a kept pair, file:line
+
+
+def cut(text: str) -> str:
+    """A text that is shown: its beginning is enough."""
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+
+
+def findings(
+    survey: Survey,
+    sources: Sequence[Source],
+    held_out: Mapping[str, Texts],
+    place_of: Kept,
+    kept: tuple[Path, Path],
+) -> dict[str, Any]:
+    """Everything but what became of each pair. kept: the two files of the kept lines."""
+    leaks = [(split, *example) for split in survey.leaks.splits for example in survey.leaks.examples(split, N_SHOWN)]
+    numbers = {number for *_, number in leaks} | {number for number, _ in survey.duplicates["most"]}
+    texts = [_lines_of(path, numbers) for path in kept]
+    name_of = {source.split: source.src.name for source in sources}
+    return {
+        "leaks": {
+            "rows": survey.leaks.rows(),
+            "examples": [
+                {
+                    "level": level,
+                    "part": part,
+                    "place": f"{name_of[split]}:{line + 1}",
+                    "src": cut(held_out[split][0][line]),
+                    "trg": cut(held_out[split][1][line]),
+                    "train_place": place_of(number),
+                    "train_src": cut(texts[0][number]),
+                    "train_trg": cut(texts[1][number]),
+                }
+                for split, level, part, line, number in leaks
+            ],
+        },
+        "duplicates": {
+            **{key: survey.duplicates[key] for key in ("pairs", "sources", "targets")},
+            "most": [
+                {"times": times, "place": place_of(n), "src": cut(texts[0][n]), "trg": cut(texts[1][n])}
+                for n, times in survey.duplicates["most"]
+            ],
+        },
+        "alignment": [
+            {
+                "split": source.split,
+                "src": source.src.name,
+                "trg": source.trg.name,
+                "pairs": found.n_pair,
+                "judged": found.can_be_judged,
+                "strength": round(found.strength, 3),
+                "stretches": [
+                    {"first": each.first, "last": each.last, "offset": each.offset, "gain": round(each.gain, 1)}
+                    for each in found.stretches
+                ],
+            }
+            for source, found in survey.alignments
+        ],
+        "lengths": {side: _lengths(survey.lengths[n]) for n, side in enumerate(("src", "trg"))},
+        "ratios": _ratios(survey.ratios),
+        "scripts": survey.scripts(),
+    }
+
+
+def _lines_of(path: Path, numbers: set[int]) -> dict[int, str]:
+    """Some lines of a file of ours, by their numbers counted from 0."""
+    found, before = {}, -1
+    with path.open("rb") as file:
+        for number in sorted(numbers):
+            raw = next(itertools.islice(file, number - before - 1, None))
+            found[number], before = raw.removesuffix(b"\n").decode("utf-8"), number
+    return found
+
+
+def _lengths(counts: NDArray[np.int64]) -> dict[str, Any]:
+    """counts: (2, LONGEST + 1) of read and kept lines -> bars of equal width, the last one open."""
+    read, kept = counts
+    last = int(np.searchsorted(np.cumsum(read), 0.995 * read.sum()))
+    width = next(w for w in _widths() if w * _MOST_BARS > last)
+    n_bar = last // width + 1
+    bars = [int(read[k * width : (k + 1) * width].sum()) for k in range(n_bar)]
+    of_kept = [int(kept[k * width : (k + 1) * width].sum()) for k in range(n_bar)]
+    beyond = n_bar * width
+    return {
+        "from": [k * width for k in range(n_bar)] + [beyond],
+        "read": [*bars, int(read[beyond:].sum())],
+        "kept": [*of_kept, int(kept[beyond:].sum())],
+        "kept_quantiles": {str(q): _quantile(kept, q / 100) for q in (1, 50, 99, 100)},
+        "longest_told": LONGEST,
+    }
+
+
+def _widths() -> "itertools.chain[int]":
+    return itertools.chain.from_iterable((a * 10**k for a in (1, 2, 5)) for k in itertools.count())
+
+
+def _quantile(counts: NDArray[np.int64], share: float) -> int:
+    total = int(counts.sum())
+    return int(np.searchsorted(np.cumsum(counts), max(1, np.ceil(share * total)))) if total else 0
+
+
+def _ratios(counts: NDArray[np.int64]) -> dict[str, Any]:
+    """counts: (2, steps) of read and kept pairs -> bars over the steps that are not empty at the ends."""
+    middle = [round(2.0 ** ((n - STEPS * FARTHEST) / STEPS), 4) for n in range(counts.shape[1])]
+    some = np.flatnonzero(counts[0])
+    first, last = (int(some[0]), int(some[-1])) if len(some) else (STEPS * FARTHEST, STEPS * FARTHEST)
+    return {
+        "middle": middle[first : last + 1],
+        "read": counts[0, first : last + 1].tolist(),
+        "kept": counts[1, first : last + 1].tolist(),
+        "kept_quantiles": {str(q): middle[min(_quantile(counts[1], q / 100), len(middle) - 1)] for q in (1, 50, 99)},
+    }

@@ -1,0 +1,168 @@
+"""What a block of lines shows to numpy: code points, lengths, normal forms, hashes, words that other languages share.
+
+All work on characters for the report is done here, for some thousand lines at once; nothing of a text is kept.
+"""
+
+import functools
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+
+# Words of a line that are kept as anchors of its alignment, each as 16 bits.
+N_ANCHOR = 4
+NO_ANCHOR = 0
+
+# What a code point is to us. Marks and symbols are parts of a text; they tell lines apart.
+_OTHER, _KEPT, _DIGIT, _LETTER, _WIDE = range(5)
+_TABLE = 1 << 17  # beyond are ideographs and private characters, which we take for letters
+_FIRST_WIDE = 0x2E80  # scripts without spaces: a Latin word or number between their letters is a word of its own
+_LINE_FEED, _SPACE = 10, 32
+_SHORTEST_WORD = 3
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
+
+
+class Block:
+    """Some lines of one side, one at least."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+        text = "\n".join(lines) + "\n"
+        self.codes = _code_points(text)
+        ends = np.flatnonzero(self.codes == _LINE_FEED)
+        assert len(ends) == len(lines), "a line feed inside a line"
+        self.lengths: NDArray[np.int64] = np.diff(ends, prepend=-1) - 1  # characters of each line
+        # Neither NFKC nor case folding makes or takes a line feed, so the lines stay lines.
+        same = text if text.isascii() else unicodedata.normalize("NFKC", text)
+        self._folded = _code_points(same.casefold())
+        self._kind = _classes()[np.minimum(self._folded, _TABLE - 1)]
+        self._ends = np.flatnonzero(self._folded == _LINE_FEED)
+
+    def exact(self) -> Hashes:
+        """A hash of each line without the white space around it."""
+        return _hashes(line.strip().encode("utf-8") for line in self.lines)
+
+    def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
+        """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.
+
+        First: NFKC, case folded, without punctuation and white space; one space stays between two numbers: 1/11 is
+        not 11/1. Second: also one 0 for each number.
+        """
+        wanted = (self._kind != _OTHER) | (self._folded == _LINE_FEED)
+        folded = self._folded
+        between = self._between_numbers()
+        if len(between):
+            wanted[between] = True
+            folded = folded.copy()
+            folded[between] = _SPACE
+        codes, digit = folded[wanted], self._kind[wanted] == _DIGIT
+        ends = np.flatnonzero(codes == _LINE_FEED)
+        of_digits = np.searchsorted(ends, np.flatnonzero(digit))
+        first = _hashes(_lines_of(codes, ends))
+        second = first.copy()
+        lengths = np.diff(ends, prepend=-1) - 1
+        n_digit = np.bincount(of_digits, minlength=len(ends))
+        if len(of_digits):
+            again = np.zeros_like(digit)
+            again[1:] = digit[1:] & digit[:-1]
+            with_number = n_digit > 0
+            mine = np.repeat(with_number, lengths + 1)
+            numberless = np.where(digit, np.uint32(48), codes)[mine & ~again]
+            second[with_number] = _hashes(_lines_of(numberless, np.flatnonzero(numberless == _LINE_FEED)))
+        return first, second, lengths, n_digit
+
+    def _between_numbers(self) -> NDArray[np.int64]:
+        """Where one character of punctuation or white space, or two, stand between digits: the first of them."""
+        digits = np.flatnonzero(self._kind == _DIGIT)
+        gap = np.diff(digits)
+        found = digits[:-1][(gap == 2) | (gap == 3)] + 1
+        following = np.minimum(found + 1, len(self._kind) - 1)
+        fit = (self._kind[found] == _OTHER) & (self._folded[found] != _LINE_FEED)
+        fit &= (self._kind[following] == _DIGIT) | (
+            (self._kind[following] == _OTHER) & (self._folded[following] != _LINE_FEED)
+        )
+        chosen: NDArray[np.int64] = found[fit]
+        return chosen
+
+    def words(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+        """A hash of 16 bits and the line of each word that may look alike in other languages: numbers, longer words."""
+        kind = self._kind
+        starts = np.concatenate(([0], np.flatnonzero(kind[1:] != kind[:-1]) + 1))
+        lengths = np.diff(starts, append=len(kind))
+        place = np.arange(len(kind), dtype=np.int64) - np.repeat(starts, lengths)
+        total = np.add.reduceat(self._folded * _POWERS[np.minimum(place, len(_POWERS) - 1)], starts)
+        its = kind[starts]
+        wanted = (its == _DIGIT) | ((lengths >= _SHORTEST_WORD) & (its >= _LETTER))
+        hashed = ((total[wanted] * _ODD) >> np.uint64(48)).astype(np.uint16)
+        return np.maximum(hashed, NO_ANCHOR + 1), np.searchsorted(self._ends, starts[wanted])
+
+
+class Anchors:
+    """Picks the words of each line that tell most about its alignment. Holds one count for each of 65,536 hashes."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros((2, 1 << 16), dtype=np.int64)
+
+    def pick(self, src: Block, trg: Block) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+        """(n_line, N_ANCHOR) each: the rarest words that both languages have used so far; NO_ANCHOR for too few."""
+        words = src.words(), trg.words()
+        for counts, (hashed, _) in zip(self._counts, words, strict=True):
+            counts += np.bincount(hashed, minlength=1 << 16)
+        rarity = np.where((self._counts > 0).all(axis=0), self._counts.sum(axis=0), 0)
+        return _rarest(*words[0], rarity, len(src.lines)), _rarest(*words[1], rarity, len(trg.lines))
+
+
+def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
+    """One hash of each pair of hashes, in which the sides are not exchangeable."""
+    return (src * _ODD + (trg ^ (trg >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)).astype(np.uint64)
+
+
+def _rarest(
+    hashed: NDArray[np.uint16], line: NDArray[np.int64], rarity: NDArray[np.int64], n_line: int
+) -> NDArray[np.uint16]:
+    shared = rarity[hashed] > 0
+    hashed, line = hashed[shared], line[shared]
+    # One key to sort by: line, then rarity, then the hash, so that equal words of a line stand together.
+    rank = np.minimum(rarity, (1 << 20) - 1)[hashed].astype(np.uint64)
+    key = np.sort((line.astype(np.uint64) << np.uint64(36)) | (rank << np.uint64(16)) | hashed)
+    key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
+    line, hashed = (key >> np.uint64(36)).astype(np.int64), (key & np.uint64(0xFFFF)).astype(np.uint16)
+    place = np.arange(len(line)) - np.searchsorted(line, line)
+    found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
+    few = place < N_ANCHOR
+    found[line[few], place[few]] = hashed[few]
+    return found
+
+
+@functools.cache
+def _classes() -> NDArray[np.uint8]:
+    found = np.full(_TABLE, _KEPT, dtype=np.uint8)
+    for code in range(_TABLE):
+        kind = unicodedata.category(chr(code))
+        if kind[0] in "PZC":
+            found[code] = _OTHER
+        elif kind == "Nd":
+            found[code] = _DIGIT
+        elif kind[0] in "LM":
+            found[code] = _WIDE if code >= _FIRST_WIDE else _LETTER
+    return found
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+
+
+def _lines_of(codes: NDArray[np.uint32], ends: NDArray[np.int64]) -> list[bytes]:
+    raw, stops = codes.tobytes(), (4 * ends).tolist()
+    return [raw[start:stop] for start, stop in zip([0, *(stop + 4 for stop in stops)], stops, strict=False)]
+
+
+def _hashes(parts: Iterable[bytes]) -> Hashes:
+    """64 bits of each, of a hash that nobody can aim at: too many for two of 100 million texts to share them."""
+    digests = b"".join([hashlib.blake2b(part, digest_size=8).digest() for part in parts])
+    return np.frombuffer(digests, dtype="<u8")
