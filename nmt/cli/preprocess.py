@@ -57,9 +57,11 @@ def preprocess(args: argparse.Namespace) -> int:
             f"{', '.join('--' + flag for flag in mixed)}: for use without a recipe, but {args.recipe} is given. "
             "Override its options by their dotted names: --data.out DIR."
         )
-    recipe = read_recipe(args.recipe, overrides_of(args)) if args.recipe else _own_recipe(args)
+    recipe = read_recipe(args.recipe, _overrides(args)) if args.recipe else _own_recipe(args)
     prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
     again = " with the same options" if args.recipe and overrides_of(args) else ""
+    if args.recipe and args.vocab_from:
+        again += f" --subwords.vocab_from {args.vocab_from}"
     _talk(f"train with: nmt-train {args.recipe or recipe.data_folder / RECIPE}{again}")
     return 0
 
@@ -69,6 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="nmt-preprocess", description=_DESCRIPTION)
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file")
     parser.add_argument("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
+    parser.add_argument(
+        "--vocab-from",
+        metavar="RUN",
+        help="take the subwords of a run or data folder: subwords.vocab_from of the recipe",
+    )
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")
     files.add_argument(
@@ -80,6 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     files.add_argument("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_override_flags(parser)
     return run("nmt-preprocess", preprocess, parser, argv)
+
+
+def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """What the command line says otherwise than the recipe."""
+    given = [("subwords.vocab_from", args.vocab_from)] if args.vocab_from else []
+    return [*given, *overrides_of(args)]
 
 
 def _own_recipe(args: argparse.Namespace) -> Recipe:
@@ -100,7 +113,7 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     ]
     if args.test:
         told.append(("data.test", _yaml({"src": args.test[0], "trg": args.test[1]})))
-    return read_recipe(None, [*_OWN_CORPUS, *told, *overrides_of(args)])
+    return read_recipe(None, [*_OWN_CORPUS, *told, *_overrides(args)])
 
 
 def _yaml(value: object) -> str:

@@ -97,6 +97,10 @@ class Codec:
             elif part:
                 yield from units_of(part)
 
+    def cut(self, letters: str) -> list[int]:
+        """The ids that one word, in letters, is made of; symbols in it are not looked for."""
+        return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(letters)]
+
     def plain_vocab(self) -> list[str]:
         """The pieces without the symbols."""
         return self.vocab[: len(self.vocab) - len(self.symbols)]
@@ -179,6 +183,10 @@ class Subwords:
 
         src = codec_of(src_lines, trg_lines) if config.joint else codec_of(src_lines)
         return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)
+
+    def by_side(self) -> dict[str, Codec]:
+        """The vocabularies, one or two, and what people call them."""
+        return {"joint": self.src} if self.joint else {"source": self.src, "target": self.trg}
 
     def save(self, path: Path | str) -> None:
         """Write the JSON file; its SHA-256 is `sha256`."""

@@ -64,7 +64,9 @@ def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
     for symbol in symbols:
         if complaint := complaint_about_symbol(symbol, subwords.normalize):
             yield f"subwords.symbols: {symbol!r} {complaint}"
-    if subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
+    if subwords.extend and not subwords.vocab_from:
+        yield "subwords.extend: there is nothing to extend (name a run with subwords.vocab_from, or remove this)"
+    if not subwords.vocab_from and subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
         yield (
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
             f"256 bytes and the control symbols (make it {264 + len(symbols)} or more)"
