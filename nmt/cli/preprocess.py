@@ -67,13 +67,15 @@ def preprocess(args: argparse.Namespace) -> int:
         raise RecipeError("--show and --check: one shows what was prepared, the other prepares nothing. Choose one.")
     if args.show is not None and args.recipe and Path(args.recipe).is_dir():
         return _show(Path(args.recipe), args.show)
-    recipe = read_recipe(args.recipe, overrides_of(args)) if args.recipe else _own_recipe(args)
+    recipe = read_recipe(args.recipe, _overrides(args)) if args.recipe else _own_recipe(args)
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
     if args.check:
         return _check(recipe, Path(args.report) if args.report else None)
     prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
     again = " with the same options" if args.recipe and overrides_of(args) else ""
+    if args.recipe and args.vocab_from:
+        again += f" --subwords.vocab_from {args.vocab_from}"
     _talk(f"train with: nmt-train {args.recipe or recipe.data_folder / RECIPE}{again}")
     return 0
 
@@ -100,6 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=_number,
         help="print N pairs of the prepared data, always the same, as text, pieces and ids; RECIPE may be the folder",
     )
+    parser.add_argument(
+        "--vocab-from",
+        metavar="RUN",
+        help="take the subwords of a run or data folder: subwords.vocab_from of the recipe",
+    )
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")
     files.add_argument(
@@ -111,6 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     files.add_argument("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_override_flags(parser)
     return run("nmt-preprocess", preprocess, parser, argv)
+
+
+def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """What the command line says otherwise than the recipe."""
+    given = [("subwords.vocab_from", args.vocab_from)] if args.vocab_from else []
+    return [*given, *overrides_of(args)]
 
 
 def _own_recipe(args: argparse.Namespace) -> Recipe:
@@ -131,7 +144,7 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     ]
     if args.test:
         told.append(("data.test", _yaml({"src": args.test[0], "trg": args.test[1]})))
-    return read_recipe(None, [*_OWN_CORPUS, *told, *overrides_of(args)])
+    return read_recipe(None, [*_OWN_CORPUS, *told, *_overrides(args)])
 
 
 def _check(recipe: Recipe, page: Path | None) -> int:

@@ -8,7 +8,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -26,7 +26,7 @@ _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
 # Different words that are counted, some 100 bytes each; with more, those that occurred once are forgotten.
 _MOST_COUNTED = 4_000_000
 # A unigram vocabulary begins with so many times the pieces that are wanted, and drops the least useful ones.
-_SEED_PIECES = 4
+SEED_PIECES = 4
 
 Lines = Callable[[], Iterable[str]]
 
@@ -58,13 +58,15 @@ def learn(
         return learnt_from(sides, config, seed, notes)
 
     if config.kind == "word":
-        return _learn_words(texts(notes), n_piece, longest)
+        # All other words are spelled with the bytes.
+        words = most_frequent(count_words(texts(notes)), n_piece - len(BYTE_OF), longest)
+        return Learnt([*BYTE_OF, *words], [], [])
     if config.kind == "unigram":
-        pieces = _learn_merges(texts(notes), in_words(), n_piece * _SEED_PIECES, longest).vocab
+        pieces = learn_merges(texts(notes), in_words(), n_piece * SEED_PIECES, longest).vocab
         vocab, scores = learn_scores(count_words(texts()), pieces, list(BYTE_OF), n_piece)
         return Learnt(vocab, [], scores)
     cut = in_characters() if config.kind == "char" else in_words()
-    return _learn_merges(texts(notes), cut, n_piece, longest)
+    return learn_merges(texts(notes), cut, n_piece, longest)
 
 
 def learnt_from(
@@ -117,8 +119,8 @@ def parts(text: str, notes: Counter[str] | None = None) -> Iterable[str]:
     return _PART.findall(text)
 
 
-def _learn_merges(texts: Iterator[str], cut: pre_tokenizers.PreTokenizer, n_piece: int, longest: int) -> Learnt:
-    """Byte-level BPE."""
+def learn_merges(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer, n_piece: int, longest: int) -> Learnt:
+    """Byte-level BPE. cut: what no piece goes over."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = cut
     trainer = trainers.BpeTrainer(
@@ -134,8 +136,7 @@ def _learn_merges(texts: Iterator[str], cut: pre_tokenizers.PreTokenizer, n_piec
     return Learnt(sorted(vocab, key=vocab.__getitem__), [(a, b) for a, b in model["merges"]], [])
 
 
-def _learn_words(texts: Iterator[str], n_piece: int, longest: int) -> Learnt:
-    """The most frequent words, after the bytes that all others are spelled with."""
-    counted = ((word, n) for word, n in count_words(texts).items() if 1 < len(word) <= longest)
-    frequent = sorted(counted, key=lambda each: (-each[1], each[0]))
-    return Learnt([*BYTE_OF, *(word for word, _ in frequent[: n_piece - len(BYTE_OF)])], [], [])
+def most_frequent(words: Counter[str], n: int, longest: int, but: Container[str] = ()) -> list[str]:
+    """The n words that occur most often, of two letters to `longest`, without some."""
+    counted = ((word, n) for word, n in words.items() if 1 < len(word) <= longest and word not in but)
+    return [word for word, _ in sorted(counted, key=lambda each: (-each[1], each[0]))[:n]]

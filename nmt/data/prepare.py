@@ -38,6 +38,7 @@ from nmt.data.sources import Source, find_sources, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
+from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, reuse
 from nmt.data.vocabulary_use import VocabularyUse
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
@@ -90,6 +91,9 @@ def _prepare(
     """The same, once all the text is in files."""
     present = None if only_report else refuse_foreign_files(folder)
     inputs = survey(sources)
+    given = find_subwords(recipe.subwords.vocab_from) if recipe.subwords.vocab_from else None
+    if given:
+        inputs += facts_of_subwords(given)
     settings = settings_of(recipe)
     if present is not None:
         changed = _changes(present, inputs, settings)
@@ -110,7 +114,7 @@ def _prepare(
         held_out = {split: read_held_out(sources, split, report) for split in splits}
         places = keep_training_pairs(sources, held_out, recipe.data, report, temporary)
         kept = tuple(temporary / name for name in ("kept.src", "kept.trg"))
-        subwords = _learn(recipe, kept, report, talk)
+        subwords = _learn(recipe, given, kept, report, talk)
         subwords.save(temporary / SUBWORDS)
         n_pair = {"train": _encode_training_pairs(recipe.data, subwords, kept, places, report, temporary)}
         for path in kept:
@@ -168,16 +172,20 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     return changed + changed_settings(present["settings"], settings)
 
 
-def _learn(recipe: Recipe, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
-    """Train the subwords on the kept pairs, and say what came of it."""
+def _learn(recipe: Recipe, given: Path | None, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
+    """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
+    lines = partial(text_of, kept[0]), partial(text_of, kept[1])
+    if given:
+        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, known_tags(recipe.data))
+        for line in account_of(Subwords.load(given), subwords, given):
+            talk(line)
+        return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
-    lines = [partial(text_of, path) for path in kept]
     tags = known_tags(recipe.data)
     subwords = Subwords.train(lines[0], lines[1], recipe.subwords, _SAMPLE_SEED, report.notes, tags)
-    sides = [("joint", subwords.src)] if subwords.joint else [("source", subwords.src), ("target", subwords.trg)]
-    for side, codec in sides:
+    for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size
         short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""
         talk(f"{side} vocabulary: {codec.size:,} pieces{short}, padded to {codec.n_vocab:,}")

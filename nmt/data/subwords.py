@@ -114,6 +114,10 @@ class Codec:
             elif part:
                 yield from units_of(part)
 
+    def cut(self, letters: str) -> list[int]:
+        """The ids that one word, in letters, is made of; symbols in it are not looked for."""
+        return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(letters)]
+
     def plain_vocab(self) -> list[str]:
         """The pieces without the symbols."""
         return self.vocab[: len(self.vocab) - len(self.symbols)]
@@ -204,6 +208,10 @@ class Subwords:
         other = copy.copy(self)
         other.src = self.src.tagged(tags)
         return other
+
+    def by_side(self) -> dict[str, Codec]:
+        """The vocabularies, one or two, and what people call them."""
+        return {"joint": self.src} if self.joint else {"source": self.src, "target": self.trg}
 
     def save(self, path: Path | str) -> None:
         """Write the JSON file; its SHA-256 is `sha256`."""

@@ -71,7 +71,9 @@ def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
     for symbol in symbols:
         if complaint := complaint_about_symbol(symbol, subwords.normalize):
             yield f"subwords.symbols: {symbol!r} {complaint}"
-    if subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
+    if subwords.extend and not subwords.vocab_from:
+        yield "subwords.extend: there is nothing to extend (name a run with subwords.vocab_from, or remove this)"
+    if not subwords.vocab_from and subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
         yield (
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
             f"256 bytes and the control symbols (make it {264 + len(symbols)} or more)"
@@ -163,6 +165,13 @@ def _of_batch(batch: "BatchConfig") -> Iterator[str]:
 
 
 def _of_splitting(recipe: "Recipe") -> Iterator[str]:
+    batch, kind = recipe.batch, recipe.subwords.kind
+    if batch.bpe_dropout and kind in ("unigram", "word"):
+        yield f"batch.bpe_dropout: subwords.kind: {kind} has no merges to leave out (set this to 0)"
+    if batch.unigram_alpha and kind != "unigram":
+        yield f"batch.unigram_alpha: pieces of subwords.kind: {kind} have no probabilities (set this to 0)"
+    if batch.split_rate and batch.bpe_dropout:
+        yield "batch.split_rate: batch.bpe_dropout cuts words in other ways, too (set one of the two to 0)"
     if recipe.batch.split_rate and recipe.subwords.kind in ("unigram", "word"):
         yield (
             f"batch.split_rate: pieces of subwords.kind: {recipe.subwords.kind} were not merged from others, so none "
@@ -176,8 +185,9 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
         yield "train.cuda_graphs: needs train.compile and batch.packed (set both to true, or this to false)"
     if not batch.packed:
         return
-    if batch.split_rate:
-        yield "batch.packed: batch.split_rate makes pairs longer than they were planned with (set one of the two to 0)"
+    for name in ("split_rate", "bpe_dropout", "unigram_alpha"):
+        if getattr(batch, name):
+            yield f"batch.packed: batch.{name} makes pairs longer than they were planned with (set one of the two to 0)"
     if batch.max_tokens == "auto":
         yield "batch.packed: all its rows have one length, batch.max_tokens, which must be a number, not auto"
     elif batch.max_tokens <= recipe.data.max_len:

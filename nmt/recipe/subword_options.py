@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from nmt.recipe.section import PositiveInt, Section, list_to_tuple
+from nmt.recipe.section import Count, PositiveInt, Section, list_to_tuple
 
 
 class SubwordsConfig(Section):
@@ -33,6 +33,14 @@ class SubwordsConfig(Section):
         (),
         description="Placeholders, as <url>: each is one piece, never cut, where it stands in the text and no letter "
         "or digit touches it.",
+    )
+    vocab_from: str = Field(
+        "",
+        description="Take the subwords of a run or a folder of prepared data instead of learning them; vocab_size is "
+        "theirs then. Needed to go on from that run's weights with all rows of the embeddings.",
+    )
+    extend: Count = Field(
+        0, description="With vocab_from: learn so many pieces more from this text, for each vocabulary."
     )
     max_train_lines: PositiveInt = Field(
         10_000_000,

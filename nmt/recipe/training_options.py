@@ -48,6 +48,17 @@ class BatchConfig(Section):
         description="Share of the subwords of training pairs that fall apart into what they were merged from, anew "
         "each time, as with BPE-dropout: for rare words. Batches grow by about as much.",
     )
+    bpe_dropout: Rate = Field(
+        0.0,
+        description="BPE-dropout: probability of a merge to be left out when a word of a training pair is cut, anew "
+        "each time (Provilkov et al. 2020, who take 0.1). Batches keep to max_tokens, so they hold fewer pairs.",
+    )
+    unigram_alpha: NonNegativeFloat = Field(
+        0.0,
+        description="For subwords.kind: unigram: words of training pairs are cut by chance, as likely as their "
+        "probability to this power (Kudo 2018, who takes 0.1 to 0.5; the smaller, the more even); 0: as is likeliest. "
+        "Batches keep to max_tokens, so they hold fewer pairs.",
+    )
 
 
 class OptimConfig(Section):

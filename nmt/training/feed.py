@@ -12,6 +12,7 @@ from nmt.data.batches import Batch, Change, make_batch, make_packed, read_ahead
 from nmt.data.corpus import Prepared
 from nmt.data.mixture import Rows, mixture_of
 from nmt.data.plan import Plan, Position
+from nmt.data.resampled import Resampled
 from nmt.data.split import Splitter
 from nmt.recipe.options import Recipe
 from nmt.training.memory import Work
@@ -34,11 +35,19 @@ class Feed:
     def __init__(self, recipe: Recipe, data: Prepared, ranks: Ranks) -> None:
         self.seed, self.corpus, self.ranks = recipe.seed, data.train, ranks
         assert recipe.batch.max_tokens != "auto", "resolve the recipe first"
+        batch, subwords = recipe.batch, data.subwords
+        self.resampled: Resampled | None = None
+        self.max_tokens = planned = recipe.batch.max_tokens
+        if batch.bpe_dropout or batch.unigram_alpha:
+            self.resampled = Resampled(
+                subwords, bpe_dropout=batch.bpe_dropout, unigram_alpha=batch.unigram_alpha, seed=recipe.seed
+            )
+            planned = self.resampled.planned(data.train, self.max_tokens)
         self.plan = Plan(
             data.train.src_len,
             data.train.trg_len,
             seed=recipe.seed,
-            max_tokens=recipe.batch.max_tokens,
+            max_tokens=planned,
             per_update=recipe.batch.per_update,
             pool=recipe.batch.pool,
             packed=recipe.batch.packed,
@@ -46,7 +55,7 @@ class Feed:
             mixture=mixture_of(recipe.data, data.sizes),
         )
         self.longest = recipe.data.max_len + 1  # with EOS
-        rate, subwords = recipe.batch.split_rate, data.subwords
+        rate = batch.split_rate
         self.splitters = (Splitter(subwords.src, rate), Splitter(subwords.trg, rate)) if rate else None
 
     def begin(self, position: Position) -> Iterator[Portion]:
@@ -63,10 +72,10 @@ class Feed:
 
     def n_gold(self, portion: Portion) -> int:
         """Target tokens of the whole update, over all ranks."""
-        if self.splitters is None:
+        if self.splitters is None and self.resampled is None:
             # Every rank knows every length, so the divisor needs no communication.
             return self.plan.n_gold(self.plan.at(portion.position)[0])
-        # What was split is known only where the batch was made.
+        # What was cut anew is known only where the batch was made.
         return int(self.ranks.sum(sum(item.batch.n_gold for item in portion.work if item.counts))[0])
 
     def _make(self, update: list[Rows], position: Position, following: Position) -> Portion:
@@ -74,13 +83,15 @@ class Feed:
         for (index, rows), counts in self.ranks.share(list(enumerate(update))):
             # The index counts over all ranks, so the masks do not depend on how many there are.
             seed = dropout_seed(self.seed, position, index)
-            work.append(Work(self.batch(rows, seed), counts, seed, layer_seed))
+            work.append(Work(self.batch(rows, seed, position.epoch), counts, seed, layer_seed))
         return Portion(work, position, following)
 
-    def batch(self, rows: Rows, seed: int) -> Batch:
-        """Some pairs as the batch that training makes of them. seed: of what is drawn for it."""
+    def batch(self, rows: Rows, seed: int, epoch: int = 0) -> Batch:
+        """Some pairs as the batch that training makes of them in an epoch. seed: of what is drawn for it."""
         if self.plan.packed:
             return make_packed(self.corpus, rows, self.plan.max_tokens, self.plan.most_packed, self.longest)
+        if self.resampled is not None:
+            return make_batch(self.corpus, rows, self.resampled.change(rows, epoch, self.max_tokens))
         return make_batch(self.corpus, rows, self._splits(seed))
 
     def _splits(self, seed: int) -> Change | None:

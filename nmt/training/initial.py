@@ -79,8 +79,8 @@ def take_over(
     """Copy into a model what fits of another. What does not keeps its value.
 
     A parameter that is named and shaped alike is copied. A row that belongs to a subword goes to the row of the same
-    subword, wherever that is in the other vocabulary. A matrix that is shared here and not there takes each row from
-    the first of the other's matrices that has it.
+    subword, wherever that is in the other vocabulary; that of a new one is the mean of the subwords that stood for it
+    there. A matrix that is shared here and not there takes each row from the first of the other's matrices that has it.
     """
     codec_of, other_codec_of = _vocabularies(model, subwords), _vocabularies(other, other_subwords)
     theirs = dict(other.named_parameters(remove_duplicate=False))
@@ -98,7 +98,8 @@ def take_over(
         else:
             mine = codec_of[param]
             n_row = _copy_rows(param, mine, [(their, other_codec_of[their]) for their in fitting])
-            kind, why = ("loaded", "") if n_row == mine.size else ("grown", f"{n_row:,} of {mine.size:,} subwords")
+            why = f"{n_row:,} of {mine.size:,} subwords, {mine.size - n_row:,} begin as the mean of their parts there"
+            kind, why = ("loaded", "") if n_row == mine.size else ("grown", why)
             fates.append(Fate(names[0], kind, param.numel(), why))
     known = {name for names in names_of(model).values() for name in names}
     left = (names[0] for names in names_of(other).values() if not known & set(names))
@@ -139,7 +140,10 @@ def _copy(param: nn.Parameter, their: Tensor) -> None:
 
 @torch.no_grad()
 def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Codec]]) -> int:
-    """Fill rows from the first source that has their subword. Returns how many of `codec.size` were found."""
+    """Fill rows from the first source that has their subword, new ones with a mean of rows of the first source.
+
+    Returns how many of `codec.size` were found.
+    """
     if (codec.vocab, codec.tags) == (sources[0][1].vocab, sources[0][1].tags):
         param.copy_(sources[0][0])  # with the rows that pad the vocabulary
         return codec.size
@@ -150,6 +154,14 @@ def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Co
         new = np.flatnonzero((source_of < 0) & (row >= 0))
         source_of[new] = number
         param[torch.from_numpy(new)] = their[torch.from_numpy(row[new])].to(param.device)
+    their, their_codec = sources[0]
+    for new_row in np.flatnonzero(source_of < 0).tolist():
+        if new_row < codec.n_text:
+            parts = their_codec.cut(codec.vocab[new_row - N_SPECIAL])  # all bytes are pieces, so there are some
+        else:  # another tag, which is like the ones that were there; the first of all begins by chance
+            parts = their_codec.tag_ids(their_codec.tags)
+        if parts:
+            param[new_row] = their[parts].mean(0).to(param.device)
     return int((source_of >= 0).sum())
 
 

@@ -54,17 +54,34 @@ def test_an_equal_model_is_copied_whole():
 def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_large():
     here, there = one(codec("ab", "cd", "new")), one(codec("old", "ab", "cd"))
     model, other = a_model(here, 0), a_model(there, 1)
-    before = model.output_weight.detach().clone()
     fates = take_over(model, here, other, there)
     (grown,) = (fate for fate in fates if fate.kind == "grown")
     assert (grown.name, grown.why) == (
         "encoder.src_word_emb.weight",
-        f"{here.src.size - 1} of {here.src.size} subwords",
+        f"{here.src.size - 1} of {here.src.size} subwords, 1 begin as the mean of their parts there",
     )
     mine, theirs, last = model.output_weight, other.output_weight, N_SPECIAL + 256
     torch.testing.assert_close(mine[:last], theirs[:last], rtol=0, atol=0)  # control symbols and bytes
     assert torch.equal(mine[last], theirs[last + 1]) and torch.equal(mine[last + 1], theirs[last + 2])
-    assert torch.equal(mine[last + 2 :], before[last + 2 :])  # the new one keeps what it had
+    # The new one was three bytes there.
+    torch.testing.assert_close(mine[last + 2], theirs[there.src.cut("new")].mean(0))
+    assert len(there.src.cut("new")) == 3
+
+
+def test_a_new_row_is_the_mean_of_the_pieces_that_stood_for_it():
+    there = one(Codec([*BYTES, "ab", "abc"], [("a", "b"), ("ab", "c")]))
+    here = one(Codec([*BYTES, "ab", "abc", "abcab"], [("a", "b"), ("ab", "c"), ("abc", "ab")], symbols=("abd",)))
+    model, other = a_model(here, 0, **UNTIED), a_model(there, 1, **UNTIED)
+    fates = take_over(model, here, other, there)
+    assert sum(fate.kind == "grown" for fate in fates) == 3
+    first = N_SPECIAL + 256
+    for mine, theirs in zip(
+        (*model.embeddings, model.trg_word_prj), (*other.embeddings, other.trg_word_prj), strict=True
+    ):
+        torch.testing.assert_close(mine.weight[: first + 2], theirs.weight[: first + 2], rtol=0, atol=0)
+        torch.testing.assert_close(mine.weight[first + 2], theirs.weight[[first + 1, first]].mean(0))
+        (d,) = there.src.cut("d")
+        torch.testing.assert_close(mine.weight[first + 3], theirs.weight[[first, d]].mean(0))
 
 
 def test_a_matrix_that_is_shared_here_takes_each_row_from_the_first_that_has_it_there():

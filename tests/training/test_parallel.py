@@ -116,7 +116,10 @@ REGULARIZED = {"r_drop": 5.0, "r_drop_from": 0.4, "src_word_dropout": 0.1, "trg_
 VARIANTS = {
     "regularized": (("ddp", "fsdp"), {"batch": BATCH, "regularize": REGULARIZED}),
     "adam": (("ddp", "fsdp"), {"batch": {**BATCH, "split_rate": 0.2}, "model": {"d_inner": 33}}),
-    "muon": (("fsdp",), {"batch": BATCH, "optim": {"name": "muon", "muon_lr": 3e-3, "weight_decay": 0.1}}),
+    "muon": (
+        ("fsdp",),
+        {"batch": {**BATCH, "bpe_dropout": 0.2}, "optim": {"name": "muon", "muon_lr": 3e-3, "weight_decay": 0.1}},
+    ),
     "uneven": (("ddp",), {"batch": {"max_tokens": 940, "per_update": 3}}),
 }
 

@@ -64,6 +64,7 @@ VARIANTS = {
     "bf16": {"train": {"precision": "bf16"}},
     "packed": {"model": {"attn_dropout": 0.0}, "batch": {"packed": True, "max_tokens": 257}},
     "subwords that fall apart": {"batch": {"split_rate": 0.2}},
+    "merges left out": {"batch": {"bpe_dropout": 0.2}},
     "regularisers": {
         "regularize": {
             "r_drop": 5.0,

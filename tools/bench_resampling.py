@@ -1,0 +1,75 @@
+"""How much training slows down when words are cut anew on the fly: tokens a second with and without, in turns.
+
+    python tools/bench_resampling.py RECIPE [--updates 20] [--turns 3] [--rate 0.1] [--device cuda]
+
+RECIPE is prepared already, with subwords.kind bpe, char or unigram. Of every turn the time counts in which the model is
+trained and in which it waits for batches, which a thread makes ahead. The first turns fill the memory of ways to cut
+words, as the first minutes of a run do.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import read_recipe
+from nmt.training.engine import Engine
+from nmt.training.feed import Feed, Portion
+from nmt.training.launch import new_model
+from nmt.training.parallel import Ranks
+from nmt.training.precision import choose_device, choose_precision
+
+
+def turn(engine: Engine, portions: Iterator[Portion], n_update: int) -> tuple[float, float]:
+    """Tokens of both sides a second, padding not counted, and the share of the time that was spent waiting."""
+    begin, waited, n_token = time.perf_counter(), 0.0, 0
+    for _ in range(n_update):
+        asked = time.perf_counter()
+        portion = next(portions)
+        waited += time.perf_counter() - asked
+        n_gold = sum(item.batch.n_gold for item in portion.work)
+        n_token += n_gold + sum(int((item.batch.src_seq != 0).sum()) for item in portion.work)
+        engine.backward(portion.work, n_gold)
+        engine.settle()
+        engine.step(1e-4, update=1)
+    engine.settle()
+    seconds = time.perf_counter() - begin
+    return n_token / seconds, waited / seconds
+
+
+def main() -> None:
+    """Measure in turns, print each and the ratio of the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--updates", type=int, default=20, help="of a turn")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=0.1, help="batch.bpe_dropout, or batch.unigram_alpha")
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    recipe = read_recipe(args.recipe, [])
+    option = "unigram_alpha" if recipe.subwords.kind == "unigram" else "bpe_dropout"
+    data, device = Prepared.open(recipe.data_folder), choose_device(args.device)
+    precision = choose_precision(recipe.train.precision, device)
+    precision.apply()
+
+    def started(rate: float) -> tuple[Engine, Iterator[Portion]]:
+        one: Recipe = recipe.model_copy(update={"batch": recipe.batch.model_copy(update={option: rate})})
+        engine = Engine(new_model(one, data, device).train(), one, precision=precision, ranks=Ranks())
+        return engine, Feed(one, data, Ranks()).begin(Position())
+
+    contenders = {"stored": started(0.0), f"{option} {args.rate}": started(args.rate)}
+    speeds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(args.turns + 1):
+        for name, (engine, portions) in contenders.items():
+            speed, waited = turn(engine, portions, args.updates)
+            if number:  # the first one warms up
+                speeds[name].append(speed)
+                print(f"turn {number}  {name:20} {speed:10,.0f} tokens/s, {waited:6.1%} waiting for batches")
+    plain, cut = (sorted(each)[len(each) // 2] for each in speeds.values())
+    print(f"speed when cut anew / as stored: {cut / plain:.3f}")
+
+
+if __name__ == "__main__":
+    main()
