@@ -8,7 +8,7 @@ import pytest
 from nmt.data.manifest import changed_settings, later_filters, settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
-from nmt.recipe.data_options import CorpusFiles, DataConfig, ValidationSet
+from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.subword_options import SubwordsConfig
@@ -23,7 +23,7 @@ def write(path, lines):
 
 def recipe_in(folder, corpora, valid=(("gültig",), ("valid",)), **data):
     train = [
-        CorpusFiles(src=write(folder / f"{name}.de", src), trg=write(folder / f"{name}.en", trg))
+        TrainingCorpus(src=write(folder / f"{name}.de", src), trg=write(folder / f"{name}.en", trg))
         for name, (src, trg) in corpora.items()
     ]
     sets = [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))]

@@ -16,6 +16,7 @@ from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
+from tests.data.test_prepare import NO_FILTERS
 
 AWKWARD_PAIRS = [(f"{n} {line}", f"{line} {n}") for n, line in enumerate(AWKWARD) if "\t" not in line]
 # The mark comes first only where it is not the first of a file.
@@ -151,7 +152,7 @@ def recipe_of(train, valid, **data):
     return Recipe(
         name="test",
         data=DataConfig(
-            train=[TrainingCorpus(**train)], valid=[ValidationSet(**valid)], workers=1, drop_identical=False, **data
+            train=[TrainingCorpus(**train)], valid=[ValidationSet(**valid)], workers=1, **NO_FILTERS, **data
         ),
         subwords=SubwordsConfig(vocab_size=300),
     )

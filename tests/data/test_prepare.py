@@ -27,6 +27,7 @@ from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 ROOT = Path(__file__).parents[2]
+NO_FILTERS = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
 SRC = [f"Satz {n} handelt von {n % 7} Hunden" for n in range(200)]
 TRG = [f"sentence {n} is about {n % 7} dogs" for n in range(200)]
 VALID = [line for line in AWKWARD if not line.startswith("\ufeff")]
@@ -74,9 +75,8 @@ def test_stored_ids_are_those_of_the_lines(recipe, tmp_path):
 
 
 def test_training_lines_are_encoded_as_they_stand_after_the_first_mark_and_the_last_carriage_return(tmp_path):
-    off = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
     lines = ["\ufeffmark", "\x00" * 30, *(line for line in VALID if line.strip()), "return\r"]
-    recipe = recipe_in(tmp_path, max_len=10_000, **off)
+    recipe = recipe_in(tmp_path, max_len=10_000, **NO_FILTERS)
     for side in ("t.de", "t.en"):
         (tmp_path / side).write_bytes(("\ufeff" + "".join(line + "\r\n" for line in lines)).encode() + b"x\n" * 200)
     prepare(recipe, tmp_path / "out")

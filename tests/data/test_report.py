@@ -26,7 +26,7 @@ from nmt.data.report_text import Block
 from nmt.data.show import show_pairs
 from nmt.errors import DataError
 from tests.data.awkward import AWKWARD
-from tests.data.test_prepare import SRC, TRG, recipe_in
+from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
@@ -152,7 +152,7 @@ def test_repetitions_are_those_of_a_slow_count_however_little_memory_there_is(tm
 def test_lengths_ratios_scripts_and_subwords_are_those_of_the_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(survey, "_MOST_PAIRS", 7)
     src, trg = [*SRC, "", "x" * 300, "Ωμέγα 日本 !"], [*TRG, "a", "y", "Ω"]
-    found = report_of(tmp_path, src, trg, max_len=200)
+    found = report_of(tmp_path, src, trg, max_len=200, **{**NO_FILTERS, "max_ratio": 4.0})
     for side, lines in (("src", src), ("trg", trg)):
         of = found["lengths"][side]
         bounds = [*of["from"], float("inf")]
@@ -285,7 +285,7 @@ def test_the_page_fits_a_phone_and_a_browser_has_nothing_to_complain_of(facts, t
 
 def test_shown_pairs_are_the_stored_ones_decoded(tmp_path):
     lines = [line for line in AWKWARD if line.strip() and not line.startswith("\ufeff") and len(line) < 100] * 2
-    prepare(recipe_in(tmp_path, lines, lines, drop_identical=False), tmp_path / "out")
+    prepare(recipe_in(tmp_path, lines, lines, **NO_FILTERS), tmp_path / "out")
     shown = list(show_pairs(tmp_path / "out", 1000))
     texts = [line.removeprefix("  src text    ") for line in shown if line.startswith("  src text    ")]
     assert texts == [unicodedata.normalize("NFC", line) for line in lines]
