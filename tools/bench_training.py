@@ -69,7 +69,7 @@ def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
         return Prepared.open(args.data)
     side = SimpleNamespace(n_vocab=args.vocab)
     train = Synthetic(args.lengths, args.vocab, recipe.data.max_len)
-    return SimpleNamespace(train=train, subwords=SimpleNamespace(src=side, trg=side))
+    return SimpleNamespace(train=train, sizes=[len(train.src_len)], subwords=SimpleNamespace(src=side, trg=side))
 
 
 def flops(recipe: Recipe, n_vocab: int, n_src: int, n_trg: int) -> float:
