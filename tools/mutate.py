@@ -94,8 +94,8 @@ MUTATIONS = (
     Mutation(
         "what was found is not fed to the next step",
         "nmt/models/lstm/Models.py",
-        'state.per_row["found"] = hidden',
-        'state.per_row["found"] = torch.zeros_like(hidden)',
+        'state.per_row["found"] = found.flatten(0, 1)',
+        'state.per_row["found"] = torch.zeros_like(found.flatten(0, 1))',
         RECURRENT,
     ),
     Mutation(

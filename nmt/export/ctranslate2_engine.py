@@ -194,9 +194,9 @@ def refused(config: DecodeConfig) -> Iterator[str]:
     """Options of the section decode that would have no effect, each with its value and its default."""
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
-        if name not in _KNOWN and value != field.default:
+        if name not in _KNOWN and value != (usual := field.get_default(call_default_factory=True)):
             hint = ", as nmt-export --quantization decides that" if name == "precision" else ""
-            yield f"decode.{name}: {value} (by default {field.default}{hint})"
+            yield f"decode.{name}: {value} (by default {usual}{hint})"
 
 
 class Loaded:
