@@ -27,7 +27,7 @@ from typing import Any
 from tqdm import tqdm
 
 from nmt import checkpoint
-from nmt.cli import preprocess, train, translate
+from nmt.cli import preprocess, train, train_job, translate
 from nmt.errors import RunError
 from nmt.run import Run
 
@@ -283,7 +283,7 @@ class Lab:
 
         def body() -> int:
             if stop_after or leave_after:
-                vars(train).update(StopSignal=partial(_StopAt, stop_after, leave_after))
+                vars(train_job).update(StopSignal=partial(_StopAt, stop_after, leave_after))
             if user:
                 os.setgroups([])
                 os.setgid(user)
