@@ -87,13 +87,14 @@ class Results:
     def __init__(self, out: Path) -> None:
         self.path = out / "measured.json"
 
-    def __call__(self) -> dict[str, dict[str, Any]]:
+    def by_part(self) -> dict[str, dict[str, Any]]:
+        """What is known by now."""
         found: dict[str, dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
         return found
 
     def add(self, part: str, values: dict[str, Any]) -> None:
         """Remember, and say."""
-        all_parts = self()
+        all_parts = self.by_part()
         all_parts.setdefault(part, {}).update(values)
         self.path.write_text(json.dumps(all_parts, indent=1))
         print(f"{part}: {json.dumps(values)}", flush=True)
@@ -289,13 +290,13 @@ def main() -> None:
     if "train" in args.only:
         for seed in args.seeds:
             for kind in args.kinds:
-                train(kind, seed, args.out, results()["speed"][kind]["updates"])
+                train(kind, seed, args.out, results.by_part()["speed"][kind]["updates"])
     if "decode" in args.only:
         results.add("decode", measure_decoding(args.kinds, args.seeds, args.out, max(1, args.rounds // 20)))
     if "cache" in args.only:
         for n_sentence, beam in ((16, 5), (64, 1)):
             results.add("cache", measure_cache([16, 64, 128, 256], n_sentence, beam))
-    table(results(), args.out)
+    table(results.by_part(), args.out)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
     recipe = read_recipe(model.run.recipe_file, overrides_of(args))
     present = _present(recipe.decode, model.run.recipe_file)
     beams = _beams(args.tune_beams or BEAMS, present, recipe.decode.n_best)
-    scorer = _Scorer(ref, args.tune_metric or METRICS[0], recipe.data.trg_lang)
+    scorer = _Scorer(ref, args.tune_metric or METRICS[0], recipe.decode.trg_lang or recipe.data.trg_lang)
     # Held from the beginning, so that what forbids to store is known before the work.
     with model.run.lock() if args.store else contextlib.nullcontext():
         with _progress((len(beams) + N_SEARCHED + 1) * len(src)) as bar:

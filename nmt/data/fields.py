@@ -1,13 +1,15 @@
 """What stands in one field of a line or row: a text, or why there is none, and how it becomes a line."""
 
+import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from nmt.data.clean import BAD_RECORD
 from nmt.errors import DataError
 
+Column = int | str  # its number from 1, or its name
 Policy = Literal["refuse", "drop"]
 
 
@@ -21,6 +23,12 @@ class Flaw:
 
 # None: it is not UTF-8, and data.bad_utf8 says drop.
 Found = str | Flaw | None
+
+
+def shown(names: Iterable[str]) -> str:
+    """Some names, for a message."""
+    first = [name if len(name) <= 30 else f"{name[:27]}..." for name in itertools.islice(names, 13)]
+    return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "")
 
 
 def _nothing(_: int) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.duplicates import N_SHOWN
 from nmt.data.sources import Source
 from nmt.data.survey import FARTHEST, LONGEST, STEPS, Survey, Texts
 
-N_SHOWN = 5
 MOST_CHARACTERS = 200
 _MOST_BARS = 40
 

@@ -121,8 +121,9 @@ def _prepare(
             path.unlink()
         if not n_pair["train"]:
             raise DataError("\n".join(["No training pair is left.", *report.table()]))
+        tags = held_out_tags(recipe.data)
         for split, (src, trg) in held_out.items():
-            tables = _held_out_tables(src, trg, subwords.tagged(held_out_tags(recipe.data).get(split, ())))
+            tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
             n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         if recipe.data.generate:
@@ -131,9 +132,9 @@ def _prepare(
         facts = report.as_dict()
         write_lines(temporary / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
         html = page(facts, recipe.name, (recipe.data.src_lang, recipe.data.trg_lang)).split("\n")
-        write_lines(only_report or temporary / PAGE, html)
-        if only_report:
-            write_lines(temporary / PAGE, html)
+        for place in (temporary / PAGE, only_report):
+            if place:
+                write_lines(place, html)
         content = {
             "inputs": inputs,
             "settings": settings,
@@ -174,17 +175,16 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
 
 def _learn(recipe: Recipe, given: Path | None, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
-    lines = partial(text_of, kept[0]), partial(text_of, kept[1])
+    lines, tags = (partial(text_of, kept[0]), partial(text_of, kept[1])), known_tags(recipe.data)
     if given:
-        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, known_tags(recipe.data))
+        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
         for line in account_of(Subwords.load(given), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
-    tags = known_tags(recipe.data)
-    subwords = Subwords.train(lines[0], lines[1], recipe.subwords, _SAMPLE_SEED, report.notes, tags)
+    subwords = Subwords.train(*lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size
         short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""

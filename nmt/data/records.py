@@ -6,16 +6,14 @@ column and nothing else means anything, quotes neither; every line has as many c
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from nmt.data.clean import BAD_RECORD, TOO_LONG
-from nmt.data.fields import Flaw, Found, Reading
+from nmt.data.fields import Column, Flaw, Found, Reading, shown
 from nmt.data.lines import read_lines
 from nmt.errors import DataError
-
-Column = int | str
 
 # Bytes of a line that are taken apart: far more than pairs have, and little even where a bracket becomes an object.
 _LONGEST = 1 << 22
@@ -66,7 +64,7 @@ def _places(first: str, columns: Sequence[Column], *, header: bool) -> tuple[lis
     """Where columns stand in a line of TSV, from 0, by its first line; and what is wrong with them, or nothing."""
     names = first.split("\t")
     if "\t" not in first:
-        return [], f"no tab in the first line: {_shown([first])}. Is it TSV?"
+        return [], f"no tab in the first line: {shown([first])}. Is it TSV?"
     places = []
     for column in columns:
         if isinstance(column, int):
@@ -75,7 +73,7 @@ def _places(first: str, columns: Sequence[Column], *, header: bool) -> tuple[lis
             places.append(column - 1)
         elif not header or names.count(column) != 1:
             how = "there are" if column not in names else "it occurs more than once in"
-            return [], f"no column {column!r} by its first line: {how} {_shown(names)}."
+            return [], f"no column {column!r} by its first line: {how} {shown(names)}."
         else:
             places.append(names.index(column))
     return places, ""
@@ -112,7 +110,7 @@ class _Keys:
     def _text(self, record: dict[str, Any], key: str) -> Found:
         there, value = _value(record, key)
         if not there:
-            return Flaw(BAD_RECORD, f"no key {key!r}; there are {_shown(record)}")
+            return Flaw(BAD_RECORD, f"no key {key!r}; there are {shown(record)}")
         if not isinstance(value, str):
             return Flaw(BAD_RECORD, f"{_KINDS.get(type(value), 'a number')} under the key {key!r}")
         try:
@@ -158,13 +156,7 @@ def _complaint_about_keys(start: Sequence[str], columns: Sequence[Column]) -> st
         return f"not JSONL, one JSON object a line: {why}."
     for column in columns:
         if isinstance(column, int):
-            return f"column {column}: JSONL has keys and no numbers of columns; there are {_shown(records[0])}."
+            return f"column {column}: JSONL has keys and no numbers of columns; there are {shown(records[0])}."
         if not any(_value(record, column)[0] for record in records):
-            return f"no key {column!r} in its first {len(start):,} lines; there are {_shown(records[0])}."
+            return f"no key {column!r} in its first {len(start):,} lines; there are {shown(records[0])}."
     return None
-
-
-def _shown(names: Iterable[str]) -> str:
-    """Some names, for a message."""
-    first = [name if len(name) <= 30 else f"{name[:27]}..." for name in itertools.islice(names, 13)]
-    return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "")

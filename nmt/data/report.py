@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.clean import REASONS
-from nmt.data.findings import N_SHOWN, Kept, cut, findings
+from nmt.data.duplicates import N_SHOWN
+from nmt.data.findings import Kept, cut, findings
 from nmt.data.ratio import UsualRatio
 from nmt.data.report_words import alarms, table, warnings
 from nmt.data.sources import Source
@@ -30,6 +31,9 @@ class DataReport:
     notes: Counter[str] = field(default_factory=Counter)
     learnt_ratios: dict[str, UsualRatio] = field(default_factory=dict)  # of each source file that is filtered so
     noted: dict[str, list[str]] = field(default_factory=dict)
+    survey: Survey | None = None
+    vocabulary: VocabularyUse | None = None
+    found: dict[str, Any] = field(default_factory=dict)
 
     def note(self, key: str, place: str) -> None:
         """Count what is odd but harmless. place: as for `drop`."""
@@ -37,10 +41,6 @@ class DataReport:
         places = self.noted.setdefault(key, [])
         if len(places) < N_SHOWN:
             places.append(place)
-
-    survey: Survey | None = None
-    vocabulary: VocabularyUse | None = None
-    found: dict[str, Any] = field(default_factory=dict)
 
     def drop(self, reason: str, place: str, src: str | None = None, trg: str | None = None) -> None:
         """Count a pair that is not kept. place: file and line; of the first few it is remembered, with the texts."""

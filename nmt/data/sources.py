@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from nmt.data.compression import without_ending
 from nmt.data.dates import generate
-from nmt.data.fields import Found, Reading
+from nmt.data.fields import Column, Found, Reading
 from nmt.data.lines import complaint_about, count_lines, read_lines
 from nmt.data.locate import Named, dataset_place, locate, partners
-from nmt.data.records import Column, complaint_about_records, read_records
+from nmt.data.records import complaint_about_records, read_records
 from nmt.data.splits import split_of
 from nmt.data.tables import Loaded, complaint_about_table, count_rows, read_rows, size_and_digest
 from nmt.errors import DataError

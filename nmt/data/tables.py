@@ -14,10 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nmt.data.clean import BAD_RECORD
-from nmt.data.fields import Flaw, Found, Reading
+from nmt.data.fields import Column, Flaw, Found, Reading, shown
 from nmt.errors import DataError
-
-Column = int | str
 
 _N_ROW = 512
 # Rows of Parquet at once: a text that stands there once for many rows comes out as often as there are rows.
@@ -196,7 +194,7 @@ def _only(schema: pa.Schema, ways: Sequence[_Way]) -> pa.ipc.IpcReadOptions:
 def _way(schema: pa.Schema, column: Column, table: Table) -> _Way:
     """Where the texts of a column are. DataError if there is none of the name, or something else than text."""
     if isinstance(column, int):
-        raise DataError(f"{table}: column {column}: columns have names here; there are {_shown(schema.names)}.")
+        raise DataError(f"{table}: column {column}: columns have names here; there are {shown(schema.names)}.")
     way = (column,) if column in schema.names else tuple(column.split("."))
     if schema.names.count(way[0]) > 1:
         raise DataError(f"{table}: {schema.names.count(way[0])} columns are called {way[0]!r}.")
@@ -205,7 +203,7 @@ def _way(schema: pa.Schema, column: Column, table: Table) -> _Way:
         names = here.names if here is schema else [field.name for field in here] if pa.types.is_struct(here) else []
         if name not in names:
             where = f"in {'.'.join(way[:n])!r} " if n else ""
-            raise DataError(f"{table}: no column {column!r}: {where}there are {_shown(names) or 'no columns inside'}.")
+            raise DataError(f"{table}: no column {column!r}: {where}there are {shown(names) or 'no columns inside'}.")
         here = here.field(name).type
     text = here.value_type if pa.types.is_dictionary(here) else here
     if not any(is_kind(text) for is_kind in _TEXT):
@@ -269,8 +267,3 @@ _RAW = {
 def _start(value: pa.Scalar, longest: int | None) -> bytes | None:
     buffer = value.as_buffer()
     return None if buffer is None else buffer[:longest].to_pybytes()
-
-
-def _shown(names: Sequence[str]) -> str:
-    first = ", ".join(map(repr, names[:12]))
-    return first + (", ..." if len(names) > 12 else "")

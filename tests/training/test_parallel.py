@@ -190,15 +190,17 @@ def who(group, rank):
     return f"rank {rank} (process {group.processes[rank]} on {socket.gethostname()})"
 
 
-# What happens to which rank, and what the other one says. A connection that breaks is noticed before the timeout.
+# What happens to which rank, what the other one says before it ends with 1, and how the first may end. A connection
+# that breaks is noticed before the timeout. Who is only stuck has a watch of its own, which may end it before it is
+# killed.
 FAULTS = {
-    "killed": (1, "SIGKILL", "{who} is dead or frozen: nothing was heard of it for", (-9, 1)),
-    "gone without an error": (1, "exit", "{who} is dead or frozen: nothing was heard of it for", (0, 1)),
-    "frozen": (1, "SIGSTOP", "{who} is dead or frozen: nothing was heard of it for", (-9, 1)),
-    "stuck": (1, "hang", "{who} has been stuck for 12 s (train.timeout), alive but without getting on", (-9, 1)),
-    "in error": (1, "error", "{who} stopped with an error: a wheel came off", (1, 1)),
-    "of other weights": (1, "drift", "update 4: {who} holds other weights", (1, 1)),
-    "rank 0 frozen": (0, "SIGSTOP", "{who} is dead or frozen: it holds the ranks together at 127.0.0.1:", (-9, 1)),
+    "killed": (1, "SIGKILL", "{who} is dead or frozen: nothing was heard of it for", {-9}),
+    "gone without an error": (1, "exit", "{who} is dead or frozen: nothing was heard of it for", {0}),
+    "frozen": (1, "SIGSTOP", "{who} is dead or frozen: nothing was heard of it for", {-9}),
+    "stuck": (1, "hang", "{who} has been stuck for 12 s (train.timeout), alive but without getting on", {-9, 1}),
+    "in error": (1, "error", "{who} stopped with an error: a wheel came off", {1}),
+    "of other weights": (1, "drift", "update 4: {who} holds other weights", {1}),
+    "rank 0 frozen": (0, "SIGSTOP", "{who} is dead or frozen: it holds the ranks together at 127.0.0.1:", {-9}),
 }
 
 
@@ -213,7 +215,7 @@ def test_a_rank_that_is_lost_ends_the_run_within_the_timeout_and_is_named(recipe
         group = groups[name]
         found = group.wait(80)
         said = group.words(1 - rank)
-        assert (found[rank], found[1 - rank]) == codes, (name, found, said)
+        assert found[rank] in codes and found[1 - rank] == 1, (name, found, said)
         assert "nmt-train: error: " + words.format(who=who(group, rank)) in said, (name, said)
         assert "Traceback" not in said
 
