@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from nmt.data.clean import filters_of, reason_to_drop
 from nmt.data.languages import languages_like
 from nmt.data.lines import read_lines
 from nmt.data.ratio import usual_ratio
-from nmt.data.seen import Seen
+from nmt.data.seen import keys_of, repeated
 from nmt.errors import NmtError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
@@ -49,15 +50,15 @@ class Corpus(NamedTuple):
 
 def dropped_of(corpus: Corpus, config: FilterConfig) -> list[int]:
     """Numbers of the pairs, from 0, that these filters drop."""
-    n_pair = len(corpus.pairs)
     usual = usual_ratio(corpus.pairs, config.max_ratio_spread) if config.max_ratio_spread else None
     filters = filters_of(config, DataConfig().max_len, corpus.languages, usual)
-    seen = Seen(config, n_pair)
-    return [
-        number
-        for number, (src, trg) in enumerate(corpus.pairs)
-        if reason_to_drop(src, trg, filters) or src is None or trg is None or seen.reason_to_drop(src, trg)
-    ]
+    dropped = {number for number, pair in enumerate(corpus.pairs) if reason_to_drop(*pair, filters)}
+    left = [number for number in range(len(corpus.pairs)) if number not in dropped]
+    src, trg = ([corpus.pairs[number][side] or "" for number in left] for side in (0, 1))
+    keys = {kind: partial(iter, [of]) for kind, of in keys_of(src, trg, config).items()}
+    for _, numbers in repeated(keys, config, len(left)):
+        dropped.update(left[number] for number in numbers.tolist())
+    return sorted(dropped)
 
 
 def configurations() -> Iterator[tuple[str, FilterConfig]]:

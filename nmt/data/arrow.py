@@ -1,17 +1,48 @@
 """Encoded pairs as Arrow tables, and as a file of the `datasets` library.
 
-No text is read and nothing encoded here; `corpus.py` reads the files back.
+No text is read and nothing encoded here; `corpus.py` reads the files back. An id has two bytes where every id fits. The
+offsets within a record batch have 32 bits, which is checked, and batches are few pairs; nothing counts over them all in
+less than 64.
 """
 
 import itertools
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from nmt.data.subwords import Subwords
+
+Ids = NDArray[Any]
+
+
+class Rows(NamedTuple):
+    """Rows of ids, end to end, and how many each has."""
+
+    values: Ids
+    lengths: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> "Rows":
+        """Of lists."""
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum(dtype=np.int64)))
+        assert not len(values) or values.max() <= np.iinfo(dtype).max, "ids do not fit"
+        return cls(values.astype(dtype), lengths)
+
+    def some(self, chosen: NDArray[np.bool_]) -> "Rows":
+        """Some of the rows."""
+        return self if chosen.all() else Rows(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
+
+    def part(self, start: int, stop: int) -> "Rows":
+        """Rows that follow one another."""
+        ends = np.cumsum(self.lengths[:stop], dtype=np.int64)
+        first = int(ends[start - 1]) if start else 0
+        return Rows(self.values[first : int(ends[-1]) if stop else 0], self.lengths[start:stop])
 
 
 def dtype_of_ids(subwords: Subwords) -> np.dtype[Any]:
@@ -20,37 +51,71 @@ def dtype_of_ids(subwords: Subwords) -> np.dtype[Any]:
     return np.dtype(np.uint16 if fits else np.int32)
 
 
-def table_of(src: list[list[int]], trg: list[list[int]], subwords: Subwords) -> pa.Table:
+def table_of(src: Rows, trg: Rows) -> pa.Table:
     """The columns src, trg, src_len, trg_len of some pairs."""
     columns: dict[str, pa.Array] = {}
     for name, rows in (("src", src), ("trg", trg)):
-        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
-        offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        offsets = np.concatenate(([0], np.cumsum(rows.lengths, dtype=np.int64)))
         assert offsets[-1] < 2**31, "a block holds too many ids for offsets of 32 bits"
-        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(offsets[-1]))
-        dtype = dtype_of_ids(subwords)
-        assert not len(values) or values.max() <= np.iinfo(dtype).max, "ids do not fit"
-        columns[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values.astype(dtype)))
-        columns[f"{name}_len"] = pa.array(lengths)
+        columns[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(rows.values))
+        columns[f"{name}_len"] = pa.array(rows.lengths)
     return pa.table({name: columns[name] for name in ("src", "trg", "src_len", "trg_len")})
+
+
+def in_batches(blocks: Iterable[tuple[Rows, Rows, NDArray[np.bool_]]], n_row: int) -> Iterator[pa.Table]:
+    """Tables of n_row pairs each, less those that are left out, however the blocks were cut.
+
+    blocks: both sides of some pairs, and which of the pairs are written.
+    """
+    waiting: list[tuple[Rows, Rows, NDArray[np.bool_]]] = []
+    n_waiting = 0
+
+    def table() -> Iterator[pa.Table]:
+        src = [one.some(written) for one, _, written in waiting]
+        trg = [one.some(written) for _, one, written in waiting]
+        if any(len(each.lengths) for each in src):
+            yield table_of(_joined(src), _joined(trg))
+
+    for src, trg, written in blocks:
+        start = 0
+        while start < len(written):
+            stop = min(len(written), start + n_row - n_waiting)
+            waiting.append((src.part(start, stop), trg.part(start, stop), written[start:stop]))
+            n_waiting += stop - start
+            start = stop
+            if n_waiting == n_row:
+                yield from table()
+                waiting, n_waiting = [], 0
+    if waiting:
+        yield from table()
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> int:
     """Write an Arrow file of the `datasets` library, one record batch for each table; return the number of rows."""
-    # Imported here: it takes a second, and only this function needs it.
-    from datasets import Features, Value
-    from datasets.arrow_writer import ArrowWriter
-
-    ids = [Value(str(dtype_of_ids(subwords)))]
-    features = {"src": ids, "trg": ids, "src_len": Value("int32"), "trg_len": Value("int32")}
-    writer: ArrowWriter | None = None
     n_row = 0
-    for table in tables:
-        if writer is None:
-            texts = {name: Value("large_string") for name in table.column_names if name.endswith("_text")}
-            writer = ArrowWriter(path=str(path), features=Features(features | texts))
-        writer.write_table(table, writer_batch_size=len(table))
-        n_row += len(table)
-    if writer is not None:
-        writer.finalize()
+    writer: pa.RecordBatchStreamWriter | None = None
+    with path.open("wb") as file:
+        for table in tables:
+            table = table.replace_schema_metadata(_described(table, str(dtype_of_ids(subwords))))
+            if writer is None:
+                writer = pa.RecordBatchStreamWriter(file, table.schema)
+            writer.write_table(table.combine_chunks(), max(len(table), 1))
+            n_row += len(table)
+        if writer is not None:
+            writer.close()
     return n_row
+
+
+def _described(table: pa.Table, ids: str) -> dict[str, str]:
+    """What `datasets` wants to be told of the columns; to import it for this would take a second."""
+    value = {"_type": "Value"}
+    of_ids = {"feature": {"dtype": ids} | value, "_type": "List"}
+    text = {"dtype": "large_string"} | value
+    features: dict[str, Any] = {"src": of_ids, "trg": of_ids}
+    features |= {name: {"dtype": "int32"} | value for name in ("src_len", "trg_len")}
+    features |= {name: text for name in table.column_names if name.endswith("_text")}
+    return {"huggingface": json.dumps({"info": {"features": features}})}

@@ -49,6 +49,8 @@ REASONS = (
     TRANSLATIONS,
 )
 
+# What `oddities` looks for, and U+FEFF.
+ODD = re.compile("[\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _LINE_BREAKER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 

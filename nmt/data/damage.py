@@ -9,7 +9,7 @@ import unicodedata
 
 # Tab, line breaks of all kinds and the marks of direction are in good texts, too, and so are U+0080 to U+009F, which
 # the quotes and dashes of windows-1252 become when it is taken for Latin-1.
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
 
 # What the bytes 80 to BF are in windows-1252, and in windows-1251.
 _WEST = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
@@ -26,26 +26,26 @@ _MOJIBAKE = re.compile(
 )
 
 # All of these begin so, and hardly anything else does: a pattern of two sets is a fast one.
-_SUSPECT = re.compile(f"[ÂÃÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
+SUSPECT = re.compile(f"[ÂÃÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
 
 _NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)
 _LETTER = re.compile(r"[^\W\d_]")
 _ROW = re.compile(r"([\W_])\1+")
-_SHORT = 20
+SHORT_TEXT = 20
 
-_GRAM, _STRIDE, _REACH, _LONG_RUN = 4, 32, 64, 48
+_GRAM, _STRIDE, _REACH, LONG_RUN = 4, 32, 64, 48
 
 
 def has_control(text: str) -> bool:
     """Whether there is a character in it that no text has: NUL, escape, U+FFFF and the like."""
-    return not text.isprintable() and _CONTROL.search(text) is not None
+    return not text.isprintable() and CONTROL_CHARACTERS.search(text) is not None
 
 
 def is_damaged(text: str) -> bool:
     """Whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
     if text.isascii():
         return False
-    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
+    return "\ufffd" in text or (SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
 
 
 def is_mostly_symbols(text: str, max_share: float) -> bool:
@@ -54,10 +54,10 @@ def is_mostly_symbols(text: str, max_share: float) -> bool:
     White space does not count; vowel signs and other marks count as letters, a row of dots or dashes as one of them.
     """
     least, n_char = 1 - max_share, len(text)
-    if n_char < _SHORT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= least * n_char:
+    if n_char < SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= least * n_char:
         return False
     characters = "".join(text.split())
-    if len(characters) < _SHORT or len(_LETTER.findall(characters)) >= least * len(characters):
+    if len(characters) < SHORT_TEXT or len(_LETTER.findall(characters)) >= least * len(characters):
         return False
     characters = _ROW.sub(r"\1", characters)
     n_letter = sum(unicodedata.category(character)[0] in "LM" for character in characters)
@@ -73,13 +73,13 @@ def repeats_itself(text: str, most: int) -> bool:
     raw = text.encode("utf-8")
     # A run of 48 bytes, wherever it begins, holds one of these places and 17 bytes from there on, in which the same
     # four bytes come again after a period of 12. Four longer periods hold a place and a period in the same way.
-    for place in range(0, len(raw) - _LONG_RUN + _STRIDE, _STRIDE):
+    for place in range(0, len(raw) - LONG_RUN + _STRIDE, _STRIDE):
         gram = raw[place : place + _GRAM]
         after = raw.find(gram, place + 1, place + _REACH + _GRAM)
         while after >= 0:
             period = after - place
             start, end = _run(raw, place, period)
-            if end - start >= max(_LONG_RUN, (most + 1) * period):
+            if end - start >= max(LONG_RUN, (most + 1) * period):
                 run = raw[start:end].decode("utf-8", "ignore")
                 if any(map(str.isalpha, run)):
                     return True

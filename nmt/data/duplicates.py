@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 PAIR = np.dtype([("src", "<u8"), ("trg", "<u8")])
 N_SHOWN = 5
 
-_SHARE = 1 << 22  # pairs in memory at once, at 40 bytes
+_SHARE = 1 << 20  # pairs in memory at once, at some 60 bytes
 _READ = 1 << 20  # pairs read at once
 
 

@@ -1,39 +1,34 @@
 """From what a survey measured to what report.json says: counts, places as file:line, and texts cut to a length."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.duplicates import N_SHOWN
+from nmt.data.measure import FARTHEST, LONGEST, STEPS
+from nmt.data.report_text import cut
 from nmt.data.sources import Source
-from nmt.data.survey import FARTHEST, LONGEST, STEPS, Survey, Texts
+from nmt.data.survey import Survey, Texts
 
-MOST_CHARACTERS = 200
 _MOST_BARS = 40
 
-Kept = Callable[[int], str]  # the place of a kept pair, file:line
-
-
-def cut(text: str) -> str:
-    """A text that is shown: its beginning is enough."""
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+# The places, file:line, and the texts of some kept pairs, by their numbers.
+Kept = Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
 
 
 def findings(
     survey: Survey,
     sources: Sequence[Source],
     held_out: Mapping[str, Texts],
-    place_of: Kept,
-    kept: tuple[Path, Path],
+    kept: Kept,
 ) -> dict[str, Any]:
-    """Everything but what became of each pair. kept: the two files of the kept lines."""
+    """Everything but what became of each pair."""
     leaks = [(split, *example) for split in survey.leaks.splits for example in survey.leaks.examples(split, N_SHOWN)]
     numbers = {number for *_, number in leaks} | {number for number, _ in survey.duplicates["most"]}
-    texts = [_lines_of(path, numbers) for path in kept]
+    train = kept(numbers)
     name_of = {source.split: source.src.name for source in sources}
     return {
         "leaks": {
@@ -45,9 +40,9 @@ def findings(
                     "place": f"{name_of[split]}:{line + 1}",
                     "src": cut(held_out[split][0][line]),
                     "trg": cut(held_out[split][1][line]),
-                    "train_place": place_of(number),
-                    "train_src": cut(texts[0][number]),
-                    "train_trg": cut(texts[1][number]),
+                    "train_place": train[number][0],
+                    "train_src": cut(train[number][1]),
+                    "train_trg": cut(train[number][2]),
                 }
                 for split, level, part, line, number in leaks
             ],
@@ -55,7 +50,7 @@ def findings(
         "duplicates": {
             **{key: survey.duplicates[key] for key in ("pairs", "sources", "targets")},
             "most": [
-                {"times": times, "place": place_of(n), "src": cut(texts[0][n]), "trg": cut(texts[1][n])}
+                {"times": times, "place": train[n][0], "src": cut(train[n][1]), "trg": cut(train[n][2])}
                 for n, times in survey.duplicates["most"]
             ],
         },
@@ -78,16 +73,6 @@ def findings(
         "ratios": _ratios(survey.ratios),
         "scripts": survey.scripts(),
     }
-
-
-def _lines_of(path: Path, numbers: set[int]) -> dict[int, str]:
-    """Some lines of a file of ours, by their numbers counted from 0."""
-    found, before = {}, -1
-    with path.open("rb") as file:
-        for number in sorted(numbers):
-            raw = next(itertools.islice(file, number - before - 1, None))
-            found[number], before = raw.removesuffix(b"\n").decode("utf-8"), number
-    return found
 
 
 def _lengths(counts: NDArray[np.int64]) -> dict[str, Any]:

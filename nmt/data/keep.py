@@ -1,74 +1,46 @@
-"""From the sources to the pairs that are kept: training pairs that pass the filters, as two plain files; the lines of
-the validation and test files, all of them.
+"""From the sources to the pairs that are kept: training pairs that pass the filters, in blocks; the lines of the
+validation and test files, all of them. And then how often their words occur.
 
-What is dropped is counted with file and line. Nothing is encoded here.
+The work on blocks is done by `block_work.py`; here it is handed out, and put together in order. What is dropped is
+counted with file and line. Nothing is encoded here.
 """
 
+import contextlib
+import os
 import sys
-from array import array
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
-from nmt.data.clean import BAD_UTF8, filters_of, most_bytes, oddities, reason_to_drop
+from nmt.data.block_work import task_of
+from nmt.data.blocks import N_PAIR, blocks_of
+from nmt.data.clean import most_bytes, oddities
 from nmt.data.fields import Flaw, Policy, Reading
+from nmt.data.filter_block import CODES, KEPT
+from nmt.data.kept import KeptPairs
+from nmt.data.learn import drawn, forget_rare
+from nmt.data.measure import SIDES
 from nmt.data.ratio import UsualRatio, usual_ratio
 from nmt.data.report import DataReport
-from nmt.data.seen import Seen
+from nmt.data.seen import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.sources import Source
 from nmt.data.survey import Survey
+from nmt.data.workers import Helpers
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
+from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.subword_options import SubwordsConfig
+
+_WORTHWHILE = 2 * N_PAIR  # pairs for which it pays to start a process
 
 # A line of a validation or test file is kept whole whatever it is, but this is no line of text.
 _LONGEST_KEPT = 1 << 20
-
-
-class Places:
-    """Where each kept pair stood: file and line, for the report. Twelve bytes a pair."""
-
-    def __init__(self, training: Sequence[Source]) -> None:
-        self._names, self._sources, self._lines = [one.src.name for one in training], array("l"), array("q")
-        self.n_read = 0
-        self._corpora = [source.corpus for source in training]
-        self._n_of_source = [0] * len(training)  # pairs of each source that are still there
-
-    def name(self, n_source: int, number: int) -> str:
-        """The place as people write it. Counts the line as read."""
-        self.n_read += 1
-        return f"{self._names[n_source]}:{number}"
-
-    def add(self, n_source: int, number: int) -> None:
-        """Remember the place of the next kept pair."""
-        self.n_read += 1
-        self._n_of_source[n_source] += 1
-        self._sources.append(n_source)
-        self._lines.append(number)
-
-    def corpora(self) -> list[dict[str, Any]]:
-        """For the manifest: the corpora in the order of their pairs."""
-        found: dict[int, dict[str, Any]] = {}
-        for corpus, name, n in zip(self._corpora, self._names, self._n_of_source, strict=True):
-            found.setdefault(corpus, {"name": name, "n_pair": 0})["n_pair"] += n
-        return list(found.values())
-
-    def corpus(self, n: int) -> int:
-        """The number of the corpus that a pair is of."""
-        return self._corpora[self._sources[n]]
-
-    def lose(self, n: int) -> str:
-        """Take a pair out of the count of its corpus after all, and tell where it stood."""
-        self._n_of_source[self._sources[n]] -= 1
-        return self[n]
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def __getitem__(self, n: int) -> str:
-        return f"{self._names[self._sources[n]]}:{self._lines[n]}"
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> tuple[list[str], list[str]]:
@@ -90,63 +62,167 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     return sides
 
 
+def n_process(config: DataConfig, n_pair: int) -> int:
+    """How many processes are worth their start, which takes half a second."""
+    return min(config.workers or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
+
+
 def keep_training_pairs(
     sources: Sequence[Source],
     held_out: dict[str, tuple[list[str], list[str]]],
     config: DataConfig,
+    subwords: SubwordsConfig,
     report: DataReport,
     folder: Path,
-) -> "Places":
-    """Write the pairs that pass the filters on text into kept.src and kept.trg; return where they came from."""
+    helpers: Helpers,
+) -> KeptPairs:
+    """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed."""
     training = [source for source in sources if source.split == "train"]
-    places = Places(training)
     survey = report.survey = Survey(folder, sources, held_out)
-    seen = Seen(config, report.n_read)
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
     with progress_bar("learning the ratio", report.n_read) as bar:
         usual = [_learn_ratio(source, config, longest, report, bar) for source in training]
-    filters = [
-        filters_of(config, config.max_len, _languages(config, source), ratio)
-        for source, ratio in zip(training, usual, strict=True)
-    ]
-    with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
-        progress = progress_bar("reading", report.n_read)
-        for n_source, source in enumerate(training):
-            survey.begin(source)
-            reading = _reading(source, config.bad_utf8, config.bad_records, longest, report)
-            for number, (src, trg) in enumerate(source.pairs(reading), start=source.first_number):
-                progress.update()
-                if isinstance(src, Flaw) or isinstance(trg, Flaw):
-                    flaw = next(side for side in (src, trg) if isinstance(side, Flaw))
-                    report.drop(flaw.reason, places.name(n_source, number))
-                    survey.add(None, None, kept=False)
-                    continue
-                reason = reason_to_drop(src, trg, filters[n_source])
-                if reason == BAD_UTF8 or src is None or trg is None:
-                    report.drop(BAD_UTF8, places.name(n_source, number))
-                    survey.add(src, trg, kept=False)
-                    continue
-                reason = reason or seen.reason_to_drop(src, trg)
-                survey.add(src, trg, kept=reason is None)
-                if reason is not None:
-                    report.drop(reason, places.name(n_source, number), src, trg)
-                    continue
-                report.notes.update((*oddities(src), *oddities(trg)))
-                places.add(n_source, number)
-                src_file.write(src.encode("utf-8") + b"\n")
-                trg_file.write(trg.encode("utf-8") + b"\n")
-        progress.close()
-    if places.n_read != report.n_read:
-        raise DataError(
-            f"The training files changed while they were read: {report.n_read:,} lines, then {places.n_read:,}."
-        )
-    progress = progress_bar("looking for shifted lines", report.n_read)
-    kept = folder / "kept.src", folder / "kept.trg"
-    report.conclude(sources, held_out, places.__getitem__, kept, progress.update)
-    progress.close()
-    if not len(places):
-        raise DataError("\n".join(["No training pair is left.", *report.table()]))
-    return places
+    setup = {
+        "data": config.model_dump(mode="json"),
+        "subwords": subwords.model_dump(mode="json"),
+        "folder": str(folder),
+        "sources": [_shared(source, config, ratio) for source, ratio in zip(training, usual, strict=True)],
+        **survey.held_out.packed(),
+    }
+    helpers.begin(setup, task_of)
+    codes = _decide(training, config, longest, report, folder, helpers)
+    kept, taken = KeptPairs(training), deque[tuple[int, int, int]]()
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        start = 0
+        for n, block in _blocks(training, config, longest, report, quiet=codes is not None):
+            taken.append((n, block["first"], block["n_pair"]))
+            known = {} if codes is None else {"codes": codes[start : start + block["n_pair"]]}
+            start += block["n_pair"]
+            yield {**block, **known}
+
+    n_read, n_begun = 0, 0
+    with progress_bar("reading", report.n_read) as progress:
+        for found in helpers.each("look", tasks()):
+            n_source, first, n_pair = taken.popleft()
+            for source in training[n_begun : n_source + 1]:
+                survey.begin(source)
+            n_begun = max(n_begun, n_source + 1)
+            survey.add(found)
+            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"])
+            report.notes.update(found["notes"])
+            for reason, n, shown in found["dropped"]:
+                report.drop(reason, n, [(kept.name(n_source, number), texts) for number, *texts in shown])
+            n_read += n_pair
+            progress.update(n_pair)
+    if n_read != report.n_read:
+        raise DataError(f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}.")
+    return kept
+
+
+def count_words_of(
+    kept: KeptPairs, config: SubwordsConfig, seed: int, report: DataReport, helpers: Helpers
+) -> tuple[Counter[str], Counter[str]]:
+    """How often each word of source and target occurs, in a sample of the lines if there are more than are learnt from.
+
+    The survey is given what it aligns by on the way.
+    """
+    assert report.survey is not None
+    survey, chosen = report.survey, _sample(kept, config.max_train_lines, seed, joint=config.joint)
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        for n, block in enumerate(kept.blocks):
+            flags = {f"{name}_chosen": flags[n] for name, flags in chosen.items()}
+            unpacked = {name: np.unpackbits(bits, count=block.n_kept).astype(bool) for name, bits in flags.items()}
+            yield {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), **unpacked}
+
+    counts = Counter[str](), Counter[str]()
+    with progress_bar("counting", len(kept)) as progress:
+        for block, found in zip(kept.blocks, helpers.each("count", tasks()), strict=True):
+            survey.add_records(found["records"])
+            if not config.vocab_from:
+                report.notes.update(found["notes"])
+            for counted, name in zip(counts, SIDES, strict=True):
+                if len(found[f"{name}_n"]):
+                    words = found[f"{name}_words"].decode("utf-8").split("\n")
+                    counted.update(dict(zip(words, found[f"{name}_n"].tolist(), strict=True)))
+                    forget_rare(counted)
+            progress.update(block.n_kept)
+    return counts
+
+
+def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> dict[str, list[NDArray[np.uint8]]]:
+    """Which lines are learnt from, a bit for each, by side and block; empty where it is all of them."""
+    n_line = len(kept) * (2 if joint else 1)
+    if n_line <= most:
+        return {}
+    found: dict[str, list[NDArray[np.uint8]]] = {}
+    for name in SIDES:
+        if name == "src" or not joint:
+            draw = drawn(n_line, most, seed)
+        flags = (np.fromiter(draw, bool, block.n_kept) for block in kept.blocks)
+        found[name] = [np.packbits(each) for each in flags]
+    return found
+
+
+def _shared(source: Source, config: DataConfig, usual: UsualRatio | None) -> dict[str, Any]:
+    """What is to be known of a source to work on its blocks."""
+    return {
+        "src": str(source.src.place if isinstance(source.src.place, Path) else source.src.name),
+        "trg": str(source.trg.place if isinstance(source.trg.place, Path) else source.trg.name),
+        "languages": _languages(config, source),
+        "filters": config.model_dump(mode="json", include=set(FilterConfig.model_fields)),
+        "usual": usual,
+    }
+
+
+def _blocks(
+    training: Sequence[Source], config: DataConfig, longest: int, report: DataReport, *, quiet: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All blocks with the numbers of their sources. quiet: what is odd was noted before."""
+    for n, source in enumerate(training):
+        reading = _reading(source, config.bad_utf8, config.bad_records, longest, report)
+        if quiet:
+            reading = Reading(config.bad_utf8, config.bad_records, longest)
+        for block in blocks_of(source, reading):
+            yield n, {"source": n, **block}
+
+
+def _decide(
+    training: Sequence[Source],
+    config: DataConfig,
+    longest: int,
+    report: DataReport,
+    folder: Path,
+    helpers: Helpers,
+) -> NDArray[np.uint8] | None:
+    """What becomes of each pair, where that takes all others to know: a code for each pair. None: it does not."""
+    kinds = kinds_of(config)
+    if not kinds:
+        return None
+    codes, start = np.zeros(report.n_read, np.uint8), 0
+    with contextlib.ExitStack() as stack:
+        paths = {kind: folder / f"keys.{kind}" for kind in kinds}
+        files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
+        progress = stack.enter_context(progress_bar("looking for duplicates", report.n_read))
+        blocks = (block for _, block in _blocks(training, config, longest, report, quiet=False))
+        for found in helpers.each("decide", blocks):
+            mine = found["codes"]
+            if start + len(mine) > len(codes):
+                break  # files that have grown are refused when they are read again
+            codes[start : start + len(mine)] = mine
+            start += len(mine)
+            for kind, file in files.items():
+                keys = np.full(len(mine), NO_KEY, np.uint64)
+                keys[mine == KEPT] = found[kind]
+                file.write(keys.tobytes())
+            progress.update(len(mine))
+    keys_in = {kind: in_pieces(path) for kind, path in paths.items()}
+    for reason, numbers in repeated(keys_in, config, len(codes)):
+        codes[numbers] = CODES[reason]
+    for path in paths.values():
+        path.unlink()
+    return codes
 
 
 def _reading(source: Source, bad_utf8: Policy, bad_records: Policy, longest: int, report: DataReport) -> Reading:
@@ -182,13 +258,6 @@ def _learn_ratio(
     if usual is not None:
         report.learnt_ratios[source.src.name] = usual
     return usual
-
-
-def text_of(path: Path) -> Iterator[str]:
-    """Lines that we wrote ourselves, as they are: `read_lines` would take a second byte order mark for the first."""
-    with open(path, "rb") as file:
-        for raw in file:
-            yield raw[:-1].decode("utf-8")
 
 
 def progress_bar(what: str, total: int) -> "tqdm[NoReturn]":

@@ -52,6 +52,24 @@ class Keys:
         )
 
 
+class Known:
+    """The hashes of all held-out lines, in which those of training pairs are looked up."""
+
+    def __init__(self, hashes: Mapping[tuple[str, str], Hashes]) -> None:
+        """hashes: by level and part, in ascending order."""
+        self.hashes = dict(hashes)
+
+    def hits(self, keys: Keys) -> dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Which pairs are there, and at which place among the hashes."""
+        found = {}
+        for key, known in self.hashes.items():
+            if len(known):
+                place, there = _find(known, keys.hashes[key])
+                pairs = np.flatnonzero(there & keys.usable[key])
+                found[key] = pairs, place[pairs]
+        return found
+
+
 class Leaks:
     """Held-out lines, each with the first training pair that is like it."""
 
@@ -59,23 +77,24 @@ class Leaks:
         """splits: the hashes of each validation and test set, in the order of the recipe."""
         self.splits = dict(splits)
         self.n_source = 0  # training pairs whose source is, to the letter, one of these
-        self._known: dict[tuple[str, str], Hashes] = {}
-        self._first: dict[tuple[str, str], NDArray[np.int64]] = {}
+        hashes = {}
         for key in ((level, part) for level in LEVELS for part in PARTS):
             found = [keys.hashes[key][keys.usable[key]] for keys in self.splits.values()]
-            self._known[key] = np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
-            self._first[key] = np.full(len(self._known[key]), _NOWHERE)
+            hashes[key] = np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+        self.known = Known(hashes)
+        self._known = hashes
+        self._first = {key: np.full(len(known), _NOWHERE) for key, known in hashes.items()}
 
     def look(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
         """Compare some training pairs. numbers: what the pairs are called."""
-        for key, known in self._known.items():
-            if not len(known):
-                continue
-            place, there = _find(known, keys.hashes[key])
-            hits = np.flatnonzero(there & keys.usable[key])
-            if key == ("exact", "src"):
-                self.n_source += len(hits)
-            np.minimum.at(self._first[key], place[hits], numbers[hits])
+        for key, (pairs, places) in self.known.hits(keys).items():
+            self.note(key, numbers[pairs], places)
+
+    def note(self, key: tuple[str, str], numbers: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        """Some training pairs are there. numbers: what they are called; places: as `Known.hits` tells them."""
+        if key == ("exact", "src"):
+            self.n_source += len(numbers)
+        np.minimum.at(self._first[key], places, numbers)
 
     def rows(self) -> list[dict[str, Any]]:
         """Per split and where it was looked for: how many lines of it are there, at each level."""

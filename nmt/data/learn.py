@@ -4,16 +4,20 @@ Text is never held: what grows with it is the number of different words, of whic
 The answer depends on the text and the seed, not on threads.
 """
 
-import json
+import itertools
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import pre_tokenizers
 
-from nmt.data.letters import BYTE_OF, in_characters, in_words, normalised, units_of
+from nmt.data.letters import BYTE_OF, in_characters, in_words, normalised, units_of, words_of_easy
+from nmt.data.merges import merges_of
 from nmt.data.unigram import learn_scores
 from nmt.recipe.subword_options import SubwordsConfig
 
@@ -24,11 +28,13 @@ WORD_CAP = 100
 _ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
 _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
 # Different words that are counted, some 100 bytes each; with more, those that occurred once are forgotten.
-_MOST_COUNTED = 4_000_000
+MOST_COUNTED = 2_000_000
+_MOST_REMEMBERED = 400_000
 # A unigram vocabulary begins with so many times the pieces that are wanted, and drops the least useful ones.
 SEED_PIECES = 4
 
-Lines = Callable[[], Iterable[str]]
+# A text: what gives its lines, or how often each of its words occurs, in letters.
+Lines = Callable[[], Iterable[str]] | Counter[str]
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,15 @@ class Learnt:
     vocab: list[str]
     merges: list[tuple[str, str]]
     scores: list[float]
+    cut: "CutWords | None" = None
+
+
+class CutWords(NamedTuple):
+    """Words that were learnt from, in letters, and the numbers of the pieces that each is cut into, end to end."""
+
+    words: list[str]
+    values: NDArray[np.int32]
+    lengths: NDArray[np.int64]
 
 
 def learn(
@@ -53,58 +68,124 @@ def learn(
 
     sides: give their lines anew at each call, without line feeds. notes: counts what was too long to be looked at.
     """
-
-    def texts(notes: Counter[str] | None = None) -> Iterator[str]:
-        return learnt_from(sides, config, seed, notes)
-
+    words = _count(sides, config, seed, notes)
     if config.kind == "word":
         # All other words are spelled with the bytes.
-        words = most_frequent(count_words(texts(notes)), n_piece - len(BYTE_OF), longest)
-        return Learnt([*BYTE_OF, *words], [], [])
+        return Learnt([*BYTE_OF, *most_frequent(words, n_piece - len(BYTE_OF), longest)], [], [])
     if config.kind == "unigram":
-        pieces = learn_merges(texts(notes), in_words(), n_piece * SEED_PIECES, longest).vocab
-        vocab, scores = learn_scores(count_words(texts()), pieces, list(BYTE_OF), n_piece)
+        pieces = merges_of(words, list(BYTE_OF), n_piece * SEED_PIECES, longest).vocab
+        vocab, scores = learn_scores(words, pieces, list(BYTE_OF), n_piece)
         return Learnt(vocab, [], scores)
-    cut = in_characters() if config.kind == "char" else in_words()
-    return learn_merges(texts(notes), cut, n_piece, longest)
+    vocab, merges, values, lengths = merges_of(words, list(BYTE_OF), n_piece, longest)
+    cut = None
+    if values is not None and lengths is not None and config.kind == "bpe" and not config.symbols:
+        cut = CutWords(list(words), values, lengths)
+    return Learnt(vocab, merges, [], cut)
+
+
+def _count(sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None) -> Counter[str]:
+    """How often each word occurs, in letters."""
+    if any(callable(side) for side in sides):
+        return count_words(learnt_from(sides, config, seed, notes), cut_of(config))
+    words = Counter[str]()
+    for side in sides:
+        assert isinstance(side, Counter), "sides are all lines or all counted"
+        words.update(side)
+    return words
+
+
+def cut_of(config: SubwordsConfig) -> pre_tokenizers.PreTokenizer:
+    """What cuts a text into the words that no piece goes over."""
+    return in_characters() if config.kind == "char" else in_words()
+
+
+class WordsOf:
+    """Cuts units into the words that are learnt from. Those of most units are remembered."""
+
+    def __init__(self, config: SubwordsConfig) -> None:
+        self._normalize, self._symbol, self._cut = config.normalize, _pattern_of(config.symbols), cut_of(config)
+        self._is_plain = config.kind != "char" and self._symbol is None
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def __call__(self, units: Iterable[tuple[str, int]], notes: Counter[str]) -> Counter[str]:
+        """How often each word occurs in units that occur so often. notes: counts what was too long for learning."""
+        words = Counter[str]()
+        for unit, n in units:
+            for word in self.of_unit(unit, n, notes):
+                words[word] += n
+        return words
+
+    def of_unit(self, unit: str, n: int, notes: Counter[str]) -> tuple[str, ...]:
+        """The words of a unit that occurs n times."""
+        found = self._known.get(unit)
+        return self._cut_unit(unit, n, notes) if found is None else found
+
+    def _cut_unit(self, unit: str, n: int, notes: Counter[str]) -> tuple[str, ...]:
+        if self._is_plain and len(unit) <= WORD_CAP and (easy := words_of_easy(unit)) is not None:
+            found, noted = tuple(easy), Counter[str]()
+        else:
+            text, noted = normalised(unit, self._normalize), Counter[str]()
+            between = self._symbol.split(text) if self._symbol else (text,)
+            texts = [part for one in between for part in parts(one, noted)]
+            found = tuple(word for one in texts for word, _ in self._cut.pre_tokenize_str(one))
+            notes.update({key: n * times for key, times in noted.items()})
+        if not noted and len(self._known) < _MOST_REMEMBERED and len(unit) <= WORD_CAP:
+            self._known[unit] = found
+        return found
 
 
 def learnt_from(
     sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None = None
 ) -> Iterator[str]:
     """The texts that pieces are learnt from: a sample of the lines, normalised, without symbols and without ends."""
-    cut = re.compile("|".join(map(re.escape, config.symbols))) if config.symbols else None
+    cut = _pattern_of(config.symbols)
     for line in sample(sides, config.max_train_lines, seed):
         text = " " + normalised(line, config.normalize)
         for between in cut.split(text) if cut else (text,):  # no piece may look like a symbol
             yield from parts(between, notes)
 
 
-def count_words(texts: Iterable[str]) -> Counter[str]:
-    """How often each word, number or run of punctuation occurs, in letters."""
+def _pattern_of(symbols: Sequence[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(re.escape, symbols))) if symbols else None
+
+
+def count_words(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer | None = None) -> Counter[str]:
+    """How often each word, number or run of punctuation occurs, in letters; or what else `cut` cuts them into."""
     units: Counter[str] = Counter()
     for text in texts:
         units.update(units_of(text))
-        if len(units) > _MOST_COUNTED:
-            units = Counter({unit: n for unit, n in units.items() if n > 1})
-    cut, words = in_words(), Counter[str]()
+        forget_rare(units)
+    cut, words = cut or in_words(), Counter[str]()
     for unit, n in units.items():
         for word, _ in cut.pre_tokenize_str(unit):
             words[word] += n
     return words
 
 
+def forget_rare(counted: Counter[str]) -> None:
+    """Forget what occurred once, if there is so much that memory is at stake."""
+    if len(counted) > MOST_COUNTED:
+        for text in [text for text, n in counted.items() if n == 1]:
+            del counted[text]
+
+
 def sample(sides: Sequence[Lines], most: int, seed: int) -> Iterator[str]:
     """All lines of all sides, or `most` of them, each as likely as any other; in order, and the same for a seed."""
-    left = sum(1 for lines in sides for _ in lines())
-    wanted = min(most, left)
-    draw = random.Random(seed)
-    for lines in sides:
-        for line in lines():
-            if wanted >= left or draw.random() * left < wanted:
-                wanted -= 1
-                yield line
-            left -= 1
+    given = [side for side in sides if callable(side)]
+    assert len(given) == len(sides), "sides are all lines or all counted"
+    flags = drawn(sum(1 for lines in given for _ in lines()), most, seed)
+    for lines in given:
+        yield from itertools.compress(lines(), flags)
+
+
+def drawn(left: int, most: int, seed: int) -> Iterator[bool]:
+    """Whether each of `left` lines is in a sample of `most` of them, each as likely as any other."""
+    wanted, draw = min(most, left), random.Random(seed)
+    while left:
+        chosen = wanted >= left or draw.random() * left < wanted
+        wanted -= chosen
+        left -= 1
+        yield chosen
 
 
 def parts(text: str, notes: Counter[str] | None = None) -> Iterable[str]:
@@ -121,19 +202,8 @@ def parts(text: str, notes: Counter[str] | None = None) -> Iterable[str]:
 
 def learn_merges(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer, n_piece: int, longest: int) -> Learnt:
     """Byte-level BPE. cut: what no piece goes over."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = cut
-    trainer = trainers.BpeTrainer(
-        vocab_size=n_piece,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[],
-        max_token_length=longest,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    vocab: dict[str, int] = model["vocab"]
-    return Learnt(sorted(vocab, key=vocab.__getitem__), [(a, b) for a, b in model["merges"]], [])
+    vocab, merges, *_ = merges_of(count_words(texts, cut), list(BYTE_OF), n_piece, longest)
+    return Learnt(vocab, merges, [])
 
 
 def most_frequent(words: Counter[str], n: int, longest: int, but: Container[str] = ()) -> list[str]:

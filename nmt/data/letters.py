@@ -3,6 +3,7 @@
 The letters are those of GPT-2: a byte that prints is itself, the others are moved beyond U+0100. Knows no vocabulary.
 """
 
+import re
 import unicodedata
 
 from tokenizers import Regex, pre_tokenizers
@@ -17,7 +18,7 @@ def normalised(text: str, normalize: str) -> str:
 
 def in_letters(text: str) -> str:
     """The letters of a text's bytes."""
-    return "".join(_LETTER_OF[byte] for byte in text.encode("utf-8"))
+    return text.encode("utf-8").decode("latin-1").translate(_LETTERS)
 
 
 def units_of(text: str) -> list[str]:
@@ -28,6 +29,16 @@ def units_of(text: str) -> list[str]:
     """
     words = text[1:].split() if text[:1] == " " else []
     return [" " + word for word in words] if words and " ".join(words) == text[1:] else [text]
+
+
+def words_of_easy(unit: str) -> list[str] | None:
+    """What `in_words` makes of a space and a word of ASCII and common Latin letters; None for all other texts.
+
+    Most words are such, and an expression of Python cuts them in a tenth of the time.
+    """
+    if not _EASY.fullmatch(unit):
+        return None
+    return [in_letters(word) for word in _EASY_WORD.findall(unit)]
 
 
 def in_words() -> pre_tokenizers.PreTokenizer:
@@ -53,4 +64,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 BYTE_OF = _byte_alphabet()
-_LETTER_OF = {byte: letter for letter, byte in BYTE_OF.items()}
+_LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
+_EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿ"
+_EASY = re.compile(f" [!-~{_EASY_LETTERS}]+")
+_EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ {_EASY_LETTERS}0-9]+")

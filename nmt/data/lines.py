@@ -34,29 +34,58 @@ def read_lines(
     fill the memory. The line that comes out then is longer than `longest - 4` bytes.
     notes: counts what is odd but harmless, under the keys "bom" and "crlf".
     """
-    with _opened(path) as file:
+    with open_text(path) as file:
         for number, raw in enumerate(_split(file, longest), start=1):
-            if number == 1 and raw.startswith(BOM):
-                raw = raw[len(BOM) :]
-                if notes is not None:
-                    notes["bom"] += 1
-            if raw.endswith(b"\r"):
-                raw = raw[:-1]
-                if notes is not None:
-                    notes["crlf"] += 1
-            try:
-                yield raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                if longest is not None and len(raw) >= longest - 1 and error.start >= len(raw) - 4:
-                    yield raw[: error.start].decode("utf-8")  # cut inside a character: that is our doing
-                elif bad_utf8 == "drop":
-                    yield None
-                else:
-                    raise DataError(
-                        f"{path}:{number}: invalid UTF-8 at byte {error.start + 1} of the line "
-                        f"(0x{raw[error.start]:02X}). Convert the file to UTF-8; pairs of training files can be "
-                        "dropped instead: data.bad_utf8: drop."
-                    ) from None
+            yield _line(raw, path, number, bad_utf8, longest, notes)
+
+
+def lines_of_block(
+    raw: bytes,
+    path: Path | str,
+    first: int,
+    *,
+    bad_utf8: Literal["refuse", "drop"],
+    longest: int,
+    notes: Counter[str],
+) -> list[str | None]:
+    """What `read_lines` says of lines that stand together in a file. raw: each ended by a line feed.
+
+    first: the number of the first of them in the file.
+    """
+    if first > 1 and b"\r" not in raw:
+        with contextlib.suppress(UnicodeDecodeError):
+            lines = raw.decode("utf-8").split("\n")[:-1]
+            if 4 * max(map(len, lines), default=0) < longest:
+                return [*lines]
+    pieces = raw.split(b"\n")[:-1]
+    return [
+        _line(piece[:longest], path, number, bad_utf8, longest, notes) for number, piece in enumerate(pieces, first)
+    ]
+
+
+def _line(
+    raw: bytes, path: Path | str, number: int, bad_utf8: str, longest: int | None, notes: Counter[str] | None
+) -> str | None:
+    """One line of a file, cut to `longest` bytes before."""
+    if number == 1 and raw.startswith(BOM):
+        raw = raw[len(BOM) :]
+        if notes is not None:
+            notes["bom"] += 1
+    if raw.endswith(b"\r"):
+        raw = raw[:-1]
+        if notes is not None:
+            notes["crlf"] += 1
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if longest is not None and len(raw) >= longest - 1 and error.start >= len(raw) - 4:
+            return raw[: error.start].decode("utf-8")  # cut inside a character: that is our doing
+        if bad_utf8 == "drop":
+            return None
+        raise DataError(
+            f"{path}:{number}: invalid UTF-8 at byte {error.start + 1} of the line (0x{raw[error.start]:02X}). "
+            "Convert the file to UTF-8; pairs of training files can be dropped instead: data.bad_utf8: drop."
+        ) from None
 
 
 def decode_line(raw: bytes) -> tuple[str, bool]:
@@ -81,7 +110,7 @@ def read_stream(file: BinaryIO) -> Iterator[bytes]:
 def count_lines(path: Path | str) -> int:
     """As many as `wc -l` says, and one more where the last line has no line feed."""
     n_line, last = 0, b"\n"
-    with _opened(path) as file:
+    with open_text(path) as file:
         while chunk := file.read(_CHUNK):
             n_line += chunk.count(b"\n")
             last = chunk[-1:]
@@ -112,7 +141,7 @@ def complaint_about(path: Path | str) -> str | None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | str) -> Iterator[BinaryIO]:
+def open_text(path: Path | str) -> Iterator[BinaryIO]:
     """The file's text as bytes, decompressed; what goes wrong while it is read becomes a DataError."""
     if complaint := complaint_about(path):
         raise DataError(complaint)

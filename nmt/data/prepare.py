@@ -4,23 +4,27 @@ The folder is built beside its place under another name and renamed when complet
 program leaves nothing that a later command accepts. What is read back is in `corpus.py`.
 """
 
-import itertools
 import json
 import os
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from nmt.data.arrow import dtype_of_ids, table_of, write_arrow
+from nmt.data.arrow import Rows, dtype_of_ids, in_batches, table_of, write_arrow
 from nmt.data.clean import TOO_LONG
 from nmt.data.corpus import Prepared
 from nmt.data.folder import beside, building, refuse_foreign_files
-from nmt.data.keep import Places, keep_training_pairs, progress_bar, read_held_out, text_of
+from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
+from nmt.data.kept import KeptPairs
 from nmt.data.lines import write_lines
 from nmt.data.manifest import (
     PAGE,
@@ -36,10 +40,12 @@ from nmt.data.report import DataReport
 from nmt.data.report_page import page
 from nmt.data.sources import Source, find_sources, survey, told
 from nmt.data.spool import spooled
-from nmt.data.subwords import Codec, Subwords
+from nmt.data.subwords import Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
+from nmt.data.unit_ids import write_cut_words
 from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, reuse
 from nmt.data.vocabulary_use import VocabularyUse
+from nmt.data.workers import Helpers
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
@@ -47,7 +53,7 @@ from nmt.recipe.reader import write_recipe
 
 # Sampling lines for BPE has a seed of its own: another seed of training is no reason for another vocabulary.
 _SAMPLE_SEED = 0
-# Pairs encoded at once, and rows of a record batch: enough for the threads, little for the memory.
+# Rows of a record batch.
 _BLOCK = 10_000
 
 Talk = Callable[[str], None]
@@ -61,13 +67,14 @@ def prepare(
     talk: Talk | None = None,
     report: DataReport | None = None,
     only_report: Path | None = None,
+    stages: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
     A folder that was made from the same bytes with the same settings is left as it is; another one of ours is
     replaced with overwrite=True, at the very end. talk: gets each line of the account (default: stderr).
     report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
-    leave the folder as it is.
+    leave the folder as it is. stages: gets the seconds that each stage took.
     """
     talk = talk or _to_stderr
     use_threads(recipe.data.workers)
@@ -75,7 +82,8 @@ def prepare(
     for line in told(sources):
         talk(line)
     with spooled(sources, only_report or folder, talk) as at_hand:
-        return _prepare(recipe, folder, at_hand, talk, report or DataReport(), only_report, overwrite=overwrite)
+        lap = _Laps({} if stages is None else stages)
+        return _prepare(recipe, folder, at_hand, talk, report or DataReport(), only_report, lap, overwrite=overwrite)
 
 
 def _prepare(
@@ -85,12 +93,14 @@ def _prepare(
     talk: Talk,
     report: DataReport,
     only_report: Path | None,
+    lap: "_Laps",
     *,
     overwrite: bool,
 ) -> dict[str, Any]:
     """The same, once all the text is in files."""
     present = None if only_report else refuse_foreign_files(folder)
     inputs = survey(sources)
+    lap("hash")
     given = find_subwords(recipe.subwords.vocab_from) if recipe.subwords.vocab_from else None
     if given:
         inputs += facts_of_subwords(given)
@@ -112,13 +122,27 @@ def _prepare(
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
-        places = keep_training_pairs(sources, held_out, recipe.data, report, temporary)
-        kept = tuple(temporary / name for name in ("kept.src", "kept.trg"))
-        subwords = _learn(recipe, given, kept, report, talk)
-        subwords.save(temporary / SUBWORDS)
-        n_pair = {"train": _encode_training_pairs(recipe.data, subwords, kept, places, report, temporary)}
-        for path in kept:
-            path.unlink()
+        with Helpers(n_process(recipe.data, report.n_read)) as helpers:
+            kept = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, temporary, helpers)
+            lap("read and filter")
+            counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, helpers)
+            lap("count")
+            assert report.survey is not None
+            finish = report.survey.begin_to_finish(helpers)
+            with progress_bar("looking for shifted lines", report.n_read) as progress:
+                if not len(kept):
+                    finish(progress.update)
+                    report.conclude(sources, held_out, kept.shown)
+                    raise DataError("\n".join(["No training pair is left.", *report.table()]))
+                subwords = _learn(recipe, given, kept, counts, report, talk)
+                subwords.save(temporary / SUBWORDS)
+                lap("learn")
+                finish(progress.update)
+            report.conclude(sources, held_out, kept.shown)
+            lap("conclude")
+            n_pair = {"train": _encode_training_pairs(recipe.data, subwords, kept, report, temporary, helpers)}
+        kept.remove()
+        lap("encode and write")
         if not n_pair["train"]:
             raise DataError("\n".join(["No training pair is left.", *report.table()]))
         tags = held_out_tags(recipe.data)
@@ -139,18 +163,19 @@ def _prepare(
             "inputs": inputs,
             "settings": settings,
             "n_pair": n_pair,
-            "corpora": places.corpora(),
+            "corpora": kept.corpora(),
             "n_vocab": {"src": subwords.src.n_vocab, "trg": subwords.trg.n_vocab},
             "ids": str(dtype_of_ids(subwords)),
             "subwords_sha256": subwords.sha256,
             "tokenizers": metadata.version("tokenizers"),
         }
         manifest = write_manifest(temporary, content, files)
+    lap("report")
     for line in report.table():
         talk(line)
-    counts = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
+    told = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
     talk(f"{only_report or folder / PAGE}: the report, for a browser")
-    talk(f"{folder}: {counts} pairs{' would be prepared; nothing is written there' if only_report else ''}")
+    talk(f"{folder}: {told} pairs{' would be prepared; nothing is written there' if only_report else ''}")
     return manifest
 
 
@@ -173,10 +198,18 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     return changed + changed_settings(present["settings"], settings)
 
 
-def _learn(recipe: Recipe, given: Path | None, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
+def _learn(
+    recipe: Recipe,
+    given: Path | None,
+    kept: KeptPairs,
+    counts: tuple[Counter[str], Counter[str]],
+    report: DataReport,
+    talk: Talk,
+) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
-    lines, tags = (partial(text_of, kept[0]), partial(text_of, kept[1])), known_tags(recipe.data)
+    tags = known_tags(recipe.data)
     if given:
+        lines = partial(kept.lines, 0), partial(kept.lines, 1)
         subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
         for line in account_of(Subwords.load(given), subwords, given):
             talk(line)
@@ -184,7 +217,7 @@ def _learn(recipe: Recipe, given: Path | None, kept: tuple[Path, ...], report: D
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
-    subwords = Subwords.train(*lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
+    subwords = Subwords.train(*counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size
         short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""
@@ -193,43 +226,52 @@ def _learn(recipe: Recipe, given: Path | None, kept: tuple[Path, ...], report: D
 
 
 def _encode_training_pairs(
-    config: DataConfig, subwords: Subwords, kept: tuple[Path, ...], places: Places, report: DataReport, folder: Path
+    config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, helpers: Helpers
 ) -> int:
     """Write train.arrow without the pairs that turn out too long; return the number of pairs in it."""
     before = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train]
-
-    def tables() -> Iterator[pa.Table]:
-        pairs = zip(*map(text_of, kept), strict=True)
-        progress = progress_bar("encoding", len(places))
-        for start in itertools.count(0, _BLOCK):
-            block = list(itertools.islice(pairs, _BLOCK))
-            if not block:
-                progress.close()
-                return
-            src, trg = (codec.encode([pair[side] for pair in block]) for side, codec in _codecs(subwords))
-            if any(before):
-                src = [[*before[places.corpus(n)], *ids] for n, ids in enumerate(src, start)]
-            fits = [len(a) <= config.max_len and len(b) <= config.max_len for a, b in zip(src, trg, strict=True)]
-            for n, fit in enumerate(fits):
-                if not fit:
-                    report.drop(TOO_LONG, places.lose(start + n), *block[n])
-            if any(fits):
-                table = table_of(list(itertools.compress(src, fits)), list(itertools.compress(trg, fits)), subwords)
-                for name, side in (("src", 0), ("trg", 1)):
-                    lines = [pair[side] for pair in itertools.compress(block, fits)]
-                    use.add(name, lines, table[name].chunk(0).values.to_numpy())
-                yield table
-            progress.update(len(block))
-
     use = report.vocabulary = VocabularyUse(subwords)
-    report.n_kept = write_arrow(folder / "train.arrow", tables(), subwords)
+    cut_words = []
+    for name, codec in subwords.by_side().items():
+        cut_words.append(folder / f"words.{name}" if codec.cut_words else None)
+        if codec.cut_words:
+            write_cut_words(folder / f"words.{name}", codec.cut_words)
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        for block in kept.blocks:
+            tags = before[kept.corpus(block)] if before else []
+            yield {
+                "file": block.file,
+                "offset": block.offset,
+                "subwords": str(folder / SUBWORDS),
+                "cut_words": [str(path) if path else None for path in cut_words],
+                "before": tags,
+            }
+
+    def encoded() -> Iterator[tuple[Rows, Rows, NDArray[np.bool_]]]:
+        with progress_bar("encoding", len(kept)) as progress:
+            for block, found in zip(kept.blocks, helpers.each("encode", tasks()), strict=True):
+                places = [(kept.name(block.source, block.first + n), texts) for n, *texts in found["too_long"]]
+                if places:
+                    report.drop(TOO_LONG, len(places), places)
+                    kept.lose(block.source, len(places))
+                for name in ("src", "trg"):
+                    use.add(name, *(found[f"{name}_{what}"] for what in ("n_word", "n_char", "counts")))
+                sides = (Rows(found[f"{name}_values"], found[f"{name}_lengths"]) for name in ("src", "trg"))
+                yield *sides, found["fits"]
+                progress.update(block.n_kept)
+
+    report.n_kept = write_arrow(folder / "train.arrow", in_batches(encoded(), _BLOCK), subwords)
+    for path in filter(None, cut_words):
+        path.unlink()
     return report.n_kept
 
 
 def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iterator[pa.Table]:
     for start in range(0, len(src), _BLOCK):
         lines = src[start : start + _BLOCK], trg[start : start + _BLOCK]
-        table = table_of(subwords.src.encode(lines[0]), subwords.trg.encode(lines[1]), subwords)
+        codecs, dtype = (subwords.src, subwords.trg), dtype_of_ids(subwords)
+        table = table_of(*(Rows.of(codec.encode(side), dtype) for codec, side in zip(codecs, lines, strict=True)))
         for name, text in zip(("src_text", "trg_text"), lines, strict=True):
             table = table.append_column(name, pa.array(text, pa.large_string()))
         yield table
@@ -245,8 +287,16 @@ def _write_generated(held_out: dict[str, tuple[list[str], list[str]]], folder: P
     return names
 
 
-def _codecs(subwords: Subwords) -> tuple[tuple[int, Codec], tuple[int, Codec]]:
-    return (0, subwords.src), (1, subwords.trg)
+class _Laps:
+    """Tells how long each stage took."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds, self._last = seconds, time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        """A stage has ended, and the next one begins."""
+        now = time.perf_counter()
+        self._seconds[stage], self._last = now - self._last, now
 
 
 def _to_stderr(line: str) -> None:

@@ -3,16 +3,17 @@
 What is measured of them is in `survey.py`, how it is said in words in `report_words.py`.
 """
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from nmt.data.clean import REASONS
 from nmt.data.duplicates import N_SHOWN
-from nmt.data.findings import Kept, cut, findings
+from nmt.data.findings import Kept, findings
 from nmt.data.ratio import UsualRatio
+from nmt.data.report_text import cut
 from nmt.data.report_words import alarms, table, warnings
 from nmt.data.sources import Source
 from nmt.data.survey import Survey, Texts
@@ -42,28 +43,25 @@ class DataReport:
         if len(places) < N_SHOWN:
             places.append(place)
 
-    def drop(self, reason: str, place: str, src: str | None = None, trg: str | None = None) -> None:
-        """Count a pair that is not kept. place: file and line; of the first few it is remembered, with the texts."""
-        self.dropped[reason] += 1
+    def drop(self, reason: str, n: int, shown: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Count pairs that are not kept. shown: file and line of the first few, with both texts if they are known."""
+        self.dropped[reason] += n
         places = self.first.setdefault(reason, [])
-        if len(places) < N_SHOWN:
+        for place, texts in itertools.islice(shown, N_SHOWN - len(places)):
             places.append(place)
-            if src is not None and trg is not None:
-                example = {"place": place, "src": cut(src), "trg": cut(trg)}
+            if texts:
+                example = {"place": place, "src": cut(texts[0]), "trg": cut(texts[1])}
                 self.examples.setdefault(reason, []).append(example)
 
     def conclude(
         self,
         sources: Sequence[Source],
         held_out: Mapping[str, Texts],
-        place_of: Kept,
-        kept: tuple[Path, Path],
-        done: Callable[[int], object],
+        kept: Kept,
     ) -> None:
-        """End the survey. kept: the files of the kept lines; done: is told how many pairs more have been looked at."""
+        """Take over what the survey, which is finished, has found."""
         assert self.survey is not None
-        self.survey.finish(done)
-        self.found = findings(self.survey, sources, held_out, place_of, kept)
+        self.found = findings(self.survey, sources, held_out, kept)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; docs/data.md explains every entry."""

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ Hashes = NDArray[np.uint64]
 # Words of a line that are kept as anchors of its alignment, each as 16 bits.
 N_ANCHOR = 4
 NO_ANCHOR = 0
+MOST_SHOWN = 200  # characters of a text
 
 # What a code point is to us. Marks and symbols are parts of a text; they tell lines apart.
 _OTHER, _KEPT, _DIGIT, _LETTER, _WIDE = range(5)
@@ -23,6 +25,7 @@ _TABLE = 1 << 17  # beyond are ideographs and private characters, which we take 
 _FIRST_WIDE = 0x2E80  # scripts without spaces: a Latin word or number between their letters is a word of its own
 _LINE_FEED, _SPACE = 10, 32
 _SHORTEST_WORD = 3
+_MOST_RARITY = (1 << 20) - 1
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
@@ -45,7 +48,7 @@ class Block:
 
     def exact(self) -> Hashes:
         """A hash of each line without the white space around it."""
-        return _hashes(line.strip().encode("utf-8") for line in self.lines)
+        return exact_hashes(self.lines)
 
     def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
         """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.
@@ -76,6 +79,15 @@ class Block:
             second[with_number] = _hashes(_lines_of(numberless, np.flatnonzero(numberless == _LINE_FEED)))
         return first, second, lengths, n_digit
 
+    def bags(self) -> Hashes:
+        """A number for each line that is the same for lines with the same letters, marks and symbols, however often
+        punctuation, white space and numbers stand between them: equal hashes of `near` have equal bags."""
+        mixed = (self._folded.astype(np.uint64) + np.uint64(1)) * _ODD
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD
+        mixed[(self._kind == _OTHER) | (self._kind == _DIGIT)] = 0
+        total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])[self._ends]
+        return np.diff(total, prepend=np.uint64(0))
+
     def _between_numbers(self) -> NDArray[np.int64]:
         """Where one character of punctuation or white space, or two, stand between digits: the first of them."""
         digits = np.flatnonzero(self._kind == _DIGIT)
@@ -102,6 +114,11 @@ class Block:
         return np.maximum(hashed, NO_ANCHOR + 1), np.searchsorted(self._ends, starts[wanted])
 
 
+def exact_hashes(lines: Iterable[str]) -> Hashes:
+    """A hash of each line without the white space around it."""
+    return _hashes([line.strip().encode("utf-8") for line in lines])
+
+
 class Anchors:
     """Picks the words of each line that tell most about its alignment. Holds one count for each of 65,536 hashes."""
 
@@ -113,8 +130,13 @@ class Anchors:
         words = src.words(), trg.words()
         for counts, (hashed, _) in zip(self._counts, words, strict=True):
             counts += np.bincount(hashed, minlength=1 << 16)
-        rarity = np.where((self._counts > 0).all(axis=0), self._counts.sum(axis=0), 0)
-        return _rarest(*words[0], rarity, len(src.lines)), _rarest(*words[1], rarity, len(trg.lines))
+        rarity = rarity_of(self._counts)
+        return rarest(*words[0], rarity, len(src.lines)), rarest(*words[1], rarity, len(trg.lines))
+
+
+def cut(text: str) -> str:
+    """A text that is shown: its beginning is enough."""
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + "…"
 
 
 def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
@@ -122,17 +144,31 @@ def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
     return (src * _ODD + (trg ^ (trg >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)).astype(np.uint64)
 
 
-def _rarest(
-    hashed: NDArray[np.uint16], line: NDArray[np.int64], rarity: NDArray[np.int64], n_line: int
+def rarity_of(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """How often each hash occurred in both languages, 0 where one of them has it not. counts: (2, 65536)."""
+    found = np.where((counts > 0).all(axis=0), counts.sum(axis=0), 0)
+    return np.minimum(found, _MOST_RARITY).astype(np.uint32)
+
+
+def rarest(
+    hashed: NDArray[np.uint16], line: NDArray[np.int64], rarity: NDArray[np.uint32], n_line: int
 ) -> NDArray[np.uint16]:
-    shared = rarity[hashed] > 0
+    """(n_line, N_ANCHOR) the different words of each line that occurred least, among those of both languages.
+
+    hashed, line: of the words, lines ascending; rarity: of each hash.
+    """
+    order = np.argsort(rarity, kind="stable")
+    rank = np.empty(len(rarity), np.uint32)
+    rank[order] = np.arange(len(rarity), dtype=np.uint32)
+    shared = (rarity > 0)[hashed]
     hashed, line = hashed[shared], line[shared]
     # One key to sort by: line, then rarity, then the hash, so that equal words of a line stand together.
-    rank = np.minimum(rarity, (1 << 20) - 1)[hashed].astype(np.uint64)
-    key = np.sort((line.astype(np.uint64) << np.uint64(36)) | (rank << np.uint64(16)) | hashed)
+    wide: Any = np.uint32 if n_line <= 1 << 16 else np.uint64
+    key = np.sort((line.astype(wide) << wide(16)) | rank[hashed])
     key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
-    line, hashed = (key >> np.uint64(36)).astype(np.int64), (key & np.uint64(0xFFFF)).astype(np.uint16)
-    place = np.arange(len(line)) - np.searchsorted(line, line)
+    line, hashed = (key >> wide(16)).astype(np.int64), order[key & wide(0xFFFF)].astype(np.uint16)
+    n_of = np.bincount(line, minlength=n_line)
+    place = np.arange(len(line)) - np.repeat(np.cumsum(n_of) - n_of, n_of)
     found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
     few = place < N_ANCHOR
     found[line[few], place[few]] = hashed[few]
@@ -141,15 +177,10 @@ def _rarest(
 
 @functools.cache
 def _classes() -> NDArray[np.uint8]:
-    found = np.full(_TABLE, _KEPT, dtype=np.uint8)
-    for code in range(_TABLE):
-        kind = unicodedata.category(chr(code))
-        if kind[0] in "PZC":
-            found[code] = _OTHER
-        elif kind == "Nd":
-            found[code] = _DIGIT
-        elif kind[0] in "LM":
-            found[code] = _WIDE if code >= _FIRST_WIDE else _LETTER
+    kinds = list(map(unicodedata.category, map(chr, range(_TABLE))))
+    of_kind = {kind: _OTHER if kind[0] in "PZC" else _LETTER if kind[0] in "LM" else _KEPT for kind in set(kinds)}
+    found = np.fromiter(map({**of_kind, "Nd": _DIGIT}.__getitem__, kinds), np.uint8, _TABLE)
+    found[_FIRST_WIDE:][found[_FIRST_WIDE:] == _LETTER] = _WIDE
     return found
 
 

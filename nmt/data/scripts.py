@@ -133,6 +133,11 @@ def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -
     return n_own < min_share * (n_own + n_other)
 
 
+def letters_of_others(scripts: frozenset[str]) -> Pattern[str]:
+    """What finds letters of all other scripts."""
+    return _letters(scripts)[1]
+
+
 @functools.cache
 def _letters(scripts: frozenset[str]) -> tuple[Pattern[str], Pattern[str]]:
     """What finds the characters of these scripts, and what finds letters of all others."""

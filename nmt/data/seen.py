@@ -1,14 +1,20 @@
 """Which pairs came before: exactly, nearly, or too often with another translation.
 
-Held for each pair and each kind that is asked for: a hash of 64 bits in a table that is at most two thirds full, so 12
-bytes; counting translations takes two such tables with 2 more bytes a place, 30 bytes. Of 100 million different pairs
-one is taken for another with a probability of 1 in 3,700.
+Compared are hashes of 64 bits, 8 bytes for each pair and each kind that is asked for, in files that are read once for
+each share of the hashes. In memory are 2 bytes for each pair, and some hundred for each text that has more translations
+than are kept. Of 100 million different pairs one is taken for another with a probability of 1 in 3,700.
 """
 
 import hashlib
 import re
 import unicodedata
-from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nmt.recipe.filter_options import FilterConfig
 
@@ -16,95 +22,109 @@ DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near duplicate"
 TRANSLATIONS = "many translations"
 
+NO_KEY = 0  # of a pair that is not asked about
 _DIGIT = re.compile(r"\d")
 _NO_WORD = re.compile(r"[\W_]+")
-_MOST_COUNTED = (1 << 16) - 1
+_SHARE = 1 << 20  # keys in memory at once, at 40 bytes
+_READ = 1 << 18  # keys read at once
+
+Keys = NDArray[np.uint64]
+# Gives the keys of a kind in pieces, in order, anew at each call.
+Pieces = Callable[[], Iterator[Keys]]
 
 
-class Tally:
-    """How often each key was counted: a hash table with open addressing in two plain arrays."""
-
-    def __init__(self, n_expected: int, *, counts: bool = True) -> None:
-        """n_expected: keys that are likely; with more the table grows. counts=False: once is all that is known."""
-        self._n_key = 0
-        self._keys = array("Q", [0]) * (n_expected * 3 // 2 + 8)
-        self._counts = array("H", [0]) * len(self._keys) if counts else None
-
-    def count(self, key: int) -> int:
-        """How often a key of 64 bits, not 0, was counted before; without counts 1 stands for once or more."""
-        place = self._place(key)
-        if not self._keys[place]:
-            if 3 * self._n_key >= 2 * len(self._keys):
-                self._grow()
-                place = self._place(key)
-            self._keys[place] = key
-            self._n_key += 1
-            before = 0
-        else:
-            before = 1 if self._counts is None else self._counts[place]
-        if self._counts is not None and before < _MOST_COUNTED:
-            self._counts[place] = before + 1
-        return before
-
-    def times(self, key: int) -> int:
-        """How often a key was counted; nothing is counted by asking."""
-        place = self._place(key)
-        if not self._keys[place]:
-            return 0
-        return 1 if self._counts is None else self._counts[place]
-
-    @property
-    def n_byte(self) -> int:
-        """Bytes of memory held."""
-        arrays = [self._keys] if self._counts is None else [self._keys, self._counts]
-        return sum(len(each) * each.itemsize for each in arrays)
-
-    def _place(self, key: int) -> int:
-        keys, place = self._keys, key % len(self._keys)
-        while keys[place] and keys[place] != key:
-            place = place + 1 if place + 1 < len(keys) else 0
-        return place
-
-    def _grow(self) -> None:
-        keys, counts = self._keys, self._counts
-        self._keys = array("Q", [0]) * (2 * len(keys))
-        self._counts = None if counts is None else array("H", [0]) * (2 * len(keys))
-        for n, key in enumerate(keys):
-            if key:
-                place = self._place(key)
-                self._keys[place] = key
-                if counts is not None and self._counts is not None:
-                    self._counts[place] = counts[n]
+def kinds_of(config: FilterConfig) -> tuple[str, ...]:
+    """The kinds of keys that the options ask for."""
+    kinds = (("exact",) if config.drop_duplicates else ()) + (("near",) if config.drop_near_duplicates else ())
+    return kinds + (("src", "trg") if config.max_translations else ())
 
 
-class Seen:
-    """Remembers the pairs that were kept, and tells those that need not be kept again."""
+def keys_of(src: Sequence[str], trg: Sequence[str], config: FilterConfig) -> dict[str, Keys]:
+    """The keys of some pairs."""
+    texts: dict[str, Callable[[], Iterator[str]]] = {
+        "exact": lambda: (f"{a}\n{b}" for a, b in zip(src, trg, strict=True)),
+        "near": lambda: (f"{skeleton(a)}\n{skeleton(b)}" for a, b in zip(src, trg, strict=True)),
+        "src": lambda: iter(src),
+        "trg": lambda: iter(trg),
+    }
+    return {kind: np.array([hash_of(text) for text in texts[kind]()], np.uint64) for kind in kinds_of(config)}
 
-    def __init__(self, config: FilterConfig, n_pair: int) -> None:
-        """n_pair: how many pairs there will be at most."""
-        self._most = config.max_translations
-        self._exact = Tally(n_pair, counts=False) if config.drop_duplicates else None
-        self._near = Tally(n_pair, counts=False) if config.drop_near_duplicates else None
-        self._src = Tally(n_pair) if self._most else None
-        self._trg = Tally(n_pair) if self._most else None
 
-    def reason_to_drop(self, src: str, trg: str) -> str | None:
-        """Why a pair is not for training after those before it. One that is, is remembered."""
-        if self._exact is not None and self._exact.count(hash_of(f"{src}\n{trg}")):
-            return DUPLICATE
-        if self._near is not None and self._near.count(hash_of(f"{skeleton(src)}\n{skeleton(trg)}")):
-            return NEAR_DUPLICATE
-        if self._src is not None and self._trg is not None:
-            key_src, key_trg = hash_of(src), hash_of(trg)
-            if max(self._src.times(key_src), self._trg.times(key_trg)) >= min(self._most, _MOST_COUNTED):
-                return TRANSLATIONS
-            self._src.count(key_src)
-            self._trg.count(key_trg)
-        return None
+def in_pieces(path: Path) -> Pieces:
+    """The keys of a file."""
+
+    def pieces() -> Iterator[Keys]:
+        start = 0
+        while len(keys := np.fromfile(path, np.uint64, _READ, offset=8 * start)):
+            yield keys
+            start += len(keys)
+
+    return pieces
+
+
+def repeated(keys: Mapping[str, Pieces], config: FilterConfig, n_pair: int) -> list[tuple[str, NDArray[np.int64]]]:
+    """Which pairs are not for training after those before them: reasons, each with the numbers of its pairs.
+
+    keys: of all pairs, by kind, NO_KEY for pairs that are not asked about.
+    """
+    is_gone, found = np.zeros(n_pair, dtype=bool), []
+    for kind, reason in (("exact", DUPLICATE), ("near", NEAR_DUPLICATE)):
+        if kind in keys:
+            parts = [later for _, later in _repeats(keys[kind], n_pair)]
+            again = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+            found.append((reason, again[~is_gone[again]]))
+            is_gone[again] = True
+    if config.max_translations:
+        found.append((TRANSLATIONS, _too_often(keys, is_gone, config.max_translations)))
+    return found
+
+
+def _repeats(pieces: Pieces, n_pair: int, is_gone: NDArray[np.bool_] | None = None) -> Iterator[tuple[Keys, Any]]:
+    """By shares of the keys: those of pairs that are there, sorted, and the numbers of those that came before."""
+    n_share = np.uint64(max(1, -(-n_pair // _SHARE)))
+    for share in range(int(n_share)):
+        mine, numbers, start = [], [], 0
+        for piece in pieces():
+            chosen = (piece % n_share == share) & (piece != NO_KEY)
+            if is_gone is not None:
+                chosen &= ~is_gone[start : start + len(piece)]
+            place = np.flatnonzero(chosen)
+            mine.append(piece[place])
+            numbers.append(place + start)
+            start += len(piece)
+        keys = np.concatenate([np.empty(0, np.uint64), *mine])
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        again = np.append(False, keys[1:] == keys[:-1])[: len(keys)]
+        yield keys, np.concatenate([np.empty(0, np.int64), *numbers])[order][again]
+
+
+def _too_often(keys: Mapping[str, Pieces], is_gone: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
+    """Numbers of the pairs whose source or target was kept `most` times before."""
+    often = {}
+    for side in ("src", "trg"):
+        parts = []
+        for found, _ in _repeats(keys[side], len(is_gone), is_gone):
+            different, times = np.unique(found, return_counts=True)
+            parts.append(different[times > most])
+        often[side] = np.sort(np.concatenate(parts))
+    kept: dict[str, Counter[int]] = {"src": Counter(), "trg": Counter()}
+    dropped, start = [], 0
+    for src, trg in zip(keys["src"](), keys["trg"](), strict=True):
+        of_often = np.isin(src, often["src"]) | np.isin(trg, often["trg"])
+        for n in np.flatnonzero(of_often & (src != NO_KEY) & ~is_gone[start : start + len(src)]).tolist():
+            pair = int(src[n]), int(trg[n])
+            if max(kept["src"][pair[0]], kept["trg"][pair[1]]) >= most:
+                dropped.append(start + n)
+                continue
+            kept["src"][pair[0]] += 1
+            kept["trg"][pair[1]] += 1
+        start += len(src)
+    return np.array(dropped, np.int64)
 
 
 def hash_of(text: str) -> int:
-    """64 bits that depend on the text alone, not on the process; never 0."""
+    """64 bits that depend on the text alone, not on the process; never NO_KEY."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little") or 1
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
-from nmt.data.learn import Lines, learn
+from nmt.data.learn import CutWords, Lines, learn
 from nmt.data.letters import BYTE_OF, in_letters, in_words, normalised, units_of
 from nmt.data.lines import write_lines
 from nmt.data.subword_file import complaint_about, content_of
@@ -35,8 +35,8 @@ LONGEST_PIECE = 64
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
 _LARGEST_FILE = 1 << 28
 # Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
-_MOST_REMEMBERED = 400_000
-_LONGEST_REMEMBERED = 40
+MOST_REMEMBERED = 400_000
+LONGEST_REMEMBERED = 40
 # A symbol that one of these touches is part of something else: digits, and letters of scripts written with spaces.
 _LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
 
@@ -68,6 +68,7 @@ class Codec:
         self._tokenizer = Tokenizer(_model(kind, vocab, merges, scores))
         self._tokenizer.pre_tokenizer = in_words()
         self._known: dict[str, list[int]] = {}
+        self.cut_words: CutWords | None = None  # how words are cut, where learning has found it out
         self._bytes = [bytes(BYTE_OF[letter] for letter in piece) for piece in self.vocab]
         self._id_of_symbol = {symbol: i for i, symbol in enumerate(symbols, N_SPECIAL + len(vocab))}
         longest_first = "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
@@ -88,20 +89,32 @@ class Codec:
         return [self.n_text + self.tags.index(tag) for tag in tags]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line.
+        """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
+        found = self._encode_texts([" " + self.normalised(line) for line in lines])
+        return [[*self._before, *ids] for ids in found] if self._before else found
+
+    def encode_units(self, units: Sequence[str]) -> list[list[int]]:
+        """Ids of parts that lines were cut into at spaces, each with the space before it; nothing is remembered."""
+        texts = [self.normalised(unit) for unit in units]
+        if self._symbol is not None:
+            return self._encode_texts(texts)
+        batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [[i + N_SPECIAL for i in each.ids] for each in batch]
+
+    def _encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of normalised texts with the space before them: lines, or the parts that lines were cut into at spaces.
 
         Words repeat, so each is encoded once.
         """
-        units_in = [list(self._units(" " + self.normalised(line))) for line in lines]
+        units_in = [list(self._units(text)) for text in texts]
         known = self._known
         unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
         batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
         new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
         new |= {unit: [self._id_of_symbol[unit]] for unit in unknown if unit in self._id_of_symbol}
-        if len(known) < _MOST_REMEMBERED:
-            known.update((unit, ids) for unit, ids in new.items() if len(unit) <= _LONGEST_REMEMBERED)
-        before = self._before
-        return [[*before, *(i for unit in units for i in (new.get(unit) or known[unit]))] for units in units_in]
+        if len(known) < MOST_REMEMBERED:
+            known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
+        return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
 
     def _units(self, text: str) -> Iterator[str]:
         """A text cut into symbols, and between them into parts that can be encoded one by one."""
@@ -190,7 +203,7 @@ class Subwords:
             found = learn(sides, config, seed, n_piece=n_piece, longest=LONGEST_PIECE, notes=notes)
             # Characters are pieces that merges put together, too.
             kind = "bpe" if config.kind == "char" else config.kind
-            return Codec(
+            codec = Codec(
                 found.vocab,
                 found.merges,
                 config.normalize,
@@ -199,6 +212,8 @@ class Subwords:
                 symbols=config.symbols,
                 tags=tags,
             )
+            codec.cut_words = found.cut
+            return codec
 
         src = codec_of(src_lines, trg_lines, tags=tags) if config.joint else codec_of(src_lines, tags=tags)
         return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)

@@ -1,7 +1,7 @@
-"""What is measured of the pairs while they go by, in one pass: lengths, scripts, leaks, repetitions, shifted lines.
+"""What is measured of the pairs, put together from blocks: lengths, scripts, leaks, repetitions, shifted lines.
 
-Pairs are collected into blocks and looked at with numpy, a block at a time. Nothing is kept of a pair but, on the disk
-and until the end, 20 bytes for its alignment and 16 for its repetitions.
+What a block has is measured in `measure.py`. Nothing is kept of a pair but, on the disk and until the end, 20 bytes for
+its alignment and 16 for its repetitions.
 """
 
 import unicodedata
@@ -11,126 +11,110 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from nmt.data.duplicates import PAIR, count_duplicates
 from nmt.data.leaks import Keys, Leaks
-from nmt.data.report_text import Anchors, Block
-from nmt.data.shift import Alignment, find_shifts, records_of
+from nmt.data.measure import LEAK_KEYS, LONGEST, N_STEP, SIDES, HeldOut
+from nmt.data.report_text import Anchors, Block, rarity_of
+from nmt.data.shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.sources import Source
+from nmt.data.workers import Helpers
 
-LONGEST = 4096  # characters; longer lines are counted as so long
-STEPS = 8  # bars of the histogram of ratios for each doubling
-FARTHEST = 5  # doublings; ratios beyond are counted as these
-
-_MOST_PAIRS = 10_000
-_MOST_CHARACTERS = 2_000_000
 _CODES = 0x110000
+_RARITY = np.dtype(np.uint32)
+_N_HASH = 1 << 16
 Texts = tuple[list[str], list[str]]
 
 
 class Survey:
-    """Gets every pair that is read, in order; `finish` ends it."""
+    """Gets what was measured of every block, in order, and then its records; `begin_to_finish` ends it."""
 
     def __init__(self, folder: Path, sources: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
-        """folder: where two files may stand until `finish`; held_out: the lines of validation and test sets."""
-        self._pairs_path, self._records_path = folder / "survey.pairs", folder / "survey.records"
-        self._pairs, self._records = self._pairs_path.open("wb"), self._records_path.open("wb")
+        """folder: where three files may stand until the end; held_out: the lines of validation and test sets."""
+        names = ("survey.pairs", "survey.records", "survey.rarity")
+        self._paths = dict(zip(("pairs", "records", "rarity"), (folder / name for name in names), strict=True))
+        self._out = {name: path.open("wb") for name, path in self._paths.items()}
         self._files: list[tuple[Source, int]] = []  # and how many records each has
-        self._anchors = Anchors()
+        self._anchors = np.zeros((2, _N_HASH), dtype=np.int64)  # of the source that is read
         self.lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int64)  # side; read, kept
-        self.ratios = np.zeros((2, 2 * STEPS * FARTHEST + 1), dtype=np.int64)  # read, kept
+        self.ratios = np.zeros((2, N_STEP), dtype=np.int64)  # read, kept
         self._characters = np.zeros((2, _CODES), dtype=np.int64)
         self._n_kept = 0
         self.alignments: list[tuple[Source, Alignment]] = []
         self.duplicates: dict[str, Any] = {}
-        self._empty()
-        keys = {}
+        keys, bags = {}, dict.fromkeys(SIDES, np.empty(0, np.uint64))
         for split, (src, trg) in held_out.items():
             blocks = Block(src), Block(trg)
             keys[split] = Keys.of(*blocks)
+            bags = {side: np.append(bags[side], block.bags()) for side, block in zip(SIDES, blocks, strict=True)}
             of_split = [source for source in sources if source.split == split]
             if len(of_split) == 1:
-                self.begin(of_split[0])
-                self._align(*blocks)
+                self._files.append((of_split[0], len(src)))
+                self._out["records"].write(records_of(*blocks, Anchors()).tobytes())
         self.leaks = Leaks(keys)
+        self.held_out = HeldOut(self.leaks.known, bags)
 
     def begin(self, source: Source) -> None:
-        """The pairs that follow are those of this source."""
-        self._flush()
-        self._anchors = Anchors()
+        """The blocks that follow are those of this source."""
         self._files.append((source, 0))
+        self._anchors[:] = 0
 
-    def add(self, src: str | None, trg: str | None, *, kept: bool) -> None:
-        """The next pair. None: a side that could not be read."""
-        src, trg = src or "", trg or ""
-        self._src.append(src)
-        self._trg.append(trg)
-        self._kept.append(kept)
-        self._n_character += len(src) + len(trg)
-        if len(self._src) == _MOST_PAIRS or self._n_character >= _MOST_CHARACTERS:
-            self._flush()
+    def add(self, found: Mapping[str, Any]) -> None:
+        """The next block. found: what `measured` says, and in `anchor_counts` how often each anchor occurs."""
+        source, n_pair = self._files[-1]
+        self._files[-1] = source, n_pair + int(found["lengths"][0, 0].sum())
+        self.lengths += found["lengths"]
+        self.ratios += found["ratios"]
+        for side, name in enumerate(SIDES):
+            self._characters[side, found[f"{name}_codes"]] += found[f"{name}_n_code"]
+        self._out["pairs"].write(found["pairs"].tobytes())
+        for n, key in enumerate(LEAK_KEYS):
+            mine = found["leak_keys"] == n
+            self.leaks.note(key, self._n_kept + found["leak_pairs"][mine], found["leak_places"][mine])
+        self._n_kept += len(found["pairs"])
+        # Which words are rare is told by the blocks so far, as it is told of any other split of the work.
+        self._anchors += found["anchor_counts"]
+        self._out["rarity"].write(rarity_of(self._anchors).astype(_RARITY).tobytes())
 
-    def finish(self, done: Callable[[int], object]) -> None:
-        """Draw the conclusions that need all pairs. done: is told how many pairs more have been looked at."""
-        self._flush()
-        self._pairs.close()
-        self._records.close()
-        start = 0
-        for source, n_pair in self._files:
-            self.alignments.append((source, find_shifts(self._records_path, start, n_pair, done=done)))
+    def rarity(self, n_block: int) -> NDArray[np.uint32]:
+        """How often each anchor occurred in the source of a block up to its end."""
+        self._out["rarity"].flush()
+        return np.fromfile(self._paths["rarity"], _RARITY, _N_HASH, offset=n_block * _N_HASH * _RARITY.itemsize)
+
+    def add_records(self, records: bytes) -> None:
+        """What `find_shifts` has to know of the next block."""
+        assert len(records) % RECORD.itemsize == 0
+        self._out["records"].write(records)
+
+    def begin_to_finish(self, helpers: Helpers) -> Callable[[Callable[[int], object]], None]:
+        """Have the conclusions drawn that need all pairs. The answer, when called, waits for them.
+
+        It is given what is told how many pairs more have been looked at.
+        """
+        for file in self._out.values():
+            file.close()
+        start, waiting = 0, []
+        for _, n_pair in self._files:
+            task = {"path": str(self._paths["records"]), "first": start, "n_pair": n_pair}
+            waiting.append(helpers.submit("shifts", task))
             start += n_pair
-        self.duplicates = count_duplicates(self._pairs_path)
-        self._records_path.unlink()
-        self._pairs_path.unlink()
+        duplicates = helpers.submit("duplicates", {"path": str(self._paths["pairs"])})
+
+        def finish(done: Callable[[int], object]) -> None:
+            for (source, n_pair), found in zip(self._files, waiting, strict=True):
+                told = found.result()
+                stretches = tuple(Stretch(*each) for each in told["stretches"])
+                self.alignments.append((source, Alignment(told["n_pair"], stretches, told["strength"])))
+                done(n_pair)
+            self.duplicates = duplicates.result()
+            for path in self._paths.values():
+                path.unlink()
+
+        return finish
 
     def scripts(self) -> dict[str, dict[str, int]]:
         """How many characters of each kind the kept pairs have on each side, most frequent first."""
-        return {side: _by_script(counts) for side, counts in zip(("src", "trg"), self._characters, strict=True)}
-
-    def _empty(self) -> None:
-        self._src: list[str] = []
-        self._trg: list[str] = []
-        self._kept: list[bool] = []
-        self._n_character = 0
-
-    def _align(self, src: Block, trg: Block) -> None:
-        records = records_of(src, trg, self._anchors)
-        self._records.write(records.tobytes())
-        source, n_pair = self._files[-1]
-        self._files[-1] = source, n_pair + len(records)
-
-    def _flush(self) -> None:
-        if not self._src:
-            return
-        src, trg = Block(self._src), Block(self._trg)
-        kept = np.array(self._kept)
-        self._align(src, trg)
-        for side, block in enumerate((src, trg)):
-            lengths = np.minimum(block.lengths, LONGEST)
-            for which, chosen in enumerate((lengths, lengths[kept])):
-                self.lengths[side, which] += np.bincount(chosen, minlength=LONGEST + 1)
-            of_kept = block.codes[np.repeat(kept, block.lengths + 1)]
-            counts = np.bincount(of_kept)
-            self._characters[side, : len(counts)] += counts
-            self._characters[side, 10] -= int(kept.sum())  # the line feeds between the lines
-        filled = (src.lengths > 0) & (trg.lengths > 0)
-        steps = np.zeros(len(filled), dtype=np.int64)
-        steps[filled] = np.rint(STEPS * np.log2(trg.lengths[filled] / src.lengths[filled])).astype(np.int64)
-        steps = np.clip(steps, -STEPS * FARTHEST, STEPS * FARTHEST) + STEPS * FARTHEST
-        for which, chosen in enumerate((filled, filled & kept)):
-            self.ratios[which] += np.bincount(steps[chosen], minlength=self.ratios.shape[1])
-        self._remember(src, trg, np.flatnonzero(kept))
-        self._empty()
-
-    def _remember(self, src: Block, trg: Block, kept: Any) -> None:
-        if not len(kept):
-            return
-        keys = Keys.of(src, trg).only(kept)
-        self.leaks.look(keys, self._n_kept + np.arange(len(kept)))
-        pairs = np.empty(len(kept), PAIR)
-        pairs["src"], pairs["trg"] = keys.hashes["exact", "src"], keys.hashes["exact", "trg"]
-        self._pairs.write(pairs.tobytes())
-        self._n_kept += len(kept)
+        return {side: _by_script(counts) for side, counts in zip(SIDES, self._characters, strict=True)}
 
 
 def _by_script(counts: Any) -> dict[str, int]:

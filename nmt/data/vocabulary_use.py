@@ -1,6 +1,5 @@
 """How the subwords serve the training pairs: pieces a word, and which pieces of the vocabulary occur how often."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,12 @@ class VocabularyUse:
         self._subwords = subwords
         self._sides = {"src": _Side(subwords.src), "trg": _Side(subwords.trg)}
 
-    def add(self, side: str, lines: Sequence[str], ids: NDArray[np.integer[Any]]) -> None:
-        """Some lines of a side, and all ids they were encoded to, in a row."""
-        self._sides[side].add(lines, ids)
+    def add(self, side: str, n_word: int, n_character: int, counts: NDArray[np.integer[Any]]) -> None:
+        """Some lines of a side: what they have, and how often each id is in them."""
+        mine = self._sides[side]
+        mine.n_word += n_word
+        mine.n_character += n_character
+        mine.counts += counts
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, by side; a joint vocabulary also as a whole."""
@@ -37,11 +39,6 @@ class _Side:
         self.codec = codec
         self.counts = np.zeros(codec.size, dtype=np.int64)
         self.n_word = self.n_character = 0
-
-    def add(self, lines: Sequence[str], ids: NDArray[np.integer[Any]]) -> None:
-        self.n_word += len(" ".join(lines).split())
-        self.n_character += sum(map(len, lines))
-        self.counts += np.bincount(ids, minlength=self.codec.size)
 
     def fertility(self) -> dict[str, Any]:
         n_piece = int(self.counts.sum())

@@ -130,7 +130,9 @@ class _Sources(Section):
         description="A line of TSV or JSONL, or a row of a table, with no text in a column that is read: stop, or drop "
         "its pair and count it.",
     )
-    workers: Count = Field(0, description="Threads that learn and encode subwords; 0: one a core.")
+    workers: Count = Field(
+        0, description="Processes that share the work of preparing; 0: one a core. The data is the same for any number."
+    )
 
 
 class DataConfig(FilterConfig, _Sources):

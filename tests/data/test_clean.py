@@ -90,8 +90,8 @@ def test_oddities_of_a_line(text, found):
 def test_the_report_names_the_first_five_places_of_each_reason():
     report = DataReport(n_read=9)
     for line in range(1, 8):
-        report.drop("length ratio", f"a.de:{line}")
-    report.drop("empty side", "b.de:2")
+        report.drop("length ratio", 1, [(f"a.de:{line}", ())])
+    report.drop("empty side", 1, [("b.de:2", ())])
     report.n_kept = 1
     assert report.as_dict()["dropped"]["length ratio"] == {"count": 7, "first": [f"a.de:{n}" for n in range(1, 6)]}
     table = "\n".join(report.table())

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data import duplicates, survey
+from nmt.data import blocks, duplicates
 from nmt.data.duplicates import PAIR, count_duplicates
 from nmt.data.leaks import Keys, Leaks
 from nmt.data.lines import read_lines
@@ -150,7 +150,7 @@ def test_repetitions_are_those_of_a_slow_count_however_little_memory_there_is(tm
 
 
 def test_lengths_ratios_scripts_and_subwords_are_those_of_the_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(survey, "_MOST_PAIRS", 7)
+    monkeypatch.setattr(blocks, "N_PAIR", 7)
     src, trg = [*SRC, "", "x" * 300, "Ωμέγα 日本 !"], [*TRG, "a", "y", "Ω"]
     found = report_of(tmp_path, src, trg, max_len=200, **{**NO_FILTERS, "max_ratio": 4.0})
     for side, lines in (("src", src), ("trg", trg)):

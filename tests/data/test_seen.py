@@ -4,16 +4,43 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 
+import numpy as np
 import pytest
 
-from nmt.data.seen import Seen, Tally, hash_of, skeleton
+from nmt.data import seen as room
+from nmt.data.seen import hash_of, in_pieces, keys_of, repeated, skeleton
 from nmt.recipe.filter_options import FilterConfig
 
 
-def reasons(pairs, n_pair=10, **options):
-    seen = Seen(FilterConfig(**options), n_pair)
-    return [seen.reason_to_drop(*pair) for pair in pairs]
+def reasons(pairs, **options):
+    config = FilterConfig(**options)
+    keys = keys_of(*zip(*pairs, strict=True), config)
+    found = [None] * len(pairs)
+    for reason, numbers in repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, config, len(pairs)):
+        for n in numbers.tolist():
+            assert found[n] is None
+            found[n] = reason
+    return found
+
+
+def one_by_one(pairs, *, drop_duplicates, drop_near_duplicates, max_translations):
+    """The same, pair after pair, with everything in memory."""
+    exact, near, sides, found = set(), set(), Counter(), []
+    for src, trg in pairs:
+        if drop_duplicates and (src, trg) in exact:
+            found.append("duplicate")
+        elif drop_near_duplicates and (skeleton(src), skeleton(trg)) in near:
+            found.append("near duplicate")
+        elif max_translations and max(sides["src", src], sides["trg", trg]) >= max_translations:
+            found.append("many translations")
+        else:
+            found.append(None)
+            sides.update((("src", src), ("trg", trg)))
+        exact.add((src, trg))
+        near.add((skeleton(src), skeleton(trg)))
+    return found
 
 
 def test_a_pair_is_a_duplicate_the_second_time_only():
@@ -60,25 +87,33 @@ def test_what_makes_near_duplicates(one, other, alike):
     assert (skeleton(one) == skeleton(other)) == alike
 
 
-def test_a_tally_counts_like_a_counter_however_small_it_began():
-    rng = random.Random(1)
-    keys = [rng.choice((1, 9, 17, 25)) << rng.choice((0, 3, 40, 58)) for _ in range(3000)]
-    keys += [rng.randrange(1, 1 << 64) for _ in range(3000)]
-    tally, once, counter = Tally(0), Tally(0, counts=False), Counter()
-    for key in keys:
-        assert tally.times(key) == tally.count(key) == counter[key]
-        assert once.times(key) == once.count(key) == min(1, counter[key])
-        counter[key] += 1
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_however_the_keys_are_shared_out_and_read_pairs_are_dropped_as_one_by_one(
+    exact, near, most, tmp_path, monkeypatch
+):
+    rng = random.Random(f"{exact} {near} {most}")
+    pairs = [tuple(rng.choice("aAbBcCdDeEfF!?") + rng.choice("12") for _ in "st") for _ in range(600)]
+    options = {"drop_duplicates": exact, "drop_near_duplicates": near, "max_translations": most}
+    assert reasons(pairs, **options) == one_by_one(pairs, **options)
+    monkeypatch.setattr(room, "_SHARE", 50)
+    monkeypatch.setattr(room, "_READ", 37)
+    config, told = FilterConfig(**options), [None] * len(pairs)
+    for kind, keys in keys_of(*zip(*pairs, strict=True), config).items():
+        keys.tofile(tmp_path / kind)
+    files = {kind: in_pieces(tmp_path / kind) for kind in keys_of((), (), config)}
+    for reason, numbers in repeated(files, config, len(pairs)):
+        for n in numbers.tolist():
+            told[n] = reason
+    assert told == one_by_one(pairs, **options)
 
 
-def test_a_pair_takes_12_bytes_and_2_sides_that_are_counted_take_30():
-    assert Tally(10_000, counts=False).n_byte <= 12 * 10_000 + 100
-    tally = Tally(10_000)
-    assert 2 * tally.n_byte <= 30 * 10_000 + 200
-    before = tally.n_byte
-    for n in range(10_000):
-        tally.count(hash_of(str(n)))
-    assert tally.n_byte == before, "it holds what it was made for without growing"
+def test_pairs_that_are_not_asked_about_are_no_reason_to_drop_others():
+    config = FilterConfig(drop_duplicates=True, max_translations=1)
+    keys = {kind: np.array([room.NO_KEY, 7, room.NO_KEY, 7, 8], np.uint64) for kind in room.kinds_of(config)}
+    found = dict(repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, config, 5))
+    assert found["duplicate"].tolist() == [3] and found["many translations"].tolist() == []
 
 
 def test_hashes_are_those_of_any_process():

@@ -1,0 +1,275 @@
+"""What is done with a block of training pairs, in this process or in a helper: it is read and filtered, looked at, its
+units are counted, and encoded. And the conclusions that are drawn from files of all blocks.
+
+Each task is a function of the block and of what all blocks share, so it does not matter who does which. What a later
+task needs of a block lies in a file; `blocks.py` makes the blocks, `kept.py` hands them round and puts the answers
+together.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.arrow import Rows, dtype_of_ids
+from nmt.data.clean import BAD_UTF8, ODD, Filter, filters_of, most_bytes, oddities
+from nmt.data.duplicates import N_SHOWN, count_duplicates
+from nmt.data.filter_block import KEPT, REASON_OF, UNREAD, codes_of, conditions_of
+from nmt.data.learn import WordsOf
+from nmt.data.lines import lines_of_block
+from nmt.data.measure import SIDES, HeldOut, anchors_of, measured, some
+from nmt.data.pack import read_packed, write_packed
+from nmt.data.ratio import UsualRatio
+from nmt.data.report_text import cut, rarest
+from nmt.data.seen import keys_of
+from nmt.data.shift import LONGEST, RECORD, find_shifts
+from nmt.data.subwords import Subwords
+from nmt.data.unit_ids import UnitIds
+from nmt.data.units import Units, gathered
+from nmt.data.workers import Work, serve
+from nmt.recipe.data_options import DataConfig
+from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.subword_options import SubwordsConfig
+
+
+class Task:
+    """The work on the blocks of one command."""
+
+    def __init__(self, setup: Mapping[str, Any], number: int = 0) -> None:
+        """setup: what `kept.setup_of` says. number: of this process, from 0; each has a file of its own."""
+        self._config = DataConfig.model_validate(setup["data"])
+        subwords = SubwordsConfig.model_validate(setup["subwords"])
+        self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)
+        self._path = Path(setup["folder"]) / f"blocks.{number}"
+        self._sources = setup["sources"]
+        self._held_out = HeldOut.unpacked(setup)
+        self._longest = most_bytes(self._config.max_len) + 8  # what is cut there is too long all the same
+        self._filters = [self._filters_of(source) for source in self._sources]
+        self._subwords: Subwords | None = None
+        self._ids: list[UnitIds] = []
+
+    def _filters_of(self, source: Mapping[str, Any]) -> tuple[list[Filter], dict[str, Any]]:
+        usual = UsualRatio(*source["usual"]) if source["usual"] else None
+        languages, max_len = (source["languages"][0], source["languages"][1]), self._config.max_len
+        config = FilterConfig.model_validate(source["filters"])
+        return filters_of(config, max_len, languages, usual), conditions_of(config, max_len, languages, usual)
+
+    def decide(self, block: Mapping[str, Any]) -> dict[str, Any]:
+        """Which pairs are kept as far as their own text tells, as codes, and the keys that tell repeated ones."""
+        sides, codes, *_ = self._read(block)
+        kept = codes == KEPT
+        return {"codes": codes, **keys_of(some(sides[0].lines, kept), some(sides[1].lines, kept), self._config)}
+
+    def look(self, block: Mapping[str, Any]) -> dict[str, Any]:
+        """Filter a block and measure it; leave in the file what is needed of it later.
+
+        block: as `blocks_of` gives it, with the number of its `source`, and `codes` where they are known already.
+        """
+        sides, codes, before, notes = self._read(block)
+        kept = codes == KEPT
+        later: dict[str, Any] = {"kept": kept}
+        counts = []
+        for name, side in zip(SIDES, sides, strict=True):
+            words, count = anchors_of(side)
+            counts.append(count)
+            few = np.uint16 if len(side.units) <= 1 << 16 else np.uint32
+            later |= {f"{name}_{key}": value for key, value in words.items()}
+            later |= {
+                f"{name}_units": "\n".join(side.units).encode("utf-8"),
+                f"{name}_at": side.at.astype(few),
+                f"{name}_n_unit": side.n_unit.astype(np.uint32),
+                f"{name}_n_char": side.n_char.astype(np.uint32),
+                f"{name}_n_word": side.n_word().astype(np.uint32),
+                f"{name}_text": "\n".join(some(side.lines, kept)).encode("utf-8"),
+            }
+            self._note(side, kept, notes)
+        with self._path.open("ab") as file:
+            offset = file.tell()
+            write_packed(file, later)
+        return {
+            "file": str(self._path),
+            "offset": offset,
+            "n_kept": int(kept.sum()),
+            "notes": dict(notes),
+            "dropped": _dropped(sides, codes, before, block),
+            "anchor_counts": np.array(counts),
+            **measured(*sides, kept, self._held_out),
+        }
+
+    def count(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """How often each word of the kept lines occurs, and what there is to know of the alignment of all lines.
+
+        task: file and offset of the block; `rarity` of anchors; `src_chosen`, `trg_chosen`: the kept lines that count,
+        where it is not all.
+        """
+        block = read_block(task["file"], task["offset"])
+        answer: dict[str, Any] = {}
+        notes = Counter[str]()
+        records = np.empty(len(block["kept"]), RECORD)
+        for name in SIDES:
+            at, n_unit = block[f"{name}_at"], block[f"{name}_n_unit"]
+            hashed, n_word = gathered(block[f"{name}_anchors"], block[f"{name}_n_anchor"], at)
+            line = np.repeat(np.repeat(np.arange(len(n_unit)), n_unit), n_word)
+            records[f"{name}_len"] = np.minimum(block[f"{name}_n_char"], LONGEST)
+            records[f"{name}_anchors"] = rarest(hashed, line, task["rarity"], len(n_unit))
+            chosen = block["kept"]
+            if f"{name}_chosen" in task:
+                chosen = chosen.copy()
+                chosen[chosen] = task[f"{name}_chosen"]
+            units = block[f"{name}_units"].decode("utf-8").split("\n")
+            counts = np.bincount(at[np.repeat(chosen, n_unit)], minlength=len(units))
+            occur = np.flatnonzero(counts)
+            times = zip(occur.tolist(), counts[occur].tolist(), strict=True)
+            words = self._words_of(((units[n], n_time) for n, n_time in times), notes)
+            answer[f"{name}_words"] = "\n".join(words).encode("utf-8")
+            answer[f"{name}_n"] = np.fromiter(words.values(), np.int64, len(words))
+        return {**answer, "records": records.tobytes(), "notes": dict(notes)}
+
+    def shifts(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Where the lines of two files are shifted. task: `path` of the records, the `first` of the files, `n_pair`."""
+        found = find_shifts(Path(task["path"]), task["first"], task["n_pair"])
+        stretches = [(each.first, each.last, each.offset, each.gain) for each in found.stretches]
+        return {"n_pair": found.n_pair, "stretches": stretches, "strength": found.strength}
+
+    def duplicates(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """What is repeated. task: `path` of the hashes of pairs."""
+        return count_duplicates(Path(task["path"]))
+
+    def encode(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """The ids of the kept pairs of a block, and which of them are not too long.
+
+        task: file and offset of the block; `subwords`: their file; `cut_words`: for each vocabulary the file of how
+        words are cut, or none; `before`: ids that every source begins with.
+        """
+        if self._subwords is None:
+            self._subwords = Subwords.load(task["subwords"])
+            codecs = dict.fromkeys((self._subwords.src, self._subwords.trg))
+            cut = [Path(path) if path else None for path in task["cut_words"]]
+            found = [UnitIds(codec, self._words_of, path) for codec, path in zip(codecs, cut, strict=True)]
+            self._ids = [found[0], found[-1]]
+        dtype, block = dtype_of_ids(self._subwords), read_block(task["file"], task["offset"])
+        kept, rows = block["kept"], []
+        for name, ids_of in zip(SIDES, self._ids, strict=True):
+            units = Rows.of(ids_of(block[f"{name}_units"].decode("utf-8").split("\n")), dtype)
+            n_unit = block[f"{name}_n_unit"]
+            values, n_id = gathered(units.values, units.lengths, block[f"{name}_at"][np.repeat(kept, n_unit)])
+            ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept], dtype=np.int64)]
+            lengths = np.diff(ends, prepend=0)
+            if name == "src" and task["before"]:
+                values = np.insert(values, np.repeat(ends - lengths, len(task["before"])), task["before"] * len(ends))
+                lengths = lengths + len(task["before"])
+            rows.append(Rows(values.astype(dtype), lengths.astype(np.int32)))
+        fits = np.logical_and(*(each.lengths <= self._config.max_len for each in rows))
+        answer: dict[str, Any] = {"fits": fits, "too_long": _too_long(block, fits)}
+        for name, codec, each in zip(SIDES, (self._subwords.src, self._subwords.trg), rows, strict=True):
+            answer |= {f"{name}_values": each.values, f"{name}_lengths": each.lengths}
+            answer[f"{name}_counts"] = np.bincount(each.some(fits).values, minlength=codec.size)
+            for what in ("n_word", "n_char"):
+                answer[f"{name}_{what}"] = int(block[f"{name}_{what}"][kept][fits].sum(dtype=np.int64))
+        return answer
+
+    def _read(
+        self, block: Mapping[str, Any]
+    ) -> tuple[tuple[Units, Units], NDArray[np.uint8], dict[int, str], Counter[str]]:
+        """Both sides of a block; what each pair is dropped for, as a code; why some cannot be read; what is odd."""
+        notes, unread = Counter[str](), dict[int, str]()
+        if "src_raw" in block:
+            lines = self._lines_of_raw(block, notes)
+            unread = {n: BAD_UTF8 for n, pair in enumerate(zip(*lines, strict=True)) if None in pair}
+        else:
+            lines = tuple(block[f"{name}_lines"].decode("utf-8").split("\n") for name in SIDES)
+            unread = dict.fromkeys(block["bad"], BAD_UTF8)
+            for n, reason in reversed(block["flaws"]):  # the first of a pair counts
+                unread[n] = reason
+                lines[0][n] = lines[1][n] = ""
+        src, trg = (Units([line or "" for line in side], self._normalize) for side in lines)
+        if "codes" in block:
+            return (src, trg), block["codes"], unread, notes
+        filters, conditions = self._filters[block["source"]]
+        codes = np.zeros(block["n_pair"], np.uint8)
+        codes[list(unread)] = UNREAD
+        return (src, trg), codes_of(src, trg, filters, conditions, codes), unread, notes
+
+    def _lines_of_raw(self, block: Mapping[str, Any], notes: Counter[str]) -> tuple[list[str | None], ...]:
+        source = self._sources[block["source"]]
+        return tuple(
+            lines_of_block(
+                block[f"{name}_raw"],
+                source[name],
+                block["first"],
+                bad_utf8=self._config.bad_utf8,
+                longest=self._longest,
+                notes=notes,
+            )
+            for name in SIDES
+        )
+
+    def _note(self, side: Units, kept: NDArray[np.bool_], notes: Counter[str]) -> None:
+        odd = side.found(ODD) & kept
+        for line in some(side.lines, odd):
+            notes.update(oddities(line))
+
+
+def read_block(path: str, offset: int) -> dict[str, Any]:
+    """What `look` left of a block."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        found = read_packed(file.read)
+    assert found is not None, "a block is not where it was written"
+    return found
+
+
+def _dropped(
+    sides: tuple[Units, Units], codes: NDArray[np.uint8], unread: Mapping[int, str], block: Mapping[str, Any]
+) -> list[list[Any]]:
+    """By reason: how many pairs are dropped, and of the first few the line, and the texts where they can be shown."""
+    of_reason: dict[str, list[int]] = {}
+    for n in np.flatnonzero(codes != KEPT).tolist():
+        of_reason.setdefault(unread.get(n) or REASON_OF[int(codes[n])], []).append(n)
+    return [
+        [reason, len(of), [[block["first"] + n, *_shown(sides, n, unread)] for n in of[:N_SHOWN]]]
+        for reason, of in of_reason.items()
+    ]
+
+
+def _shown(sides: tuple[Units, Units], n: int, unread: Mapping[int, str]) -> list[str]:
+    return [] if n in unread else [cut(side.lines[n]) for side in sides]
+
+
+def _too_long(block: Mapping[str, Any], fits: NDArray[np.bool_]) -> list[list[Any]]:
+    """Of each pair that is too long its number among the lines of the block; of the first few the texts, too."""
+    found: list[list[Any]] = []
+    if not fits.all():
+        numbers, texts = np.flatnonzero(block["kept"]), texts_of(block)
+        for n in np.flatnonzero(~fits).tolist():
+            shown = [cut(side[n]) for side in texts] if len(found) < N_SHOWN else []
+            found.append([int(numbers[n]), *shown])
+    return found
+
+
+def texts_of(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The kept lines of a block."""
+    src, trg = (block[f"{name}_text"].decode("utf-8").split("\n") for name in SIDES)
+    return src, trg
+
+
+def task_of(setup: Mapping[str, Any], number: int) -> Work:
+    """What does a task by its name. number: of this process among those that work, from 0."""
+    tasks = Task(setup, number)
+    by_name = {
+        "decide": tasks.decide,
+        "look": tasks.look,
+        "count": tasks.count,
+        "shifts": tasks.shifts,
+        "duplicates": tasks.duplicates,
+        "encode": tasks.encode,
+    }
+    return lambda name, content: by_name[name](content)
+
+
+if __name__ == "__main__":
+    serve(task_of, sys.stdin.buffer, sys.stdout.buffer)

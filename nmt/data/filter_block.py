@@ -1,0 +1,129 @@
+"""The filters of `clean.py` on a block of pairs at once: what they say of each pair, asked only where it can be yes.
+
+A condition here is cheap, sees the whole block, and is true of every pair that its filter drops; the filter itself is
+asked of those alone. A filter without a condition is asked of all pairs.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data import clean
+from nmt.data.damage import CONTROL_CHARACTERS, LONG_RUN, SHORT_TEXT, SUSPECT
+from nmt.data.ratio import SHORT, UsualRatio
+from nmt.data.scripts import letters_of_others, scripts_of
+from nmt.data.units import Mask, Units
+from nmt.recipe.filter_options import FilterConfig
+
+KEPT = 0
+# What a filter says of a pair is a number: the place of the reason among all, from 1.
+CODES = {reason: n for n, reason in enumerate(clean.REASONS, start=1)}
+REASON_OF = {n: reason for reason, n in CODES.items()}
+UNREAD = 255  # a pair of which a side is no text
+
+_GRAM = np.dtype("<u8")
+_LONGEST_PERIOD = 64
+_REPLACEMENT = re.compile("\ufffd")
+
+
+def codes_of(
+    src: Units,
+    trg: Units,
+    filters: Sequence[clean.Filter],
+    conditions: Mapping[str, Callable[[Units, Units], Mask]],
+    before: NDArray[np.uint8],
+) -> NDArray[np.uint8]:
+    """What the first filter that drops each pair is called, by its code. before: of pairs that are dropped anyway."""
+    codes = before.copy()
+    for reason, drops in filters:
+        asked = codes == KEPT
+        if condition := conditions.get(reason):
+            asked &= condition(src, trg)
+        code = CODES[reason]
+        for n in np.flatnonzero(asked).tolist():
+            if drops(src.lines[n], trg.lines[n]):
+                codes[n] = code
+    return codes
+
+
+def conditions_of(
+    config: FilterConfig, max_len: int, languages: tuple[str, str], usual: UsualRatio | None
+) -> dict[str, Callable[[Units, Units], Mask]]:
+    """What must be true of a pair for each filter to drop it."""
+    most, scripts = clean.most_bytes(max_len), tuple(map(scripts_of, languages))
+
+    def either(of_side: Callable[[Units], Mask]) -> Callable[[Units, Units], Mask]:
+        return lambda src, trg: of_side(src) | of_side(trg)
+
+    def is_other_script(src: Units, trg: Units) -> Mask:
+        found = [
+            side.found(letters_of_others(own)) if own else _none(side)
+            for side, own in zip((src, trg), scripts, strict=True)
+        ]
+        return found[0] | found[1]
+
+    return {
+        clean.EMPTY: either(lambda side: side.is_odd | (side.n_byte == 0)),
+        clean.IDENTICAL: lambda src, trg: src.is_odd | trg.is_odd | (src.n_byte == trg.n_byte),
+        clean.TOO_LONG: either(lambda side: side.n_byte > most),
+        clean.RATIO: lambda src, trg: _is_unlike(src, trg, config.max_ratio),
+        clean.UNUSUAL_RATIO: lambda src, trg: _is_unusual(src, trg, usual),
+        clean.CONTROL: either(lambda side: side.found(CONTROL_CHARACTERS)),
+        clean.DAMAGED: either(lambda side: side.found(SUSPECT) | side.found(_REPLACEMENT)),
+        clean.SCRIPT: is_other_script,
+        clean.SYMBOLS: either(lambda side: _has_few_letters(side, config.max_symbols)),
+        clean.REPEATS: either(lambda side: _may_repeat(side, config.max_repeats)),
+    }
+
+
+def _none(side: Units) -> Mask:
+    return np.zeros(len(side.lines), dtype=bool)
+
+
+def _is_unlike(src: Units, trg: Units, max_ratio: float) -> Mask:
+    longer, shorter = np.maximum(src.n_byte, trg.n_byte), np.minimum(src.n_byte, trg.n_byte)
+    found: Mask = (longer >= SHORT) & (longer > max_ratio * shorter)
+    return found
+
+
+def _is_unusual(src: Units, trg: Units, usual: UsualRatio | None) -> Mask:
+    if usual is None:
+        return _none(src)
+    is_usual = (usual.low * src.n_byte <= trg.n_byte) & (trg.n_byte <= usual.high * src.n_byte)
+    found: Mask = (np.maximum(src.n_byte, trg.n_byte) >= SHORT) & ~is_usual
+    return found
+
+
+def _has_few_letters(side: Units, max_share: float) -> Mask:
+    least = 1 - max_share
+    of_unit = (side.different.codes < 128) & _is_ascii_letter(side.different.codes)
+    ends = np.cumsum(side.different.lengths + 1)
+    total = np.concatenate([[0], np.cumsum(of_unit)])
+    n_letter = side.sums(total[ends] - total[ends - side.different.lengths - 1])
+    found: Mask = (side.n_char >= SHORT_TEXT) & (n_letter < least * side.n_char)
+    return found
+
+
+def _is_ascii_letter(codes: NDArray[np.uint32]) -> Mask:
+    small = codes | np.uint32(0x20)
+    found: Mask = (small >= ord("a")) & (small <= ord("z"))
+    return found
+
+
+def _may_repeat(side: Units, most: int) -> Mask:
+    """Lines in which eight bytes come again after a period, at one of the places of which a long run has one."""
+    raw, found = side.raw, _none(side)
+    ends = np.cumsum(side.n_byte + 1)
+    for period in range(1, _LONGEST_PERIOD + 1):
+        # A run of so many bytes holds, wherever it begins, a place with eight bytes and the same ones a period later.
+        spare = max(LONG_RUN, (most + 1) * period) - period - _GRAM.itemsize
+        stride = 1 << max(0, (spare + 1).bit_length() - 1)
+        n_place = (len(raw) - period - _GRAM.itemsize) // stride + 1
+        if n_place <= 0:
+            continue
+        here, later = (np.ndarray((n_place,), _GRAM, raw, first, (stride,)) for first in (0, period))
+        places = np.flatnonzero(here == later) * stride
+        found[np.searchsorted(ends, places, side="right")] = True
+    return found

@@ -1,0 +1,88 @@
+"""The training pairs that are kept: block by block in files, each with the place where it stood.
+
+In memory is one entry for each block. What a block holds is written by `block_work.py`.
+"""
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nmt.data.block_work import read_block, texts_of
+from nmt.data.sources import Source
+
+
+class Block(NamedTuple):
+    """Where a block lies; the number of its source, of its first line there, and of its first kept pair among all."""
+
+    file: str
+    offset: int
+    source: int
+    first: int
+    start: int
+    n_kept: int
+
+
+class KeptPairs:
+    """All blocks of the training corpora, in order."""
+
+    def __init__(self, training: Sequence[Source]) -> None:
+        self._names = [source.src.name for source in training]
+        self._corpora = [source.corpus for source in training]
+        self._n_of_source = [0] * len(training)  # pairs of each source that are still there
+        self.blocks: list[Block] = []
+        self._starts: list[int] = []
+        self._n_pair = 0
+
+    def add(self, file: str, offset: int, source: int, first: int, n_kept: int) -> None:
+        """The next block."""
+        self.blocks.append(Block(file, offset, source, first, self._n_pair, n_kept))
+        self._starts.append(self._n_pair)
+        self._n_pair += n_kept
+        self._n_of_source[source] += n_kept
+
+    def lose(self, source: int, n: int) -> None:
+        """Take pairs of a source out of the count of its corpus after all."""
+        self._n_of_source[source] -= n
+
+    def name(self, source: int, number: int) -> str:
+        """A place as people write it."""
+        return f"{self._names[source]}:{number}"
+
+    def corpora(self) -> list[dict[str, Any]]:
+        """For the manifest: the corpora in the order of their pairs."""
+        found: dict[int, dict[str, Any]] = {}
+        for corpus, name, n in zip(self._corpora, self._names, self._n_of_source, strict=True):
+            found.setdefault(corpus, {"name": name, "n_pair": 0})["n_pair"] += n
+        return list(found.values())
+
+    def corpus(self, block: Block) -> int:
+        """The number of the corpus that a block is of."""
+        return self._corpora[block.source]
+
+    def __len__(self) -> int:
+        return self._n_pair
+
+    def shown(self, numbers: Iterable[int]) -> dict[int, tuple[str, str, str]]:
+        """The place, source and target of some pairs, by their numbers from 0."""
+        found = {}
+        for number in sorted(set(numbers)):
+            block = self.blocks[bisect.bisect_right(self._starts, number) - 1]
+            content, n = read_block(block.file, block.offset), number - block.start
+            line = int(np.flatnonzero(content["kept"])[n])
+            src, trg = texts_of(content)
+            found[number] = self.name(block.source, block.first + line), src[n], trg[n]
+        return found
+
+    def lines(self, side: int) -> Iterator[str]:
+        """All lines of the source side, 0, or of the target side, 1."""
+        for block in self.blocks:
+            if block.n_kept:
+                yield from texts_of(read_block(block.file, block.offset))[side]
+
+    def remove(self) -> None:
+        """Delete the files."""
+        for file in {block.file for block in self.blocks}:
+            Path(file).unlink()

@@ -1,0 +1,118 @@
+"""What a block of pairs adds to the survey: counts that are summed over blocks, hashes, and words to align by.
+
+One block in, arrays out, and nothing is remembered, so blocks may be measured anywhere and in any order. What becomes
+of the arrays is in `survey.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.duplicates import PAIR
+from nmt.data.leaks import LEVELS, PARTS, Keys, Known
+from nmt.data.report_text import Block, Hashes, exact_hashes
+from nmt.data.units import Mask, Units
+
+LONGEST = 4096  # characters; longer lines are counted as so long
+STEPS = 8  # bars of the histogram of ratios for each doubling
+FARTHEST = 5  # doublings; ratios beyond are counted as these
+N_STEP = 2 * STEPS * FARTHEST + 1
+
+SIDES = ("src", "trg")
+LEAK_KEYS = [(level, part) for level in LEVELS for part in PARTS]
+_N_HASH = 1 << 16
+
+
+class HeldOut:
+    """What is to be known of the validation and test lines to find them again."""
+
+    def __init__(self, known: Known, bags: Mapping[str, Hashes]) -> None:
+        """bags: by side, of all lines."""
+        self.known, self.bags = known, {side: np.unique(found) for side, found in bags.items()}
+
+    def packed(self) -> dict[str, Any]:
+        """For a process that measures."""
+        found = {f"known_{level}_{part}": hashes for (level, part), hashes in self.known.hashes.items()}
+        return found | {f"bags_{side}": bags for side, bags in self.bags.items()}
+
+    @classmethod
+    def unpacked(cls, found: Mapping[str, Any]) -> "HeldOut":
+        """The same again."""
+        known = Known({(level, part): found[f"known_{level}_{part}"] for level, part in LEAK_KEYS})
+        return cls(known, {side: found[f"bags_{side}"] for side in SIDES})
+
+
+def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
+    """Of all pairs of a block, and of those that are kept: what `Survey.add` gets."""
+    found: dict[str, Any] = {}
+    lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int32)
+    for n, (name, side) in enumerate(zip(SIDES, (src, trg), strict=True)):
+        clipped = np.minimum(side.n_char, LONGEST)
+        lengths[n] = [np.bincount(chosen, minlength=LONGEST + 1) for chosen in (clipped, clipped[kept])]
+        found[f"{name}_codes"], found[f"{name}_n_code"] = _characters(side, kept)
+    found["lengths"] = lengths
+    found["ratios"] = _ratios(src.n_char, trg.n_char, kept)
+    found["pairs"] = _pairs(src, trg, kept)
+    found |= _leaks(src, trg, kept, held_out)
+    return found
+
+
+def anchors_of(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """The words of each unit that may look alike in other languages, and how often each of their hashes occurs."""
+    hashed, unit = side.different.words()
+    everywhere = side.counts(np.ones(len(side.lines), dtype=bool))
+    counts = np.bincount(hashed, weights=everywhere[unit], minlength=_N_HASH).astype(np.int64)
+    n_of = np.bincount(unit, minlength=len(side.units))
+    return {"anchors": hashed, "n_anchor": n_of.astype(np.uint16 if n_of.max() < _N_HASH else np.uint32)}, counts
+
+
+def _characters(side: Units, kept: Mask) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Code points of the kept lines, and how often each occurs."""
+    n_of = side.counts(kept)
+    block = side.different
+    counts = np.bincount(block.codes, weights=np.repeat(n_of, block.lengths + 1)).astype(np.int64)
+    counts[10] -= int(n_of.sum())  # the line feeds between the units
+    counts[32] -= int(kept.sum())  # the space before each line
+    codes = np.flatnonzero(counts)
+    return codes.astype(np.uint32), counts[codes]
+
+
+def _ratios(n_src: NDArray[np.int64], n_trg: NDArray[np.int64], kept: Mask) -> NDArray[np.int32]:
+    filled = (n_src > 0) & (n_trg > 0)
+    steps = np.zeros(len(filled), dtype=np.int64)
+    steps[filled] = np.rint(STEPS * np.log2(n_trg[filled] / n_src[filled])).astype(np.int64)
+    steps = np.clip(steps, -STEPS * FARTHEST, STEPS * FARTHEST) + STEPS * FARTHEST
+    return np.array([np.bincount(steps[chosen], minlength=N_STEP) for chosen in (filled, filled & kept)], np.int32)
+
+
+def _pairs(src: Units, trg: Units, kept: Mask) -> NDArray[Any]:
+    pairs = np.empty(int(kept.sum()), PAIR)
+    for name, side in zip(SIDES, (src, trg), strict=True):
+        pairs[name] = exact_hashes(some(side.lines, kept))
+    return pairs
+
+
+def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
+    """Which kept pairs, by their number among those of the block, are like which held-out lines, at each level."""
+    alike = np.zeros(len(kept), dtype=bool)
+    for name, side in zip(SIDES, (src, trg), strict=True):
+        alike |= np.isin(side.sums(side.different.bags()), held_out.bags[name])
+    number = np.cumsum(kept) - 1
+    alike &= kept
+    keys, pairs, places = [], [], []
+    if alike.any():
+        found = Keys.of(Block(some(src.lines, alike)), Block(some(trg.lines, alike)))
+        for key, (pair, place) in held_out.known.hits(found).items():
+            keys.append(np.full(len(pair), LEAK_KEYS.index(key)))
+            pairs.append(number[alike][pair])
+            places.append(place)
+    empty = [np.empty(0, np.int64)]
+    columns = (("leak_keys", keys), ("leak_pairs", pairs), ("leak_places", places))
+    return {name: np.concatenate(empty + column) for name, column in columns}
+
+
+def some(lines: Any, chosen: Mask) -> list[str]:
+    """Some of the lines."""
+    return [lines[n] for n in np.flatnonzero(chosen).tolist()]

@@ -1,0 +1,176 @@
+"""Learning the merges of BPE from words and how often each occurs: those that the tokenizers library finds in the text.
+
+All different words lie end to end in one array of symbols with links to their neighbours. A merge looks at the places
+where its pair stands and at nothing else, so its cost goes with those; numpy takes them together. Held for each letter
+of the different words: 16 bytes, and as many again for the places of pairs.
+"""
+
+import heapq
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Places = NDArray[np.int32]
+
+_DEAD = -1  # the symbol of a place that became part of the one before
+_NOWHERE = -1
+
+
+class Merges(NamedTuple):
+    """The pieces in the order of their ids, letters first; the merges in their order; and how they cut the words.
+
+    values, lengths: the pieces of all words, end to end, and how many each has; None where a piece came up twice, and
+    the order in which merges are applied may be another than that in which they were found.
+    """
+
+    vocab: list[str]
+    merges: list[tuple[str, str]]
+    values: Places | None
+    lengths: NDArray[np.int64] | None
+
+
+def merges_of(words: Mapping[str, int], letters: Sequence[str], n_piece: int, longest: int) -> Merges:
+    """Learn from words.
+
+    words: how often each occurs. n_piece: to stop at; longest: letters that a piece stays under.
+    The pair that occurs most is merged first; of several, that of the lowest ids.
+    """
+    text = _Text(words, letters, longest)
+    vocab = sorted(letters)
+    id_of = {piece: i for i, piece in enumerate(vocab)}
+    merges: dict[tuple[str, str], None] = {}
+    while len(vocab) < n_piece and (found := text.most_frequent()):
+        key, nth = found
+        a, b = vocab[key >> 32], vocab[key & 0xFFFFFFFF]
+        if (new := id_of.setdefault(a + b, len(vocab))) == len(vocab):
+            vocab.append(a + b)
+        merges.pop((a, b), None)  # a pair that comes up again counts from then on
+        merges[a, b] = None
+        text.merge(key, nth, new)
+    is_unique = len(vocab) == len(letters) + len(merges)
+    return Merges(vocab, list(merges), *(text.cut() if is_unique else (None, None)))
+
+
+class _Text:
+    """All different words as symbols, and where each pair of them stands."""
+
+    def __init__(self, words: Mapping[str, int], letters: Sequence[str], longest: int) -> None:
+        code_of = np.zeros(max(map(ord, letters)) + 1, np.int32)
+        code_of[[ord(letter) for letter in sorted(letters)]] = np.arange(len(letters))
+        joined = "".join(words).encode("utf-32-le")
+        self._symbol = code_of[np.frombuffer(joined, np.uint32)]
+        n_letter = np.fromiter(map(len, words), np.int32, len(words))
+        n_place = len(self._symbol)
+        self._word = np.repeat(np.arange(len(words), dtype=np.int32), n_letter)
+        self._count = np.fromiter(words.values(), np.int64, len(words))
+        ends = np.cumsum(n_letter)
+        self._next = np.arange(1, n_place + 1, dtype=np.int32)
+        self._next[ends - 1] = _NOWHERE
+        self._before = np.arange(-1, n_place - 1, dtype=np.int32)
+        self._before[ends - n_letter] = _NOWHERE
+        self._is_merged = np.zeros(n_place, dtype=bool)
+        self._longest = longest
+        self._length = np.ones(1 << 10, np.int32)  # letters of each symbol
+        self._n_of: dict[int, int] = {}  # how often each pair occurs
+        # Where a pair came to stand, a group for each time that a merge made it: each waits in the queue by itself.
+        self._places: dict[int, list[array[int]]] = {}
+        self._queue: list[tuple[int, int, int]] = []
+        self._begin()
+
+    def most_frequent(self) -> tuple[int, int] | None:
+        """The pair to merge, and the number of its group of places. None: no pair is left."""
+        while self._queue:
+            count, key, nth = heapq.heappop(self._queue)
+            if -count == self._n_of[key]:
+                return key, nth
+            if self._n_of[key] > 0:
+                heapq.heappush(self._queue, (-self._n_of[key], key, nth))
+        return None
+
+    def merge(self, key: int, nth: int, new: int) -> None:
+        """Make one symbol of a pair, wherever it stands in the words of a group."""
+        a, b = key >> 32, key & 0xFFFFFFFF
+        first = self._standing(key, nth, a, b)
+        while new >= len(self._length):
+            self._length = np.concatenate([self._length, self._length])
+        self._length[new] = self._length[a] + self._length[b]
+        second = self._next[first]
+        left, right = self._before[first], self._next[second]
+        self._symbol[first], self._symbol[second] = new, _DEAD
+        self._next[first] = right
+        has_right = right >= 0
+        self._before[right[has_right]] = first[has_right]
+        self._is_merged[first] = True
+        # Of two merged ones side by side the left one accounts for the pair between them.
+        has_left = (left >= 0) & (self._symbol[left] != _DEAD)
+        before, after = left[has_left], right[has_right]
+        neighbour = self._symbol[before].astype(np.int64)
+        follower = self._symbol[after].astype(np.int64)
+        was = follower.copy()
+        was[self._is_merged[after]] = a
+        self._is_merged[first] = False
+        places = np.concatenate([before, first[has_right]])
+        count = self._count[self._word[places]].tolist()
+        n_of = self._n_of
+        for pair, n in zip(np.concatenate([neighbour << 32 | a, was | b << 32]).tolist(), count, strict=True):
+            n_of[pair] = n_of.get(pair, 0) - n
+        come = np.concatenate([neighbour << 32 | new, follower | new << 32])
+        fits = self._length[new] + self._length[np.concatenate([neighbour, follower])] < self._longest
+        fresh: dict[int, list[int]] = {}
+        for pair, n, place, fit in zip(come.tolist(), count, places.tolist(), fits.tolist(), strict=True):
+            if not fit:
+                continue
+            n_of[pair] = n_of.get(pair, 0) + n
+            if pair in fresh:
+                fresh[pair].append(place)
+            else:
+                fresh[pair] = [place]
+        for pair, where in fresh.items():
+            self._wait(pair, array("i", where))
+
+    def cut(self) -> tuple[Places, NDArray[np.int64]]:
+        """The symbols of all words, end to end, and how many each has."""
+        alive = self._symbol != _DEAD
+        return self._symbol[alive], np.bincount(self._word[alive], minlength=len(self._count))
+
+    def _standing(self, key: int, nth: int, a: int, b: int) -> Places:
+        """Where the pair stands now in the words of a group, none overlapping another, from left to right."""
+        groups = [np.frombuffer(where, np.int32) for where in self._places[key]]
+        first = groups[nth]
+        if len(groups) > 1:
+            every = np.concatenate(groups)
+            first = np.sort(every[np.isin(self._word[every], self._word[first])])
+        after = self._next[first]
+        first = first[(self._symbol[first] == a) & (after >= 0) & (self._symbol[after] == b)]
+        if a == b and len(first):
+            first = np.sort(first)
+            begins = np.append(True, self._next[first[:-1]] != first[1:])
+            starts = np.flatnonzero(begins)
+            of_run = np.arange(len(first)) - np.repeat(starts, np.diff(starts, append=len(first)))
+            first = first[of_run % 2 == 0]
+        found: Places = first
+        return found
+
+    def _begin(self) -> None:
+        """Count all pairs, and let them wait."""
+        first = np.flatnonzero(self._next >= 0).astype(np.int32)
+        keys = self._symbol[first].astype(np.int64) << 32 | self._symbol[first + 1]
+        order = np.argsort(keys, kind="stable")
+        keys, first = keys[order], first[order]
+        starts = np.flatnonzero(np.diff(keys, prepend=_NOWHERE))
+        if not len(starts):
+            return
+        sums = np.add.reduceat(self._count[self._word[first]], starts).tolist()
+        groups = np.split(first, starts[1:])
+        for key, n, where in zip(keys[starts].tolist(), sums, groups, strict=True):
+            self._n_of[key] = n
+            self._wait(key, array("i", where.tobytes()))
+
+    def _wait(self, key: int, where: "array[int]") -> None:
+        groups = self._places.setdefault(key, [])
+        groups.append(where)
+        if self._n_of[key] > 0:
+            heapq.heappush(self._queue, (-self._n_of[key], key, len(groups) - 1))

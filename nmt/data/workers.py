@@ -1,0 +1,158 @@
+"""Processes that share the work on blocks: each is given one after the other, and the answers come in order.
+
+Helpers are started anew and not forked, since a fork of a process with threads in it may hang. They speak over their
+stdin and stdout, in what `pack.py` writes, and end when their stdin does, so none outlives this process. What there is
+to do is in `block_work.py`.
+"""
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import nmt
+from nmt.data.pack import read_packed, write_packed
+from nmt.errors import DataError, MachineError
+
+Content = Mapping[str, Any]
+Work = Callable[[str, Content], dict[str, Any]]  # from the name of a task and its content to the answer
+
+_AHEAD = 3  # blocks for each helper that wait or are worked on
+_MODULE = "nmt.data.block_work"
+
+
+class Helpers:
+    """Some processes, or with n = 1 this one alone. A context manager; the processes are gone when it ends."""
+
+    def __init__(self, n: int) -> None:
+        """n: processes, 1 for none beside this one."""
+        self._work: Work | None = None
+        self._tasks: queue.SimpleQueue[tuple[str, Content, Future[dict[str, Any]]] | None] = queue.SimpleQueue()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
+        try:
+            for _ in range(n if n > 1 else 0):
+                self._processes.append(_start())
+        except OSError as error:
+            self.__exit__()
+            raise MachineError(
+                f"data.workers: cannot start process {len(self._processes) + 1} of {n} ({error.strerror or error})."
+            ) from None
+
+    def __enter__(self) -> "Helpers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes:
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    if pipe:
+                        pipe.close()
+            process.wait()
+
+    def begin(self, setup: Content, make: Callable[[Content, int], Work]) -> None:
+        """Say what all tasks share. make: what does the work in this process, if there is no other."""
+        if not self._processes:
+            self._work = make(setup, 0)
+        for number, process in enumerate(self._processes):
+            thread = threading.Thread(target=self._drive, args=(process, {**setup, "number": number}), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def submit(self, name: str, task: Content) -> "Future[dict[str, Any]]":
+        """Have a task done, by a helper if there is any."""
+        done: Future[dict[str, Any]] = Future()
+        if self._processes:
+            self._tasks.put((name, task, done))
+        else:
+            assert self._work is not None, "begin comes first"
+            done.set_result(self._work(name, task))
+        return done
+
+    def each(self, name: str, tasks: Iterable[Content]) -> Iterator[dict[str, Any]]:
+        """The answer to each task, in order. Some are taken ahead, few enough for the memory."""
+        waiting: deque[Future[dict[str, Any]]] = deque()
+        for task in tasks:
+            waiting.append(self.submit(name, task))
+            if len(waiting) > _AHEAD * len(self._processes):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _drive(self, process: "subprocess.Popen[bytes]", setup: Content) -> None:
+        """Give a helper tasks until it is over. A thread does this, which mostly waits."""
+        lost: MachineError | None = None
+        try:
+            _ask(process, "setup", setup)
+        except (OSError, ValueError):
+            lost = _lost(process)
+        while (task := self._tasks.get()) is not None:
+            name, content, done = task
+            try:
+                if lost:
+                    raise lost
+                done.set_result(_ask(process, name, content))
+            except (DataError, MachineError) as error:
+                done.set_exception(error)
+            except (OSError, ValueError):
+                lost = _lost(process)
+                done.set_exception(lost)
+
+
+def _start() -> "subprocess.Popen[bytes]":
+    paths = [str(Path(nmt.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # One thread each: there are as many processes as cores are to be used.
+    few = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+    return subprocess.Popen(
+        [sys.executable, "-m", _MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **few, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+
+
+def _ask(process: "subprocess.Popen[bytes]", name: str, task: Content) -> dict[str, Any]:
+    assert process.stdin is not None and process.stdout is not None
+    write_packed(cast(BinaryIO, process.stdin), {"task": name, **task})
+    process.stdin.flush()
+    answer = read_packed(process.stdout.read)
+    if answer is None:
+        raise OSError("no answer")
+    if "refused" in answer:
+        raise DataError(answer["refused"])
+    return answer
+
+
+def _lost(process: "subprocess.Popen[bytes]") -> MachineError:
+    return MachineError(
+        f"data.workers: a process that worked on a part of the data ended (exit code {process.poll()}). Was it killed "
+        "for memory? Prepare again with fewer: --data.workers 1."
+    )
+
+
+def serve(make: Callable[[Content, int], Work], stdin: BinaryIO, stdout: BinaryIO) -> None:
+    """What a helper does all its life. make: what does the work, from the setup, which comes first."""
+    work: Work | None = None
+    while (task := read_packed(stdin.read)) is not None:
+        name, answer = task.pop("task"), dict[str, Any]()
+        try:
+            if work is None:
+                work = make(task, task["number"])
+            else:
+                answer = work(name, task)
+        except DataError as error:
+            answer = {"refused": str(error)}
+        write_packed(stdout, answer)
+        stdout.flush()

@@ -1,0 +1,77 @@
+"""Arrow files of ids: their batches, the widths of their numbers, and how `datasets` sees them."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from datasets import Dataset
+
+from nmt.data.arrow import Rows, dtype_of_ids, in_batches, table_of, write_arrow
+from nmt.data.corpus import _Rows
+from nmt.data.subwords import Subwords
+from nmt.recipe.subword_options import SubwordsConfig
+
+U16 = np.dtype(np.uint16)
+
+
+class OfSize:
+    """Subwords, as far as widths go."""
+
+    def __init__(self, n_vocab):
+        self.src = self.trg = self
+        self.n_vocab = n_vocab
+
+
+def rows(lists):
+    return Rows.of(lists, U16)
+
+
+@pytest.mark.parametrize(("n_vocab", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 8, np.int32)])
+def test_two_bytes_an_id_where_every_id_fits(n_vocab, dtype):
+    assert dtype_of_ids(OfSize(n_vocab)) == dtype
+    assert Rows.of([[n_vocab - 1]], np.dtype(dtype)).values[0] == n_vocab - 1
+
+
+def test_an_id_that_does_not_fit_is_never_stored():
+    with pytest.raises(AssertionError, match="do not fit"):
+        Rows.of([[1 << 16]], U16)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 7, 100])
+def test_batches_are_of_so_many_pairs_however_the_blocks_were_cut(cut):
+    src, trg = [[n] * (n % 4) for n in range(50)], [[n, n] for n in range(50)]
+    written = np.array([n % 5 != 0 for n in range(50)])
+    blocks = ((rows(src[k : k + cut]), rows(trg[k : k + cut]), written[k : k + cut]) for k in range(0, 50, cut))
+    tables = list(in_batches(blocks, 20))
+    kept = [[n for n in range(first, min(50, first + 20)) if written[n]] for first in (0, 20, 40)]
+    assert [table["src"].to_pylist() for table in tables] == [[src[n] for n in each] for each in kept]
+    assert [table["trg"].to_pylist() for table in tables] == [[trg[n] for n in each] for each in kept]
+    assert all(table["src_len"].to_pylist() == [len(row) for row in table["src"].to_pylist()] for table in tables)
+
+
+def test_datasets_reads_what_is_written(tmp_path):
+    subwords = Subwords.train(lambda: ["a"], lambda: ["b"], SubwordsConfig(vocab_size=264), 0)
+    table = table_of(rows([[5, 6], []]), rows([[7], [8, 9]]))
+    table = table.append_column("src_text", pa.array(["a", "b"], pa.large_string()))
+    assert write_arrow(tmp_path / "x.arrow", [table], subwords) == 2
+    found = Dataset.from_file(str(tmp_path / "x.arrow"))
+    assert found.to_dict() == table.to_pydict()
+    described = json.loads(pa.ipc.open_stream(str(tmp_path / "x.arrow")).schema.metadata[b"huggingface"])
+    assert described == json.loads(pa.schema(found.features.arrow_schema).metadata[b"huggingface"])
+
+
+def test_rows_beyond_two_to_the_31_ids_are_found(tmp_path):
+    n_row, n_batch, length = 1 << 10, 5, 1 << 19
+    path = tmp_path / "ids"
+    with path.open("wb") as file:
+        file.truncate(2 * n_row * n_batch * length)  # a hole: no bytes are on the disk
+    ids = np.memmap(path, np.uint16, mode="r+")
+    assert len(ids) > 1 << 31
+    ids[-length], ids[-1] = 11, 12
+    offsets = pa.array(np.arange(n_row + 1, dtype=np.int32) * length)
+    batches = [ids[k * n_row * length : (k + 1) * n_row * length] for k in range(n_batch)]
+    column = _Rows(pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.array(batch)) for batch in batches]))
+    assert len(column.lengths) == n_row * n_batch and column.lengths.sum(dtype=np.int64) == len(ids)
+    last, before = column.take(np.array([n_row * n_batch - 1, n_row * n_batch - 2]))
+    assert (last[0], last[-1], before[-1]) == (11, 12, 0) and len(last) == length
