@@ -3,8 +3,8 @@
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
 alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, CTranslate2 in fp32 and
 int8, and if asked (--hf) `generate` of transformers; each as one process with one thread, as one with a thread a core,
-and as one process a core. Prints sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there
-are references, and ratios.
+and as one process a core. Prints sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where
+there are references, and ratios.
 """
 
 import argparse
