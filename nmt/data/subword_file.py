@@ -1,7 +1,8 @@
 """What stands in a subwords file, and what must not: nothing in it may surprise the tokenizer or the model.
 
 Format 1 has byte-level BPE in NFC or as it stands; it is written wherever it says all, so that what it holds has one
-text and one SHA-256. Format 2 also has other kinds and normalisations, symbols, and tags of the source.
+text and one SHA-256. Format 2 also has other kinds and normalisations, symbols, and tags of the source; format 3 also
+placeholders.
 """
 
 import math
@@ -10,14 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from nmt.data.letters import BYTE_OF, in_letters
+from nmt.data.placeholders import is_name, shown
 from nmt.recipe.contradictions import complaint_about_symbol
 
-_FORMAT, _FORMAT_OF_KINDS = 1, 2
+_FORMAT, _FORMAT_OF_KINDS, _FORMAT_OF_PLACEHOLDERS = 1, 2, 3
 _KEYS = {
     _FORMAT: ("format", "normalize", "joint", "codecs"),
     _FORMAT_OF_KINDS: ("format", "kind", "normalize", "symbols", "tags", "joint", "codecs"),
+    _FORMAT_OF_PLACEHOLDERS: ("format", "kind", "normalize", "symbols", "placeholders", "tags", "joint", "codecs"),
 }
-_NORMALIZE = {_FORMAT: ("nfc", "none"), _FORMAT_OF_KINDS: ("nfc", "nfkc", "none")}
+_NORMALIZE = {_FORMAT: ("nfc", "none")}
+_ANY_NORMALIZE = ("nfc", "nfkc", "none")
 _TAG = re.compile(r"<[A-Za-z0-9_-]{1,60}>")
 # What each kind has beside its pieces.
 _BESIDE = {"bpe": "merges", "unigram": "scores", "word": None}
@@ -29,6 +33,7 @@ def content_of(
     symbols: Sequence[str],
     tags: Sequence[str],
     *,
+    placeholders: Sequence[str] = (),
     joint: bool,
     codecs: Sequence[tuple[list[str], list[tuple[str, str]], list[float]]],
 ) -> dict[str, Any]:
@@ -37,13 +42,15 @@ def content_of(
     tables = []
     for vocab, merges, scores in codecs:
         tables.append({"vocab": vocab} | ({beside: merges if beside == "merges" else scores} if beside else {}))
-    if kind == "bpe" and not symbols and not tags and normalize in _NORMALIZE[_FORMAT]:
+    plain = not symbols and not placeholders and not tags
+    if kind == "bpe" and plain and normalize in _NORMALIZE[_FORMAT]:
         return {"format": _FORMAT, "normalize": normalize, "joint": joint, "codecs": tables}
     return {
-        "format": _FORMAT_OF_KINDS,
+        "format": _FORMAT_OF_PLACEHOLDERS if placeholders else _FORMAT_OF_KINDS,
         "kind": kind,
         "normalize": normalize,
         "symbols": list(symbols),
+        **({"placeholders": list(placeholders)} if placeholders else {}),
         "tags": list(tags),
         "joint": joint,
         "codecs": tables,
@@ -54,10 +61,11 @@ def complaint_about(found: Any, longest: int) -> str | None:
     """What is wrong with the content of a subwords file. longest: bytes of a piece."""
     number = found.get("format") if isinstance(found, dict) else "no mapping"
     if type(number) is not int or number not in _KEYS:
-        return f"expected format {_FORMAT} or {_FORMAT_OF_KINDS}, found {number!r}"
+        *first, last = _KEYS
+        return f"expected format {', '.join(map(str, first))} or {last}, found {number!r}"
     if tuple(found) != _KEYS[number]:
         return f"expected the keys {', '.join(_KEYS[number])}, found {', '.join(map(repr, found))}"
-    if found["normalize"] not in _NORMALIZE[number] or not isinstance(found["joint"], bool):
+    if found["normalize"] not in _NORMALIZE.get(number, _ANY_NORMALIZE) or not isinstance(found["joint"], bool):
         return "unknown normalisation, or joint is neither true nor false"
     kind, symbols = found.get("kind", "bpe"), found.get("symbols", [])
     if not isinstance(kind, str) or kind not in _BESIDE:
@@ -67,6 +75,11 @@ def complaint_about(found: Any, longest: int) -> str | None:
     for symbol in symbols:
         if complaint := complaint_about_symbol(symbol, found["normalize"]):
             return f"symbol {symbol!r} {complaint}"
+    placeholders = found.get("placeholders", [])
+    if not isinstance(placeholders, list) or not all(isinstance(name, str) and is_name(name) for name in placeholders):
+        return "placeholders are no list of their names"
+    if len(set(placeholders)) != len(placeholders):
+        return "a placeholder occurs twice"
     tags = found.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) and _TAG.fullmatch(tag) for tag in tags):
         return "tags are no list of names between < and >"
@@ -79,7 +92,7 @@ def complaint_about(found: Any, longest: int) -> str | None:
     for codec in codecs:
         if not isinstance(codec, dict) or set(codec) != set(names):
             return f"expected {' and '.join(names)}"
-        if complaint := _complaint_about_pieces(codec["vocab"], symbols, longest):
+        if complaint := _complaint_about_pieces(codec["vocab"], [*symbols, *map(shown, placeholders)], longest):
             return complaint
         if kind == "bpe" and (complaint := _complaint_about_merges(codec["merges"], set(codec["vocab"]))):
             return complaint

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from nmt.data.learn import SEED_PIECES, Lines, count_words, learn_merges, learnt_from, most_frequent
 from nmt.data.letters import BYTE_OF, in_characters, in_letters, in_words, units_of
 from nmt.data.manifest import SUBWORDS
+from nmt.data.placeholders import kinds_of
 from nmt.data.subwords import LONGEST_PIECE, N_SPECIAL, Codec, Subwords
 from nmt.data.unigram import learn_scores
 from nmt.errors import DataError
@@ -61,18 +62,21 @@ def reuse(
     seed: int,
     notes: Counter[str] | None = None,
     tags: Sequence[str] = (),
+    placeholders: Sequence[str] = (),
 ) -> Subwords:
-    """The subwords of a file, with config.extend new pieces a vocabulary and with the symbols and tags that are new.
+    """The subwords of a file, with config.extend new pieces a vocabulary and with the symbols, tags and placeholders
+    that are new.
 
     sides: give the lines of source and target anew at each call. notes: counts what was too long to be learnt from.
     What the file and the options say differently is refused.
     """
     old = Subwords.load(path)
-    _must_agree(path, old, config)
+    _must_agree(path, old, config, placeholders)
     symbols = (*old.src.symbols, *(symbol for symbol in config.symbols if symbol not in old.src.symbols))
     wanted = config.model_copy(update={"symbols": symbols})
 
     all_tags = (*old.src.tags, *(tag for tag in tags if tag not in old.src.tags))
+    names = (*old.src.placeholders, *(name for name in placeholders if name not in old.src.placeholders))
 
     def grown(codec: Codec, *lines: Lines, tags: Sequence[str] = ()) -> Codec:
         if twice := [symbol for symbol in symbols if in_letters(symbol) in codec.plain_vocab()]:
@@ -89,15 +93,25 @@ def reuse(
                 return learnt_from(lines, wanted, seed, once.pop() if once else None)
 
             pieces, merges, scores = _extended(codec, texts, config)
-        return Codec(pieces, merges, codec.normalize, kind=codec.kind, scores=scores, symbols=symbols, tags=tags)
+        return Codec(
+            pieces,
+            merges,
+            codec.normalize,
+            kind=codec.kind,
+            scores=scores,
+            symbols=symbols,
+            placeholders=names,
+            tags=tags,
+        )
 
-    if not config.extend and symbols == old.src.symbols and all_tags == old.src.tags:
+    there = (old.src.symbols, old.src.placeholders, old.src.tags)
+    if not config.extend and (symbols, names, all_tags) == there:
         return old
     src = grown(old.src, *(sides if old.joint else sides[:1]), tags=all_tags)
     return Subwords(src, src if old.joint else grown(old.trg, sides[1]), old.normalize)
 
 
-def _must_agree(path: Path, old: Subwords, config: SubwordsConfig) -> None:
+def _must_agree(path: Path, old: Subwords, config: SubwordsConfig, placeholders: Sequence[str]) -> None:
     """Exports and translation go by the recipe, so it has to say what the file says."""
     kinds = ("bpe", "char") if old.src.kind == "bpe" else (old.src.kind,)
     wrong = []
@@ -108,6 +122,8 @@ def _must_agree(path: Path, old: Subwords, config: SubwordsConfig) -> None:
             wrong.append(f"{name}: {str(getattr(config, name)).lower()}, but {str(there).lower()} there")
     if missing := [symbol for symbol in old.src.symbols if symbol not in config.symbols]:
         wrong.append(f"symbols: {', '.join(missing)} of there is missing")
+    if no_more := set(kinds_of(old.src.placeholders)) - set(kinds_of(placeholders)):
+        wrong.append(f"data.protect: {', '.join(sorted(no_more))} of there is missing")
     if wrong:
         raise DataError(
             f"subwords.vocab_from: the options of the subwords are not those of {path}: {'; '.join(wrong)}. Give the "

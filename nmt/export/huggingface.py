@@ -91,6 +91,8 @@ def obstacles(recipe: Recipe) -> Iterator[str]:
         yield "subwords.kind: unigram (a tokenizer there would find the control symbols in text)"
     if recipe.subwords.symbols:
         yield "subwords.symbols (a tokenizer there has other words for what touches them)"
+    if recipe.data.protect:
+        yield "data.protect (nothing there puts items back)"
 
 
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nmt.recipe.corpus_contradictions import find_corpus_contradictions
 from nmt.recipe.decode_options import OF_SAMPLES
+from nmt.recipe.protect_options import PER_KIND
 
 if TYPE_CHECKING:
     from nmt.recipe.data_options import DataConfig
@@ -30,6 +31,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     return [
         *_of_data(recipe.data),
         *_of_subwords(recipe.subwords),
+        *_of_protection(recipe.data, recipe.subwords),
         *find_corpus_contradictions(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
         *_of_batch(recipe.batch),
@@ -77,6 +79,19 @@ def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
         yield (
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
             f"256 bytes and the control symbols (make it {264 + len(symbols)} or more)"
+        )
+
+
+def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[str]:
+    kinds = data.protect
+    if twice := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
+        yield f"data.protect: {', '.join(twice)} occurs twice (name each once)"
+        return
+    least = 264 + len(subwords.symbols) + PER_KIND * len(kinds)
+    if kinds and not subwords.vocab_from and 264 + len(subwords.symbols) <= subwords.vocab_size < least:
+        yield (
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {PER_KIND * len(kinds)} placeholders of "
+            f"data.protect (make it {least} or more)"
         )
 
 
