@@ -40,7 +40,7 @@ from nmt.data.sources import Source, find_sources, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
-from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, reuse
+from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.vocabulary_use import VocabularyUse
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
@@ -93,9 +93,9 @@ def _prepare(
     """The same, once all the text is in files."""
     present = None if only_report else refuse_foreign_files(folder)
     inputs = survey(sources)
-    given = find_subwords(recipe.subwords.vocab_from) if recipe.subwords.vocab_from else None
+    given = find_subwords(*recipe.subwords.vocab_names) if recipe.subwords.vocab_from else None
     if given:
-        inputs += facts_of_subwords(given)
+        inputs += given.facts()
     settings = settings_of(recipe)
     if present is not None:
         changed = _changes(present, inputs, settings)
@@ -176,13 +176,13 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     return changed + changed_settings(present["settings"], settings)
 
 
-def _learn(recipe: Recipe, given: Path | None, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
+def _learn(recipe: Recipe, given: Given | None, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
     lines, tags = (partial(text_of, kept[0]), partial(text_of, kept[1])), known_tags(recipe.data)
     placeholders = names_of(recipe.data.protect)
     if given:
         subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags, placeholders)
-        for line in account_of(Subwords.load(given), subwords, given):
+        for line in account_of(given.load(joint=recipe.subwords.joint), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.

@@ -5,13 +5,15 @@ text and one SHA-256. Format 2 also has other kinds and normalisations, symbols,
 placeholders.
 """
 
+import base64
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmt.data.letters import BYTE_OF, in_letters
 from nmt.data.placeholders import is_name, shown
+from nmt.data.sentencepiece_text import Rules
 from nmt.recipe.contradictions import complaint_about_symbol
 
 _FORMAT, _FORMAT_OF_KINDS, _FORMAT_OF_PLACEHOLDERS = 1, 2, 3
@@ -24,7 +26,12 @@ _NORMALIZE = {_FORMAT: ("nfc", "none")}
 _ANY_NORMALIZE = ("nfc", "nfkc", "none")
 _TAG = re.compile(r"<[A-Za-z0-9_-]{1,60}>")
 # What each kind has beside its pieces.
-_BESIDE = {"bpe": "merges", "unigram": "scores", "word": None}
+_BESIDE: dict[str, tuple[str, ...]] = {
+    "bpe": ("merges",),
+    "unigram": ("scores",),
+    "word": (),
+    "sentencepiece": ("scores", "model", "squeeze", "charsmap"),
+}
 
 
 def content_of(
@@ -35,13 +42,10 @@ def content_of(
     *,
     placeholders: Sequence[str] = (),
     joint: bool,
-    codecs: Sequence[tuple[list[str], list[tuple[str, str]], list[float]]],
+    codecs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The file for vocabularies of one kind. codecs: pieces, merges and scores of each."""
-    beside = _BESIDE[kind]
-    tables = []
-    for vocab, merges, scores in codecs:
-        tables.append({"vocab": vocab} | ({beside: merges if beside == "merges" else scores} if beside else {}))
+    """The file for vocabularies of one kind. codecs: the pieces of each, `vocab`, and what the kind has beside."""
+    tables = [{name: codec[name] for name in ("vocab", *_BESIDE[kind])} for codec in codecs]
     plain = not symbols and not placeholders and not tags
     if kind == "bpe" and plain and normalize in _NORMALIZE[_FORMAT]:
         return {"format": _FORMAT, "normalize": normalize, "joint": joint, "codecs": tables}
@@ -88,13 +92,15 @@ def complaint_about(found: Any, longest: int) -> str | None:
     codecs = found["codecs"]
     if not isinstance(codecs, list) or len(codecs) != (1 if found["joint"] else 2):
         return "wrong number of vocabularies"
-    names = [name for name in ("vocab", _BESIDE[kind]) if name]
+    names = ("vocab", *_BESIDE[kind])
     for codec in codecs:
         if not isinstance(codec, dict) or set(codec) != set(names):
             return f"expected {' and '.join(names)}"
         if complaint := _complaint_about_pieces(codec["vocab"], [*symbols, *map(shown, placeholders)], longest):
             return complaint
         if kind == "bpe" and (complaint := _complaint_about_merges(codec["merges"], set(codec["vocab"]))):
+            return complaint
+        if kind == "sentencepiece" and (complaint := _complaint_about_model(codec)):
             return complaint
         if kind == "unigram" and (complaint := _complaint_about_scores(codec["scores"], len(codec["vocab"]))):
             return complaint
@@ -125,6 +131,32 @@ def _complaint_about_merges(merges: Any, known: set[str]) -> str | None:
         if merge[0] not in known or merge[1] not in known or merge[0] + merge[1] not in known:
             return f"the merge of {merge[0]!r} and {merge[1]!r} is not in the vocabulary"
     return None
+
+
+def _complaint_about_model(codec: dict[str, Any]) -> str | None:
+    scores = codec["scores"]
+    if codec["model"] not in ("bpe", "unigram") or not isinstance(codec["squeeze"], bool):
+        return "the model is neither bpe nor unigram, or squeeze is neither true nor false"
+    if not isinstance(scores, list) or len(scores) != len(codec["vocab"]):
+        return "there is not one score for each piece"
+    for piece, score in zip(codec["vocab"], scores, strict=True):
+        if score is None and len(piece) > 1:
+            return "a piece without a score is no byte"
+        if score is not None and (type(score) is not float or not math.isfinite(score) or not _is_text(piece)):
+            return "a score is no number, or that of a piece that is no text"
+    try:
+        Rules(base64.b64decode(codec["charsmap"], validate=True))
+    except (ValueError, TypeError):
+        return "the rules of normalisation are damaged"
+    return None
+
+
+def _is_text(letters: str) -> bool:
+    try:
+        bytes(BYTE_OF[letter] for letter in letters).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _complaint_about_scores(scores: Any, n_piece: int) -> str | None:

@@ -5,6 +5,7 @@ All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normal
 are learnt is in `learn.py`.
 """
 
+import base64
 import copy
 import hashlib
 import json
@@ -12,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from nmt.data.learn import Lines, learn
 from nmt.data.letters import BYTE_OF, in_letters, in_words, normalised, units_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import character, kinds_of, shown
+from nmt.data.sentencepiece_text import SentencePiece, Speller
 from nmt.data.subword_file import complaint_about, content_of
 from nmt.errors import DataError
 from nmt.recipe.subword_options import SubwordsConfig
@@ -56,6 +59,7 @@ class Codec:
         symbols: Sequence[str] = (),
         placeholders: Sequence[str] = (),
         tags: Sequence[str] = (),
+        sentencepiece: SentencePiece | None = None,
     ) -> None:
         """vocab: pieces in the order of their ids, in the letters of the byte-level alphabet; symbols come after them.
 
@@ -64,14 +68,16 @@ class Codec:
         tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
 
         kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
-        word: not at all if it is a piece, else into bytes.
+        word: not at all if it is a piece, else into bytes; sentencepiece: as that model does.
         """
+        self.sentencepiece = sentencepiece
+        self._speller = Speller(vocab, sentencepiece) if sentencepiece else None
         self.merges, self.normalize, self.kind = list(merges), normalize, kind
         self.scores, self.symbols = list(scores), tuple(symbols)
         self.placeholders, self.protects = tuple(placeholders), kinds_of(placeholders)
         names = list(map(shown, placeholders))
         self.vocab = [*vocab, *map(in_letters, symbols), *map(in_letters, names)]
-        self._tokenizer = Tokenizer(_model(kind, vocab, merges, scores))
+        self._tokenizer = Tokenizer(_model("bpe" if sentencepiece else kind, vocab, merges, scores))
         self._tokenizer.pre_tokenizer = in_words()
         self._bytes = [bytes(BYTE_OF[letter] for letter in piece) for piece in self.vocab]
         letters = list(map(character, placeholders))
@@ -101,6 +107,8 @@ class Codec:
 
         Words repeat, so each is encoded once.
         """
+        if self._speller:
+            return [[*self._before, *self._spelled(self._speller, line)] for line in lines]
         units_in = [list(self._units(" " + self.normalised(line))) for line in lines]
         known = self._known
         unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
@@ -110,6 +118,12 @@ class Codec:
             known.update((unit, ids) for unit, ids in new.items() if len(unit) <= _LONGEST_REMEMBERED)
         before = self._before
         return [[*before, *(i for unit in units for i in (new.get(unit) or known[unit]))] for units in units_in]
+
+    def _spelled(self, speller: Speller, line: str) -> Iterator[int]:
+        """The ids of a line in the pieces of SentencePiece. A symbol is not theirs, so what is between is encoded."""
+        text = speller.line(line)
+        for n, part in enumerate(self._symbol.split(text) if self._symbol else (text,)):
+            yield from self._known[part] if n % 2 else (i + N_SPECIAL for i in speller.encode(part))
 
     def _units(self, text: str) -> Iterator[str]:
         """A text cut into symbols, and between them into parts that can be encoded one by one."""
@@ -124,11 +138,21 @@ class Codec:
 
     def cut(self, letters: str) -> list[int]:
         """The ids that one word, in letters, is made of; symbols in it are not looked for."""
+        if self._speller:
+            return [i + N_SPECIAL for i in self._speller.cut(bytes(BYTE_OF[letter] for letter in letters))]
         return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(letters)]
 
     def plain_vocab(self) -> list[str]:
         """The pieces without the symbols and placeholders."""
         return self.vocab[: self._first_placeholder - N_SPECIAL - len(self.symbols)]
+
+    def table(self) -> dict[str, Any]:
+        """What a file has of it."""
+        beside: dict[str, Any] = {"merges": self.merges, "scores": self.scores}
+        if found := self.sentencepiece:
+            charsmap = base64.b64encode(found.charsmap).decode("ascii")
+            beside = {"scores": found.scores, "model": found.model, "squeeze": found.squeeze, "charsmap": charsmap}
+        return {"vocab": self.plain_vocab(), **beside}
 
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(size,) and (size,) ids of the two pieces that each piece was merged from; -1 for those that were not."""
@@ -140,6 +164,8 @@ class Codec:
 
     def normalised(self, text: str) -> str:
         """The text as the model knows it."""
+        if self._speller:
+            return self._speller.normalised(text)
         return normalised(text, self.normalize)
 
     def decode(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> str:
@@ -147,7 +173,10 @@ class Codec:
 
         Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
         """
-        return b"".join(self.raw(ids, items)).removeprefix(b" ").decode("utf-8", errors="replace")
+        raw = b"".join(self.raw(ids, items))
+        # Where several spaces become one, so do those before a text.
+        squeezed = self.sentencepiece is not None and self.sentencepiece.squeeze
+        return (raw.lstrip(b" ") if squeezed else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
 
     def raw(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> list[bytes]:
         """The bytes behind each id, none behind control symbols and the padding of the vocabulary.
@@ -259,9 +288,10 @@ class Subwords:
                 [(a, b) for a, b in each.get("merges", ())],
                 found["normalize"],
                 kind=found.get("kind", "bpe"),
-                scores=each.get("scores", ()),
+                scores=each.get("scores", ()) if found.get("kind") == "unigram" else (),
                 symbols=found.get("symbols", ()),
                 placeholders=found.get("placeholders", ()),
+                sentencepiece=_sentencepiece_of(each) if found.get("kind") == "sentencepiece" else None,
                 tags=() if n else found.get("tags", ()),
             )
             for n, each in enumerate(found["codecs"])
@@ -277,9 +307,13 @@ class Subwords:
             self.src.tags,
             placeholders=self.src.placeholders,
             joint=self.joint,
-            codecs=[(codec.plain_vocab(), codec.merges, codec.scores) for codec in codecs],
+            codecs=[codec.table() for codec in codecs],
         )
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:
+    return SentencePiece(table["model"], table["scores"], base64.b64decode(table["charsmap"]), table["squeeze"])
 
 
 def _model(kind: str, vocab: Sequence[str], merges: Sequence[tuple[str, str]], scores: Sequence[float]) -> models.Model:
