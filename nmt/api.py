@@ -20,7 +20,8 @@ from nmt.data.tags import tags_to_translate
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.long_lines import limits_of
 from nmt.decoding.request import Request
-from nmt.decoding.translator import Scored, Translation, Translator
+from nmt.decoding.translation import Scored, Translation
+from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
 from nmt.models.base import SearchModel

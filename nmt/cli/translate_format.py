@@ -6,7 +6,7 @@ from typing import Any
 
 from nmt.cli.translate_evidence import Fields
 from nmt.decoding.beam import Hypothesis
-from nmt.decoding.translator import Scored, Translation
+from nmt.decoding.translation import Scored, Translation
 
 _COLUMN_ENDS = str.maketrans("\t", " ")
 

@@ -42,7 +42,8 @@ from nmt.data.lines import count_lines, decode_line, read_lines, read_stream
 from nmt.decoding.request import Request
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
-from nmt.decoding.translator import Translation, Translator
+from nmt.decoding.translation import Translation
+from nmt.decoding.translator import Translator
 
 N_PICTURE = 3  # lines that are drawn where none are named
 

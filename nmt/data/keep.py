@@ -188,7 +188,7 @@ def text_of(path: Path) -> Iterator[str]:
     """Lines that we wrote ourselves, as they are: `read_lines` would take a second byte order mark for the first."""
     with open(path, "rb") as file:
         for raw in file:
-            yield raw[:-1].decode("utf-8")
+            yield raw[:-1].decode("utf-8", errors="surrogatepass")  # placeholders are halves of surrogate pairs
 
 
 def progress_bar(what: str, total: int) -> "tqdm[NoReturn]":

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.letters import BYTE_OF, in_characters, in_words, normalised, units_of
+from nmt.data.placeholders import PLACEHOLDER
 from nmt.data.unigram import learn_scores
 from nmt.recipe.subword_options import SubwordsConfig
 
@@ -73,10 +74,10 @@ def learnt_from(
     sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None = None
 ) -> Iterator[str]:
     """The texts that pieces are learnt from: a sample of the lines, normalised, without symbols and without ends."""
-    cut = re.compile("|".join(map(re.escape, config.symbols))) if config.symbols else None
+    cut = re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
     for line in sample(sides, config.max_train_lines, seed):
         text = " " + normalised(line, config.normalize)
-        for between in cut.split(text) if cut else (text,):  # no piece may look like a symbol
+        for between in cut.split(text):  # no piece may look like a symbol
             yield from parts(between, notes)
 
 

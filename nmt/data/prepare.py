@@ -32,13 +32,15 @@ from nmt.data.manifest import (
     settings_of,
     write_manifest,
 )
+from nmt.data.placeholders import in_names, names_of, protected_pair
+from nmt.data.protect import protect_kept_pairs
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
 from nmt.data.sources import Source, find_sources, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
-from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, reuse
+from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.vocabulary_use import VocabularyUse
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
@@ -91,9 +93,9 @@ def _prepare(
     """The same, once all the text is in files."""
     present = None if only_report else refuse_foreign_files(folder)
     inputs = survey(sources)
-    given = find_subwords(recipe.subwords.vocab_from) if recipe.subwords.vocab_from else None
+    given = find_subwords(*recipe.subwords.vocab_names) if recipe.subwords.vocab_from else None
     if given:
-        inputs += facts_of_subwords(given)
+        inputs += given.facts()
     settings = settings_of(recipe)
     if present is not None:
         changed = _changes(present, inputs, settings)
@@ -114,6 +116,7 @@ def _prepare(
         held_out = {split: read_held_out(sources, split, report) for split in splits}
         places = keep_training_pairs(sources, held_out, recipe.data, report, temporary)
         kept = tuple(temporary / name for name in ("kept.src", "kept.trg"))
+        protect_kept_pairs(kept, places, recipe.data.protect, report)
         subwords = _learn(recipe, given, kept, report, talk)
         subwords.save(temporary / SUBWORDS)
         n_pair = {"train": _encode_training_pairs(recipe.data, subwords, kept, places, report, temporary)}
@@ -173,18 +176,19 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     return changed + changed_settings(present["settings"], settings)
 
 
-def _learn(recipe: Recipe, given: Path | None, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
+def _learn(recipe: Recipe, given: Given | None, kept: tuple[Path, ...], report: DataReport, talk: Talk) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
     lines, tags = (partial(text_of, kept[0]), partial(text_of, kept[1])), known_tags(recipe.data)
+    placeholders = names_of(recipe.data.protect)
     if given:
-        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
-        for line in account_of(Subwords.load(given), subwords, given):
+        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags, placeholders)
+        for line in account_of(given.load(joint=recipe.subwords.joint), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
-    subwords = Subwords.train(*lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
+    subwords = Subwords.train(*lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags, placeholders)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size
         short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""
@@ -212,7 +216,7 @@ def _encode_training_pairs(
             fits = [len(a) <= config.max_len and len(b) <= config.max_len for a, b in zip(src, trg, strict=True)]
             for n, fit in enumerate(fits):
                 if not fit:
-                    report.drop(TOO_LONG, places.lose(start + n), *block[n])
+                    report.drop(TOO_LONG, places.lose(start + n), *map(in_names, block[n]))
             if any(fits):
                 table = table_of(list(itertools.compress(src, fits)), list(itertools.compress(trg, fits)), subwords)
                 for name, side in (("src", 0), ("trg", 1)):
@@ -229,7 +233,9 @@ def _encode_training_pairs(
 def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iterator[pa.Table]:
     for start in range(0, len(src), _BLOCK):
         lines = src[start : start + _BLOCK], trg[start : start + _BLOCK]
-        table = table_of(subwords.src.encode(lines[0]), subwords.trg.encode(lines[1]), subwords)
+        pairs = [protected_pair(*pair, subwords.src.protects)[:2] for pair in zip(*lines, strict=True)]
+        src_ids, trg_ids = (codec.encode([pair[side] for pair in pairs]) for side, codec in _codecs(subwords))
+        table = table_of(src_ids, trg_ids, subwords)
         for name, text in zip(("src_text", "trg_text"), lines, strict=True):
             table = table.append_column(name, pa.array(text, pa.large_string()))
         yield table

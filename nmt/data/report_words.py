@@ -23,6 +23,8 @@ _NOTES = {
     "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
     "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were not learnt from their ends",
     "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
+    "protected": "{n} pairs have items of data.protect, the same on both sides: placeholders stand for them",
+    "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 

@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
 from nmt.decoding.phrases import contains, occurrences
 from nmt.errors import DataError
+from nmt.recipe.protect_options import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class Request:
     required: tuple[str, ...] = ()  # it contains each of these phrases, as words
     avoided: tuple[str, ...] = ()  # and none of these
     origins: tuple[str, ...] = ()  # the phrases of the source that the required ones go with; () where nobody knows
+    items: tuple[tuple[str, str], ...] = ()  # what placeholders in the source stand for, by name: a translator's affair
 
     def __post_init__(self) -> None:
         assert len(self.origins) in (0, len(self.required))
@@ -41,13 +44,45 @@ class Request:
         """What is asked of a piece of the source."""
         # Where nobody knows the origins, a line that is too long for one piece lacks what it requires, and is flagged.
         both = zip(self.required, self.origins, strict=True) if self.can_be_split else ()
-        here = [(phrase, origin) for phrase, origin in both if contains(piece, origin)]
+        text = restored(piece, dict(self.items))
+        here = [(phrase, origin) for phrase, origin in both if contains(text, origin)]
+        source, items = renumbered(piece, dict(self.items))
         return Request(
-            piece,
+            source,
             self.prefix if is_first else "",
             tuple(phrase for phrase, _ in here),
             self.avoided,
             tuple(origin for _, origin in here),
+            tuple(items.items()),
+        )
+
+    def protected(self, kinds: Sequence[Kind]) -> "Request":
+        """The request with placeholders for the items of its source."""
+        source, items = protected(self.source, kinds)
+        return replace(self, source=source, items=tuple(items.items()))
+
+    def in_placeholders(self, kinds: Sequence[Kind]) -> "Request":
+        """What is asked of a translation before items are put back in it.
+
+        A phrase that stands within an item is there when the item is. What must not be there must not be there as an
+        item, either.
+        """
+        items = dict(self.items)
+        if not items or not self.asks:
+            return self
+
+        def written(phrase: str) -> str:
+            found = protected_like(phrase, items, kinds)
+            inside = (character(name) for name, text in items.items() if phrase in text)
+            return found if found != phrase else next(inside, phrase)
+
+        avoided = [*self.avoided, *(protected_like(phrase, items, kinds) for phrase in self.avoided)]
+        return replace(
+            self,
+            prefix=protected_like(self.prefix, items, kinds),
+            required=tuple(dict.fromkeys(map(written, self.required))),
+            avoided=tuple(dict.fromkeys(avoided)),
+            origins=(),
         )
 
     def changed(self, change: Callable[[str], str]) -> "Request":

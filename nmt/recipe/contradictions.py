@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from nmt.recipe.corpus_contradictions import find_corpus_contradictions
 from nmt.recipe.decode_options import OF_SAMPLES
+from nmt.recipe.protect_options import PER_KIND
+from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS
 
 if TYPE_CHECKING:
     from nmt.recipe.data_options import DataConfig
@@ -30,6 +32,7 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     return [
         *_of_data(recipe.data),
         *_of_subwords(recipe.subwords),
+        *_of_protection(recipe.data, recipe.subwords),
         *find_corpus_contradictions(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
         *_of_batch(recipe.batch),
@@ -71,12 +74,44 @@ def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
     for symbol in symbols:
         if complaint := complaint_about_symbol(symbol, subwords.normalize):
             yield f"subwords.symbols: {symbol!r} {complaint}"
+    yield from _of_sentencepiece(subwords)
     if subwords.extend and not subwords.vocab_from:
         yield "subwords.extend: there is nothing to extend (name a run with subwords.vocab_from, or remove this)"
     if not subwords.vocab_from and subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
         yield (
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
             f"256 bytes and the control symbols (make it {264 + len(symbols)} or more)"
+        )
+
+
+def _of_sentencepiece(subwords: "SubwordsConfig") -> Iterator[str]:
+    names = subwords.vocab_names
+    most = 1 if subwords.joint else 2
+    if len(names) > most:
+        why = "true" if subwords.joint else "false"
+        yield f"subwords.vocab_from: {len(names)} models, but subwords.joint is {why} (name {most} at most)"
+    if subwords.kind != "sentencepiece":
+        if names[0].endswith(SENTENCEPIECE_ENDINGS):
+            yield f"subwords.kind: {subwords.kind}, but subwords.vocab_from is a model of SentencePiece (sentencepiece)"
+        return
+    if not subwords.vocab_from:
+        yield "subwords.kind: sentencepiece learns nothing (name its model file with subwords.vocab_from)"
+    if subwords.extend:
+        yield "subwords.extend: nothing can be added to pieces of subwords.kind: sentencepiece (remove it)"
+    if subwords.normalize != "nfc":
+        yield "subwords.normalize: has no say where subwords.kind: sentencepiece brings its own rules (remove it)"
+
+
+def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[str]:
+    kinds = data.protect
+    if twice := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
+        yield f"data.protect: {', '.join(twice)} occurs twice (name each once)"
+        return
+    least = 264 + len(subwords.symbols) + PER_KIND * len(kinds)
+    if kinds and not subwords.vocab_from and 264 + len(subwords.symbols) <= subwords.vocab_size < least:
+        yield (
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {PER_KIND * len(kinds)} placeholders of "
+            f"data.protect (make it {least} or more)"
         )
 
 
@@ -172,7 +207,7 @@ def _of_splitting(recipe: "Recipe") -> Iterator[str]:
         yield f"batch.unigram_alpha: pieces of subwords.kind: {kind} have no probabilities (set this to 0)"
     if batch.split_rate and batch.bpe_dropout:
         yield "batch.split_rate: batch.bpe_dropout cuts words in other ways, too (set one of the two to 0)"
-    if recipe.batch.split_rate and recipe.subwords.kind in ("unigram", "word"):
+    if recipe.batch.split_rate and recipe.subwords.kind in ("unigram", "word", "sentencepiece"):
         yield (
             f"batch.split_rate: pieces of subwords.kind: {recipe.subwords.kind} were not merged from others, so none "
             "can fall apart (set this to 0)"

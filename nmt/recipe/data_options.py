@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.protect_options import ProtectConfig
 from nmt.recipe.section import Count, PositiveFloat, PositiveInt, Section
 from nmt.recipe.tag_options import Tagged
 
@@ -133,5 +134,5 @@ class _Sources(Section):
     workers: Count = Field(0, description="Threads that learn and encode subwords; 0: one a core.")
 
 
-class DataConfig(FilterConfig, _Sources):
-    """Where the pairs come from and which of them are kept."""
+class DataConfig(FilterConfig, ProtectConfig, _Sources):
+    """Where the pairs come from, what in them is protected, and which of them are kept."""

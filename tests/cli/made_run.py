@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from nmt import checkpoint
+from nmt.data.placeholders import names_of
 from nmt.data.subwords import PAD, Subwords
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
@@ -25,8 +26,9 @@ def make_run(folder: Path, options: Mapping[str, str] = OPTIONS) -> Run:
     run.folder.mkdir()
     recipe = read_recipe(None, list(options.items()))
     write_recipe(recipe, run.recipe_file)
+    placeholders = names_of(recipe.data.protect)
     lines = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1)
+    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1, placeholders=placeholders)
     subwords.save(run.subwords_file)
     torch.manual_seed(0)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
