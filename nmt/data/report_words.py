@@ -84,6 +84,7 @@ def table(facts: Facts) -> list[str]:
     lines = [f"training pairs: {facts['read']:,} read, {n_dropped:,} dropped, {facts['kept']:,} kept"]
     for reason, each in facts["dropped"].items():
         lines.append(f"  {each['count']:>9,}  {reason:<18}  {_shortened(each['first'])}")
+    lines += [f"  {text}" for text in by_corpus(facts)]
     lines += [
         f"  {name}: the target has {usual['median']:.2f} times the bytes of its source, as a rule; kept: "
         f"{usual['low']:.2f} to {usual['high']:.2f}"
@@ -96,6 +97,16 @@ def table(facts: Facts) -> list[str]:
     lines += _measures(facts)
     for level, texts in (("WARNING", facts.get("alarms", ())), ("warning", facts.get("warnings", ()))):
         lines += [f"  {level}: {text}" for text in texts]
+    return lines
+
+
+def by_corpus(facts: Facts) -> list[str]:
+    """Of several corpora, what became of the pairs of each."""
+    lines = []
+    for one in facts.get("corpora", ()):
+        told = ", ".join(f"{reason} {n:,}" for reason, n in one["dropped"].items())
+        n_dropped = f"{sum(one['dropped'].values()):,} dropped{f' ({told})' if told else ''}"
+        lines.append(f"{one['name']}: {one['read']:,} read, {n_dropped}, {one['kept']:,} kept")
     return lines
 
 
