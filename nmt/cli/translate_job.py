@@ -34,7 +34,7 @@ from nmt.cli.translate_output import check_still_free, fit_of, is_finishing, kep
 from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
 from nmt.cli.translate_progress import Bar
 from nmt.cli.translate_report import print_examples, report_scores, retry_note, split_note, suspicious_note
-from nmt.cli.translate_requests import Reader, request_reader
+from nmt.cli.translate_requests import Reader, checking_tags, request_reader
 from nmt.cli.translate_stop import Stop
 from nmt.cli.translate_windows import Record, Solved, Window, solve
 from nmt.cli.translate_workers import Pool, n_worker
@@ -112,6 +112,11 @@ def _job(
         torch.set_num_threads(args.threads or 1)
     engine = Engine(args)
     check_attention(args, engine.recipe.model, attends=engine.translator.attends)
+    sources = engine.translator.sources
+    if args.input_format == "jsonl":  # where each line may say into which language
+        request_of = checking_tags(request_of, sources)
+    else:
+        sources.codec_of(Request(""))
     with Pool(engine, args, workers, loaded) as pool:
         yield _Job(args, share, stop, references, engine, pool, request_of, alignments)
 

@@ -4,7 +4,6 @@ The search itself is `beam.py`; where lines come from and go to is `nmt.cli.tran
 """
 
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,10 +34,11 @@ from nmt.decoding.long_lines import (
     surely_too_long,
 )
 from nmt.decoding.phrases import pieces_of
-from nmt.decoding.request import Request
+from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, fingerprint, sample
 from nmt.decoding.scorer import Look, as_array, full_precision, score_tokens
+from nmt.decoding.tagging import Sources, TagsOf
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.models.base import Attns, SearchModel
 from nmt.recipe.decode_options import DecodeConfig
@@ -91,6 +91,7 @@ class Translator:
 
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
+    tags_of: the tags to put before a line; without it they are those of the subwords.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Translator:
         device: torch.device | None = None,
         utility: Callable[[Sequence[str]], list[float]] | None = None,
         limits: Limits | None = None,
+        tags_of: TagsOf | None = None,
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
@@ -111,6 +113,7 @@ class Translator:
         self.config = config
         self.utility = utility
         self.limits = limits or Limits()
+        self.sources = Sources(subwords.src, tags_of)
 
     @property
     def attends(self) -> bool:
@@ -134,7 +137,7 @@ class Translator:
 
         look: told where the model looked in each, by its number.
         """
-        src_ids, src_warnings = self._encode(list(sources), self.subwords.src)
+        src_ids, src_warnings = self._encode(list(sources), self.sources.codec_of(_NOTHING))
         trg_ids, trg_warnings = self._encode(list(translations), self.subwords.trg)
         found = self._log_probs(src_ids, trg_ids, look)
         for tokens, src, trg, of_src, of_trg in zip(found, src_ids, trg_ids, src_warnings, trg_warnings, strict=True):
@@ -223,19 +226,19 @@ class Translator:
         self, requests: list[Request]
     ) -> tuple[dict[Request, list[int]], dict[Request, tuple[Split, list[Request]]]]:
         """Ids of each different text that the model shall read, and the lines that are split into such texts."""
-        codec, limits = self.subwords.src, self.limits
+        limits, encode = self.limits, self.sources.encode
         short = [request for request in requests if not surely_too_long(request.source, limits.piece)]
-        ids_of = dict(zip(short, codec.encode([request.source for request in short]), strict=True))
+        ids_of = dict(zip(short, encode(short), strict=True))
         splits: dict[Request, tuple[Split, list[Request]]] = {}
         for request in requests:
             least = limits if request.can_be_split else Limits()
-            if found := split(request.source, ids_of.get(request), codec, least):
+            if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), least):
                 splits[request] = found, [request.of_piece(piece, n == 0) for n, piece in enumerate(found.pieces)]
         for request in splits:
             ids_of.pop(request, None)
         new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not is_blank(piece.source))
         pieces = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
-        ids_of.update(zip(pieces, codec.encode([request.source for request in pieces]), strict=True))
+        ids_of.update(zip(pieces, encode(pieces), strict=True))
         return ids_of, splits
 
     def batches(
@@ -376,11 +379,6 @@ class Translator:
 def _read_at_once(translation: Translation) -> list[Translation]:
     """What the model read to make a translation: the line, its pieces where it was split, nothing where it is blank."""
     return [one for one in translation.parts or [translation] if one.hypotheses]
-
-
-def is_blank(line: str) -> bool:
-    """Whether nothing of a line can be seen: white space, control and format characters of any script only."""
-    return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
 
 
 class _evaluating:
