@@ -41,6 +41,7 @@ _N_STATE = _N_OFFSET + 1
 _FEWEST_ALONE = 300  # lines that go with none, to be worth a word: free translations do so now and then
 _LENGTHS = ("src_len", "trg_len")
 _MOST_FROM_ONE_LINE = 6.0
+_SHARE_ALONE = 1 / 3  # of what lines that go together gain: with less of it over many lines they do not
 _CHANCE_OF_ANCHOR = 0.3  # that the translation of a line with an anchor has it, too
 _SHARE = 2048  # lines at most that fall to one half of the file, before as many that fall to the other
 _MOST_LEARNT, _MOST_TRIED = 10_000, 2000  # lines of a half that are learnt from, and to see whether it is worth it
@@ -171,7 +172,11 @@ class _Judge:
         # What judges the even shares of the file, and the odd ones.
         self._share = min(_SHARE, max(_WINDOW, spool.n_pair // 16))
         self._likeness: list[Likeness] = [by_lengths(mean, deviation, 1.0)] * 2
-        self._likeness = [by_lengths(mean, deviation, self._correlation())] * 2
+        # What is learnt is no likelihood to the digit: "with none" then means hardly better than with the average line
+        # near by, by so many nats a line. None: 0 is what lines that have nothing to do with each other have.
+        self._alone: np.float32 | None = None
+        self._at_first = by_lengths(mean, deviation, self._correlation())
+        self._likeness = [self._at_first] * 2
 
     def _correlation(self) -> float:
         """Of the lengths, where lines go together: the middle of what pieces of the file show at their best offsets."""
@@ -200,9 +205,24 @@ class _Judge:
             # The path rests on nothing: whatever one shift of the whole file shows is a better beginning.
             nearest = sorted(range(_N_OFFSET), key=lambda d: abs(d - FARTHEST))
             way = max((np.full_like(way, d) for d in nearest), key=lambda way: self._told(way))
-        for n, learnt in enumerate(self._learnt(way, _MOST_LEARNT)):
-            if learnt is not None:
-                self._likeness[1 - n] = learnt
+        learnt = self._learnt(way, _MOST_LEARNT)
+        self._likeness = [new or old for new, old in zip(learnt[::-1], self._likeness, strict=True)]
+        if any(learnt):
+            starts = range(0, len(way), max(1, len(way) * _WINDOW // _MOST_TRIED))
+            sums = np.concatenate([_in_windows(self.scores(*self._window(k))) for k in starts])
+            strength = self._strength(sums, way[list(starts)]) / (len(starts) * _WINDOW)
+            self._alone = np.float32(_SHARE_ALONE * strength)
+
+    def _window(self, k: int) -> tuple[int, int]:
+        return k * _WINDOW, min((k + 1) * _WINDOW, self._spool.n_pair)
+
+    @staticmethod
+    def _strength(sums: Scores, way: NDArray[np.int8]) -> float:
+        """Nats by which lines on a path go better with their own than with others."""
+        good = way != _NONE
+        own = sums[good, way[good]].sum(dtype=np.float64)
+        others = (sums[good, :_N_OFFSET].sum(dtype=np.float64) - own) / (_N_OFFSET - 1)
+        return float(own - others)
 
     def _told(self, way: NDArray[np.int8]) -> float:
         """How much can be learnt on a path, from some lines."""
@@ -240,12 +260,14 @@ class _Judge:
         """(N_STATE, end - start): source line start + i with target line start + i + d - FARTHEST; last, with none."""
         shares = range(start // self._share, -(-end // self._share))
         found = [
-            self._scores(max(start, n * self._share), min(end, (n + 1) * self._share), self._likeness[n % 2])
+            self._scores(
+                max(start, n * self._share), min(end, (n + 1) * self._share), self._likeness[n % 2], self._alone
+            )
             for n in shares
         ]
         return np.concatenate(found, axis=1)
 
-    def _scores(self, start: int, end: int, likeness: Likeness) -> Scores:
+    def _scores(self, start: int, end: int, likeness: Likeness, alone: np.float32 | None) -> Scores:
         wide = self._spool.read(start - FARTHEST, end + FARTHEST)
         n, rho = end - start, likeness.rho
         src, trg = likeness.numbers(wide[FARTHEST : FARTHEST + n], wide)
@@ -265,6 +287,12 @@ class _Judge:
                     shared |= anchor == other[d : d + n]
                 score += weight * shared
             np.clip(score, -_MOST_FROM_ONE_LINE, _MOST_FROM_ONE_LINE, out=scores[d])
+        if alone is not None:
+            src_len, trg_len = wide["src_len"][FARTHEST : FARTHEST + n], wide["trg_len"]
+            for d in range(_N_OFFSET):
+                scores[d, (src_len == 0) | (trg_len[d : d + n] == 0)] = 0.0
+            scores[_NONE] = scores[:_N_OFFSET].mean(axis=0)
+            scores[_NONE, (src_len > 0) | (trg_len[FARTHEST : FARTHEST + n] > 0)] += alone
         return scores
 
     def alignment(self, sums: Scores, way: NDArray[np.int8]) -> Alignment:
@@ -276,14 +304,24 @@ class _Judge:
         stretches = []
         for k, after, first, end in zip([0, *changes], [*changes, len(way)], [0, *ends[:-1]], ends, strict=True):
             state = int(way[k])
-            if state == FARTHEST or first == end or (state == _NONE and end - first < _FEWEST_ALONE):
+            if state == FARTHEST or first == end or (state == _NONE and not self._are_alone(first, end)):
                 continue
             gain = float((sums[k:after, state] - sums[k:after, FARTHEST]).sum(dtype=np.float64))
             stretches.append(Stretch(first + 1, end, None if state == _NONE else state - FARTHEST, gain))
-        good = way != _NONE
-        own = sums[good, way[good]].sum(dtype=np.float64)
-        others = (sums[good, :_N_OFFSET].sum(dtype=np.float64) - own) / (_N_OFFSET - 1)
-        return Alignment(n, tuple(stretches), float(own - others) / n)
+        return Alignment(n, tuple(stretches), self._strength(sums, way) / n)
+
+    def _are_alone(self, first: int, end: int) -> bool:
+        """Whether lines that seem to go with none are worth a word: many, and their lengths and anchors deny it, too.
+
+        What was learnt elsewhere may not be true of lines of another kind.
+        """
+        if end - first < _FEWEST_ALONE:
+            return False
+        total = np.zeros(_N_OFFSET)
+        for a, b in _chunks(end - first):
+            scores = self._scores(first + a, first + b, self._at_first, alone=None)
+            total += scores[:_N_OFFSET].sum(axis=1, dtype=np.float64)
+        return bool(total.max() < PRICE)
 
     def _place(self, before: int, after: int, near: int) -> int:
         """The line, counted from 0, from which the second state is better than the first."""

@@ -57,6 +57,34 @@ def test_chance_is_not_learnt(tmp_path):
     assert not found.can_be_judged and abs(found.strength) < 0.02
 
 
+def mixed(*, in_order):
+    """Lines of any length, and among them 400 in words of their own, which translate each other or not."""
+    draw, sides = random.Random(3), ([], [])
+    for n in range(2800):
+        other = 1200 <= n < 1600
+        words = draw.choices(list(WORDS), k=draw.randint(2, 12))
+        sides[0].append(" ".join(f"z{word}" if other else word for word in words))
+        sides[1].append(" ".join(f"Q{word}" if other else WORDS[word] for word in words))
+    if not in_order:
+        sides[1][1200:1600] = draw.sample(sides[1][1200:1600], 400)
+    return sides
+
+
+def test_lines_of_another_kind_raise_no_alarm_while_they_go_together(tmp_path):
+    assert aligned(*mixed(in_order=True), tmp_path).stretches == ()
+    (found,) = aligned(*mixed(in_order=False), tmp_path).stretches
+    assert found.offset is None and abs(found.first - 1201) <= 12 and abs(found.last - 1600) <= 12
+
+
+def test_lines_beside_empty_ones_go_with_none_but_empty_ones_go_together(tmp_path):
+    src, trg = mixed(in_order=True)
+    trg[1700:2100] = [""] * 400
+    (found,) = aligned(src, trg, tmp_path).stretches
+    assert found.offset is None and abs(found.first - 1701) <= 12 and abs(found.last - 2100) <= 12
+    src[1700:2100] = [""] * 400
+    assert aligned(src, trg, tmp_path).stretches == ()
+
+
 def test_no_half_says_more_than_the_other_confirms():
     """What is learnt where lines go together says nothing of lines that do not, and is not believed there."""
     records = records_of(*map(Block, corpus()), Anchors())
