@@ -47,9 +47,11 @@ class ToldScore:
 
 def key_of(request: Request) -> Key:
     """What the answer to a request follows from."""
-    if not request.asks:
+    if not request.asks and not request.is_tagged:
         return (request.source,)
-    asked = [request.prefix, request.required, request.avoided, request.origins]
+    asked: list[object] = [request.prefix, request.required, request.avoided, request.origins]
+    if request.is_tagged:
+        asked += [request.trg_lang, request.tags]
     return request.source, json.dumps(asked, ensure_ascii=False)
 
 
@@ -57,8 +59,10 @@ def request_of(key: Key) -> Request:
     """The request that `key_of` made it of."""
     if len(key) == 1:
         return Request(key[0])
-    prefix, required, avoided, origins = json.loads(key[1])
-    return Request(key[0], prefix, tuple(required), tuple(avoided), tuple(origins))
+    prefix, required, avoided, origins, *own = json.loads(key[1])
+    trg_lang, tags = own or (None, None)
+    tags = None if tags is None else tuple(tags)
+    return Request(key[0], prefix, tuple(required), tuple(avoided), tuple(origins), trg_lang=trg_lang, tags=tags)
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:

@@ -101,13 +101,17 @@ def keep_training_pairs(
     training = [source for source in sources if source.split == "train"]
     places = Places(training)
     survey = report.survey = Survey(folder, sources, held_out)
-    seen = Seen(config, report.n_read)
+    own = [config.filters_of(source.corpus) for source in training]
+    seen = Seen(config, report.n_read, own)
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
     with progress_bar("learning the ratio", report.n_read) as bar:
-        usual = [_learn_ratio(source, config, longest, report, bar) for source in training]
+        usual = [
+            _learn_ratio(source, spread.max_ratio_spread, config, longest, report, bar)
+            for source, spread in zip(training, own, strict=True)
+        ]
     filters = [
-        filters_of(config, config.max_len, _languages(config, source), ratio)
-        for source, ratio in zip(training, usual, strict=True)
+        filters_of(one, config.max_len, config.languages_of(source.corpus), ratio)
+        for source, one, ratio in zip(training, own, usual, strict=True)
     ]
     with open(folder / "kept.src", "wb") as src_file, open(folder / "kept.trg", "wb") as trg_file:
         progress = progress_bar("reading", report.n_read)
@@ -118,18 +122,18 @@ def keep_training_pairs(
                 progress.update()
                 if isinstance(src, Flaw) or isinstance(trg, Flaw):
                     flaw = next(side for side in (src, trg) if isinstance(side, Flaw))
-                    report.drop(flaw.reason, places.name(n_source, number))
+                    report.drop(flaw.reason, places.name(n_source, number), corpus=source.corpus)
                     survey.add(None, None, kept=False)
                     continue
                 reason = reason_to_drop(src, trg, filters[n_source])
                 if reason == BAD_UTF8 or src is None or trg is None:
-                    report.drop(BAD_UTF8, places.name(n_source, number))
+                    report.drop(BAD_UTF8, places.name(n_source, number), corpus=source.corpus)
                     survey.add(src, trg, kept=False)
                     continue
-                reason = reason or seen.reason_to_drop(src, trg)
+                reason = reason or seen.reason_to_drop(src, trg, own[n_source])
                 survey.add(src, trg, kept=reason is None)
                 if reason is not None:
-                    report.drop(reason, places.name(n_source, number), src, trg)
+                    report.drop(reason, places.name(n_source, number), src, trg, corpus=source.corpus)
                     continue
                 report.notes.update((*oddities(src), *oddities(trg)))
                 places.add(n_source, number)
@@ -159,17 +163,11 @@ def _note_joined(report: DataReport, name: str, number: int) -> None:
     report.note("line_feed", f"{name}:{number}")
 
 
-def _languages(config: DataConfig, source: Source) -> tuple[str, str]:
-    """Those of the corpus that a source is of; one that is made on the spot has those of the recipe."""
-    own = config.train[source.corpus].trg_lang if config.train else None
-    return config.src_lang, own or config.trg_lang
-
-
 def _learn_ratio(
-    source: Source, config: DataConfig, longest: int, report: DataReport, bar: "tqdm[NoReturn]"
+    source: Source, spread: float, config: DataConfig, longest: int, report: DataReport, bar: "tqdm[NoReturn]"
 ) -> UsualRatio | None:
     """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
-    if not config.max_ratio_spread:
+    if not spread:
         return None
     reading = Reading(config.bad_utf8, config.bad_records, longest)  # what is odd is noted when the pairs are kept
 
@@ -178,7 +176,7 @@ def _learn_ratio(
             bar.update()
             yield (None if isinstance(src, Flaw) else src), (None if isinstance(trg, Flaw) else trg)
 
-    usual = usual_ratio(shown(), config.max_ratio_spread)
+    usual = usual_ratio(shown(), spread)
     if usual is not None:
         report.learnt_ratios[source.src.name] = usual
     return usual

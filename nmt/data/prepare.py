@@ -124,6 +124,7 @@ def _prepare(
             path.unlink()
         if not n_pair["train"]:
             raise DataError("\n".join(["No training pair is left.", *report.table()]))
+        report.corpora = places.corpora()
         tags = held_out_tags(recipe.data)
         for split, (src, trg) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
@@ -216,7 +217,8 @@ def _encode_training_pairs(
             fits = [len(a) <= config.max_len and len(b) <= config.max_len for a, b in zip(src, trg, strict=True)]
             for n, fit in enumerate(fits):
                 if not fit:
-                    report.drop(TOO_LONG, places.lose(start + n), *map(in_names, block[n]))
+                    src_text, trg_text = map(in_names, block[n])
+                    report.drop(TOO_LONG, places.lose(start + n), src_text, trg_text, corpus=places.corpus(start + n))
             if any(fits):
                 table = table_of(list(itertools.compress(src, fits)), list(itertools.compress(trg, fits)), subwords)
                 for name, side in (("src", 0), ("trg", 1)):

@@ -7,14 +7,15 @@ import functools
 import hashlib
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Hashes = NDArray[np.uint64]
 
-# Words of a line that are kept as anchors of its alignment, each as 16 bits.
-N_ANCHOR = 4
+# Words of a line that are kept as anchors of its alignment, and marks of it, each as 16 bits.
+N_ANCHOR, N_MARK = 4, 8
 NO_ANCHOR = 0
 
 # What a code point is to us. Marks and symbols are parts of a text; they tell lines apart.
@@ -24,6 +25,7 @@ _FIRST_WIDE = 0x2E80  # scripts without spaces: a Latin word or number between t
 _LINE_FEED, _SPACE = 10, 32
 _SHORTEST_WORD = 3
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F], dtype=np.uint32)
 _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
 
@@ -101,6 +103,31 @@ class Block:
         hashed = ((total[wanted] * _ODD) >> np.uint64(48)).astype(np.uint16)
         return np.maximum(hashed, NO_ANCHOR + 1), np.searchsorted(self._ends, starts[wanted])
 
+    def marks(self) -> NDArray[np.uint16]:
+        """(n_line, N_MARK) hashes of what a line is made of, 0 for too few: words, single signs, single characters of
+        scripts without spaces, and of each number how many digits it has and the first of them.
+
+        Of many those with the smallest hashes stay, so that a word that is kept in one line is kept in others.
+        """
+        kind, folded = self._kind, self._folded
+        new = kind[1:] != kind[:-1]
+        new |= (kind[1:] == _WIDE) | (kind[1:] == _OTHER)
+        starts = np.concatenate(([0], np.flatnonzero(new) + 1))
+        first = folded[starts]
+        wanted = (first != _SPACE) & (first != _LINE_FEED)
+        lengths, line = np.diff(starts, append=len(kind))[wanted], np.cumsum(first == _LINE_FEED)[wanted]
+        starts, first = starts[wanted], first[wanted]
+        # A hash from what a piece begins with and its length: little work, and hardly a word is like another.
+        last = starts + lengths - 1
+        total = lengths.astype(np.uint32) * _FACTORS[0] + first * _FACTORS[1]
+        number = kind[starts] == _DIGIT
+        of_numbers = total[number]
+        for n, factor in enumerate(_FACTORS[2:], start=1):
+            total += folded[np.minimum(starts + n, last)] * factor
+        total[number] = of_numbers
+        hashed = np.maximum((total >> np.uint32(16)).astype(np.uint16), NO_ANCHOR + 1)
+        return _few_of_each(line, hashed, hashed, len(self.lines), N_MARK)
+
 
 class Anchors:
     """Picks the words of each line that tell most about its alignment. Holds one count for each of 65,536 hashes."""
@@ -127,14 +154,20 @@ def _rarest(
 ) -> NDArray[np.uint16]:
     shared = rarity[hashed] > 0
     hashed, line = hashed[shared], line[shared]
-    # One key to sort by: line, then rarity, then the hash, so that equal words of a line stand together.
-    rank = np.minimum(rarity, (1 << 20) - 1)[hashed].astype(np.uint64)
-    key = np.sort((line.astype(np.uint64) << np.uint64(36)) | (rank << np.uint64(16)) | hashed)
+    return _few_of_each(line, np.minimum(rarity, (1 << 20) - 1)[hashed], hashed, n_line, N_ANCHOR)
+
+
+def _few_of_each(
+    line: NDArray[np.int64], rank: NDArray[Any], hashed: NDArray[np.uint16], n_line: int, most: int
+) -> NDArray[np.uint16]:
+    """(n_line, most) different hashes of each line, those of lowest rank, below 2 to the power of 20; 0 for too few."""
+    # One key to sort by: line, then rank, then the hash, so that equal words of a line stand together.
+    key = np.sort((line.astype(np.uint64) << np.uint64(36)) | (rank.astype(np.uint64) << np.uint64(16)) | hashed)
     key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
     line, hashed = (key >> np.uint64(36)).astype(np.int64), (key & np.uint64(0xFFFF)).astype(np.uint16)
     place = np.arange(len(line)) - np.searchsorted(line, line)
-    found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
-    few = place < N_ANCHOR
+    found = np.full((n_line, most), NO_ANCHOR, dtype=np.uint16)
+    few = place < most
     found[line[few], place[few]] = hashed[few]
     return found
 

@@ -9,6 +9,7 @@ import hashlib
 import re
 import unicodedata
 from array import array
+from collections.abc import Sequence
 
 from nmt.recipe.filter_options import FilterConfig
 
@@ -80,23 +81,34 @@ class Tally:
 class Seen:
     """Remembers the pairs that were kept, and tells those that need not be kept again."""
 
-    def __init__(self, config: FilterConfig, n_pair: int) -> None:
-        """n_pair: how many pairs there will be at most."""
-        self._most = config.max_translations
-        self._exact = Tally(n_pair, counts=False) if config.drop_duplicates else None
-        self._near = Tally(n_pair, counts=False) if config.drop_near_duplicates else None
-        self._src = Tally(n_pair) if self._most else None
-        self._trg = Tally(n_pair) if self._most else None
+    def __init__(self, config: FilterConfig, n_pair: int, others: Sequence[FilterConfig] = ()) -> None:
+        """n_pair: how many pairs there will be at most; others: the filters of corpora that have their own.
 
-    def reason_to_drop(self, src: str, trg: str) -> str | None:
-        """Why a pair is not for training after those before it. One that is, is remembered."""
-        if self._exact is not None and self._exact.count(hash_of(f"{src}\n{trg}")):
+        What one of them asks for is remembered of the pairs of all.
+        """
+        self._config, every = config, (config, *others)
+        self._exact = Tally(n_pair, counts=False) if any(one.drop_duplicates for one in every) else None
+        self._near = Tally(n_pair, counts=False) if any(one.drop_near_duplicates for one in every) else None
+        counts = any(one.max_translations for one in every)
+        self._src = Tally(n_pair) if counts else None
+        self._trg = Tally(n_pair) if counts else None
+
+    def reason_to_drop(self, src: str, trg: str, own: FilterConfig | None = None) -> str | None:
+        """Why a pair is not for training after those before it. One that is, is remembered.
+
+        own: the filters of its corpus, one of the others.
+        """
+        config = own or self._config
+        again = self._exact is not None and self._exact.count(hash_of(f"{src}\n{trg}"))
+        if again and config.drop_duplicates:
             return DUPLICATE
-        if self._near is not None and self._near.count(hash_of(f"{skeleton(src)}\n{skeleton(trg)}")):
+        again = self._near is not None and self._near.count(hash_of(f"{skeleton(src)}\n{skeleton(trg)}"))
+        if again and config.drop_near_duplicates:
             return NEAR_DUPLICATE
         if self._src is not None and self._trg is not None:
             key_src, key_trg = hash_of(src), hash_of(trg)
-            if max(self._src.times(key_src), self._trg.times(key_trg)) >= min(self._most, _MOST_COUNTED):
+            n_before, most = max(self._src.times(key_src), self._trg.times(key_trg)), config.max_translations
+            if most and n_before >= min(most, _MOST_COUNTED):
                 return TRANSLATIONS
             self._src.count(key_src)
             self._trg.count(key_trg)

@@ -1,6 +1,7 @@
-"""What is asked of one line beside its translation: how that begins, what it contains and what not."""
+"""What is asked of one line beside its translation: how that begins, what it contains and what not; its tags."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ class Request:
     avoided: tuple[str, ...] = ()  # and none of these
     origins: tuple[str, ...] = ()  # the phrases of the source that the required ones go with; () where nobody knows
     items: tuple[tuple[str, str], ...] = ()  # what placeholders in the source stand for, by name: a translator's affair
+    trg_lang: str | None = None  # the language to translate into; None: as decode.trg_lang says
+    tags: tuple[str, ...] | None = None  # what else the model is told of the line; None: as decode.tags says
 
     def __post_init__(self) -> None:
         assert len(self.origins) in (0, len(self.required))
@@ -34,6 +37,11 @@ class Request:
     def asks(self) -> bool:
         """Whether anything is asked of the translation."""
         return bool(self.prefix or self.required or self.avoided)
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether the line says of itself what the model is to be told of it."""
+        return self.trg_lang is not None or self.tags is not None
 
     @property
     def can_be_split(self) -> bool:
@@ -54,6 +62,8 @@ class Request:
             self.avoided,
             tuple(origin for _, origin in here),
             tuple(items.items()),
+            self.trg_lang,
+            self.tags,
         )
 
     def protected(self, kinds: Sequence[Kind]) -> "Request":
@@ -95,6 +105,11 @@ class Request:
         begins = [] if text.startswith(self.prefix) else [self.prefix]
         lacking = [phrase for phrase in self.required if not contains(text, phrase)]
         return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
+
+
+def is_blank(line: str) -> bool:
+    """Whether nothing of a line can be seen: white space, control and format characters of any script only."""
+    return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
 
 
 class Terms:

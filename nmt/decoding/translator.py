@@ -4,7 +4,6 @@ The search itself is `beam.py`; where lines come from and go to is `nmt.cli.tran
 """
 
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -36,10 +35,11 @@ from nmt.decoding.long_lines import (
     surely_too_long,
 )
 from nmt.decoding.phrases import pieces_of
-from nmt.decoding.request import Request
+from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, fingerprint, sample
 from nmt.decoding.scorer import Look, as_array, full_precision, score_tokens
+from nmt.decoding.tagging import Sources, TagsOf
 from nmt.decoding.translation import Scored, Translation, read_at_once
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.models.base import Attns, SearchModel
@@ -48,7 +48,7 @@ from nmt.recipe.decode_options import DecodeConfig
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
-_NOTHING = Request("")  # is asked
+_NOTHING = Request("")  # a line that says nothing of itself
 _SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
 NOWHERE = "no word that this model writes looks at the source"
 _LINE_ENDS = str.maketrans("\n\r", "  ")
@@ -59,6 +59,7 @@ class Translator:
 
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
+    tags_of: the tags to put before a line; without it they are those of the subwords.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Translator:
         device: torch.device | None = None,
         utility: Callable[[Sequence[str]], list[float]] | None = None,
         limits: Limits | None = None,
+        tags_of: TagsOf | None = None,
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
@@ -79,6 +81,7 @@ class Translator:
         self.config = config
         self.utility = utility
         self.limits = limits or Limits()
+        self.sources = Sources(subwords.src, tags_of)
 
     @property
     def attends(self) -> bool:
@@ -105,7 +108,7 @@ class Translator:
         kinds = self.subwords.src.protects
         shielded = [protected(source, kinds) for source in sources]
         alike = [protected_like(one, items, kinds) for one, (_, items) in zip(translations, shielded, strict=True)]
-        src_ids, src_warnings = self._encode([source for source, _ in shielded], self.subwords.src)
+        src_ids, src_warnings = self._encode([source for source, _ in shielded], self.sources.codec_of(_NOTHING))
         trg_ids, trg_warnings = self._encode(alike, self.subwords.trg)
         found = self._log_probs(src_ids, trg_ids, look)
         rows = zip(found, src_ids, trg_ids, shielded, src_warnings, trg_warnings, strict=True)
@@ -195,13 +198,13 @@ class Translator:
         self, requests: list[Request]
     ) -> tuple[dict[Request, list[int]], dict[Request, tuple[Split, list[Request]]]]:
         """Ids of each different text that the model shall read, and the lines that are split into such texts."""
-        codec, limits = self.subwords.src, self.limits
+        limits, encode = self.limits, self.sources.encode
         short = [request for request in requests if not surely_too_long(request.source, limits.piece)]
-        ids_of = dict(zip(short, codec.encode([request.source for request in short]), strict=True))
+        ids_of = dict(zip(short, encode(short), strict=True))
         splits: dict[Request, tuple[Split, list[Request]]] = {}
         for request in requests:
             least = limits if request.can_be_split else Limits()
-            if found := split(request.source, ids_of.get(request), codec, least):
+            if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), least):
                 pieces = [request.of_piece(piece, n == 0) for n, piece in enumerate(found.pieces)]
                 as_given = [restored(piece, dict(request.items)) for piece in found.pieces]
                 splits[request] = replace(found, pieces=as_given), pieces
@@ -209,7 +212,7 @@ class Translator:
             ids_of.pop(request, None)
         new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not is_blank(piece.source))
         rest = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
-        ids_of.update(zip(rest, codec.encode([request.source for request in rest]), strict=True))
+        ids_of.update(zip(rest, encode(rest), strict=True))
         return ids_of, splits
 
     def batches(
@@ -372,11 +375,6 @@ class Translator:
         written = [name for i in ids if (name := codec.placeholder(i))]
         without = codec.decode(ids, dict.fromkeys(codec.placeholders, " "))
         return came_back(restored(request.source, items), written, without, items, codec.protects)
-
-
-def is_blank(line: str) -> bool:
-    """Whether nothing of a line can be seen: white space, control and format characters of any script only."""
-    return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
 
 
 class _evaluating:

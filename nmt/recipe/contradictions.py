@@ -51,11 +51,6 @@ def _of_data(data: "DataConfig") -> Iterator[str]:
     names = [files.name.lower() for files in data.valid]  # file names, and some systems do not tell A from a
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         yield f"data.valid: several sets are called {', '.join(twice)} (give each a name of its own: name: …)"
-    if 0 < data.max_ratio < 1:
-        yield (
-            f"data.max_ratio: {data.max_ratio:g} is below 1, but the ratio is that of the longer side to the shorter "
-            "one (write 1 or more; 0 allows any ratio)"
-        )
     if data.generate is None:
         return
     for name, given in (
