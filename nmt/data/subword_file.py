@@ -14,7 +14,7 @@ from typing import Any
 from nmt.data.letters import BYTE_OF, in_letters
 from nmt.data.placeholders import is_name, shown
 from nmt.data.sentencepiece_text import Rules
-from nmt.recipe.contradictions import complaint_about_symbol
+from nmt.recipe.subword_contradictions import complaint_about_symbol
 
 _FORMAT, _FORMAT_OF_KINDS, _FORMAT_OF_PLACEHOLDERS = 1, 2, 3
 _KEYS = {
