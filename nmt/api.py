@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from nmt.data.subwords import Subwords
-from nmt.data.tags import tags_to_translate
+from nmt.data.tags import Tagging
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.long_lines import limits_of
 from nmt.decoding.request import Request
-from nmt.decoding.translator import Scored, Translation, Translator
+from nmt.decoding.translation import Scored, Translation
+from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
 from nmt.models.base import SearchModel
@@ -48,7 +49,8 @@ class Model:
     def translate(
         self, lines: Iterable[str | Request], *, on_progress: Callable[[int], object] | None = None, **options: Any
     ) -> list[Translation]:
-        """One translation for each line, in order; a `nmt.Request` says what its translation has to be like.
+        """One translation for each line, in order; a `nmt.Request` says what its translation has to be like, and may
+        have a language and tags of its own.
 
         options: those of the recipe's section `decode`: beam=4, n_best=4, samples=64, mbr="chrf", …; what is not named
         is as the run's recipe says. on_progress: called with the number of lines done since the last call.
@@ -81,8 +83,8 @@ class Model:
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
-        tags = tags_to_translate(decode, self.subwords.src.tags, usual_lang)
-        return Translator(model, self.subwords.tagged(tags), decode, utility=utility, limits=limits)
+        tags_of = Tagging(decode, self.subwords.src.tags, usual_lang)
+        return Translator(model, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of)
 
 
 def load(

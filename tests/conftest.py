@@ -14,3 +14,29 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
     if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) == signal.SIG_IGN:
         signal.signal(getattr(signal, _name), _handler)
+
+# What takes longest goes first: of two processes none is left alone with it at the end, when the other has no work.
+_LONGEST_FIRST = (
+    "test_parallel",
+    "test_resume",
+    "test_faults",
+    "test_tools",
+    "test_ctranslate2",
+    "test_translate",
+    "test_recipes_train",
+    "test_translate_workers",
+    "test_recurrent_training",
+    "test_exact_resume",
+    "test_prepare",
+    "test_export",
+    "test_translate_journal",
+    "test_every_pair",
+    "test_metrics",
+    "test_copying",
+    "test_memory",
+)
+
+
+def pytest_collection_modifyitems(items):
+    place = {name: number for number, name in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))

@@ -2,9 +2,9 @@
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
 alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, CTranslate2 in fp32 and
-int8, and if asked (--hf) `generate` of transformers; each as one process with one thread, as one with all threads, and
-as one process a core. Prints sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there
-are references, and ratios.
+int8, and if asked (--hf) `generate` of transformers; each as one process with one thread, as one with a thread a core,
+and as one process a core. Prints sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where
+there are references, and ratios.
 """
 
 import argparse
@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=8192, help="decode.max_tokens of ours")
     parser.add_argument("--ct2-batch", type=int, default=64, help="sentences of a batch of the others")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, help="of the CPU, to use; default: all")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--theirs", nargs="*", default=["float32", "int8"])
@@ -238,7 +239,7 @@ def main() -> None:
         if args.worker:
             work(args)
             return
-        cores = 1 if args.device == "cuda" else os.cpu_count() or 1
+        cores = 1 if args.device == "cuda" else args.cores or os.cpu_count() or 1
         ways = {(1, 1), (1, cores), (cores, 1)}
         contenders = [
             Contender(engine, arithmetic, workers, threads, sys.argv[1:])

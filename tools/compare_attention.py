@@ -1,14 +1,14 @@
 """Kinds of attention on one corpus, measured: python tools/compare_attention.py OUT [--minutes 5] [--seeds 1 2]
 
 One recipe, recipes/multi30k.de-en.yaml, with one thing changed at a time: key/value heads, how positions are told,
-where the norm stands; and beside it the LSTM of recipes/multi30k.de-en.lstm.yaml. In four parts, of which --only names
-some:
+where the norm stands; and beside it the LSTM of recipes/multi30k.de-en.lstm.yaml. In parts, of which --only names some:
 
 speed   Training tokens/s of all of them on the same batches, in turns, in one process. What a kind can do in --minutes
         at its median speed is its number of updates: the budget is one of time, and yet nothing hangs on what else the
         machine does while a model trains.
 train   nmt-train, one run a kind and seed, with that many updates. What is in OUT already is not made again.
-decode  Sentences/s of the search on the test set, in turns, and BLEU with its interval.
+score   BLEU of every run on the test set, with its interval. What was scored already is not scored again.
+decode  Sentences/s of the search on the test set, in turns.
 cache   Milliseconds of one step of the search by the number of subwords that are written already, for an untrained
         model of size `base` with 8, 2 and 1 key/value heads, in turns: where the cache matters.
 
@@ -31,7 +31,6 @@ from typing import Any
 import torch
 
 import nmt
-from nmt.api import Model
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import BOS
@@ -50,7 +49,7 @@ from nmt.training.precision import choose_device, choose_precision
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 TRANSFORMER, LSTM = "multi30k.de-en", "multi30k.de-en.lstm"
-PARTS = ["speed", "train", "decode", "cache"]
+PARTS = ["speed", "train", "score", "decode", "cache"]
 N_SAVE = 20  # checkpoints of a run; the last of them are averaged, as the recipes say
 
 # Name in the table: recipe, and what is changed in it.
@@ -100,6 +99,19 @@ class Results:
         print(f"{part}: {json.dumps(values)}", flush=True)
 
 
+def in_turns(rates: dict[str, list[float]]) -> dict[str, float]:
+    """The speed of each kind, from what it had in every round.
+
+    Within a round a machine is as slow to one kind as to the next: so a kind's speed is the median of what it has of
+    the mean of its round, times the median of those means.
+    """
+    means = [statistics.geometric_mean(each) for each in zip(*rates.values(), strict=True)]
+    return {
+        kind: statistics.median(rate / mean for rate, mean in zip(its, means, strict=True)) * statistics.median(means)
+        for kind, its in rates.items()
+    }
+
+
 # -- training speed ----------------------------------------------------------------------------------------------------
 
 
@@ -126,11 +138,7 @@ class Trainer:
 
 
 def measure_speed(kinds: Sequence[str], out: Path, minutes: float, rounds: int) -> dict[str, Any]:
-    """Of each kind parameters, tokens/s, and the updates that `minutes` have room for.
-
-    Within a round a machine is as slow to one kind as to the next: so a kind's speed is the median of what it has of
-    the mean of its round, times the median of those means.
-    """
+    """Of each kind parameters, tokens/s, and the updates that `minutes` have room for."""
     keep_freed_blocks()  # as nmt-train does
     trainers = {kind: Trainer(recipe_of(kind, out)[2], rounds) for kind in kinds}
     rates: dict[str, list[float]] = {kind: [0.0] * rounds for kind in kinds}
@@ -138,16 +146,13 @@ def measure_speed(kinds: Sequence[str], out: Path, minutes: float, rounds: int) 
     for n in range(rounds):
         for kind in order.sample(kinds, len(kinds)):
             rates[kind][n] = trainers[kind].rate(n)
-    means = [statistics.geometric_mean(each) for each in zip(*rates.values(), strict=True)]
-    found = {}
+    speeds, found = in_turns(rates), {}
     for kind, trainer in trainers.items():
-        share = statistics.median(rate / mean for rate, mean in zip(rates[kind], means, strict=True))
-        speed = share * statistics.median(means)
         per_update = statistics.mean(work.batch.n_gold for work in trainer.works)
         found[kind] = {
             "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-            "tokens_per_second": speed,
-            "updates": int(minutes * 60 * speed / per_update),
+            "tokens_per_second": speeds[kind],
+            "updates": int(minutes * 60 * speeds[kind] / per_update),
         }
     return found
 
@@ -172,30 +177,32 @@ def train(kind: str, seed: int, out: Path, updates: int) -> None:
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
-def measure_decoding(kinds: Iterable[str], seeds: list[int], out: Path, rounds: int) -> dict[str, Any]:
-    """Of each kind sentences/s, in turns, and BLEU of every seed; and the bytes of cache that a subword takes."""
+def sources_and_references(out: Path) -> tuple[list[str], list[str]]:
+    """The test set."""
     test = Prepared.open(out / "prepared").test
     assert test is not None
-    sources, references = test.texts()
-    found: dict[str, Any] = {}
-    models: dict[str, Model] = {}
-    for kind in kinds:
-        bleu = {}
-        for seed in seeds:
-            models[kind] = nmt.load(run_of(out, kind, seed))
-            texts = [one.text for one in models[kind].translate(sources)]
-            one = score(texts, references, ["bleu"], trg_lang="en", intervals=True)["bleu"]
-            bleu[str(seed)] = {"value": one.value, "low": one.low, "high": one.high, "text": one.text}
-        found[kind] = {"bleu": bleu}
+    return test.texts()
+
+
+def measure_quality(kind: str, seed: int, out: Path) -> dict[str, Any]:
+    """BLEU of one run, with its interval."""
+    sources, references = sources_and_references(out)
+    texts = [one.text for one in nmt.load(run_of(out, kind, seed)).translate(sources)]
+    one = score(texts, references, ["bleu"], trg_lang="en", intervals=True)["bleu"]
+    return {run_of(out, kind, seed).name: {"value": one.value, "low": one.low, "high": one.high, "text": one.text}}
+
+
+def measure_decoding(kinds: Iterable[str], seed: int, out: Path, rounds: int) -> dict[str, Any]:
+    """Of each kind sentences/s of one of its runs, in turns."""
+    sources, _ = sources_and_references(out)
+    models = {kind: nmt.load(run_of(out, kind, seed)) for kind in kinds}
     rates: dict[str, list[float]] = {kind: [] for kind in models}
     for _ in range(rounds):
         for kind, model in models.items():
             begin = time.perf_counter()
             model.translate(sources)
             rates[kind].append(len(sources) / (time.perf_counter() - begin))
-    for kind in models:
-        found[kind]["sentences_per_second"] = statistics.median(rates[kind])
-    return found
+    return {kind: {"sentences_per_second": speed} for kind, speed in in_turns(rates).items()}
 
 
 def cache_bytes(config: ModelConfig) -> int:
@@ -256,12 +263,14 @@ def table(measured: dict[str, dict[str, Any]], out: Path) -> None:
     """Print what is known, as Markdown."""
     print("\n| kind | parameters | training tok/s | updates | decoding sent/s | cache, bytes a subword | BLEU |")
     print("|---|---:|---:|---:|---:|---:|---|")
-    for kind, decoded in measured.get("decode", {}).items():
-        speed = measured["speed"][kind]
-        bleu = "; ".join(f"{b['value']:.1f} ({b['low']:.1f} … {b['high']:.1f})" for b in decoded["bleu"].values())
+    scores, decoded = measured.get("score", {}), measured.get("decode", {})
+    for kind, speed in measured.get("speed", {}).items():
+        runs = [scores[name] for name in sorted(scores) if name.rpartition(".")[0] == kind]
+        bleu = "; ".join(f"{one['value']:.1f} ({one['low']:.1f} … {one['high']:.1f})" for one in runs)
+        rate = f"{decoded[kind]['sentences_per_second']:.1f}" if kind in decoded else ""
         print(
-            f"| {kind} | {speed['parameters']:,} | {speed['tokens_per_second']:,.0f} | {speed['updates']:,} | "
-            f"{decoded['sentences_per_second']:.1f} | {cache_bytes(recipe_of(kind, out)[2].model):,} | {bleu} |"
+            f"| {kind} | {speed['parameters']:,} | {speed['tokens_per_second']:,.0f} | {speed['updates']:,} | {rate} | "
+            f"{cache_bytes(recipe_of(kind, out)[2].model):,} | {bleu} |"
         )
     print("\n| sentences x beam, subwords written | MHA, ms a step | GQA | MQA | GQA | MQA |")
     print("|---|---:|---:|---:|---:|---:|")
@@ -291,8 +300,13 @@ def main() -> None:
         for seed in args.seeds:
             for kind in args.kinds:
                 train(kind, seed, args.out, results.by_part()["speed"][kind]["updates"])
+    if "score" in args.only:
+        for kind, seed in itertools.product(args.kinds, args.seeds):
+            if run_of(args.out, kind, seed).name not in results.by_part().get("score", {}):
+                results.add("score", measure_quality(kind, seed, args.out))
     if "decode" in args.only:
-        results.add("decode", measure_decoding(args.kinds, args.seeds, args.out, max(1, args.rounds // 20)))
+        rounds = max(1, args.rounds // 10)
+        results.add("decode", measure_decoding(args.kinds, args.seeds[0], args.out, rounds))
     if "cache" in args.only:
         for n_sentence, beam in ((16, 5), (64, 1)):
             results.add("cache", measure_cache([16, 64, 128, 256], n_sentence, beam))

@@ -23,7 +23,7 @@ import torch
 import nmt
 from nmt.api import Model
 from nmt.data.corpus import Corpus, Prepared
-from nmt.decoding.translator import Translation
+from nmt.decoding.translation import Translation
 from nmt.recipe.reader import read_recipe
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"

@@ -61,7 +61,8 @@ prepare_environment() {  # $1: extras, as in "test"; "" for none
     "$python" -m venv "$ROOT/.venv" || fail "could not make .venv (on Debian and Ubuntu: apt install python3-venv)"
     find_bin
   fi
-  local pip=("$BIN/python" -m pip install --quiet --disable-pip-version-check)
+  # Python compiles what it imports, once; to compile all that is installed takes longer than to install it.
+  local pip=("$BIN/python" -m pip install --quiet --disable-pip-version-check --no-compile)
   rm -f "$ROOT"/.venv/installed.*
   if [ -n "${NMT_TORCH:-}" ]; then
     say "Installing $NMT_TORCH, as NMT_TORCH asks"

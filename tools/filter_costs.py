@@ -21,7 +21,7 @@ from nmt.data.clean import filters_of, reason_to_drop
 from nmt.data.languages import languages_like
 from nmt.data.lines import read_lines
 from nmt.data.ratio import usual_ratio
-from nmt.data.seen import keys_of, repeated
+from nmt.data.seen import keys_of, kinds_of, repeated
 from nmt.errors import NmtError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
@@ -55,8 +55,8 @@ def dropped_of(corpus: Corpus, config: FilterConfig) -> list[int]:
     dropped = {number for number, pair in enumerate(corpus.pairs) if reason_to_drop(*pair, filters)}
     left = [number for number in range(len(corpus.pairs)) if number not in dropped]
     src, trg = ([corpus.pairs[number][side] or "" for number in left] for side in (0, 1))
-    keys = {kind: partial(iter, [of]) for kind, of in keys_of(src, trg, config).items()}
-    for _, numbers in repeated(keys, config, len(left)):
+    keys = {kind: partial(iter, [of]) for kind, of in keys_of(src, trg, kinds_of([config])).items()}
+    for _, numbers in repeated(keys, [config], [len(left)]):
         dropped.update(left[number] for number in numbers.tolist())
     return sorted(dropped)
 

@@ -19,4 +19,4 @@ say "Types (mypy)"
 say "Tests (pytest, two processes; a skipped test says why)"
 # One thread a process: two that each want all cores only hinder each other. Nothing may reach for the network.
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
-"$BIN/python" -m pytest -q -n 2 --dist loadscope "$@"
+"$BIN/python" -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder "$@"

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--vocab-from",
         metavar="RUN",
-        help="take the subwords of a run or data folder: subwords.vocab_from of the recipe",
+        help="take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the recipe",
     )
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")

@@ -17,14 +17,15 @@ ensemble."""
 _EPILOG = """\
 Output: the translation; with --show-scores SCORE, a tab and the translation; with --decode.n_best above 1
 NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being that of the input line, from 1. With
---format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line.
-SCORE is the log-probability over the length penalty. With --tune-decoding a table: beam, penalty, alpha, BLEU and chrF
-of what one search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark. With
---tune-alignment: layer and head (- is the mean), when, alignment error rate, precision, recall, and a mark."""
-FORMATS = ("text", "tsv", "jsonl")
+--format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line,
+and with --format pairs one of source, output and flags alone, to train on (docs/synthetic.md). SCORE is the
+log-probability over the length penalty. With --tune-decoding a table: beam, penalty, alpha, BLEU and chrF of what one
+search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark. With --tune-alignment:
+layer and head (- is the mean), when, alignment error rate, precision, recall, and a mark."""
+FORMATS = ("text", "tsv", "jsonl", "pairs")
 _INPUT = (
     "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and if "
-    "wanted prefix, required and avoided. [default: text]"
+    "wanted prefix, required, avoided, trg_lang and tags. [default: text]"
 )
 ENGINES = ("nmt", "ctranslate2")
 

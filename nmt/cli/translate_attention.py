@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from nmt.decoding.translator import NOWHERE, Translation, Translator
+from nmt.decoding.translation import Translation
+from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import NmtError
 from nmt.evaluation.attention import draw
 from nmt.evaluation.attention_panels import Alignment, panels

@@ -20,7 +20,8 @@ from nmt.decoding.long_lines import Split
 from nmt.decoding.request import Request
 from nmt.decoding.retry import Answer, mend, tries
 from nmt.decoding.suspicion import complaints
-from nmt.decoding.translator import Scored, Translation, Translator
+from nmt.decoding.translation import Scored, Translation
+from nmt.decoding.translator import Translator
 from nmt.errors import RunError
 from nmt.export import ctranslate2_engine
 from nmt.recipe.options import Recipe
@@ -46,9 +47,11 @@ class ToldScore:
 
 def key_of(request: Request) -> Key:
     """What the answer to a request follows from."""
-    if not request.asks:
+    if not request.asks and not request.is_tagged:
         return (request.source,)
-    asked = [request.prefix, request.required, request.avoided, request.origins]
+    asked: list[object] = [request.prefix, request.required, request.avoided, request.origins]
+    if request.is_tagged:
+        asked += [request.trg_lang, request.tags]
     return request.source, json.dumps(asked, ensure_ascii=False)
 
 
@@ -56,8 +59,10 @@ def request_of(key: Key) -> Request:
     """The request that `key_of` made it of."""
     if len(key) == 1:
         return Request(key[0])
-    prefix, required, avoided, origins = json.loads(key[1])
-    return Request(key[0], prefix, tuple(required), tuple(avoided), tuple(origins))
+    prefix, required, avoided, origins, *own = json.loads(key[1])
+    trg_lang, tags = own or (None, None)
+    tags = None if tags is None else tuple(tags)
+    return Request(key[0], prefix, tuple(required), tuple(avoided), tuple(origins), trg_lang=trg_lang, tags=tags)
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
@@ -129,7 +134,7 @@ class Engine:
         sources, targets = [key[0] for key in keys], [key[1] for key in keys]
         found = list(self.translator.score(sources, targets, witness.eye if witness else None))
         return [
-            ToldScore(one, self._fields(witness, n, one.src_ids, one.trg_ids, one.token_log_probs))
+            ToldScore(one, self._fields(witness, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items))
             for n, one in enumerate(found)
         ]
 
@@ -140,7 +145,7 @@ class Engine:
             return [{} for _ in answers]
         told = self.translator.token_log_probs(translations, witness.eye)
         return [
-            self._fields(witness, n, one.src_ids, one.hypotheses[0].ids if one.hypotheses else [], told[n])
+            self._fields(witness, n, one.src_ids, one.hypotheses[0].ids if one.hypotheses else [], told[n], one.items)
             for n, one in enumerate(translations)
         ]
 
@@ -152,13 +157,19 @@ class Engine:
         return Witness(self.translator.subwords, by, self._wanted, attends=attends, translations=translations)
 
     def _fields(
-        self, witness: Witness | None, number: int, src_ids: list[int], trg_ids: list[int], told: list[float]
+        self,
+        witness: Witness | None,
+        number: int,
+        src_ids: list[int],
+        trg_ids: list[int],
+        told: list[float],
+        items: dict[str, str],
     ) -> Fields:
         if witness is None:
             return {}
         if not self._writes_json:
-            return witness.words(number, src_ids, trg_ids)
-        return witness.fields(number, src_ids, trg_ids, told)
+            return witness.words(number, src_ids, trg_ids, items)
+        return witness.fields(number, src_ids, trg_ids, told, items)
 
     def _why(self, line: str, translation: Translation) -> list[str]:
         """What speaks against a translation."""

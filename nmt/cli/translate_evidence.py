@@ -1,6 +1,6 @@
 """What --format jsonl tells of how a translation came about: subwords, their log-probabilities, and attention."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from nmt.data.subwords import EOS, Subwords
 from nmt.decoding.long_lines import first_words, joined
 from nmt.decoding.scorer import Look
-from nmt.decoding.translator import Translation
+from nmt.decoding.translation import Translation
 from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
 from nmt.evaluation.attention_panels import Alignment, Heads, Layers, panels
 from nmt.recipe.decode_options import AlignBy
@@ -53,17 +53,20 @@ class Witness:
             # A copy, since a view would keep the weights of the whole batch.
             self._attention[number] = [(one.layer, one.head or "mean", one.weights.clone()) for one in chosen]
 
-    def words(self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int]) -> Fields:
-        """The alignment of the words of line `number` alone, "" for a blank one."""
+    def words(self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], items: Mapping[str, str]) -> Fields:
+        """The alignment of the words of line `number` alone, "" for a blank one. items: that placeholders stand for."""
         if number not in self._alignment:
             return {WORDS: ""}
         if split := self._split.get(number):
             src, trg = words_of_split(split, self._subwords)
         else:
-            src, trg = words_of(self._subwords.src.raw(src_ids)), words_of(self._subwords.trg.raw(trg_ids))
+            src = words_of(self._subwords.src.raw(src_ids, items))
+            trg = words_of(self._subwords.trg.raw(trg_ids, items))
         return {WORDS: word_alignment(self._alignment[number], src, trg)}
 
-    def fields(self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], told: list[float]) -> Fields:
+    def fields(
+        self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], told: list[float], items: Mapping[str, str]
+    ) -> Fields:
         """What is written of line `number`, or of a blank one if it was never seen. told: log-probabilities."""
         src, trg = self._subwords.src, self._subwords.trg
         found: Fields = {
@@ -71,10 +74,13 @@ class Witness:
             "token_log_probs": told,
             "source_tokens": src.pieces([*src_ids, EOS]) if told else [],
         }
+        if src.placeholders:
+            split = self._split.get(number)
+            found["items"] = [dict(one) for one in ([part.items for part in split.parts] if split else [items])]
         if not self._attends:
             return found
         found["alignment"] = [*self._alignment[number], None] if number in self._alignment else []
-        found |= self.words(number, src_ids, trg_ids)
+        found |= self.words(number, src_ids, trg_ids, items)
         if self._wanted:
             found["attention"] = [
                 {"layer": layer, "head": head, "weights": [[_rounded(x) for x in row] for row in weights.tolist()]}
@@ -98,7 +104,8 @@ def words_of_split(translation: Translation, subwords: Subwords) -> tuple[list[l
         first = first_words(whole, places)
         words: list[list[int]] = []
         for n in there:
-            own = [[word + first[n] for word in its] for its in words_of(codec.raw(rows[n]))]
+            raw = codec.raw(rows[n], translation.parts[n].items)
+            own = [[word + first[n] for word in its] for its in words_of(raw)]
             words += [[], *own] if words else own  # an end between
         found.append(words)
     src, trg = found

@@ -11,6 +11,7 @@ from nmt.data.compression import DAMAGE, opened
 from nmt.data.lines import complaint_about, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention import check_path
+from nmt.recipe.decode_options import DecodeConfig
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -34,6 +35,8 @@ def check_flags(args: argparse.Namespace) -> None:
             raise NmtError(
                 f"--score translates nothing, so --{flag.replace('_', '-')} has nothing to do: leave it out."
             )
+    if args.score and args.format == "pairs":
+        raise NmtError("--score translates nothing, and --format pairs is for what was translated: name another.")
     if args.score and args.input_format != "text":
         raise NmtError("--score: the input is plain lines: leave --input-format out.")
     for flag in ("attention", "with_attention", "alignments", "gold_alignments", "retry_suspect", "checkpoint"):
@@ -42,9 +45,19 @@ def check_flags(args: argparse.Namespace) -> None:
     if args.engine == "ctranslate2" and len(args.run) > 1:
         raise NmtError(f"--engine ctranslate2 translates with one model, not with {len(args.run)}: name one folder.")
     if args.show_scores and args.format != "text":
-        raise NmtError(f"--show-scores: --format {args.format} has the scores anyway: leave it out.")
+        has = "has no place for scores" if args.format == "pairs" else "has the scores anyway"
+        raise NmtError(f"--show-scores: --format {args.format} {has}: leave it out.")
     if args.with_attention and args.format != "jsonl":
         raise NmtError(f"--with-attention: --format {args.format} has no place for it: add --format jsonl.")
+
+
+def check_format(args: argparse.Namespace, decode: DecodeConfig) -> None:
+    """What is asked for has a place in what is written."""
+    if args.format == "pairs" and decode.n_best > 1:
+        raise NmtError(
+            f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
+            "For several translations of a line draw samples, in a file for each of several --decode.seed."
+        )
 
 
 def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:

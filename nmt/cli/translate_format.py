@@ -1,4 +1,4 @@
-"""How nmt-translate writes what it found: as text, as tab-separated columns, or as one JSON object a line."""
+"""How nmt-translate writes what it found: as text, as tab-separated columns, as one JSON object a line, or as pairs."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from nmt.cli.translate_evidence import Fields
 from nmt.decoding.beam import Hypothesis
-from nmt.decoding.translator import Scored, Translation
+from nmt.decoding.translation import Scored, Translation
 
 _COLUMN_ENDS = str.maketrans("\t", " ")
 
@@ -48,6 +48,11 @@ def json_line(source: str, translation: Translation, number: int, *, evidence: F
     for each, utility in zip(found["n_best"], translation.utilities, strict=False):
         each["utility"] = utility
     return json.dumps(found, ensure_ascii=False)
+
+
+def pair_line(source: str, translation: Translation, flags: Sequence[str]) -> str:
+    """A pair to train on: JSON of the line, its best translation, and what looks wrong in it."""
+    return json.dumps({"source": source, "output": translation.text, "flags": list(flags)}, ensure_ascii=False)
 
 
 def scored_line(target: str, scored: Scored, number: int, format: str) -> str:

@@ -23,18 +23,19 @@ from nmt.cli.translate_files import (
     InputFile,
     check_count,
     check_flags,
+    check_format,
     check_paths,
     check_references,
     read_references,
 )
-from nmt.cli.translate_format import json_line, scored_json, scored_line, text_lines, tsv_lines
+from nmt.cli.translate_format import json_line, pair_line, scored_json, scored_line, text_lines, tsv_lines
 from nmt.cli.translate_journal import Journal
 from nmt.cli.translate_memory import Memory
 from nmt.cli.translate_output import check_still_free, fit_of, is_finishing, kept, write_whole
 from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
 from nmt.cli.translate_progress import Bar
 from nmt.cli.translate_report import print_examples, report_scores, retry_note, split_note, suspicious_note
-from nmt.cli.translate_requests import Reader, request_reader
+from nmt.cli.translate_requests import Reader, checking_tags, request_reader
 from nmt.cli.translate_stop import Stop
 from nmt.cli.translate_windows import Record, Solved, Window, solve
 from nmt.cli.translate_workers import Pool, n_worker
@@ -42,7 +43,8 @@ from nmt.data.lines import count_lines, decode_line, read_lines, read_stream
 from nmt.decoding.request import Request
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
-from nmt.decoding.translator import Translation, Translator
+from nmt.decoding.translation import Translation
+from nmt.decoding.translator import Translator
 
 N_PICTURE = 3  # lines that are drawn where none are named
 
@@ -112,6 +114,12 @@ def _job(
         torch.set_num_threads(args.threads or 1)
     engine = Engine(args)
     check_attention(args, engine.recipe.model, attends=engine.translator.attends)
+    check_format(args, engine.recipe.decode)
+    sources = engine.translator.sources
+    if args.input_format == "jsonl":  # where each line may say into which language
+        request_of = checking_tags(request_of, sources)
+    else:
+        sources.codec_of(Request(""))
     with Pool(engine, args, workers, loaded) as pool:
         yield _Job(args, share, stop, references, engine, pool, request_of, alignments)
 
@@ -278,6 +286,8 @@ def _formatted(job: _Job, line: str, answer: Answer, evidence: dict[str, Any], f
         return text_lines(translation, number, show_scores=args.show_scores, n_best=n_best)
     if args.format == "tsv":
         return tsv_lines(translation, number)
+    if args.format == "pairs":
+        return [pair_line(line, translation, flags)]
     beside = {"flags": flags, **({"retry": answer.retry} if args.retry_suspect else {})}
     return [json_line(line, translation, number, evidence=evidence, beside=beside)]
 

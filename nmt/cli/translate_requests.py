@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 
 from nmt.data.lines import read_lines
-from nmt.decoding.request import Request, Terms
-from nmt.errors import DataError, NmtError
+from nmt.decoding.request import Request, Terms, is_blank
+from nmt.decoding.tagging import Sources
+from nmt.errors import DataError, NmtError, RecipeError
 
-_KEYS = ("source", "prefix", "required", "avoided")
+_KEYS = ("source", "prefix", "required", "avoided", "trg_lang", "tags")
 
 Reader = Callable[[str, str], Request]
 
@@ -23,6 +24,21 @@ def request_reader(args: argparse.Namespace) -> Reader:
     avoided = _columns(args.avoid, least=1) if args.avoid else []
     terms = Terms(required, avoided, _pattern(args.keep) if args.keep else None)
     return lambda line, place: terms(read(line, place))
+
+
+def checking_tags(read: Reader, sources: Sources) -> Reader:
+    """The same, which refuses a language and tags that the model does not know. Raises RecipeError or DataError."""
+
+    def checked(line: str, place: str) -> Request:
+        request = read(line, place)
+        if not is_blank(request.source):  # which the model never sees
+            try:
+                sources.codec_of(request)
+            except RecipeError as error:
+                raise DataError(f"{place}: {error}") from None
+        return request
+
+    return checked
 
 
 def _of_text(line: str, _place: str) -> Request:
@@ -52,11 +68,17 @@ def _of_json(line: str, place: str) -> Request:
         raise DataError(f"{place}: unknown key {unknown[0]!r}: expected {', '.join(_KEYS)}.")
     if not isinstance(found.get("prefix", ""), str):
         raise DataError(f"{place}: prefix: expected a text, found {_shown(found['prefix'])}.")
-    for key in ("required", "avoided"):
-        phrases = found.get(key, [])
-        if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
-            raise DataError(f"{place}: {key}: expected a list of texts, found {_shown(phrases)}.")
-        found[key] = tuple(map(_text, phrases))
+    for key in ("required", "avoided", "tags"):
+        if key == "tags" and key not in found:
+            continue  # an empty list of them would say that the line has none
+        texts = found.get(key, [])
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{place}: {key}: expected a list of texts, found {_shown(texts)}.")
+        found[key] = tuple(map(_text, texts))
+    if len(set(tags := found.get("tags", ()))) < len(tags):
+        raise DataError(f"{place}: tags: one occurs twice, {_shown(list(tags))}. Name each once.")
+    if "trg_lang" in found and (not isinstance(found["trg_lang"], str) or not found["trg_lang"]):
+        raise DataError(f"{place}: trg_lang: expected the code of a language, found {_shown(found['trg_lang'])}.")
     # A line feed would make two lines of one.
     found["source"] = _text(found["source"]).replace("\n", " ")
     found["prefix"] = _text(found.get("prefix", ""))

@@ -109,8 +109,8 @@ def _errors(
             part = slice(start, start + window)
             for number, one in enumerate(translator.score(src[part], trg[part], look)):
                 words = (
-                    words_of(translator.subwords.src.raw(one.src_ids)),
-                    words_of(translator.subwords.trg.raw(one.trg_ids)),
+                    words_of(translator.subwords.src.raw(one.src_ids, one.items)),
+                    words_of(translator.subwords.trg.raw(one.trg_ids, one.items)),
                 )
                 for by, subwords in seen.get(number, {}).items():
                     found[by].add(links_of(word_alignment(subwords, *words)), gold[start + number])

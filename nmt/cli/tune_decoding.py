@@ -19,7 +19,7 @@ from nmt.api import Model, load
 from nmt.cli.command import overrides_of, printable
 from nmt.data.lines import read_lines
 from nmt.decoding.rerank import SEARCHED_WITH, Setting, rerank, settings_of
-from nmt.decoding.translator import Translation
+from nmt.decoding.translation import Translation
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.metrics import bleu_tokens, tokenised_note
 from nmt.evaluation.tuning import ScoreSets, p_value

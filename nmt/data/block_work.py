@@ -21,13 +21,14 @@ from nmt.data.duplicates import N_SHOWN, count_duplicates
 from nmt.data.filter_block import KEPT, REASON_OF, UNREAD, codes_of, conditions_of
 from nmt.data.learn import WordsOf
 from nmt.data.lines import lines_of_block
-from nmt.data.measure import SIDES, HeldOut, anchors_of, measured, some
+from nmt.data.measure import SIDES, HeldOut, aligned_by, measured, some
 from nmt.data.pack import read_packed, write_packed
+from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.ratio import UsualRatio
 from nmt.data.report_text import cut, rarest
-from nmt.data.seen import keys_of
-from nmt.data.shift import LONGEST, RECORD, find_shifts
-from nmt.data.subwords import Subwords
+from nmt.data.seen import keys_of, kinds_of
+from nmt.data.shift import RECORD, find_shifts
+from nmt.data.subwords import Codec, Subwords
 from nmt.data.unit_ids import UnitIds
 from nmt.data.units import Units, gathered
 from nmt.data.workers import Work, serve
@@ -46,11 +47,12 @@ class Task:
         self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)
         self._path = Path(setup["folder"]) / f"blocks.{number}"
         self._sources = setup["sources"]
+        self._kinds = kinds_of(FilterConfig.model_validate(source["filters"]) for source in self._sources)
         self._held_out = HeldOut.unpacked(setup)
         self._longest = most_bytes(self._config.max_len) + 8  # what is cut there is too long all the same
         self._filters = [self._filters_of(source) for source in self._sources]
         self._subwords: Subwords | None = None
-        self._ids: list[UnitIds] = []
+        self._ids: list[Codec | UnitIds] = []
 
     def _filters_of(self, source: Mapping[str, Any]) -> tuple[list[Filter], dict[str, Any]]:
         usual = UsualRatio(*source["usual"]) if source["usual"] else None
@@ -62,7 +64,7 @@ class Task:
         """Which pairs are kept as far as their own text tells, as codes, and the keys that tell repeated ones."""
         sides, codes, *_ = self._read(block)
         kept = codes == KEPT
-        return {"codes": codes, **keys_of(some(sides[0].lines, kept), some(sides[1].lines, kept), self._config)}
+        return {"codes": codes, **keys_of(some(sides[0].lines, kept), some(sides[1].lines, kept), self._kinds)}
 
     def look(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Filter a block and measure it; leave in the file what is needed of it later.
@@ -73,19 +75,22 @@ class Task:
         kept = codes == KEPT
         later: dict[str, Any] = {"kept": kept}
         counts = []
-        for name, side in zip(SIDES, sides, strict=True):
-            words, count = anchors_of(side)
+        learnt, unlike = self._protected(sides, kept, notes)
+        for name, side, its in zip(SIDES, sides, learnt, strict=True):
+            told, count = aligned_by(side)
             counts.append(count)
-            few = np.uint16 if len(side.units) <= 1 << 16 else np.uint32
-            later |= {f"{name}_{key}": value for key, value in words.items()}
+            few = np.uint16 if len(its.units) <= 1 << 16 else np.uint32
+            later |= {f"{name}_{key}": value for key, value in told.items()}
             later |= {
-                f"{name}_units": "\n".join(side.units).encode("utf-8"),
-                f"{name}_at": side.at.astype(few),
-                f"{name}_n_unit": side.n_unit.astype(np.uint32),
-                f"{name}_n_char": side.n_char.astype(np.uint32),
-                f"{name}_n_word": side.n_word().astype(np.uint32),
+                f"{name}_units": "\n".join(its.units).encode(**BYTES),
+                f"{name}_at": its.at.astype(few),
+                f"{name}_n_unit": its.n_unit.astype(np.uint32),
+                f"{name}_n_char": its.n_char.astype(np.uint32),
+                f"{name}_n_word": its.n_word().astype(np.uint32),
                 f"{name}_text": "\n".join(some(side.lines, kept)).encode("utf-8"),
             }
+            if its is not side:
+                later[f"{name}_protected"] = "\n".join(some(its.lines, kept)).encode(**BYTES)
             self._note(side, kept, notes)
         with self._path.open("ab") as file:
             offset = file.tell()
@@ -96,6 +101,7 @@ class Task:
             "n_kept": int(kept.sum()),
             "notes": dict(notes),
             "dropped": _dropped(sides, codes, before, block),
+            "unlike": [block["first"] + n for n in unlike],
             "anchor_counts": np.array(counts),
             **measured(*sides, kept, self._held_out),
         }
@@ -112,15 +118,14 @@ class Task:
         records = np.empty(len(block["kept"]), RECORD)
         for name in SIDES:
             at, n_unit = block[f"{name}_at"], block[f"{name}_n_unit"]
-            hashed, n_word = gathered(block[f"{name}_anchors"], block[f"{name}_n_anchor"], at)
-            line = np.repeat(np.repeat(np.arange(len(n_unit)), n_unit), n_word)
-            records[f"{name}_len"] = np.minimum(block[f"{name}_n_char"], LONGEST)
-            records[f"{name}_anchors"] = rarest(hashed, line, task["rarity"], len(n_unit))
+            line = np.repeat(np.arange(len(n_unit)), block[f"{name}_n_anchor"])
+            records[f"{name}_len"], records[f"{name}_marks"] = block[f"{name}_len"], block[f"{name}_marks"]
+            records[f"{name}_anchors"] = rarest(block[f"{name}_anchors"], line, task["rarity"], len(n_unit))
             chosen = block["kept"]
             if f"{name}_chosen" in task:
                 chosen = chosen.copy()
                 chosen[chosen] = task[f"{name}_chosen"]
-            units = block[f"{name}_units"].decode("utf-8").split("\n")
+            units = block[f"{name}_units"].decode(**BYTES).split("\n")
             counts = np.bincount(at[np.repeat(chosen, n_unit)], minlength=len(units))
             occur = np.flatnonzero(counts)
             times = zip(occur.tolist(), counts[occur].tolist(), strict=True)
@@ -149,18 +154,19 @@ class Task:
             self._subwords = Subwords.load(task["subwords"])
             codecs = dict.fromkeys((self._subwords.src, self._subwords.trg))
             cut = [Path(path) if path else None for path in task["cut_words"]]
-            found = [UnitIds(codec, self._words_of, path) for codec, path in zip(codecs, cut, strict=True)]
+            # The lines of SentencePiece have to be whole.
+            found = [
+                codec if codec.sentencepiece else UnitIds(codec, self._words_of, path)
+                for codec, path in zip(codecs, cut, strict=True)
+            ]
             self._ids = [found[0], found[-1]]
         dtype, block = dtype_of_ids(self._subwords), read_block(task["file"], task["offset"])
         kept, rows = block["kept"], []
         for name, ids_of in zip(SIDES, self._ids, strict=True):
-            units = Rows.of(ids_of(block[f"{name}_units"].decode("utf-8").split("\n")), dtype)
-            n_unit = block[f"{name}_n_unit"]
-            values, n_id = gathered(units.values, units.lengths, block[f"{name}_at"][np.repeat(kept, n_unit)])
-            ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept], dtype=np.int64)]
-            lengths = np.diff(ends, prepend=0)
+            values, lengths = self._ids_of_lines(block, name, ids_of, dtype)
             if name == "src" and task["before"]:
-                values = np.insert(values, np.repeat(ends - lengths, len(task["before"])), task["before"] * len(ends))
+                starts = np.cumsum(lengths, dtype=np.int64) - lengths
+                values = np.insert(values, np.repeat(starts, len(task["before"])), task["before"] * len(starts))
                 lengths = lengths + len(task["before"])
             rows.append(Rows(values.astype(dtype), lengths.astype(np.int32)))
         fits = np.logical_and(*(each.lengths <= self._config.max_len for each in rows))
@@ -171,6 +177,21 @@ class Task:
             for what in ("n_word", "n_char"):
                 answer[f"{name}_{what}"] = int(block[f"{name}_{what}"][kept][fits].sum(dtype=np.int64))
         return answer
+
+    def _ids_of_lines(
+        self, block: Mapping[str, Any], name: str, ids_of: Codec | UnitIds, dtype: Any
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Those of the kept lines of a side, end to end, and how many each has."""
+        if isinstance(ids_of, Codec):
+            if not block["kept"].any():
+                return np.empty(0, dtype), np.empty(0, np.int64)
+            lines = Rows.of(ids_of.encode(learnt_texts_of(block)[SIDES.index(name)]), dtype)
+            return lines.values, lines.lengths.astype(np.int64)
+        units = Rows.of(ids_of(block[f"{name}_units"].decode(**BYTES).split("\n")), dtype)
+        kept, n_unit = block["kept"], block[f"{name}_n_unit"]
+        values, n_id = gathered(units.values, units.lengths, block[f"{name}_at"][np.repeat(kept, n_unit)])
+        ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept], dtype=np.int64)]
+        return values, np.diff(ends, prepend=0)
 
     def _read(
         self, block: Mapping[str, Any]
@@ -208,6 +229,23 @@ class Task:
             for name in SIDES
         )
 
+    def _protected(
+        self, sides: tuple[Units, Units], kept: NDArray[np.bool_], notes: Counter[str]
+    ) -> tuple[tuple[Units, Units], list[int]]:
+        """The kept lines as they are learnt from, with placeholders; and the pairs whose items are not the same."""
+        kinds, unlike = self._config.protect, list[int]()
+        if not kinds:
+            return sides, unlike
+        lines = [""] * len(kept), [""] * len(kept)
+        for n in np.flatnonzero(kept).tolist():
+            src, trg = sides[0].lines[n], sides[1].lines[n]
+            lines[0][n], lines[1][n], are_alike = protected_pair(src, trg, kinds)
+            if not are_alike:
+                unlike.append(n)
+            elif lines[0][n] != src:
+                notes["protected"] += 1
+        return (Units(lines[0], self._normalize), Units(lines[1], self._normalize)), unlike
+
     def _note(self, side: Units, kept: NDArray[np.bool_], notes: Counter[str]) -> None:
         odd = side.found(ODD) & kept
         for line in some(side.lines, odd):
@@ -244,9 +282,9 @@ def _too_long(block: Mapping[str, Any], fits: NDArray[np.bool_]) -> list[list[An
     """Of each pair that is too long its number among the lines of the block; of the first few the texts, too."""
     found: list[list[Any]] = []
     if not fits.all():
-        numbers, texts = np.flatnonzero(block["kept"]), texts_of(block)
+        numbers, texts = np.flatnonzero(block["kept"]), learnt_texts_of(block)
         for n in np.flatnonzero(~fits).tolist():
-            shown = [cut(side[n]) for side in texts] if len(found) < N_SHOWN else []
+            shown = [cut(in_names(side[n])) for side in texts] if len(found) < N_SHOWN else []
             found.append([int(numbers[n]), *shown])
     return found
 
@@ -254,6 +292,14 @@ def _too_long(block: Mapping[str, Any], fits: NDArray[np.bool_]) -> list[list[An
 def texts_of(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The kept lines of a block."""
     src, trg = (block[f"{name}_text"].decode("utf-8").split("\n") for name in SIDES)
+    return src, trg
+
+
+def learnt_texts_of(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The kept lines with placeholders, where they have some."""
+    if f"{SIDES[0]}_protected" not in block:
+        return texts_of(block)
+    src, trg = (block[f"{name}_protected"].decode(**BYTES).split("\n") for name in SIDES)
     return src, trg
 
 

@@ -30,6 +30,7 @@ def findings(
     numbers = {number for *_, number in leaks} | {number for number, _ in survey.duplicates["most"]}
     train = kept(numbers)
     name_of = {source.split: source.src.name for source in sources}
+    first_of = {source.split: source.first_number for source in sources}
     return {
         "leaks": {
             "rows": survey.leaks.rows(),
@@ -37,7 +38,7 @@ def findings(
                 {
                     "level": level,
                     "part": part,
-                    "place": f"{name_of[split]}:{line + 1}",
+                    "place": f"{name_of[split]}:{line + first_of[split]}",
                     "src": cut(held_out[split][0][line]),
                     "trg": cut(held_out[split][1][line]),
                     "train_place": train[number][0],
@@ -60,10 +61,17 @@ def findings(
                 "src": source.src.name,
                 "trg": source.trg.name,
                 "pairs": found.n_pair,
+                "from": source.first_number,
+                "trg_from": source.trg.first_number,
                 "judged": found.can_be_judged,
                 "strength": round(found.strength, 3),
                 "stretches": [
-                    {"first": each.first, "last": each.last, "offset": each.offset, "gain": round(each.gain, 1)}
+                    {
+                        "first": each.first + source.first_number - 1,
+                        "last": each.last + source.first_number - 1,
+                        "offset": each.offset,
+                        "gain": round(each.gain, 1),
+                    }
                     for each in found.stretches
                 ],
             }

@@ -78,19 +78,23 @@ def keep_training_pairs(
 ) -> KeptPairs:
     """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed."""
     training = [source for source in sources if source.split == "train"]
+    own = [config.filters_of(source.corpus) for source in training]
     survey = report.survey = Survey(folder, sources, held_out)
     longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
     with progress_bar("learning the ratio", report.n_read) as bar:
-        usual = [_learn_ratio(source, config, longest, report, bar) for source in training]
+        usual = [
+            _learn_ratio(source, filters.max_ratio_spread, config, longest, report, bar)
+            for source, filters in zip(training, own, strict=True)
+        ]
     setup = {
         "data": config.model_dump(mode="json"),
         "subwords": subwords.model_dump(mode="json"),
         "folder": str(folder),
-        "sources": [_shared(source, config, ratio) for source, ratio in zip(training, usual, strict=True)],
+        "sources": [_shared(*each, config) for each in zip(training, own, usual, strict=True)],
         **survey.held_out.packed(),
     }
     helpers.begin(setup, task_of)
-    codes = _decide(training, config, longest, report, folder, helpers)
+    codes = _decide(training, own, config, longest, report, folder, helpers)
     kept, taken = KeptPairs(training), deque[tuple[int, int, int]]()
 
     def tasks() -> Iterator[dict[str, Any]]:
@@ -111,8 +115,11 @@ def keep_training_pairs(
             survey.add(found)
             kept.add(found["file"], found["offset"], n_source, first, found["n_kept"])
             report.notes.update(found["notes"])
+            corpus = training[n_source].corpus
             for reason, n, shown in found["dropped"]:
-                report.drop(reason, n, [(kept.name(n_source, number), texts) for number, *texts in shown])
+                report.drop(reason, n, [(kept.name(n_source, number), texts) for number, *texts in shown], corpus)
+            for number in found["unlike"]:
+                report.note("unlike_items", kept.name(n_source, number))
             n_read += n_pair
             progress.update(n_pair)
     if n_read != report.n_read:
@@ -165,13 +172,13 @@ def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> dict[str, 
     return found
 
 
-def _shared(source: Source, config: DataConfig, usual: UsualRatio | None) -> dict[str, Any]:
+def _shared(source: Source, own: FilterConfig, usual: UsualRatio | None, config: DataConfig) -> dict[str, Any]:
     """What is to be known of a source to work on its blocks."""
     return {
         "src": str(source.src.place if isinstance(source.src.place, Path) else source.src.name),
         "trg": str(source.trg.place if isinstance(source.trg.place, Path) else source.trg.name),
-        "languages": _languages(config, source),
-        "filters": config.model_dump(mode="json", include=set(FilterConfig.model_fields)),
+        "languages": config.languages_of(source.corpus),
+        "filters": own.model_dump(mode="json"),
         "usual": usual,
     }
 
@@ -190,23 +197,32 @@ def _blocks(
 
 def _decide(
     training: Sequence[Source],
+    own: Sequence[FilterConfig],
     config: DataConfig,
     longest: int,
     report: DataReport,
     folder: Path,
     helpers: Helpers,
 ) -> NDArray[np.uint8] | None:
-    """What becomes of each pair, where that takes all others to know: a code for each pair. None: it does not."""
-    kinds = kinds_of(config)
+    """What becomes of each pair, where that takes all others to know: a code for each pair. None: it does not.
+
+    own: the filters of each source.
+    """
+    kinds = kinds_of(own)
     if not kinds:
         return None
-    codes, start = np.zeros(report.n_read, np.uint8), 0
+    codes, start, n_of = np.zeros(report.n_read, np.uint8), 0, [0] * len(training)
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        for n, block in _blocks(training, config, longest, report, quiet=False):
+            n_of[n] += block["n_pair"]
+            yield block
+
     with contextlib.ExitStack() as stack:
         paths = {kind: folder / f"keys.{kind}" for kind in kinds}
         files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
         progress = stack.enter_context(progress_bar("looking for duplicates", report.n_read))
-        blocks = (block for _, block in _blocks(training, config, longest, report, quiet=False))
-        for found in helpers.each("decide", blocks):
+        for found in helpers.each("decide", tasks()):
             mine = found["codes"]
             if start + len(mine) > len(codes):
                 break  # files that have grown are refused when they are read again
@@ -218,7 +234,7 @@ def _decide(
                 file.write(keys.tobytes())
             progress.update(len(mine))
     keys_in = {kind: in_pieces(path) for kind, path in paths.items()}
-    for reason, numbers in repeated(keys_in, config, len(codes)):
+    for reason, numbers in repeated(keys_in, own, n_of) if start == len(codes) else ():
         codes[numbers] = CODES[reason]
     for path in paths.values():
         path.unlink()
@@ -235,17 +251,11 @@ def _note_joined(report: DataReport, name: str, number: int) -> None:
     report.note("line_feed", f"{name}:{number}")
 
 
-def _languages(config: DataConfig, source: Source) -> tuple[str, str]:
-    """Those of the corpus that a source is of; one that is made on the spot has those of the recipe."""
-    own = config.train[source.corpus].trg_lang if config.train else None
-    return config.src_lang, own or config.trg_lang
-
-
 def _learn_ratio(
-    source: Source, config: DataConfig, longest: int, report: DataReport, bar: "tqdm[NoReturn]"
+    source: Source, spread: float, config: DataConfig, longest: int, report: DataReport, bar: "tqdm[NoReturn]"
 ) -> UsualRatio | None:
     """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
-    if not config.max_ratio_spread:
+    if not spread:
         return None
     reading = Reading(config.bad_utf8, config.bad_records, longest)  # what is odd is noted when the pairs are kept
 
@@ -254,7 +264,7 @@ def _learn_ratio(
             bar.update()
             yield (None if isinstance(src, Flaw) else src), (None if isinstance(trg, Flaw) else trg)
 
-    usual = usual_ratio(shown(), config.max_ratio_spread)
+    usual = usual_ratio(shown(), spread)
     if usual is not None:
         report.learnt_ratios[source.src.name] = usual
     return usual

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nmt.data.block_work import read_block, texts_of
+from nmt.data.block_work import learnt_texts_of, read_block, texts_of
 from nmt.data.sources import Source
 
 
@@ -77,10 +77,10 @@ class KeptPairs:
         return found
 
     def lines(self, side: int) -> Iterator[str]:
-        """All lines of the source side, 0, or of the target side, 1."""
+        """All lines of the source side, 0, or of the target side, 1, with placeholders where they have some."""
         for block in self.blocks:
             if block.n_kept:
-                yield from texts_of(read_block(block.file, block.offset))[side]
+                yield from learnt_texts_of(read_block(block.file, block.offset))[side]
 
     def remove(self) -> None:
         """Delete the files."""

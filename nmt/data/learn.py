@@ -18,6 +18,7 @@ from tokenizers import pre_tokenizers
 
 from nmt.data.letters import BYTE_OF, in_characters, in_words, normalised, units_of, words_of_easy
 from nmt.data.merges import merges_of
+from nmt.data.placeholders import PLACEHOLDER
 from nmt.data.unigram import learn_scores
 from nmt.recipe.subword_options import SubwordsConfig
 
@@ -103,8 +104,8 @@ class WordsOf:
     """Cuts units into the words that are learnt from. Those of most units are remembered."""
 
     def __init__(self, config: SubwordsConfig) -> None:
-        self._normalize, self._symbol, self._cut = config.normalize, _pattern_of(config.symbols), cut_of(config)
-        self._is_plain = config.kind != "char" and self._symbol is None
+        self._normalize, self._symbol, self._cut = config.normalize, _pattern_of(config), cut_of(config)
+        self._is_plain = config.kind != "char" and not config.symbols
         self._known: dict[str, tuple[str, ...]] = {}
 
     def __call__(self, units: Iterable[tuple[str, int]], notes: Counter[str]) -> Counter[str]:
@@ -125,8 +126,7 @@ class WordsOf:
             found, noted = tuple(easy), Counter[str]()
         else:
             text, noted = normalised(unit, self._normalize), Counter[str]()
-            between = self._symbol.split(text) if self._symbol else (text,)
-            texts = [part for one in between for part in parts(one, noted)]
+            texts = [part for one in self._symbol.split(text) for part in parts(one, noted)]
             found = tuple(word for one in texts for word, _ in self._cut.pre_tokenize_str(one))
             notes.update({key: n * times for key, times in noted.items()})
         if not noted and len(self._known) < _MOST_REMEMBERED and len(unit) <= WORD_CAP:
@@ -138,15 +138,16 @@ def learnt_from(
     sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None = None
 ) -> Iterator[str]:
     """The texts that pieces are learnt from: a sample of the lines, normalised, without symbols and without ends."""
-    cut = _pattern_of(config.symbols)
+    cut = _pattern_of(config)
     for line in sample(sides, config.max_train_lines, seed):
         text = " " + normalised(line, config.normalize)
-        for between in cut.split(text) if cut else (text,):  # no piece may look like a symbol
+        for between in cut.split(text):  # no piece may look like a symbol
             yield from parts(between, notes)
 
 
-def _pattern_of(symbols: Sequence[str]) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(re.escape, symbols))) if symbols else None
+def _pattern_of(config: SubwordsConfig) -> re.Pattern[str]:
+    """Symbols and placeholders, which are not learnt from."""
+    return re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
 
 
 def count_words(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer | None = None) -> Counter[str]:

@@ -14,6 +14,7 @@ from nmt.data.tags import tags_of_splits
 from nmt.errors import DataError
 from nmt.files import parse_json, sha256_of
 from nmt.recipe.compare import differences
+from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
 
@@ -49,8 +50,19 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The options that decide what is in the folder, and no others: two equal answers mean equal data."""
     data = recipe.data.model_dump(mode="json", exclude={"train", "temperature", "valid", "test", "out", "workers"})
     data["tags"] = tags_of_splits(recipe.data)
+    for n in range(len(recipe.data.train)):
+        data |= {f"train.{n}.{name}": value for name, value in _own_settings(recipe.data, n).items()}
     seed = recipe.seed if recipe.data.generate else None
     return {"data": data, "subwords": recipe.subwords.model_dump(mode="json"), "seed": seed}
+
+
+def _own_settings(data: DataConfig, n: int) -> dict[str, Any]:
+    """What decides about the pairs of a training corpus otherwise than about those of all."""
+    own, filters = data.train[n], data.filters_of(n).model_dump(mode="json")
+    found = {name: value for name, value in filters.items() if value != getattr(data, name)}
+    if own.src_lang not in (None, data.src_lang):
+        found["src_lang"] = own.src_lang
+    return found | ({"drop_flagged": True} if own.drop_flagged else {})
 
 
 def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:

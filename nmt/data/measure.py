@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from nmt.data.duplicates import PAIR
 from nmt.data.leaks import LEVELS, PARTS, Keys, Known
-from nmt.data.report_text import Block, Hashes, exact_hashes
-from nmt.data.units import Mask, Units
+from nmt.data.report_text import Block, Hashes, exact_hashes, smallest
+from nmt.data.shift import LONGEST as LONGEST_TOLD
+from nmt.data.units import Mask, Numbers, Units, gathered
 
 LONGEST = 4096  # characters; longer lines are counted as so long
 STEPS = 8  # bars of the histogram of ratios for each doubling
@@ -59,13 +60,27 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
     return found
 
 
-def anchors_of(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """The words of each unit that may look alike in other languages, and how often each of their hashes occurs."""
-    hashed, unit = side.different.words()
-    everywhere = side.counts(np.ones(len(side.lines), dtype=bool))
-    counts = np.bincount(hashed, weights=everywhere[unit], minlength=_N_HASH).astype(np.int64)
-    n_of = np.bincount(unit, minlength=len(side.units))
-    return {"anchors": hashed, "n_anchor": n_of.astype(np.uint16 if n_of.max() < _N_HASH else np.uint32)}, counts
+def aligned_by(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """What lines are aligned by, and how often each hash of an anchor occurs.
+
+    Of each line are told: `len`, its characters; `marks`; and the words of which its anchors are chosen later, since
+    they may look alike in other languages: `anchors`, their hashes end to end, and `n_anchor`, how many there are.
+    """
+    hashed, n_of = _of_lines(side, *side.different.words())
+    marks, n_mark = _of_lines(side, *side.different.all_marks())
+    told = {
+        "len": np.minimum(side.n_char, LONGEST_TOLD).astype(np.uint16),
+        "marks": smallest(marks, np.repeat(np.arange(len(n_mark)), n_mark), len(n_mark)),
+        "anchors": hashed,
+        "n_anchor": n_of.astype(np.uint32),
+    }
+    return told, np.bincount(hashed, minlength=_N_HASH)
+
+
+def _of_lines(side: Units, hashed: NDArray[np.uint16], unit: NDArray[np.int64]) -> tuple[NDArray[np.uint16], Numbers]:
+    """From the hashes of units, which ascend, to those of lines, end to end; and how many each line has."""
+    values, n_of = gathered(hashed, np.bincount(unit, minlength=len(side.units)), side.at)
+    return values, np.add.reduceat(n_of, np.cumsum(side.n_unit) - side.n_unit)
 
 
 def _characters(side: Units, kept: Mask) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

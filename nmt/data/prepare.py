@@ -36,6 +36,7 @@ from nmt.data.manifest import (
     settings_of,
     write_manifest,
 )
+from nmt.data.placeholders import names_of, protected_pair
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
 from nmt.data.sources import Source, find_sources, survey, told
@@ -43,7 +44,7 @@ from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
 from nmt.data.unit_ids import write_cut_words
-from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, reuse
+from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.vocabulary_use import VocabularyUse
 from nmt.data.workers import Helpers
 from nmt.errors import DataError
@@ -101,9 +102,9 @@ def _prepare(
     present = None if only_report else refuse_foreign_files(folder)
     inputs = survey(sources)
     lap("hash")
-    given = find_subwords(recipe.subwords.vocab_from) if recipe.subwords.vocab_from else None
+    given = find_subwords(*recipe.subwords.vocab_names) if recipe.subwords.vocab_from else None
     if given:
-        inputs += facts_of_subwords(given)
+        inputs += given.facts()
     settings = settings_of(recipe)
     if present is not None:
         changed = _changes(present, inputs, settings)
@@ -145,6 +146,7 @@ def _prepare(
         lap("encode and write")
         if not n_pair["train"]:
             raise DataError("\n".join(["No training pair is left.", *report.table()]))
+        report.corpora = kept.corpora()
         tags = held_out_tags(recipe.data)
         for split, (src, trg) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
@@ -200,24 +202,24 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
 
 def _learn(
     recipe: Recipe,
-    given: Path | None,
+    given: Given | None,
     kept: KeptPairs,
     counts: tuple[Counter[str], Counter[str]],
     report: DataReport,
     talk: Talk,
 ) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
-    tags = known_tags(recipe.data)
+    tags, placeholders = known_tags(recipe.data), names_of(recipe.data.protect)
     if given:
         lines = partial(kept.lines, 0), partial(kept.lines, 1)
-        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
-        for line in account_of(Subwords.load(given), subwords, given):
+        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags, placeholders)
+        for line in account_of(given.load(joint=recipe.subwords.joint), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
-    subwords = Subwords.train(*counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags)
+    subwords = Subwords.train(*counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags, placeholders)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size
         short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""
@@ -253,7 +255,7 @@ def _encode_training_pairs(
             for block, found in zip(kept.blocks, helpers.each("encode", tasks()), strict=True):
                 places = [(kept.name(block.source, block.first + n), texts) for n, *texts in found["too_long"]]
                 if places:
-                    report.drop(TOO_LONG, len(places), places)
+                    report.drop(TOO_LONG, len(places), places, kept.corpus(block))
                     kept.lose(block.source, len(places))
                 for name in ("src", "trg"):
                     use.add(name, *(found[f"{name}_{what}"] for what in ("n_word", "n_char", "counts")))
@@ -270,8 +272,10 @@ def _encode_training_pairs(
 def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iterator[pa.Table]:
     for start in range(0, len(src), _BLOCK):
         lines = src[start : start + _BLOCK], trg[start : start + _BLOCK]
+        pairs = [protected_pair(*pair, subwords.src.protects)[:2] for pair in zip(*lines, strict=True)]
         codecs, dtype = (subwords.src, subwords.trg), dtype_of_ids(subwords)
-        table = table_of(*(Rows.of(codec.encode(side), dtype) for codec, side in zip(codecs, lines, strict=True)))
+        sides = ([pair[n] for pair in pairs] for n in range(2))
+        table = table_of(*(Rows.of(codec.encode(side), dtype) for codec, side in zip(codecs, sides, strict=True)))
         for name, text in zip(("src_text", "trg_text"), lines, strict=True):
             table = table.append_column(name, pa.array(text, pa.large_string()))
         yield table

@@ -17,16 +17,23 @@ from nmt.errors import DataError
 
 # Bytes of a line that are taken apart: far more than pairs have, and little even where a bracket becomes an object.
 _LONGEST = 1 << 22
+# The key under which nmt-translate says what looks wrong, and what it says there of translations that look right.
+FLAGS = "flags"
+_HARMLESS = {"split"}
+_LONGEST_FLAG = 20
 # Lines in which a key must occur, or it is the wrong one.
 _N_LOOKED_AT = 100
 
 
 def read_records(
-    path: Path, form: str, columns: Sequence[Column], reading: Reading, *, header: bool
+    path: Path, form: str, columns: Sequence[Column], reading: Reading, *, header: bool, drop_flagged: bool = False
 ) -> Iterator[tuple[Found, ...]]:
-    """The texts of some columns of every line, one by one. form: tsv or jsonl; header: the first line holds none."""
+    """The texts of some columns of every line, one by one. form: tsv or jsonl; header: the first line holds none.
+
+    drop_flagged: of JSONL; in place of texts that are flagged stands a flaw.
+    """
     lines = enumerate(read_lines(path, bad_utf8=reading.bad_utf8, longest=_LONGEST, notes=reading.notes), start=1)
-    take = _Keys(columns).take if form == "jsonl" else None
+    take = _Keys(columns, drop_flagged=drop_flagged).take if form == "jsonl" else None
     for number, line in lines:
         if take is None and line is not None:
             places, complaint = _places(line, columns, header=header)
@@ -46,14 +53,20 @@ def read_records(
             yield tuple(reading.one_line(one, number) if isinstance(one, str) else one for one in found)
 
 
-def complaint_about_records(path: Path, form: str, columns: Sequence[Column], *, header: bool) -> str | None:
+def complaint_about_records(
+    path: Path, form: str, columns: Sequence[Column], *, header: bool, drop_flagged: bool = False
+) -> str | None:
     """Why these columns cannot be read from the file, as far as its first lines tell."""
     lines = (line for line in read_lines(path, bad_utf8="drop", longest=_LONGEST) if line is not None)
     if form == "tsv":
         first = next(lines, "")
         return _places(first, columns, header=header)[1] if first else None
     start = [line for line in itertools.islice(lines, _N_LOOKED_AT) if not _is_cut(line)]
-    return _complaint_about_keys(start, columns)
+    if found := _complaint_about_keys(start, columns):
+        return found
+    if drop_flagged and (found := _complaint_about_keys(start, [FLAGS])):
+        return f"drop_flagged: {found} Was it written by nmt-translate --format jsonl?"
+    return None
 
 
 def _is_cut(line: str) -> bool:
@@ -97,14 +110,17 @@ class _Tabs:
 class _Keys:
     """Takes texts out of lines of JSONL: a key by its name, or `a.b` for b inside a where there is no key `a.b`."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Column], *, drop_flagged: bool) -> None:
         self._keys = [str(column) for column in columns]
+        self._drops_flagged = drop_flagged
 
     def take(self, line: str) -> tuple[Found, ...]:
         """The texts in a line, in the order of the keys."""
         record = _parsed(line)
         if isinstance(record, Flaw):
             return (record,) * len(self._keys)
+        if self._drops_flagged and (flaw := _flagged(record)):
+            return (flaw,) * len(self._keys)
         return tuple(self._text(record, key) for key in self._keys)
 
     def _text(self, record: dict[str, Any], key: str) -> Found:
@@ -144,6 +160,15 @@ def _value(record: dict[str, Any], key: str) -> tuple[bool, Any]:
             return False, None
         here = here[part]
     return True, here
+
+
+def _flagged(record: dict[str, Any]) -> Flaw | None:
+    """The first thing that is said against a translation."""
+    flags = record.get(FLAGS)
+    if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
+        return Flaw(BAD_RECORD, f"no list of texts under the key {FLAGS!r}, which drop_flagged asks for")
+    found = next((flag for flag in flags if flag not in _HARMLESS), None)
+    return None if found is None else Flaw(f"flagged {found[:_LONGEST_FLAG]}", f"a translation that is flagged {found}")
 
 
 def _complaint_about_keys(start: Sequence[str], columns: Sequence[Column]) -> str | None:

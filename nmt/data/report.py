@@ -35,6 +35,8 @@ class DataReport:
     survey: Survey | None = None
     vocabulary: VocabularyUse | None = None
     found: dict[str, Any] = field(default_factory=dict)
+    corpora: list[dict[str, Any]] = field(default_factory=list)  # as the manifest tells them
+    dropped_of: dict[int, Counter[str]] = field(default_factory=dict)  # of each corpus, by its number
 
     def note(self, key: str, place: str) -> None:
         """Count what is odd but harmless. place: as for `drop`."""
@@ -43,9 +45,13 @@ class DataReport:
         if len(places) < N_SHOWN:
             places.append(place)
 
-    def drop(self, reason: str, n: int, shown: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Count pairs that are not kept. shown: file and line of the first few, with both texts if they are known."""
+    def drop(self, reason: str, n: int, shown: Iterable[tuple[str, Sequence[str]]], corpus: int = 0) -> None:
+        """Count pairs of a corpus that are not kept, one at least.
+
+        shown: file and line of the first few, with both texts if they are known.
+        """
         self.dropped[reason] += n
+        self.dropped_of.setdefault(corpus, Counter())[reason] += n
         places = self.first.setdefault(reason, [])
         for place, texts in itertools.islice(shown, N_SHOWN - len(places)):
             places.append(place)
@@ -77,9 +83,16 @@ class DataReport:
             "noted": {key: self.noted[key] for key in sorted(self.noted)},
             **self.found,
         }
+        if len(self.corpora) > 1:
+            facts["corpora"] = [self._of_corpus(n) for n in range(len(self.corpora))]
         if self.vocabulary:
             facts["subwords"] = self.vocabulary.as_dict()
         return {**facts, "alarms": alarms(facts), "warnings": warnings(facts)}
+
+    def _of_corpus(self, n: int) -> dict[str, Any]:
+        name, n_kept, dropped = self.corpora[n]["name"], self.corpora[n]["n_pair"], self.dropped_of.get(n, Counter())
+        reasons = dict(sorted(dropped.items(), key=lambda each: (-each[1], each[0])))
+        return {"name": name, "read": n_kept + dropped.total(), "kept": n_kept, "dropped": reasons}
 
     def alarms(self) -> list[str]:
         """What is seriously wrong, in words."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.report_bars import bars
+from nmt.data.report_words import by_corpus
 from nmt.errors import DataError
 
 Facts = dict[str, Any]
@@ -59,6 +60,7 @@ def _sections(facts: Facts, langs: tuple[str, str]) -> Iterable[str]:
     for text in facts["warnings"]:
         yield f'<p class="warning">{_text(text)}</p>'
     yield _tiles(facts)
+    yield from _corpora(facts)
     yield from _dropped(facts)
     if "lengths" in facts:
         yield from _shapes(facts, sides)
@@ -75,6 +77,11 @@ def _tiles(facts: Facts) -> str:
     n_dropped = sum(each["count"] for each in facts["dropped"].values())
     told = [("pairs read", facts["read"]), ("dropped", n_dropped), ("kept", facts["kept"])]
     return '<dl class="tiles">' + "".join(f"<div><dt>{name}</dt><dd>{n:,}</dd></div>" for name, n in told) + "</dl>"
+
+
+def _corpora(facts: Facts) -> Iterable[str]:
+    if told := by_corpus(facts):
+        yield "<h2>Corpora</h2><ul>" + "".join(f"<li>{_text(text)}</li>" for text in told) + "</ul>"
 
 
 def _dropped(facts: Facts) -> Iterable[str]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 Hashes = NDArray[np.uint64]
 
-# Words of a line that are kept as anchors of its alignment, each as 16 bits.
-N_ANCHOR = 4
+# Words of a line that are kept as anchors of its alignment, and marks of it, each as 16 bits.
+N_ANCHOR, N_MARK = 4, 8
 NO_ANCHOR = 0
 MOST_SHOWN = 200  # characters of a text
 
@@ -27,6 +27,7 @@ _LINE_FEED, _SPACE = 10, 32
 _SHORTEST_WORD = 3
 _MOST_RARITY = (1 << 20) - 1
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F], dtype=np.uint32)
 _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
 
@@ -113,6 +114,36 @@ class Block:
         hashed = ((total[wanted] * _ODD) >> np.uint64(48)).astype(np.uint16)
         return np.maximum(hashed, NO_ANCHOR + 1), np.searchsorted(self._ends, starts[wanted])
 
+    def marks(self) -> NDArray[np.uint16]:
+        """(n_line, N_MARK) of what a line is made of, 0 for too few.
+
+        Of many those with the smallest hashes stay, so that a word that is kept in one line is kept in others.
+        """
+        return smallest(*self.all_marks(), len(self.lines))
+
+    def all_marks(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+        """A hash of 16 bits, not 0, and the line of each word, sign, and character of scripts without spaces.
+
+        Of a number it is of how many digits it has and the first of them.
+        """
+        kind, folded = self._kind, self._folded
+        new = kind[1:] != kind[:-1]
+        new |= (kind[1:] == _WIDE) | (kind[1:] == _OTHER)
+        starts = np.concatenate(([0], np.flatnonzero(new) + 1))
+        first = folded[starts]
+        wanted = (first != _SPACE) & (first != _LINE_FEED)
+        lengths, line = np.diff(starts, append=len(kind))[wanted], np.cumsum(first == _LINE_FEED)[wanted]
+        starts, first = starts[wanted], first[wanted]
+        # A hash from what a piece begins with and its length: little work, and hardly a word is like another.
+        last = starts + lengths - 1
+        total = lengths.astype(np.uint32) * _FACTORS[0] + first * _FACTORS[1]
+        number = kind[starts] == _DIGIT
+        of_numbers = total[number]
+        for n, factor in enumerate(_FACTORS[2:], start=1):
+            total += folded[np.minimum(starts + n, last)] * factor
+        total[number] = of_numbers
+        return np.maximum((total >> np.uint32(16)).astype(np.uint16), NO_ANCHOR + 1), line
+
 
 def exact_hashes(lines: Iterable[str]) -> Hashes:
     """A hash of each line without the white space around it."""
@@ -162,17 +193,36 @@ def rarest(
     rank[order] = np.arange(len(rarity), dtype=np.uint32)
     shared = (rarity > 0)[hashed]
     hashed, line = hashed[shared], line[shared]
-    # One key to sort by: line, then rarity, then the hash, so that equal words of a line stand together.
+    line, place, few = _few_of_each(line, rank[hashed], n_line, N_ANCHOR)
+    found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
+    found[line, place] = order[few]
+    return found
+
+
+def smallest(hashed: NDArray[np.uint16], line: NDArray[np.int64], n_line: int) -> NDArray[np.uint16]:
+    """(n_line, N_MARK) different marks of each line, those with the smallest hashes; 0 for too few.
+
+    hashed, line: of the marks.
+    """
+    line, place, few = _few_of_each(line, hashed, n_line, N_MARK)
+    found = np.zeros((n_line, N_MARK), dtype=np.uint16)
+    found[line, place] = few
+    return found
+
+
+def _few_of_each(
+    line: NDArray[np.int64], rank: NDArray[Any], n_line: int, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
+    """The `most` lowest different ranks of each line, all below 65,536: lines, places among those of a line, ranks."""
+    # One key to sort by: line, then rank, so that equal words of a line stand together.
     wide: Any = np.uint32 if n_line <= 1 << 16 else np.uint64
-    key = np.sort((line.astype(wide) << wide(16)) | rank[hashed])
+    key = np.sort((line.astype(wide) << wide(16)) | rank.astype(wide))
     key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
-    line, hashed = (key >> wide(16)).astype(np.int64), order[key & wide(0xFFFF)].astype(np.uint16)
+    line, rank = (key >> wide(16)).astype(np.int64), key & wide(0xFFFF)
     n_of = np.bincount(line, minlength=n_line)
     place = np.arange(len(line)) - np.repeat(np.cumsum(n_of) - n_of, n_of)
-    found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
-    few = place < N_ANCHOR
-    found[line[few], place[few]] = hashed[few]
-    return found
+    few = place < most
+    return line[few], place[few], rank[few]
 
 
 @functools.cache

@@ -23,6 +23,8 @@ _NOTES = {
     "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
     "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were not learnt from their ends",
     "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
+    "protected": "{n} pairs have items of data.protect, the same on both sides: placeholders stand for them",
+    "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 
@@ -84,6 +86,7 @@ def table(facts: Facts) -> list[str]:
     lines = [f"training pairs: {facts['read']:,} read, {n_dropped:,} dropped, {facts['kept']:,} kept"]
     for reason, each in facts["dropped"].items():
         lines.append(f"  {each['count']:>9,}  {reason:<18}  {_shortened(each['first'])}")
+    lines += [f"  {text}" for text in by_corpus(facts)]
     lines += [
         f"  {name}: the target has {usual['median']:.2f} times the bytes of its source, as a rule; kept: "
         f"{usual['low']:.2f} to {usual['high']:.2f}"
@@ -96,6 +99,16 @@ def table(facts: Facts) -> list[str]:
     lines += _measures(facts)
     for level, texts in (("WARNING", facts.get("alarms", ())), ("warning", facts.get("warnings", ()))):
         lines += [f"  {level}: {text}" for text in texts]
+    return lines
+
+
+def by_corpus(facts: Facts) -> list[str]:
+    """Of several corpora, what became of the pairs of each."""
+    lines = []
+    for one in facts.get("corpora", ()):
+        told = ", ".join(f"{reason} {n:,}" for reason, n in one["dropped"].items())
+        n_dropped = f"{sum(one['dropped'].values()):,} dropped{f' ({told})' if told else ''}"
+        lines.append(f"{one['name']}: {one['read']:,} read, {n_dropped}, {one['kept']:,} kept")
     return lines
 
 
@@ -161,18 +174,19 @@ def _leaks(facts: Facts) -> Iterable[dict[str, Any]]:
 
 def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> str:
     src, trg, offset, first = one["src"], one["trg"], stretch["offset"], stretch["first"]
-    whole = stretch["last"] == one["pairs"]
+    whole = stretch["last"] == one["pairs"] + one["from"] - 1
     lines = f"from line {first:,} to the end" if whole else f"lines {span(stretch)}"
     look = f"Look at both files around line {first:,}"
     if not whole:
         look += f" and around line {stretch['last']:,}"
     if offset is None:
         return f"{src}:{first}: {lines}, {src} and {trg} do not go together, also not a few lines apart. {look}."
+    of_file = offset + one["trg_from"] - one["from"]  # a line of names above one side is none of the pairs
     n = "a line" if abs(offset) == 1 else f"{abs(offset)} lines"
     longer, shorter = (trg, src) if offset > 0 else (src, trg)
     return (
-        f"SHIFTED LINES: {src}:{first}: {lines}, line n of {src} goes with line n{offset:+d} of {trg}: {n} too many in "
-        f"{longer}, or missing from {shorter}, at about line {first:,}. {look}, repair them and prepare again; "
+        f"SHIFTED LINES: {src}:{first}: {lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {n} too many "
+        f"in {longer}, or missing from {shorter}, at about line {first:,}. {look}, repair them and prepare again; "
         "training on such pairs teaches nothing."
     )
 

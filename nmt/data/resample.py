@@ -49,7 +49,7 @@ class Resampler:
         self._words_of = words_of
         space = next(letter for letter, byte in BYTE_OF.items() if byte == 0x20)
         self._is_symbol = np.zeros(codec.size, dtype=bool)
-        self._is_symbol[codec.n_text - len(codec.symbols) :] = True  # and tags
+        self._is_symbol[N_SPECIAL + len(codec.plain_vocab()) :] = True  # and placeholders, and tags
         begins = [False] * N_SPECIAL + [piece[0] == space for piece in codec.vocab] + [False] * len(codec.tags)
         self._begins = np.array(begins) | self._is_symbol
         self._slot_of: dict[int, int] = {}

@@ -9,7 +9,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,15 @@ Keys = NDArray[np.uint64]
 Pieces = Callable[[], Iterator[Keys]]
 
 
-def kinds_of(config: FilterConfig) -> tuple[str, ...]:
-    """The kinds of keys that the options ask for."""
-    kinds = (("exact",) if config.drop_duplicates else ()) + (("near",) if config.drop_near_duplicates else ())
-    return kinds + (("src", "trg") if config.max_translations else ())
+def kinds_of(filters: Iterable[FilterConfig]) -> tuple[str, ...]:
+    """The kinds of keys that one corpus or another asks for: then they are those of the pairs of all."""
+    every = list(filters)
+    exact, near = any(one.drop_duplicates for one in every), any(one.drop_near_duplicates for one in every)
+    kinds = (("exact",) if exact else ()) + (("near",) if near else ())
+    return kinds + (("src", "trg") if any(one.max_translations for one in every) else ())
 
 
-def keys_of(src: Sequence[str], trg: Sequence[str], config: FilterConfig) -> dict[str, Keys]:
+def keys_of(src: Sequence[str], trg: Sequence[str], kinds: Iterable[str]) -> dict[str, Keys]:
     """The keys of some pairs."""
     texts: dict[str, Callable[[], Iterator[str]]] = {
         "exact": lambda: (f"{a}\n{b}" for a, b in zip(src, trg, strict=True)),
@@ -47,7 +49,7 @@ def keys_of(src: Sequence[str], trg: Sequence[str], config: FilterConfig) -> dic
         "src": lambda: iter(src),
         "trg": lambda: iter(trg),
     }
-    return {kind: np.array([hash_of(text) for text in texts[kind]()], np.uint64) for kind in kinds_of(config)}
+    return {kind: np.array([hash_of(text) for text in texts[kind]()], np.uint64) for kind in kinds}
 
 
 def in_pieces(path: Path) -> Pieces:
@@ -62,20 +64,30 @@ def in_pieces(path: Path) -> Pieces:
     return pieces
 
 
-def repeated(keys: Mapping[str, Pieces], config: FilterConfig, n_pair: int) -> list[tuple[str, NDArray[np.int64]]]:
+def repeated(
+    keys: Mapping[str, Pieces], filters: Sequence[FilterConfig], n_of: Sequence[int]
+) -> list[tuple[str, NDArray[np.int64]]]:
     """Which pairs are not for training after those before them: reasons, each with the numbers of its pairs.
 
-    keys: of all pairs, by kind, NO_KEY for pairs that are not asked about.
+    keys: of all pairs, by kind, NO_KEY for pairs that are not asked about. filters: what is asked of the first pairs,
+    then of the next ones; n_of: how many those are. A pair that stays counts for those after it, whatever they ask for.
     """
-    is_gone, found = np.zeros(n_pair, dtype=bool), []
-    for kind, reason in (("exact", DUPLICATE), ("near", NEAR_DUPLICATE)):
+    ends = np.cumsum(n_of, dtype=np.int64)
+    is_gone, found = np.zeros(int(ends[-1]), dtype=bool), []
+    asks = {
+        "exact": (DUPLICATE, [one.drop_duplicates for one in filters]),
+        "near": (NEAR_DUPLICATE, [one.drop_near_duplicates for one in filters]),
+    }
+    for kind, (reason, drops) in asks.items():
         if kind in keys:
-            parts = [later for _, later in _repeats(keys[kind], n_pair)]
+            parts = [later for _, later in _repeats(keys[kind], len(is_gone))]
             again = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
-            found.append((reason, again[~is_gone[again]]))
+            again = again[np.array(drops)[np.searchsorted(ends, again, side="right")] & ~is_gone[again]]
+            found.append((reason, again))
             is_gone[again] = True
-    if config.max_translations:
-        found.append((TRANSLATIONS, _too_often(keys, is_gone, config.max_translations)))
+    if "src" in keys:
+        most = np.array([one.max_translations for one in filters])
+        found.append((TRANSLATIONS, _too_often(keys, is_gone, most, ends)))
     return found
 
 
@@ -99,22 +111,29 @@ def _repeats(pieces: Pieces, n_pair: int, is_gone: NDArray[np.bool_] | None = No
         yield keys, np.concatenate([np.empty(0, np.int64), *numbers])[order][again]
 
 
-def _too_often(keys: Mapping[str, Pieces], is_gone: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
-    """Numbers of the pairs whose source or target was kept `most` times before."""
-    often = {}
+def _too_often(
+    keys: Mapping[str, Pieces], is_gone: NDArray[np.bool_], most: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Numbers of the pairs whose source or target was kept `most` times before, 0 for any number.
+
+    most: for the pairs up to each of the ends.
+    """
+    often, least = {}, int(most[most > 0].min(initial=len(is_gone)))
     for side in ("src", "trg"):
         parts = []
         for found, _ in _repeats(keys[side], len(is_gone), is_gone):
             different, times = np.unique(found, return_counts=True)
-            parts.append(different[times > most])
+            parts.append(different[times > least])
         often[side] = np.sort(np.concatenate(parts))
     kept: dict[str, Counter[int]] = {"src": Counter(), "trg": Counter()}
     dropped, start = [], 0
     for src, trg in zip(keys["src"](), keys["trg"](), strict=True):
         of_often = np.isin(src, often["src"]) | np.isin(trg, often["trg"])
-        for n in np.flatnonzero(of_often & (src != NO_KEY) & ~is_gone[start : start + len(src)]).tolist():
+        asked = np.flatnonzero(of_often & (src != NO_KEY) & ~is_gone[start : start + len(src)])
+        its_most = most[np.searchsorted(ends, start + asked, side="right")]
+        for n, few in zip(asked.tolist(), its_most.tolist(), strict=True):
             pair = int(src[n]), int(trg[n])
-            if max(kept["src"][pair[0]], kept["trg"][pair[1]]) >= most:
+            if few and max(kept["src"][pair[0]], kept["trg"][pair[1]]) >= few:
                 dropped.append(start + n)
                 continue
             kept["src"][pair[0]] += 1

@@ -3,8 +3,9 @@
 Line i of the source should go with line i of the target. Here it is asked whether i + d fits better, for d up to
 FARTHEST lines either way, or nothing at all: lengths of translations go together, and so do numbers and names that both
 sides spell alike. The path of the best d through the file is found by dynamic programming over windows of lines, in
-which each change of d has a price; then each change is placed to the line. Numbers are read from a file in which each
-pair has `RECORD` bytes; in memory there are some six bytes a pair.
+which each change of d has a price. From the lines that go together on that path it is learnt what else does
+(`likeness.py`), the path is found once more with that, and each change is placed to the line. Numbers are read from a
+file in which each pair has `RECORD` bytes, 52; in memory there are some six bytes a pair.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,10 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.report_text import N_ANCHOR, NO_ANCHOR, Anchors, Block
+from nmt.data.likeness import HIGHEST_RHO, SIDES, Half, Likeness, Marks, by_lengths
+from nmt.data.report_text import N_ANCHOR, N_MARK, NO_ANCHOR, Anchors, Block
 
 RECORD = np.dtype(
-    [("src_len", "<u2"), ("trg_len", "<u2"), ("src_anchors", "<u2", N_ANCHOR), ("trg_anchors", "<u2", N_ANCHOR)]
+    [(f"{side}_len", "<u2") for side in SIDES]
+    + [(f"{side}_anchors", "<u2", N_ANCHOR) for side in SIDES]
+    + [(f"{side}_marks", "<u2", N_MARK) for side in SIDES]
 )
 FARTHEST = 10
 LONGEST = 65535  # characters that a record can tell
@@ -36,10 +40,11 @@ _NONE = _N_OFFSET  # the state of lines that go with none
 _N_STATE = _N_OFFSET + 1
 _FEWEST_ALONE = 300  # lines that go with none, to be worth a word: free translations do so now and then
 _LENGTHS = ("src_len", "trg_len")
-_FARTHEST_OUT = 3.0  # standard deviations that count
-_HIGHEST_RHO = 0.95  # or the odd pair would outweigh many
 _MOST_FROM_ONE_LINE = 6.0
+_SHARE_ALONE = 1 / 3  # of what lines that go together gain: with less of it over many lines they do not
 _CHANCE_OF_ANCHOR = 0.3  # that the translation of a line with an anchor has it, too
+_SHARE = 2048  # lines at most that fall to one half of the file, before as many that fall to the other
+_MOST_LEARNT, _MOST_TRIED = 10_000, 2000  # lines of a half that are learnt from, and to see whether it is worth it
 
 Records = NDArray[Any]
 Scores = NDArray[np.float32]
@@ -83,6 +88,7 @@ def records_of(src: Block, trg: Block, anchors: Anchors) -> Records:
     for name, block in zip(_LENGTHS, (src, trg), strict=True):
         records[name] = np.minimum(block.lengths, LONGEST)
     records["src_anchors"], records["trg_anchors"] = anchors.pick(src, trg)
+    records["src_marks"], records["trg_marks"] = src.marks(), trg.marks()
     return records
 
 
@@ -96,13 +102,10 @@ def find_shifts(
     if n_pair < FEWEST:
         return Alignment(n_pair, (), 0.0)
     judge = _Judge(_Spool(path, first, n_pair))
-    found = []
-    for start, end in _chunks(n_pair):
-        found.append(_in_windows(judge.scores(start, end)))
-        done(end - start)
-    sums = np.concatenate(found)
-    way = _best_way(sums, price)
-    return judge.alignment(sums, way)
+    sums = judge.sums(lambda n: done(n // 2))
+    judge.learn(sums, _best_way(sums, price))
+    sums = judge.sums(lambda n: done(n - n // 2))
+    return judge.alignment(sums, _best_way(sums, price))
 
 
 def _in_windows(scores: Scores) -> Scores:
@@ -161,54 +164,135 @@ class _Judge:
                 sums[side] += lengths.sum()
                 squares[side] += (lengths**2).sum()
             anchors += np.bincount(records["trg_anchors"].ravel(), minlength=1 << 16)
-        self._mean = sums / np.maximum(n_line, 1)
-        self._deviation = np.sqrt(np.maximum(squares / np.maximum(n_line, 1) - self._mean**2, 0.0))
+        mean = sums / np.maximum(n_line, 1)
+        deviation = np.sqrt(np.maximum(squares / np.maximum(n_line, 1) - mean**2, 0.0))
         share = np.maximum(anchors, 1) / spool.n_pair
         self._weight = np.maximum(0.0, np.log(_CHANCE_OF_ANCHOR / share)).astype(np.float32)
         self._weight[NO_ANCHOR] = 0.0
-        self._rho = self._correlation()
+        # What judges the even shares of the file, and the odd ones.
+        self._share = min(_SHARE, max(_WINDOW, spool.n_pair // 16))
+        self._likeness: list[Likeness] = [by_lengths(mean, deviation, 1.0)] * 2
+        # What is learnt is no likelihood to the digit: "with none" then means hardly better than with the average line
+        # near by, by so many nats a line. None: 0 is what lines that have nothing to do with each other have.
+        self._alone: np.float32 | None = None
+        self._at_first = by_lengths(mean, deviation, self._correlation())
+        self._likeness = [self._at_first] * 2
 
     def _correlation(self) -> float:
         """Of the lengths, where lines go together: the middle of what pieces of the file show at their best offsets."""
         found: list[float] = []
         for start, end in _chunks(self._spool.n_pair):
-            src, trg = self._lengths(self._spool.read(start - FARTHEST, end + FARTHEST))
+            wide = self._spool.read(start - FARTHEST, end + FARTHEST)
+            numbers = self._likeness[0].numbers(wide[FARTHEST : FARTHEST + end - start], wide)
+            src, trg = (each[:, 0] for each in numbers)
             for a in range(0, end - start, _PIECE):
                 b = min(a + _PIECE, end - start)
                 if b - a >= _PIECE // 2 or not found:
                     found.append(max(float(src[a:b] @ trg[a + d : b + d]) / (b - a) for d in range(_N_OFFSET)))
-        return float(np.clip(np.median(found), 0.0, _HIGHEST_RHO))
+        return float(np.clip(np.median(found), 0.0, HIGHEST_RHO))
 
-    def _lengths(self, wide: Records) -> tuple[Scores, Scores]:
-        """Standardised logarithms: of the target of all records, of the source FARTHEST fewer at both ends."""
-        sides = []
-        for side, name in enumerate(_LENGTHS):
-            deviation = self._deviation[side]
-            scaled = (np.log1p(wide[name].astype(np.float32)) - self._mean[side]) / max(deviation, 1e-6)
-            scaled[(wide[name] == 0) | (deviation < 1e-6)] = 0.0
-            sides.append(np.clip(scaled, -_FARTHEST_OUT, _FARTHEST_OUT).astype(np.float32))
-        return sides[0][FARTHEST : len(wide) - FARTHEST], sides[1]
+    def sums(self, done: Callable[[int], object]) -> Scores:
+        """(n / _WINDOW, N_STATE) scores of windows of the whole file. done: is told how many lines more were scored."""
+        found = []
+        for start, end in _chunks(self._spool.n_pair):
+            found.append(_in_windows(self.scores(start, end)))
+            done(end - start)
+        return np.concatenate(found)
+
+    def learn(self, sums: Scores, way: NDArray[np.int8]) -> None:
+        """Learn what goes together from lines that do on a path. The even shares judge the odd ones, and these them."""
+        if not self.alignment(sums, way).can_be_judged:
+            # The path rests on nothing: whatever one shift of the whole file shows is a better beginning.
+            nearest = sorted(range(_N_OFFSET), key=lambda d: abs(d - FARTHEST))
+            way = max((np.full_like(way, d) for d in nearest), key=lambda way: self._told(way))
+        learnt = self._learnt(way, _MOST_LEARNT)
+        self._likeness = [new or old for new, old in zip(learnt[::-1], self._likeness, strict=True)]
+        if any(learnt):
+            starts = range(0, len(way), max(1, len(way) * _WINDOW // _MOST_TRIED))
+            sums = np.concatenate([_in_windows(self.scores(*self._window(k))) for k in starts])
+            strength = self._strength(sums, way[list(starts)]) / (len(starts) * _WINDOW)
+            self._alone = np.float32(_SHARE_ALONE * strength)
+
+    def _window(self, k: int) -> tuple[int, int]:
+        return k * _WINDOW, min((k + 1) * _WINDOW, self._spool.n_pair)
+
+    @staticmethod
+    def _strength(sums: Scores, way: NDArray[np.int8]) -> float:
+        """Nats by which lines on a path go better with their own than with others."""
+        good = way != _NONE
+        own = sums[good, way[good]].sum(dtype=np.float64)
+        others = (sums[good, :_N_OFFSET].sum(dtype=np.float64) - own) / (_N_OFFSET - 1)
+        return float(own - others)
+
+    def _told(self, way: NDArray[np.int8]) -> float:
+        """How much can be learnt on a path, from some lines."""
+        return sum(float((each.rho**2).sum()) for each in self._learnt(way, _MOST_TRIED) if each is not None)
+
+    def _learnt(self, way: NDArray[np.int8], most: int) -> list[Likeness | None]:
+        """What the even shares say of the odd ones, and these of them, from about so many lines of each."""
+        n_share = -(-self._spool.n_pair // self._share)
+        stride = 2 * max(1, n_share * self._share // (2 * most))
+        chosen = [n for n in range(n_share) if n % stride < 2]
+        marks = Marks()
+        for n in chosen:
+            marks.count(*self._together(n, way))
+        of_marks = marks.chosen()
+        halves = Half(of_marks), Half(of_marks)
+        for n in chosen:
+            halves[n % 2].add(*self._together(n, way))
+        return [halves[0].learn(halves[1]), halves[1].learn(halves[0])]
+
+    def _together(self, n: int, way: NDArray[np.int8]) -> tuple[Records, Records]:
+        """The pairs of one share of the file by a path."""
+        start, end = n * self._share, min((n + 1) * self._share, self._spool.n_pair)
+        wide = self._spool.read(start - FARTHEST, end + FARTHEST)
+        src = np.arange(end - start)
+        state = way[(src + start) // _WINDOW].astype(np.int64)
+        trg = src + state
+        good = (
+            (state != _NONE)
+            & (wide["src_len"][src + FARTHEST] > 0)
+            & (wide["trg_len"][np.minimum(trg, len(wide) - 1)] > 0)
+        )
+        return wide[src[good] + FARTHEST], wide[trg[good]]
 
     def scores(self, start: int, end: int) -> Scores:
         """(N_STATE, end - start): source line start + i with target line start + i + d - FARTHEST; last, with none."""
+        shares = range(start // self._share, -(-end // self._share))
+        found = [
+            self._scores(
+                max(start, n * self._share), min(end, (n + 1) * self._share), self._likeness[n % 2], self._alone
+            )
+            for n in shares
+        ]
+        return np.concatenate(found, axis=1)
+
+    def _scores(self, start: int, end: int, likeness: Likeness, alone: np.float32 | None) -> Scores:
         wide = self._spool.read(start - FARTHEST, end + FARTHEST)
-        n, rho = end - start, self._rho
-        src, trg = self._lengths(wide)
-        slope, bend = np.float32(rho / (1 - rho**2)), np.float32(rho**2 / (2 * (1 - rho**2)))
-        of_src = -np.float32(0.5 * np.log(1 - rho**2)) - bend * src * src
-        of_trg = bend * trg * trg
+        n, rho = end - start, likeness.rho
+        src, trg = likeness.numbers(wide[FARTHEST : FARTHEST + n], wide)
+        slope, bend = rho / (1 - rho**2), rho**2 / (2 * (1 - rho**2))
+        of_src = -np.float32(0.5 * np.log(1 - rho**2).sum()) - (src * src) @ bend
+        of_trg = (trg * trg) @ bend
+        src = src * slope
         anchors = np.ascontiguousarray(wide["src_anchors"][FARTHEST : FARTHEST + n].T)
         others = np.ascontiguousarray(wide["trg_anchors"].T)
         weights = self._weight[anchors]
         scores = np.zeros((_N_STATE, n), dtype=np.float32)
         for d in range(_N_OFFSET):
-            score = src * trg[d : d + n] * slope + of_src - of_trg[d : d + n]
+            score = np.einsum("nk,nk->n", src, trg[d : d + n]) + of_src - of_trg[d : d + n]
             for anchor, weight in zip(anchors, weights, strict=True):
                 shared = anchor == others[0, d : d + n]
                 for other in others[1:]:
                     shared |= anchor == other[d : d + n]
                 score += weight * shared
             np.clip(score, -_MOST_FROM_ONE_LINE, _MOST_FROM_ONE_LINE, out=scores[d])
+        if alone is not None:
+            src_len, trg_len = wide["src_len"][FARTHEST : FARTHEST + n], wide["trg_len"]
+            for d in range(_N_OFFSET):
+                scores[d, (src_len == 0) | (trg_len[d : d + n] == 0)] = 0.0
+            scores[_NONE] = scores[:_N_OFFSET].mean(axis=0)
+            scores[_NONE, (src_len > 0) | (trg_len[FARTHEST : FARTHEST + n] > 0)] += alone
         return scores
 
     def alignment(self, sums: Scores, way: NDArray[np.int8]) -> Alignment:
@@ -220,14 +304,24 @@ class _Judge:
         stretches = []
         for k, after, first, end in zip([0, *changes], [*changes, len(way)], [0, *ends[:-1]], ends, strict=True):
             state = int(way[k])
-            if state == FARTHEST or first == end or (state == _NONE and end - first < _FEWEST_ALONE):
+            if state == FARTHEST or first == end or (state == _NONE and not self._are_alone(first, end)):
                 continue
             gain = float((sums[k:after, state] - sums[k:after, FARTHEST]).sum(dtype=np.float64))
             stretches.append(Stretch(first + 1, end, None if state == _NONE else state - FARTHEST, gain))
-        good = way != _NONE
-        own = sums[good, way[good]].sum(dtype=np.float64)
-        others = (sums[good, :_N_OFFSET].sum(dtype=np.float64) - own) / (_N_OFFSET - 1)
-        return Alignment(n, tuple(stretches), float(own - others) / n)
+        return Alignment(n, tuple(stretches), self._strength(sums, way) / n)
+
+    def _are_alone(self, first: int, end: int) -> bool:
+        """Whether lines that seem to go with none are worth a word: many, and their lengths and anchors deny it, too.
+
+        What was learnt elsewhere may not be true of lines of another kind.
+        """
+        if end - first < _FEWEST_ALONE:
+            return False
+        total = np.zeros(_N_OFFSET)
+        for a, b in _chunks(end - first):
+            scores = self._scores(first + a, first + b, self._at_first, alone=None)
+            total += scores[:_N_OFFSET].sum(axis=1, dtype=np.float64)
+        return bool(total.max() < PRICE)
 
     def _place(self, before: int, after: int, near: int) -> int:
         """The line, counted from 0, from which the second state is better than the first."""

@@ -20,7 +20,7 @@ from nmt.data.tables import Loaded, complaint_about_table, count_rows, read_rows
 from nmt.errors import DataError
 from nmt.files import sha256_of
 from nmt.recipe.corpus_contradictions import STDIN, names_of
-from nmt.recipe.data_options import CorpusFiles
+from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
 from nmt.recipe.options import Recipe
 
 Side = Literal["src", "trg"]
@@ -35,6 +35,7 @@ class Text:
 
     place: a file, a dataset, or lines in memory. form: text, tsv, jsonl, parquet, arrow or dataset. column: where in a
     line or row the text stands, if it is not all there is. header: the first line of the file is none of the text.
+    drop_flagged: lines that nmt-translate flagged are none.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Text:
     form: str = "text"
     column: Column | None = None
     header: bool = False
+    drop_flagged: bool = False
 
     @property
     def is_stdin(self) -> bool:
@@ -66,7 +68,9 @@ class Text:
         if complaint := complaint_about(self.place):
             return complaint
         if self.form in _RECORDS:
-            found = complaint_about_records(self.place, self.form, self._columns(), header=self.header)
+            found = complaint_about_records(
+                self.place, self.form, self._columns(), header=self.header, drop_flagged=self.drop_flagged
+            )
             return f"{self.place}: {found}" if found else None
         return None
 
@@ -144,7 +148,8 @@ def _read(texts: list[Text], reading: Reading) -> Iterator[tuple[Found, ...]]:
         if text.form in _TABLES:
             return read_rows(text.place, columns, reading)
         if text.form in _RECORDS:
-            return read_records(text.place, text.form, columns, reading, header=text.header)
+            how = {"header": text.header, "drop_flagged": text.drop_flagged}
+            return read_records(text.place, text.form, columns, reading, **how)
         lines = read_lines(text.place, bad_utf8=reading.bad_utf8, longest=reading.longest, notes=reading.notes)
         return ((line,) for line in lines)
     return ((line,) for line in text.place or ())
@@ -241,7 +246,11 @@ def _text_of(
     header = form == "tsv" and (names_columns if files.header is None else files.header)
     if files.header is not None and form != "tsv":
         complaints.append(f"{option}: {named.name}: header is for TSV, and this is {form}. Remove it.")
-    return Text(named.name, named.path, form, column, header)
+    drop_flagged = isinstance(files, TrainingCorpus) and files.drop_flagged
+    if drop_flagged and form != "jsonl":
+        complaints.append(f"{option}: {named.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
+        drop_flagged = False
+    return Text(named.name, named.path, form, column, header, drop_flagged)
 
 
 def told(sources: Iterable[Source]) -> Iterator[str]:

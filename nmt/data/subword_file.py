@@ -1,26 +1,37 @@
 """What stands in a subwords file, and what must not: nothing in it may surprise the tokenizer or the model.
 
 Format 1 has byte-level BPE in NFC or as it stands; it is written wherever it says all, so that what it holds has one
-text and one SHA-256. Format 2 also has other kinds and normalisations, symbols, and tags of the source.
+text and one SHA-256. Format 2 also has other kinds and normalisations, symbols, and tags of the source; format 3 also
+placeholders.
 """
 
+import base64
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmt.data.letters import BYTE_OF, in_letters
-from nmt.recipe.contradictions import complaint_about_symbol
+from nmt.data.placeholders import is_name, shown
+from nmt.data.sentencepiece_text import Rules
+from nmt.recipe.subword_contradictions import complaint_about_symbol
 
-_FORMAT, _FORMAT_OF_KINDS = 1, 2
+_FORMAT, _FORMAT_OF_KINDS, _FORMAT_OF_PLACEHOLDERS = 1, 2, 3
 _KEYS = {
     _FORMAT: ("format", "normalize", "joint", "codecs"),
     _FORMAT_OF_KINDS: ("format", "kind", "normalize", "symbols", "tags", "joint", "codecs"),
+    _FORMAT_OF_PLACEHOLDERS: ("format", "kind", "normalize", "symbols", "placeholders", "tags", "joint", "codecs"),
 }
-_NORMALIZE = {_FORMAT: ("nfc", "none"), _FORMAT_OF_KINDS: ("nfc", "nfkc", "none")}
+_NORMALIZE = {_FORMAT: ("nfc", "none")}
+_ANY_NORMALIZE = ("nfc", "nfkc", "none")
 _TAG = re.compile(r"<[A-Za-z0-9_-]{1,60}>")
 # What each kind has beside its pieces.
-_BESIDE = {"bpe": "merges", "unigram": "scores", "word": None}
+_BESIDE: dict[str, tuple[str, ...]] = {
+    "bpe": ("merges",),
+    "unigram": ("scores",),
+    "word": (),
+    "sentencepiece": ("scores", "model", "squeeze", "charsmap"),
+}
 
 
 def content_of(
@@ -29,21 +40,21 @@ def content_of(
     symbols: Sequence[str],
     tags: Sequence[str],
     *,
+    placeholders: Sequence[str] = (),
     joint: bool,
-    codecs: Sequence[tuple[list[str], list[tuple[str, str]], list[float]]],
+    codecs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The file for vocabularies of one kind. codecs: pieces, merges and scores of each."""
-    beside = _BESIDE[kind]
-    tables = []
-    for vocab, merges, scores in codecs:
-        tables.append({"vocab": vocab} | ({beside: merges if beside == "merges" else scores} if beside else {}))
-    if kind == "bpe" and not symbols and not tags and normalize in _NORMALIZE[_FORMAT]:
+    """The file for vocabularies of one kind. codecs: the pieces of each, `vocab`, and what the kind has beside."""
+    tables = [{name: codec[name] for name in ("vocab", *_BESIDE[kind])} for codec in codecs]
+    plain = not symbols and not placeholders and not tags
+    if kind == "bpe" and plain and normalize in _NORMALIZE[_FORMAT]:
         return {"format": _FORMAT, "normalize": normalize, "joint": joint, "codecs": tables}
     return {
-        "format": _FORMAT_OF_KINDS,
+        "format": _FORMAT_OF_PLACEHOLDERS if placeholders else _FORMAT_OF_KINDS,
         "kind": kind,
         "normalize": normalize,
         "symbols": list(symbols),
+        **({"placeholders": list(placeholders)} if placeholders else {}),
         "tags": list(tags),
         "joint": joint,
         "codecs": tables,
@@ -54,10 +65,11 @@ def complaint_about(found: Any, longest: int) -> str | None:
     """What is wrong with the content of a subwords file. longest: bytes of a piece."""
     number = found.get("format") if isinstance(found, dict) else "no mapping"
     if type(number) is not int or number not in _KEYS:
-        return f"expected format {_FORMAT} or {_FORMAT_OF_KINDS}, found {number!r}"
+        *first, last = _KEYS
+        return f"expected format {', '.join(map(str, first))} or {last}, found {number!r}"
     if tuple(found) != _KEYS[number]:
         return f"expected the keys {', '.join(_KEYS[number])}, found {', '.join(map(repr, found))}"
-    if found["normalize"] not in _NORMALIZE[number] or not isinstance(found["joint"], bool):
+    if found["normalize"] not in _NORMALIZE.get(number, _ANY_NORMALIZE) or not isinstance(found["joint"], bool):
         return "unknown normalisation, or joint is neither true nor false"
     kind, symbols = found.get("kind", "bpe"), found.get("symbols", [])
     if not isinstance(kind, str) or kind not in _BESIDE:
@@ -67,6 +79,11 @@ def complaint_about(found: Any, longest: int) -> str | None:
     for symbol in symbols:
         if complaint := complaint_about_symbol(symbol, found["normalize"]):
             return f"symbol {symbol!r} {complaint}"
+    placeholders = found.get("placeholders", [])
+    if not isinstance(placeholders, list) or not all(isinstance(name, str) and is_name(name) for name in placeholders):
+        return "placeholders are no list of their names"
+    if len(set(placeholders)) != len(placeholders):
+        return "a placeholder occurs twice"
     tags = found.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) and _TAG.fullmatch(tag) for tag in tags):
         return "tags are no list of names between < and >"
@@ -75,13 +92,15 @@ def complaint_about(found: Any, longest: int) -> str | None:
     codecs = found["codecs"]
     if not isinstance(codecs, list) or len(codecs) != (1 if found["joint"] else 2):
         return "wrong number of vocabularies"
-    names = [name for name in ("vocab", _BESIDE[kind]) if name]
+    names = ("vocab", *_BESIDE[kind])
     for codec in codecs:
         if not isinstance(codec, dict) or set(codec) != set(names):
             return f"expected {' and '.join(names)}"
-        if complaint := _complaint_about_pieces(codec["vocab"], symbols, longest):
+        if complaint := _complaint_about_pieces(codec["vocab"], [*symbols, *map(shown, placeholders)], longest):
             return complaint
         if kind == "bpe" and (complaint := _complaint_about_merges(codec["merges"], set(codec["vocab"]))):
+            return complaint
+        if kind == "sentencepiece" and (complaint := _complaint_about_model(codec)):
             return complaint
         if kind == "unigram" and (complaint := _complaint_about_scores(codec["scores"], len(codec["vocab"]))):
             return complaint
@@ -112,6 +131,32 @@ def _complaint_about_merges(merges: Any, known: set[str]) -> str | None:
         if merge[0] not in known or merge[1] not in known or merge[0] + merge[1] not in known:
             return f"the merge of {merge[0]!r} and {merge[1]!r} is not in the vocabulary"
     return None
+
+
+def _complaint_about_model(codec: dict[str, Any]) -> str | None:
+    scores = codec["scores"]
+    if codec["model"] not in ("bpe", "unigram") or not isinstance(codec["squeeze"], bool):
+        return "the model is neither bpe nor unigram, or squeeze is neither true nor false"
+    if not isinstance(scores, list) or len(scores) != len(codec["vocab"]):
+        return "there is not one score for each piece"
+    for piece, score in zip(codec["vocab"], scores, strict=True):
+        if score is None and len(piece) > 1:
+            return "a piece without a score is no byte"
+        if score is not None and (type(score) is not float or not math.isfinite(score) or not _is_text(piece)):
+            return "a score is no number, or that of a piece that is no text"
+    try:
+        Rules(base64.b64decode(codec["charsmap"], validate=True))
+    except (ValueError, TypeError):
+        return "the rules of normalisation are damaged"
+    return None
+
+
+def _is_text(letters: str) -> bool:
+    try:
+        bytes(BYTE_OF[letter] for letter in letters).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _complaint_about_scores(scores: Any, n_piece: int) -> str | None:

@@ -5,13 +5,15 @@ All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normal
 are learnt is in `learn.py`.
 """
 
+import base64
 import copy
 import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,8 @@ from tokenizers import Tokenizer, models
 from nmt.data.learn import CutWords, Lines, learn
 from nmt.data.letters import BYTE_OF, in_letters, in_words, normalised, units_of
 from nmt.data.lines import write_lines
+from nmt.data.placeholders import character, kinds_of, shown
+from nmt.data.sentencepiece_text import SentencePiece, Speller
 from nmt.data.subword_file import complaint_about, content_of
 from nmt.errors import DataError
 from nmt.recipe.subword_options import SubwordsConfig
@@ -53,26 +57,37 @@ class Codec:
         kind: str = "bpe",
         scores: Sequence[float] = (),
         symbols: Sequence[str] = (),
+        placeholders: Sequence[str] = (),
         tags: Sequence[str] = (),
+        sentencepiece: SentencePiece | None = None,
     ) -> None:
         """vocab: pieces in the order of their ids, in the letters of the byte-level alphabet; symbols come after them.
+
+        placeholders: their names, as in `placeholders.py`; they come after the symbols, and no text becomes one.
 
         tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
 
         kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
-        word: not at all if it is a piece, else into bytes.
+        word: not at all if it is a piece, else into bytes; sentencepiece: as that model does.
         """
+        self.sentencepiece = sentencepiece
+        self._speller = Speller(vocab, sentencepiece) if sentencepiece else None
         self.merges, self.normalize, self.kind = list(merges), normalize, kind
         self.scores, self.symbols = list(scores), tuple(symbols)
-        self.vocab = [*vocab, *map(in_letters, symbols)]
-        self._tokenizer = Tokenizer(_model(kind, vocab, merges, scores))
+        self.placeholders, self.protects = tuple(placeholders), kinds_of(placeholders)
+        names = list(map(shown, placeholders))
+        self.vocab = [*vocab, *map(in_letters, symbols), *map(in_letters, names)]
+        self._tokenizer = Tokenizer(_model("bpe" if sentencepiece else kind, vocab, merges, scores))
         self._tokenizer.pre_tokenizer = in_words()
-        self._known: dict[str, list[int]] = {}
         self.cut_words: CutWords | None = None  # how words are cut, where learning has found it out
         self._bytes = [bytes(BYTE_OF[letter] for letter in piece) for piece in self.vocab]
-        self._id_of_symbol = {symbol: i for i, symbol in enumerate(symbols, N_SPECIAL + len(vocab))}
+        letters = list(map(character, placeholders))
+        # What has been encoded; symbols and placeholders are no matter of the tokenizer.
+        self._known = {symbol: [i] for i, symbol in enumerate([*symbols, *letters], N_SPECIAL + len(vocab))}
+        self._first_placeholder = N_SPECIAL + len(vocab) + len(symbols)
         longest_first = "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
-        self._symbol = re.compile(f"(?<!{_LETTER})({longest_first})(?!{_LETTER})") if symbols else None
+        found = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(symbols) + letters
+        self._symbol = re.compile(f"({'|'.join(found)})") if found else None
         self.tags, self._before = tuple(tags), list[int]()
         self.n_text = N_SPECIAL + len(self.vocab)  # translations are made of ids below; those from here on have no text
         self.size = self.n_text + len(tags)
@@ -90,11 +105,17 @@ class Codec:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
+        if self._speller:
+            return [[*self._before, *self._spelled(self._speller, line)] for line in lines]
         found = self._encode_texts([" " + self.normalised(line) for line in lines])
         return [[*self._before, *ids] for ids in found] if self._before else found
 
     def encode_units(self, units: Sequence[str]) -> list[list[int]]:
-        """Ids of parts that lines were cut into at spaces, each with the space before it; nothing is remembered."""
+        """Ids of parts that lines were cut into at spaces, each with the space before it; nothing is remembered.
+
+        Not for SentencePiece, whose lines have to be whole.
+        """
+        assert self._speller is None, "lines have to be whole"
         texts = [self.normalised(unit) for unit in units]
         if self._symbol is not None:
             return self._encode_texts(texts)
@@ -111,10 +132,15 @@ class Codec:
         unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
         batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
         new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
-        new |= {unit: [self._id_of_symbol[unit]] for unit in unknown if unit in self._id_of_symbol}
         if len(known) < MOST_REMEMBERED:
             known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
         return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
+
+    def _spelled(self, speller: Speller, line: str) -> Iterator[int]:
+        """The ids of a line in the pieces of SentencePiece. A symbol is not theirs, so what is between is encoded."""
+        text = speller.line(line)
+        for n, part in enumerate(self._symbol.split(text) if self._symbol else (text,)):
+            yield from self._known[part] if n % 2 else (i + N_SPECIAL for i in speller.encode(part))
 
     def _units(self, text: str) -> Iterator[str]:
         """A text cut into symbols, and between them into parts that can be encoded one by one."""
@@ -129,11 +155,21 @@ class Codec:
 
     def cut(self, letters: str) -> list[int]:
         """The ids that one word, in letters, is made of; symbols in it are not looked for."""
+        if self._speller:
+            return [i + N_SPECIAL for i in self._speller.cut(bytes(BYTE_OF[letter] for letter in letters))]
         return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(letters)]
 
     def plain_vocab(self) -> list[str]:
-        """The pieces without the symbols."""
-        return self.vocab[: len(self.vocab) - len(self.symbols)]
+        """The pieces without the symbols and placeholders."""
+        return self.vocab[: self._first_placeholder - N_SPECIAL - len(self.symbols)]
+
+    def table(self) -> dict[str, Any]:
+        """What a file has of it."""
+        beside: dict[str, Any] = {"merges": self.merges, "scores": self.scores}
+        if found := self.sentencepiece:
+            charsmap = base64.b64encode(found.charsmap).decode("ascii")
+            beside = {"scores": found.scores, "model": found.model, "squeeze": found.squeeze, "charsmap": charsmap}
+        return {"vocab": self.plain_vocab(), **beside}
 
     def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(size,) and (size,) ids of the two pieces that each piece was merged from; -1 for those that were not."""
@@ -145,18 +181,35 @@ class Codec:
 
     def normalised(self, text: str) -> str:
         """The text as the model knows it."""
+        if self._speller:
+            return self._speller.normalised(text)
         return normalised(text, self.normalize)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; control symbols and the padding of the vocabulary have none.
+    def decode(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> str:
+        """The text of ids; control symbols and the padding of the vocabulary have none. items: as for `raw`.
 
         Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
         """
-        return b"".join(self.raw(ids)).removeprefix(b" ").decode("utf-8", errors="replace")
+        raw = b"".join(self.raw(ids, items))
+        # Where several spaces become one, so do those before a text.
+        squeezed = self.sentencepiece is not None and self.sentencepiece.squeeze
+        return (raw.lstrip(b" ") if squeezed else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
 
-    def raw(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes behind each id, none behind control symbols and the padding of the vocabulary."""
-        return [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.n_text else b"" for i in ids]
+    def raw(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> list[bytes]:
+        """The bytes behind each id, none behind control symbols and the padding of the vocabulary.
+
+        items: what stands behind placeholders, by name, and nothing behind others; without it their names do.
+        """
+        found = [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.n_text else b"" for i in ids]
+        if items is not None and self.placeholders:
+            for place, i in enumerate(ids):
+                if name := self.placeholder(i):
+                    found[place] = items.get(name, "").encode("utf-8", errors="surrogatepass")
+        return found
+
+    def placeholder(self, i: int) -> str:
+        """The name of the placeholder that an id is, "" if it is none."""
+        return self.placeholders[i - self._first_placeholder] if self._first_placeholder <= i < self.n_text else ""
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable text for each id, for pictures: a space shows as ▁, part of a character as its bytes <C3>."""
@@ -192,14 +245,15 @@ class Subwords:
         seed: int,
         notes: Counter[str] | None = None,
         tags: Sequence[str] = (),
+        placeholders: Sequence[str] = (),
     ) -> "Subwords":
         """Learn the pieces. src_lines, trg_lines: give the lines anew at each call, without line feeds.
 
-        notes: counts what was too long to be learnt from. tags: of the source side.
+        notes: counts what was too long to be learnt from. tags: of the source side. placeholders: names, of both.
         """
 
         def codec_of(*sides: Lines, tags: Sequence[str] = ()) -> Codec:
-            n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(tags)
+            n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders) - len(tags)
             found = learn(sides, config, seed, n_piece=n_piece, longest=LONGEST_PIECE, notes=notes)
             # Characters are pieces that merges put together, too.
             kind = "bpe" if config.kind == "char" else config.kind
@@ -210,9 +264,11 @@ class Subwords:
                 kind=kind,
                 scores=found.scores,
                 symbols=config.symbols,
+                placeholders=placeholders,
                 tags=tags,
             )
-            codec.cut_words = found.cut
+            # A unit with a placeholder in it is not made of words alone.
+            codec.cut_words = None if placeholders else found.cut
             return codec
 
         src = codec_of(src_lines, trg_lines, tags=tags) if config.joint else codec_of(src_lines, tags=tags)
@@ -252,8 +308,10 @@ class Subwords:
                 [(a, b) for a, b in each.get("merges", ())],
                 found["normalize"],
                 kind=found.get("kind", "bpe"),
-                scores=each.get("scores", ()),
+                scores=each.get("scores", ()) if found.get("kind") == "unigram" else (),
                 symbols=found.get("symbols", ()),
+                placeholders=found.get("placeholders", ()),
+                sentencepiece=_sentencepiece_of(each) if found.get("kind") == "sentencepiece" else None,
                 tags=() if n else found.get("tags", ()),
             )
             for n, each in enumerate(found["codecs"])
@@ -267,10 +325,15 @@ class Subwords:
             self.normalize,
             self.src.symbols,
             self.src.tags,
+            placeholders=self.src.placeholders,
             joint=self.joint,
-            codecs=[(codec.plain_vocab(), codec.merges, codec.scores) for codec in codecs],
+            codecs=[codec.table() for codec in codecs],
         )
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:
+    return SentencePiece(table["model"], table["scores"], base64.b64decode(table["charsmap"]), table["squeeze"])
 
 
 def _model(kind: str, vocab: Sequence[str], merges: Sequence[tuple[str, str]], scores: Sequence[float]) -> models.Model:

@@ -1,6 +1,6 @@
 """What is measured of the pairs, put together from blocks: lengths, scripts, leaks, repetitions, shifted lines.
 
-What a block has is measured in `measure.py`. Nothing is kept of a pair but, on the disk and until the end, 20 bytes for
+What a block has is measured in `measure.py`. Nothing is kept of a pair but, on the disk and until the end, 52 bytes for
 its alignment and 16 for its repetitions.
 """
 

@@ -53,24 +53,42 @@ def tags_of_splits(data: DataConfig) -> dict[str, list[list[str]]]:
     return {"train": training, **held_out} if any(training) else {}
 
 
-def tags_to_translate(decode: DecodeConfig, known: tuple[str, ...], usual_lang: str) -> tuple[str, ...]:
-    """What to put before each line: the tag of the language that is asked for, or of the usual one, and decode.tags.
+class Tagging:
+    """What to put before a line: the tag of the language that it asks for, or else decode.trg_lang or the usual one,
+    and its tags, or else decode.tags.
 
-    known: those of the model's vocabulary. Raises RecipeError for what it has not learnt.
+    known: those of the model's vocabulary. Raises RecipeError for what it has not learnt; where nobody says into which
+    of several languages, not before a line leaves it open.
     """
-    lang = decode.trg_lang or usual_lang
-    of_language = language_tag(lang)
-    tags = [f"<{tag}>" for tag in decode.tags]
-    learnt = [tag.removeprefix("<2").removesuffix(">") for tag in known if tag.startswith("<2")]
-    if lang not in (learnt or [usual_lang]):
-        asked = f"{lang}, but" if decode.trg_lang else "not given, and"
-        raise RecipeError(
-            f"decode.trg_lang: {asked} the model translates into {', '.join(learnt or [usual_lang])}: choose one of "
-            "those with --trg-lang."
-        )
-    if unknown := [tag for tag in tags if tag not in known]:
-        others = ", ".join(tag[1:-1] for tag in known if not tag.startswith("<2"))
-        raise RecipeError(
-            f"decode.tags: {unknown[0][1:-1]} is no tag that the model was trained with (it knows {others or 'none'})."
-        )
-    return (*([of_language] if of_language in known else []), *tags)
+
+    def __init__(self, decode: DecodeConfig, known: tuple[str, ...], usual_lang: str) -> None:
+        self._decode, self._known, self._usual_lang = decode, known, usual_lang
+        learnt = [tag.removeprefix("<2").removesuffix(">") for tag in known if tag.startswith("<2")]
+        self._languages = learnt or [usual_lang]
+        self._of_all = tuple(decode.tags)
+        self._check_tags(self._of_all, "decode.tags")
+        if decode.trg_lang:
+            self()
+
+    def __call__(self, trg_lang: str | None = None, tags: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """The tags of a line. trg_lang, tags: what it says of itself, None where it says nothing."""
+        lang = trg_lang or self._decode.trg_lang or self._usual_lang
+        if lang not in self._languages:
+            asked = f"{lang}, but" if trg_lang or self._decode.trg_lang else "not given, and"
+            where, how = ("", "") if trg_lang else ("decode.", " with --trg-lang")
+            raise RecipeError(
+                f"{where}trg_lang: {asked} the model translates into {', '.join(self._languages)}: choose one of "
+                f"those{how}."
+            )
+        if tags is not None:
+            self._check_tags(tags, "tags")
+        of_language = language_tag(lang)
+        more = (f"<{tag}>" for tag in (self._of_all if tags is None else tags))
+        return (*([of_language] if of_language in self._known else []), *more)
+
+    def _check_tags(self, tags: tuple[str, ...], name: str) -> None:
+        if unknown := [tag for tag in tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
+            others = ", ".join(tag[1:-1] for tag in self._known if not tag.startswith("<2"))
+            raise RecipeError(
+                f"{name}: {unknown[0]} is no tag that the model was trained with (it knows {others or 'none'})."
+            )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nmt.data.learn import LINE_CAP
 from nmt.data.letters import normalised
+from nmt.data.placeholders import BYTES
 from nmt.data.report_text import Block
 
 Mask = NDArray[np.bool_]
@@ -32,8 +33,9 @@ class Units:
     """
 
     def __init__(self, lines: Sequence[str], normalize: str) -> None:
+        """lines: may have placeholders in them, if they are not to be measured."""
         self.lines = lines
-        self.raw = ("\n".join(lines) + "\n").encode("utf-8")
+        self.raw = ("\n".join(lines) + "\n").encode(**BYTES)
         letters = np.frombuffer(self.raw, np.uint8)
         ends = np.flatnonzero((letters == _SPACE) | (letters == _LINE_FEED))
         line_ends = np.flatnonzero(letters[ends] == _LINE_FEED)
@@ -75,7 +77,7 @@ class Units:
     @property
     def n_char(self) -> Numbers:
         """Characters of each line."""
-        found: Numbers = self.sums(self.different.lengths) - 1
+        found: Numbers = self.sums(np.fromiter(map(len, self.units), np.int64, len(self.units))) - 1
         return found
 
     def sums(self, of_units: NDArray[Any]) -> NDArray[Any]:
@@ -131,4 +133,4 @@ def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[str], NDArray[
     offsets[1:] = ends + 1
     words = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
     found = words.dictionary_encode()
-    return [word[:-1].decode("utf-8") for word in found.dictionary.to_pylist()], found.indices.to_numpy()
+    return [word[:-1].decode(**BYTES) for word in found.dictionary.to_pylist()], found.indices.to_numpy()

@@ -6,6 +6,7 @@ Old pieces keep their text, and each stays what it is made of: only what comes a
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +15,68 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from nmt.data.learn import SEED_PIECES, Lines, count_words, learn_merges, learnt_from, most_frequent
 from nmt.data.letters import BYTE_OF, in_characters, in_letters, in_words, units_of
 from nmt.data.manifest import SUBWORDS
+from nmt.data.placeholders import kinds_of, shown
+from nmt.data.sentencepiece_file import codec_of, is_sentencepiece
 from nmt.data.subwords import LONGEST_PIECE, N_SPECIAL, Codec, Subwords
 from nmt.data.unigram import learn_scores
 from nmt.errors import DataError
 from nmt.files import sha256_of
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS, SubwordsConfig
 
 # Old pieces are letters to the trainer of new merges: one code point each, beyond the surrogates.
 _FIRST_LETTER = 0x10000
 _MOST_REMEMBERED = 400_000
 
 
-def find_subwords(place: str) -> Path:
-    """The subwords file of what subwords.vocab_from names: a run, a folder of prepared data, or the file itself."""
+@dataclass(frozen=True)
+class Given:
+    """Where subwords are taken from: a subwords file, or models of SentencePiece, one for both sides or one each."""
+
+    paths: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.paths))
+
+    def load(self, *, joint: bool) -> Subwords:
+        """The subwords. joint: whether a model of SentencePiece makes one vocabulary or two."""
+        if not is_sentencepiece(self.paths[0]):
+            return Subwords.load(self.paths[0])
+        src = codec_of(self.paths[0])
+        return Subwords(src, src if joint else codec_of(self.paths[-1]), src.normalize)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What the manifest has of the files among the inputs: other bytes make other data."""
+        sides = ("both",) if len(self.paths) == 1 else ("src", "trg")
+        return [
+            {
+                "split": "subwords",
+                "side": side,
+                "name": str(path),
+                "n_line": 1,
+                "size": path.stat().st_size,
+                "sha256": sha256_of(path),
+            }
+            for side, path in zip(sides, self.paths, strict=True)
+        ]
+
+
+def find_subwords(*places: str) -> Given:
+    """The files of what subwords.vocab_from names: a run, a folder of prepared data, or a file itself, or two."""
+    return Given(tuple(map(_found, places)))
+
+
+def _found(place: str) -> Path:
     path = Path(place)
     found = path / SUBWORDS if path.is_dir() else path
     if not found.is_file():
         raise DataError(
-            f"subwords.vocab_from: no {found}. Name a run (runs/NAME), a folder of prepared data (prepared/NAME), or a "
-            f"{SUBWORDS} itself."
+            f"subwords.vocab_from: no {found}. Name a run (runs/NAME), a folder of prepared data (prepared/NAME), a "
+            f"{SUBWORDS} itself, or a model of SentencePiece ({' or '.join(SENTENCEPIECE_ENDINGS)})."
         )
     return found
 
 
-def facts_of_subwords(path: Path) -> list[dict[str, Any]]:
-    """What the manifest has of the file among the inputs: other bytes make other data."""
-    facts = {"name": str(path), "n_line": 1, "size": path.stat().st_size, "sha256": sha256_of(path)}
-    return [{"split": "subwords", "side": "both", **facts}]
-
-
-def account_of(old: Subwords, new: Subwords, path: Path) -> list[str]:
+def account_of(old: Subwords, new: Subwords, path: Given) -> list[str]:
     """Lines for people: what was taken and what was added."""
     lines = []
     for (side, here), there in zip(new.by_side().items(), old.by_side().values(), strict=True):
@@ -55,29 +88,33 @@ def account_of(old: Subwords, new: Subwords, path: Path) -> list[str]:
 
 
 def reuse(
-    path: Path,
+    given: Given,
     sides: tuple[Lines, Lines],
     config: SubwordsConfig,
     seed: int,
     notes: Counter[str] | None = None,
     tags: Sequence[str] = (),
+    placeholders: Sequence[str] = (),
 ) -> Subwords:
-    """The subwords of a file, with config.extend new pieces a vocabulary and with the symbols and tags that are new.
+    """The subwords of a file, with config.extend new pieces a vocabulary and with the symbols, tags and placeholders
+    that are new.
 
     sides: give the lines of source and target anew at each call. notes: counts what was too long to be learnt from.
     What the file and the options say differently is refused.
     """
-    old = Subwords.load(path)
-    _must_agree(path, old, config)
+    old = given.load(joint=config.joint)
+    _must_agree(given, old, config, placeholders)
     symbols = (*old.src.symbols, *(symbol for symbol in config.symbols if symbol not in old.src.symbols))
     wanted = config.model_copy(update={"symbols": symbols})
 
     all_tags = (*old.src.tags, *(tag for tag in tags if tag not in old.src.tags))
+    names = (*old.src.placeholders, *(name for name in placeholders if name not in old.src.placeholders))
 
     def grown(codec: Codec, *lines: Lines, tags: Sequence[str] = ()) -> Codec:
-        if twice := [symbol for symbol in symbols if in_letters(symbol) in codec.plain_vocab()]:
+        pieces_there = set(codec.plain_vocab())
+        if twice := [one for one in (*symbols, *map(shown, names)) if in_letters(one) in pieces_there]:
             raise DataError(
-                f"subwords.symbols: {', '.join(twice)} is a piece of {path} already, put together from ordinary text: "
+                f"subwords.symbols: {', '.join(twice)} is a piece of {given} already, put together from ordinary text: "
                 "choose another symbol."
             )
         if not config.extend:
@@ -89,25 +126,40 @@ def reuse(
                 return learnt_from(lines, wanted, seed, once.pop() if once else None)
 
             pieces, merges, scores = _extended(codec, texts, config)
-        return Codec(pieces, merges, codec.normalize, kind=codec.kind, scores=scores, symbols=symbols, tags=tags)
+        return Codec(
+            pieces,
+            merges,
+            codec.normalize,
+            kind=codec.kind,
+            scores=scores,
+            symbols=symbols,
+            placeholders=names,
+            tags=tags,
+            sentencepiece=codec.sentencepiece,
+        )
 
-    if not config.extend and symbols == old.src.symbols and all_tags == old.src.tags:
+    there = (old.src.symbols, old.src.placeholders, old.src.tags)
+    if not config.extend and (symbols, names, all_tags) == there:
         return old
     src = grown(old.src, *(sides if old.joint else sides[:1]), tags=all_tags)
     return Subwords(src, src if old.joint else grown(old.trg, sides[1]), old.normalize)
 
 
-def _must_agree(path: Path, old: Subwords, config: SubwordsConfig) -> None:
+def _must_agree(path: Given, old: Subwords, config: SubwordsConfig, placeholders: Sequence[str]) -> None:
     """Exports and translation go by the recipe, so it has to say what the file says."""
     kinds = ("bpe", "char") if old.src.kind == "bpe" else (old.src.kind,)
     wrong = []
     if config.kind not in kinds:
         wrong.append(f"kind: {config.kind}, but {' or '.join(kinds)} there")
     for name, there in (("joint", old.joint), ("normalize", old.normalize)):
+        if name == "normalize" and old.src.sentencepiece:
+            continue  # it has rules of its own
         if getattr(config, name) != there:
             wrong.append(f"{name}: {str(getattr(config, name)).lower()}, but {str(there).lower()} there")
     if missing := [symbol for symbol in old.src.symbols if symbol not in config.symbols]:
         wrong.append(f"symbols: {', '.join(missing)} of there is missing")
+    if no_more := set(kinds_of(old.src.placeholders)) - set(kinds_of(placeholders)):
+        wrong.append(f"data.protect: {', '.join(sorted(no_more))} of there is missing")
     if wrong:
         raise DataError(
             f"subwords.vocab_from: the options of the subwords are not those of {path}: {'; '.join(wrong)}. Give the "

@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.placeholders import character
 from nmt.data.subwords import LONGEST_PIECE, Codec
 
 _ASCII_LETTERS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
@@ -55,7 +56,7 @@ class Pieces:
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
-        self.bytes = codec.raw(range(codec.n_vocab))
+        self.bytes = codec.raw(range(codec.n_vocab), {name: character(name) for name in codec.placeholders})
         self.n_byte = np.array([len(raw) for raw in self.bytes], dtype=np.int64)
         self._id_of = {raw: i for i, raw in enumerate(self.bytes) if raw}
         self._in_order = sorted(self._id_of)
@@ -67,7 +68,11 @@ class Pieces:
 
     def stream(self, text: str) -> bytes:
         """What the subwords of a text are put together to: the text after a space, as the vocabulary writes it."""
-        return b" " + self.codec.normalised(text).encode("utf-8", errors="replace")
+        return b" " + self._in_bytes(self.codec.normalised(text))
+
+    def _in_bytes(self, text: str) -> bytes:
+        # Halves of surrogate pairs are placeholders; where a vocabulary has none, they are no text.
+        return text.encode("utf-8", errors="surrogatepass" if self.codec.placeholders else "replace")
 
     def leading_to(self, stream: bytes, place: int) -> list[int]:
         """The subwords that can stand at a place of a stream of which the rest has to come, or that end beyond it."""
@@ -86,7 +91,7 @@ class Pieces:
     def _table(self, text: str) -> PhraseTable:
         """The table of a phrase."""
         text = self.codec.normalised(text)
-        wanted = text.encode("utf-8", errors="replace")
+        wanted = self._in_bytes(text)
         byte_table, states = _automaton(wanted, (_needs_room(text[0]), _needs_room(text[-1])))
         n_state = len(states) + 1
         after = np.repeat(np.arange(n_state, dtype=np.int16)[:, None], self.codec.n_vocab, axis=1)

@@ -1,11 +1,14 @@
-"""What is asked of one line beside its translation: how that begins, what it contains and what not."""
+"""What is asked of one line beside its translation: how that begins, what it contains and what not; its tags."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
 from nmt.decoding.phrases import contains, occurrences
 from nmt.errors import DataError
+from nmt.recipe.protect_options import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,9 @@ class Request:
     required: tuple[str, ...] = ()  # it contains each of these phrases, as words
     avoided: tuple[str, ...] = ()  # and none of these
     origins: tuple[str, ...] = ()  # the phrases of the source that the required ones go with; () where nobody knows
+    items: tuple[tuple[str, str], ...] = ()  # what placeholders in the source stand for, by name: a translator's affair
+    trg_lang: str | None = None  # the language to translate into; None: as decode.trg_lang says
+    tags: tuple[str, ...] | None = None  # what else the model is told of the line; None: as decode.tags says
 
     def __post_init__(self) -> None:
         assert len(self.origins) in (0, len(self.required))
@@ -33,6 +39,11 @@ class Request:
         return bool(self.prefix or self.required or self.avoided)
 
     @property
+    def is_tagged(self) -> bool:
+        """Whether the line says of itself what the model is to be told of it."""
+        return self.trg_lang is not None or self.tags is not None
+
+    @property
     def can_be_split(self) -> bool:
         """Whether it is known which piece of the source each required phrase goes with."""
         return len(self.origins) == len(self.required)
@@ -41,13 +52,47 @@ class Request:
         """What is asked of a piece of the source."""
         # Where nobody knows the origins, a line that is too long for one piece lacks what it requires, and is flagged.
         both = zip(self.required, self.origins, strict=True) if self.can_be_split else ()
-        here = [(phrase, origin) for phrase, origin in both if contains(piece, origin)]
+        text = restored(piece, dict(self.items))
+        here = [(phrase, origin) for phrase, origin in both if contains(text, origin)]
+        source, items = renumbered(piece, dict(self.items))
         return Request(
-            piece,
+            source,
             self.prefix if is_first else "",
             tuple(phrase for phrase, _ in here),
             self.avoided,
             tuple(origin for _, origin in here),
+            tuple(items.items()),
+            self.trg_lang,
+            self.tags,
+        )
+
+    def protected(self, kinds: Sequence[Kind]) -> "Request":
+        """The request with placeholders for the items of its source."""
+        source, items = protected(self.source, kinds)
+        return replace(self, source=source, items=tuple(items.items()))
+
+    def in_placeholders(self, kinds: Sequence[Kind]) -> "Request":
+        """What is asked of a translation before items are put back in it.
+
+        A phrase that stands within an item is there when the item is. What must not be there must not be there as an
+        item, either.
+        """
+        items = dict(self.items)
+        if not items or not self.asks:
+            return self
+
+        def written(phrase: str) -> str:
+            found = protected_like(phrase, items, kinds)
+            inside = (character(name) for name, text in items.items() if phrase in text)
+            return found if found != phrase else next(inside, phrase)
+
+        avoided = [*self.avoided, *(protected_like(phrase, items, kinds) for phrase in self.avoided)]
+        return replace(
+            self,
+            prefix=protected_like(self.prefix, items, kinds),
+            required=tuple(dict.fromkeys(map(written, self.required))),
+            avoided=tuple(dict.fromkeys(avoided)),
+            origins=(),
         )
 
     def changed(self, change: Callable[[str], str]) -> "Request":
@@ -60,6 +105,11 @@ class Request:
         begins = [] if text.startswith(self.prefix) else [self.prefix]
         lacking = [phrase for phrase in self.required if not contains(text, phrase)]
         return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
+
+
+def is_blank(line: str) -> bool:
+    """Whether nothing of a line can be seen: white space, control and format characters of any script only."""
+    return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
 
 
 class Terms:

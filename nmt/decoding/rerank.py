@@ -13,7 +13,7 @@ import torch
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import join_texts
 from nmt.decoding.scorer import LengthPenalty, length_divisor
-from nmt.decoding.translator import Translation
+from nmt.decoding.translation import Translation
 
 PENALTIES: tuple[LengthPenalty, ...] = ("wu", "average")
 ALPHAS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nmt.decoding.request import Request
-from nmt.decoding.translator import Translation, Translator
+from nmt.decoding.translation import Translation
+from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig
 
 N_SAMPLES, EPSILON = 16, 0.02  # enough to leave a loop behind; what is unlikelier than this is never drawn

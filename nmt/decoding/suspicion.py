@@ -6,17 +6,17 @@ Reasons, not verdicts: a name repeats itself in good translations too.
 import re
 from collections import Counter
 
-from nmt.decoding.translator import Translation
+from nmt.data.items import PATTERNS
+from nmt.decoding.translation import Translation
 
 REPEATED, COPIED, LOST, RATIO = "repeated", "copied", "lost", "ratio"
 CAP, LOW, UNMET = "cap", "low", "unmet"  # what only the search can know
+MISSING, DOUBLED = "missing", "doubled"  # what only who puts protected items back can know
 # A block of at least two characters four times in a row, or one character ten times.
 _LOOP = re.compile(r"(\S.{1,80}?)\1{3,}|(\S)\2{9,}", re.DOTALL)
 # Numbers in groups of thousands, or of two digits and more: single ones are often written as words.
 _DIGITS = re.compile(r"\d{1,3}(?:[.,'\u202f\u00a0 ]\d{3})+(?!\d)|\d{2,}")
-_UNCHANGED = re.compile(
-    r"https?://[^\s<>\"]+[^\s<>\".,;:!?)]|[\w.+-]{1,64}@[\w-]{1,99}\.[\w.]{0,99}\w|</?[a-zA-Z][^<>]{0,80}>"
-)
+_UNCHANGED = re.compile("|".join(PATTERNS[kind] for kind in ("tag", "url", "email")))
 _FAR_ENOUGH = 5_000  # characters that are looked at: a line may be of any size
 _SHORTEST_COPY = 4  # words: a name or two may well stay as they are
 _SHORT = 40  # bytes: as in the filter of training pairs, a ratio of short lines says little
@@ -37,7 +37,8 @@ def reasons(source: str, output: str, max_ratio: float) -> list[str]:
 
 
 def complaints(line: str, translation: Translation, max_ratio: float, low_score: float) -> list[str]:
-    """`reasons` of the best translation of a line, and those that lie in how it was found: `cap`, `low` and `unmet`.
+    """`reasons` of the best translation of a line, and those that lie in how it was found: `cap`, `low`, `missing`,
+    `doubled` and `unmet`.
 
     low_score: decode.low_score of the recipe.
     """
@@ -47,6 +48,7 @@ def complaints(line: str, translation: Translation, max_ratio: float, low_score:
     found = [] if best.finished else [CAP]
     found += reasons(line, translation.text, max_ratio)
     found += [LOW] * is_low(best.score, len(best.ids) + 1, low_score)
+    found += [MISSING] * bool(translation.missing) + [DOUBLED] * bool(translation.doubled)
     return found + [UNMET] * bool(translation.unmet)
 
 

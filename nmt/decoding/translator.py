@@ -4,10 +4,9 @@ The search itself is `beam.py`; where lines come from and go to is `nmt.cli.tran
 """
 
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from nmt.data.batches import length_batches, pad
 from nmt.data.mixture import Rows
+from nmt.data.placeholders import came_back, protected, protected_like, restored
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.coverage import by_coverage
@@ -35,10 +35,12 @@ from nmt.decoding.long_lines import (
     surely_too_long,
 )
 from nmt.decoding.phrases import pieces_of
-from nmt.decoding.request import Request
+from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, fingerprint, sample
 from nmt.decoding.scorer import Look, as_array, full_precision, score_tokens
+from nmt.decoding.tagging import Sources, TagsOf
+from nmt.decoding.translation import Scored, Translation, read_at_once
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.models.base import Attns, SearchModel
 from nmt.recipe.decode_options import DecodeConfig
@@ -46,44 +48,10 @@ from nmt.recipe.decode_options import DecodeConfig
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
-_NOTHING = Request("")  # is asked
+_NOTHING = Request("")  # a line that says nothing of itself
 _SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
 NOWHERE = "no word that this model writes looks at the source"
 _LINE_ENDS = str.maketrans("\n\r", "  ")
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """The answer to one line."""
-
-    text: str  # the best translation; "" for a blank line
-    texts: list[str]  # the n best, best first; as many as `hypotheses`
-    hypotheses: list[Hypothesis]  # empty for a blank line
-    src_ids: list[int]  # what the model read, without EOS; with EOS between the pieces of a line that was split
-    utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without
-    unmet: list[str] = field(default_factory=list)  # what was asked of it and is not so: the prefix, or phrases
-    split: Split | None = None  # a line that was too long to be translated at once
-    parts: list["Translation"] = field(default_factory=list)  # of its pieces, in order
-
-    @property
-    def score(self) -> float:
-        """Log-probability of the best translation over its length penalty; 0 for a blank line."""
-        return self.hypotheses[0].normalised if self.hypotheses else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """What a model thinks of a given translation."""
-
-    token_log_probs: list[float]  # of each subword, and of the end
-    src_ids: list[int]  # what the model read, without EOS
-    trg_ids: list[int]
-    warning: str | None = None  # what the user should know about this line
-
-    @property
-    def log_prob(self) -> float:
-        """The logarithm of the probability of the whole translation."""
-        return math.fsum(self.token_log_probs)
 
 
 class Translator:
@@ -91,6 +59,7 @@ class Translator:
 
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
+    tags_of: the tags to put before a line; without it they are those of the subwords.
     """
 
     def __init__(
@@ -101,6 +70,7 @@ class Translator:
         device: torch.device | None = None,
         utility: Callable[[Sequence[str]], list[float]] | None = None,
         limits: Limits | None = None,
+        tags_of: TagsOf | None = None,
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
@@ -111,6 +81,7 @@ class Translator:
         self.config = config
         self.utility = utility
         self.limits = limits or Limits()
+        self.sources = Sources(subwords.src, tags_of)
 
     @property
     def attends(self) -> bool:
@@ -134,25 +105,29 @@ class Translator:
 
         look: told where the model looked in each, by its number.
         """
-        src_ids, src_warnings = self._encode(list(sources), self.subwords.src)
-        trg_ids, trg_warnings = self._encode(list(translations), self.subwords.trg)
+        kinds = self.subwords.src.protects
+        shielded = [protected(source, kinds) for source in sources]
+        alike = [protected_like(one, items, kinds) for one, (_, items) in zip(translations, shielded, strict=True)]
+        src_ids, src_warnings = self._encode([source for source, _ in shielded], self.sources.codec_of(_NOTHING))
+        trg_ids, trg_warnings = self._encode(alike, self.subwords.trg)
         found = self._log_probs(src_ids, trg_ids, look)
-        for tokens, src, trg, of_src, of_trg in zip(found, src_ids, trg_ids, src_warnings, trg_warnings, strict=True):
-            yield Scored(tokens, src, trg, of_src or of_trg)
+        rows = zip(found, src_ids, trg_ids, shielded, src_warnings, trg_warnings, strict=True)
+        for tokens, src, trg, (_, items), of_src, of_trg in rows:
+            yield Scored(tokens, src, trg, items, of_src or of_trg)
 
     def token_log_probs(self, translations: Sequence[Translation], look: Look | None = None) -> list[list[float]]:
         """Log-probability of each token of the best translations, EOS included; [] for a blank line.
 
         look: told where the model looked in each that is not blank, by its number.
         """
-        there = [(number, part) for number, one in enumerate(translations) for part in _read_at_once(one)]
+        there = [(number, part) for number, one in enumerate(translations) for part in read_at_once(one)]
         src_ids, trg_ids = [one.src_ids for _, one in there], [one.hypotheses[0].ids for _, one in there]
         seen: dict[int, dict[int, Tensor]] = {}
 
         def of_pair(pair: int, weights: Tensor) -> None:
             number, parts = there[pair][0], seen.setdefault(there[pair][0], {})
             parts[pair] = weights
-            if look and len(parts) == len(_read_at_once(translations[number])):
+            if look and len(parts) == len(read_at_once(translations[number])):
                 look(number, join_attention([parts[n] for n in sorted(parts)]))
                 del seen[number]
 
@@ -178,7 +153,7 @@ class Translator:
         """
         if not self.attends:
             raise NmtError(f"{NOWHERE}, so there is no attention to show.")
-        return join_attns([self._attention(one) for one in _read_at_once(translation)])
+        return join_attns([self._attention(one) for one in read_at_once(translation)])
 
     def _attention(self, translation: Translation) -> Attns:
         src_seq = pad([as_array(translation.src_ids)], after=(EOS,))
@@ -214,28 +189,30 @@ class Translator:
             yield translations.get(request, blank)
 
     def _request(self, line: str | Request) -> Request:
-        """A line as a request, in the letters that the model writes."""
-        if isinstance(line, str):
-            return Request(line)
-        return line.changed(self.subwords.trg.normalised) if line.asks else line
+        """A line as a request, in the letters that the model writes, and with placeholders for its items."""
+        request = Request(line) if isinstance(line, str) else line
+        request = request.changed(self.subwords.trg.normalised) if request.asks else request
+        return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
 
     def _encode_for_translation(
         self, requests: list[Request]
     ) -> tuple[dict[Request, list[int]], dict[Request, tuple[Split, list[Request]]]]:
         """Ids of each different text that the model shall read, and the lines that are split into such texts."""
-        codec, limits = self.subwords.src, self.limits
+        limits, encode = self.limits, self.sources.encode
         short = [request for request in requests if not surely_too_long(request.source, limits.piece)]
-        ids_of = dict(zip(short, codec.encode([request.source for request in short]), strict=True))
+        ids_of = dict(zip(short, encode(short), strict=True))
         splits: dict[Request, tuple[Split, list[Request]]] = {}
         for request in requests:
             least = limits if request.can_be_split else Limits()
-            if found := split(request.source, ids_of.get(request), codec, least):
-                splits[request] = found, [request.of_piece(piece, n == 0) for n, piece in enumerate(found.pieces)]
+            if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), least):
+                pieces = [request.of_piece(piece, n == 0) for n, piece in enumerate(found.pieces)]
+                as_given = [restored(piece, dict(request.items)) for piece in found.pieces]
+                splits[request] = replace(found, pieces=as_given), pieces
         for request in splits:
             ids_of.pop(request, None)
         new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not is_blank(piece.source))
-        pieces = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
-        ids_of.update(zip(pieces, codec.encode([request.source for request in pieces]), strict=True))
+        rest = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
+        ids_of.update(zip(rest, encode(rest), strict=True))
         return ids_of, splits
 
     def batches(
@@ -304,7 +281,8 @@ class Translator:
         return self._search(rows[:half]) + self._search(rows[half:])
 
     def _search_whole(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
-        config, ids, requests = self.config, [ids for ids, _ in rows], [request for _, request in rows]
+        config, ids, kinds = self.config, [ids for ids, _ in rows], self.subwords.src.protects
+        requests = [request.in_placeholders(kinds) for _, request in rows]
         src_seq = pad([as_array(row) for row in ids], after=(EOS,)).to(self.model.device)
         n_src = torch.tensor([len(row) for row in ids])
         min_len = (config.min_len_a * n_src).long() + config.min_len_b
@@ -352,12 +330,23 @@ class Translator:
             worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]
             utilities = [math.fsum(one) / len(one) for one in worth]
         src_ids = join_ids([one.src_ids for one in there])
-        unmet = request.unmet(texts[0].strip()) if request.asks else []
-        return Translation(texts[0], texts, hypotheses, src_ids, utilities, unmet, line, parts)
+        return Translation(
+            texts[0],
+            texts,
+            hypotheses,
+            src_ids,
+            utilities,
+            self._unmet(request, texts[0].strip()),
+            missing=[item for part in parts for item in part.missing],
+            doubled=[item for part in parts for item in part.doubled],
+            split=line,
+            parts=parts,
+        )
 
     def _translation(self, request: Request, ids: list[int], found: list[Hypothesis]) -> Translation:
         # A line feed inside a translation would shift every line after it.
-        texts = [self.subwords.trg.decode(one.ids).translate(_LINE_ENDS) for one in found]
+        codec, items = self.subwords.trg, dict(request.items)
+        texts = [codec.decode(one.ids, items).translate(_LINE_ENDS) for one in found]
         worth = self.utility(texts) if self.utility else [one.normalised for one in found]
         best = list(range(len(found)))  # as search ranks them
         if self.utility or self.config.samples:
@@ -369,18 +358,23 @@ class Translator:
             best = list(first.values())
         best = best[: self.config.n_best]
         texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self.utility else []
-        unmet = request.unmet(texts[0]) if request.asks else []
-        return Translation(texts[0], texts, [found[n] for n in best], ids, utilities, unmet)
+        hypotheses = [found[n] for n in best]
+        missing, doubled = self._came_back(request, hypotheses[0].ids) if codec.protects else ([], [])
+        unmet = self._unmet(request, texts[0])
+        return Translation(texts[0], texts, hypotheses, ids, utilities, unmet, items, missing, doubled)
 
+    def _unmet(self, request: Request, text: str) -> list[str]:
+        if not request.asks:
+            return []
+        # Items come back as they stood in the source, and what is asked is in the letters that the model writes.
+        return request.unmet(self.subwords.trg.normalised(text) if self.subwords.trg.protects else text)
 
-def _read_at_once(translation: Translation) -> list[Translation]:
-    """What the model read to make a translation: the line, its pieces where it was split, nothing where it is blank."""
-    return [one for one in translation.parts or [translation] if one.hypotheses]
-
-
-def is_blank(line: str) -> bool:
-    """Whether nothing of a line can be seen: white space, control and format characters of any script only."""
-    return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
+    def _came_back(self, request: Request, ids: Sequence[int]) -> tuple[list[str], list[str]]:
+        """The items of a source that its translation lacks, and what it has too often."""
+        codec, items = self.subwords.trg, dict(request.items)
+        written = [name for i in ids if (name := codec.placeholder(i))]
+        without = codec.decode(ids, dict.fromkeys(codec.placeholders, " "))
+        return came_back(restored(request.source, items), written, without, items, codec.protects)
 
 
 class _evaluating:

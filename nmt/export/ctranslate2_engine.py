@@ -12,11 +12,12 @@ from typing import Any, cast
 import torch
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.data.tags import tags_to_translate
+from nmt.data.tags import Tagging
 from nmt.decoding.beam import Hypothesis, impossible
 from nmt.decoding.long_lines import Limits, limits_of
 from nmt.decoding.request import Request
 from nmt.decoding.scorer import Look, length_divisor
+from nmt.decoding.tagging import TagsOf
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
@@ -164,6 +165,7 @@ class EngineTranslator(Translator):
         config: DecodeConfig,
         utility: Callable[[Sequence[str]], list[float]] | None = None,
         limits: Limits | None = None,
+        tags_of: TagsOf | None = None,
     ) -> None:
         if found := list(refused(config)):
             raise RecipeError(
@@ -171,7 +173,8 @@ class EngineTranslator(Translator):
                 "the run that was exported."
             )
         # All that the front end asks a model for is below, so the engine takes its place.
-        super().__init__(cast(SearchModel, engine), subwords, config, utility=utility, limits=limits)
+        model = cast(SearchModel, engine)
+        super().__init__(model, subwords, config, utility=utility, limits=limits, tags_of=tags_of)
         self.engine = engine
 
     def _search(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
@@ -210,11 +213,11 @@ class Loaded:
     def translator(self, decode: DecodeConfig) -> EngineTranslator:
         """What translates with these options. Raises RecipeError for those that CTranslate2 has not."""
         utility = None
-        tags_to_translate(decode, (), self.recipe.data.trg_lang)  # models that know any are not exported
+        tags_of = Tagging(decode, (), self.recipe.data.trg_lang)  # models that know any are not exported
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
         limits = limits_of(decode, max_len=self.recipe.data.max_len, usual_src_len=self.run.usual_src_len())
-        return EngineTranslator(self.engine, self.subwords, decode, utility, limits)
+        return EngineTranslator(self.engine, self.subwords, decode, utility, limits, tags_of)
 
 
 class Compared:

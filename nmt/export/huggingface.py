@@ -89,8 +89,12 @@ def obstacles(recipe: Recipe) -> Iterator[str]:
         yield "subwords.joint: false (a tokenizer there has one vocabulary)"
     if recipe.subwords.kind == "unigram":
         yield "subwords.kind: unigram (a tokenizer there would find the control symbols in text)"
+    if recipe.subwords.kind == "sentencepiece":
+        yield "subwords.kind: sentencepiece (it says itself how text is cut; ours is checked to be that)"
     if recipe.subwords.symbols:
         yield "subwords.symbols (a tokenizer there has other words for what touches them)"
+    if recipe.data.protect:
+        yield "data.protect (nothing there puts items back)"
 
 
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path) -> None:

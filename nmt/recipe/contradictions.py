@@ -4,41 +4,29 @@ Every complaint begins with the dotted name to change and names the other option
 names too: the reader finds the line by the first, and stays silent when one of the others is itself mistaken.
 """
 
-import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nmt.recipe.corpus_contradictions import find_corpus_contradictions
 from nmt.recipe.decode_options import OF_SAMPLES
+from nmt.recipe.subword_contradictions import find_subword_contradictions
+from nmt.recipe.training_contradictions import find_training_contradictions
 
 if TYPE_CHECKING:
     from nmt.recipe.data_options import DataConfig
     from nmt.recipe.model_options import ModelConfig
     from nmt.recipe.options import Recipe
-    from nmt.recipe.regularize_options import RegularizeConfig
-    from nmt.recipe.subword_options import SubwordsConfig
-    from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
-
-# Adam divides what it is given by its own size, so that a decay in the gradient is not scaled by the rate but competes
-# with the loss (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"): 0.1 leaves a model at the
-# frequencies of words.
-MOST_COUPLED_DECAY = 0.01
 
 
 def find_contradictions(recipe: "Recipe") -> list[str]:
     """Everything in a recipe that cannot be meant, as "dotted.name: what is wrong and what to do"."""
     return [
         *_of_data(recipe.data),
-        *_of_subwords(recipe.subwords),
+        *find_subword_contradictions(recipe),
         *find_corpus_contradictions(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
-        *_of_batch(recipe.batch),
-        *_of_splitting(recipe),
-        *_of_packing(recipe),
-        *_of_optim(recipe.optim, recipe.train),
-        *_of_train(recipe.train),
         *_of_recurrent(recipe),
-        *_of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs),
+        *find_training_contradictions(recipe),
         *_of_translation(recipe),
         *_of_attention(recipe),
     ]
@@ -48,11 +36,6 @@ def _of_data(data: "DataConfig") -> Iterator[str]:
     names = [files.name.lower() for files in data.valid]  # file names, and some systems do not tell A from a
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         yield f"data.valid: several sets are called {', '.join(twice)} (give each a name of its own: name: …)"
-    if 0 < data.max_ratio < 1:
-        yield (
-            f"data.max_ratio: {data.max_ratio:g} is below 1, but the ratio is that of the longer side to the shorter "
-            "one (write 1 or more; 0 allows any ratio)"
-        )
     if data.generate is None:
         return
     for name, given in (
@@ -62,35 +45,6 @@ def _of_data(data: "DataConfig") -> Iterator[str]:
     ):
         if given:
             yield f"data.{name}: files are given, but data.generate makes the corpus (remove one of the two)"
-
-
-def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
-    symbols = subwords.symbols
-    if twice := [symbol for symbol in dict.fromkeys(symbols) if symbols.count(symbol) > 1]:
-        yield f"subwords.symbols: {', '.join(twice)} occurs twice (name each once)"
-    for symbol in symbols:
-        if complaint := complaint_about_symbol(symbol, subwords.normalize):
-            yield f"subwords.symbols: {symbol!r} {complaint}"
-    if subwords.extend and not subwords.vocab_from:
-        yield "subwords.extend: there is nothing to extend (name a run with subwords.vocab_from, or remove this)"
-    if not subwords.vocab_from and subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
-        yield (
-            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
-            f"256 bytes and the control symbols (make it {264 + len(symbols)} or more)"
-        )
-
-
-def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
-    """Why a text can be no symbol of the subwords."""
-    if len(symbol) < 2 or not symbol.isprintable() or any(map(str.isspace, symbol)):
-        return "is no symbol (write two or more printable characters without white space)"
-    if len(symbol.encode("utf-8")) > 64:
-        return "is longer than 64 bytes (shorten it)"
-    if symbol in ("<pad>", "<s>", "</s>"):
-        return "is the name of a control symbol, which stays ordinary text in a text (choose another name)"
-    if normalize != "none" and unicodedata.normalize("NFKC" if normalize == "nfkc" else "NFC", symbol) != symbol:
-        return f"is changed by subwords.normalize: {normalize}, so it would never be found (write it as that does)"
-    return None
 
 
 def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
@@ -154,135 +108,6 @@ def _of_recurrent(recipe: "Recipe") -> Iterator[str]:
     ):
         if is_on:
             yield f"{name}: a model of model.architecture {recipe.model.architecture} {why} (remove it)"
-
-
-def _of_batch(batch: "BatchConfig") -> Iterator[str]:
-    if batch.tokens_per_update and batch.per_update > 1:
-        yield (
-            f"batch.per_update: {batch.per_update} batches are asked for, but batch.tokens_per_update, "
-            f"{batch.tokens_per_update}, decides how many make an update (remove one of the two)"
-        )
-
-
-def _of_splitting(recipe: "Recipe") -> Iterator[str]:
-    batch, kind = recipe.batch, recipe.subwords.kind
-    if batch.bpe_dropout and kind in ("unigram", "word"):
-        yield f"batch.bpe_dropout: subwords.kind: {kind} has no merges to leave out (set this to 0)"
-    if batch.unigram_alpha and kind != "unigram":
-        yield f"batch.unigram_alpha: pieces of subwords.kind: {kind} have no probabilities (set this to 0)"
-    if batch.split_rate and batch.bpe_dropout:
-        yield "batch.split_rate: batch.bpe_dropout cuts words in other ways, too (set one of the two to 0)"
-    if recipe.batch.split_rate and recipe.subwords.kind in ("unigram", "word"):
-        yield (
-            f"batch.split_rate: pieces of subwords.kind: {recipe.subwords.kind} were not merged from others, so none "
-            "can fall apart (set this to 0)"
-        )
-
-
-def _of_packing(recipe: "Recipe") -> Iterator[str]:
-    model, batch = recipe.model, recipe.batch
-    if recipe.train.cuda_graphs and not (recipe.train.compile and batch.packed):
-        yield "train.cuda_graphs: needs train.compile and batch.packed (set both to true, or this to false)"
-    if not batch.packed:
-        return
-    for name in ("split_rate", "bpe_dropout", "unigram_alpha"):
-        if getattr(batch, name):
-            yield f"batch.packed: batch.{name} makes pairs longer than they were planned with (set one of the two to 0)"
-    if batch.max_tokens == "auto":
-        yield "batch.packed: all its rows have one length, batch.max_tokens, which must be a number, not auto"
-    elif batch.max_tokens <= recipe.data.max_len:
-        yield (
-            f"batch.packed: a pair of data.max_len, which is {recipe.data.max_len}, and its end do not fit a row of "
-            f"batch.max_tokens, which is {batch.max_tokens} (raise the latter)"
-        )
-    if model.dropout if model.attn_dropout is None else model.attn_dropout:
-        yield "batch.packed: its attention kernel knows no dropout (set model.attn_dropout to 0)"
-    if model.lexical_attn:
-        yield "batch.packed: its attention kernel is not made for model.lexical_attn (set one of the two to false)"
-    if model.d_k != model.d_v:
-        yield "batch.packed: its attention kernel wants model.d_k and model.d_v equal"
-
-
-def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
-    if optim.schedule in ("linear", "cosine", "wsd") and optim.warmup > train.updates:
-        yield (
-            f"optim.warmup: {optim.warmup} updates of warm-up are more than train.updates, {train.updates}, so that "
-            f"optim.schedule {optim.schedule} never comes to its decay"
-        )
-    elif (
-        optim.schedule == "wsd"
-        and not train.time_budget
-        and optim.warmup > round((1 - optim.decay_share) * train.updates)
-    ):
-        yield (
-            f"optim.decay_share: the decay over {optim.decay_share} of train.updates, {train.updates}, begins within "
-            f"the optim.warmup of {optim.warmup} updates (lower one of them)"
-        )
-    if optim.name == "muon" and optim.schedule == "noam":
-        yield (
-            "optim.schedule: noam computes the rate itself, but optim.name muon has two rates, optim.lr and "
-            "optim.muon_lr (choose another schedule)"
-        )
-    if optim.name == "adam" and optim.weight_decay > MOST_COUPLED_DECAY:
-        yield (
-            f"optim.weight_decay: {optim.weight_decay} is added to the gradient by optim.name adam, and so much "
-            "outweighs it: the model would not learn (write adamw, whose decay stands apart from the gradient)"
-        )
-    if optim.name == "schedulefree":
-        yield from _of_schedule_free(optim, train)
-
-
-def _of_schedule_free(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
-    if optim.schedule != "constant":
-        yield (
-            f"optim.schedule: {optim.schedule} lowers the rate, but optim.name schedulefree averages weights in its "
-            "place (write constant; optim.warmup stays)"
-        )
-    if train.ema:
-        yield (
-            "train.ema: the weights that optim.name schedulefree keeps and translates with are an average already "
-            "(set this to 0)"
-        )
-    if not optim.betas[0]:
-        yield "optim.betas: optim.name schedulefree takes gradients between two weights, so the first must be above 0"
-
-
-def _of_train(train: "TrainConfig") -> Iterator[str]:
-    for kind, n_kept in (("last", train.keep_last), ("best", train.keep_best)):
-        if train.average == kind and n_kept == 1:
-            yield (
-                f"train.average: {kind} averages the checkpoints that train.keep_{kind} keeps, which is one (keep "
-                "more, or write none)"
-            )
-    if train.parallel == "fsdp" and train.compile:
-        yield (
-            "train.parallel: fsdp gathers weights in the middle of what train.compile makes one piece of (use ddp, or "
-            "set train.compile to false)"
-        )
-    if train.precision == "fp16" and train.device == "cpu":
-        yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
-
-
-def _of_regularize(regularize: "RegularizeConfig", model: "ModelConfig", *, graphs: bool) -> Iterator[str]:
-    if regularize.layer_drop and graphs:
-        yield "regularize.layer_drop: train.cuda_graphs replays all layers (set one of the two to 0 or false)"
-    if regularize.r_drop and regularize.simcut:
-        yield (
-            "regularize.r_drop: regularize.simcut compares two passes with different dropout already, one of them with "
-            "words cut out (set one of the two to 0)"
-        )
-    word_dropout = max(regularize.src_word_dropout, regularize.trg_word_dropout)
-    dropouts = (model.dropout, model.emb_dropout, model.attn_dropout, model.act_dropout, word_dropout)
-    if regularize.r_drop and not any(dropouts):
-        yield "regularize.r_drop: without model.dropout both passes are the same (raise that, or set this to 0)"
-    for begin, share, name, strength in (
-        ("r_drop_from", regularize.r_drop_from, "r_drop", regularize.r_drop),
-        ("simcut_from", regularize.simcut_from, "simcut", regularize.simcut),
-        ("word_dropout_from", regularize.word_dropout_from, "src_word_dropout", word_dropout),
-        ("layer_drop_from", regularize.layer_drop_from, "layer_drop", regularize.layer_drop),
-    ):
-        if share and not strength:
-            yield f"regularize.{begin}: nothing is switched on, as regularize.{name} is 0 (raise that, or remove this)"
 
 
 def _of_translation(recipe: "Recipe") -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nmt.recipe.data_options import CorpusFiles, DataConfig
+    from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus
 
 # The file that stands for standard input.
 STDIN = "-"
@@ -25,6 +25,10 @@ def find_corpus_contradictions(data: "DataConfig") -> Iterator[str]:
         *((f"data.valid.{n}", files) for n, files in enumerate(data.valid)),
         *([("data.test", data.test)] if data.test else []),
     ]
+    yield from _of_filters("data", data.max_ratio)
+    for n, corpus in enumerate(data.train):
+        yield from _of_filters(f"data.train.{n}", getattr(corpus, "max_ratio", None) or 0.0)
+        yield from _of_flags(f"data.train.{n}", corpus)
     n_stdin = 0
     for where, files in named:
         yield from _of_place(where, files)
@@ -87,3 +91,26 @@ def _of_columns(where: str, files: "CorpusFiles") -> Iterator[str]:
         yield f"{where}.header: only TSV has one, but {where}.format is {files.format} (remove it)"
     if files.header is False and (names := [column for column in columns if isinstance(column, str)]):
         yield f"{where}.header: without one {names[0]!r} names no column (give its number, from 1)"
+
+
+def _of_filters(where: str, max_ratio: float) -> Iterator[str]:
+    if 0 < max_ratio < 1:
+        yield (
+            f"{where}.max_ratio: {max_ratio:g} is below 1, but the ratio is that of the longer side to the shorter "
+            "one (write 1 or more; 0 allows any ratio)"
+        )
+
+
+def _of_flags(where: str, corpus: "TrainingCorpus") -> Iterator[str]:
+    """Flags stand in JSONL and nowhere else."""
+    if not corpus.drop_flagged:
+        return
+    columns = [column for column in (corpus.src_column, corpus.trg_column) if column is not None]
+    if corpus.dataset is not None or corpus.format not in (None, "jsonl") or not columns:
+        what = f"{where}.dataset" if corpus.dataset is not None else f"{where}.format"
+        found = "a dataset" if corpus.dataset is not None else corpus.format or "lines of text"
+        yield (
+            f"{where}.drop_flagged: flags stand in the JSONL of nmt-translate, but {what} says that this is {found} "
+            "(write the translations with --format jsonl and choose the keys with src_column and trg_column, or remove "
+            "this)"
+        )

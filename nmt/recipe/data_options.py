@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.filter_options import FilterConfig, OwnFilters
+from nmt.recipe.protect_options import ProtectConfig
 from nmt.recipe.section import Count, PositiveFloat, PositiveInt, Section
 from nmt.recipe.tag_options import Tagged
 
@@ -59,9 +60,17 @@ class CorpusFiles(Tagged):
     )
 
 
-class TrainingCorpus(CorpusFiles):
-    """One corpus to train on, and how often its pairs are visited."""
+class TrainingCorpus(OwnFilters, CorpusFiles):
+    """One corpus to train on, how often its pairs are visited, and by which filters of its own they are chosen."""
 
+    src_lang: str | None = Field(
+        None, description="Language of the source side, where it is not data.src_lang: for the filters."
+    )
+    drop_flagged: bool = Field(
+        False,
+        description="Drop the lines of JSONL that nmt-translate wrote and flagged: repeated, copied, lost, ratio, low, "
+        "cap, unmet, blank, invalid_utf8; one that was only split stays.",
+    )
     weight: PositiveFloat = Field(
         1.0,
         description="How often each pair of this corpus is visited in an epoch, on average: 3 thrice, 0.25 a quarter "
@@ -135,5 +144,19 @@ class _Sources(Section):
     )
 
 
-class DataConfig(FilterConfig, _Sources):
-    """Where the pairs come from and which of them are kept."""
+class DataConfig(FilterConfig, ProtectConfig, _Sources):
+    """Where the pairs come from, what in them is protected, and which of them are kept."""
+
+    def filters_of(self, corpus: int) -> FilterConfig:
+        """The filters of a training corpus, by its number from 0: its own, and the others as they are here.
+
+        A corpus that is made on the spot is in no list.
+        """
+        own = self.train[corpus] if self.train else None
+        told = {name: getattr(own, name, None) for name in FilterConfig.model_fields}
+        return FilterConfig(**{name: getattr(self, name) if value is None else value for name, value in told.items()})
+
+    def languages_of(self, corpus: int) -> tuple[str, str]:
+        """The languages of the two sides of a training corpus."""
+        own = self.train[corpus] if self.train else None
+        return (own and own.src_lang) or self.src_lang, (own and own.trg_lang) or self.trg_lang

@@ -1,11 +1,12 @@
 """The options of the filters: which pairs of a training corpus are not learnt from. 0 or false turns a filter off.
 
 Validation and test pairs are never filtered. What the filters do is in `nmt/data/clean.py` and the files it names.
+A corpus may have each of these options for itself; they are made from the declarations here.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from nmt.recipe.section import Count, NonNegativeFloat, Rate, Section
 
@@ -56,4 +57,26 @@ class FilterConfig(Section):
     )
     max_translations: Count = Field(
         0, description="Keep at most so many pairs with the same source, and with the same target; 0: all."
+    )
+
+
+def _own_fields() -> dict[str, Any]:
+    """Each filter once more, which may be left out: then it is as the section has it."""
+    found = {}
+    for name, field in FilterConfig.model_fields.items():
+        kind: Any = field.annotation
+        bounded = Annotated[kind, *field.metadata] if field.metadata else kind
+        about = f"data.{name} of this corpus alone; empty: as there. {field.description}"
+        found[name] = (bounded | None, Field(None, description=about))
+    return found
+
+
+if TYPE_CHECKING:
+
+    class OwnFilters(Section):
+        """A class that is made when the program runs has no types."""
+
+else:
+    OwnFilters = create_model(
+        "OwnFilters", __base__=Section, __doc__="What drops a pair of one corpus.", **_own_fields()
     )

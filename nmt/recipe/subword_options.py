@@ -6,15 +6,18 @@ from pydantic import BeforeValidator, Field
 
 from nmt.recipe.section import Count, PositiveInt, Section, list_to_tuple
 
+# A file with one of these is a model of SentencePiece.
+SENTENCEPIECE_ENDINGS = (".spm", ".model")
+
 
 class SubwordsConfig(Section):
     """Pieces of bytes: no unknown token whatever the kind, and decoding gives the text back byte for byte."""
 
-    kind: Literal["bpe", "unigram", "word", "char"] = Field(
+    kind: Literal["bpe", "unigram", "word", "char", "sentencepiece"] = Field(
         "bpe",
         description="Pieces: bpe, learnt parts of words, put together by merges; unigram, parts of words, each with a "
         "probability (Kudo 2018); word, whole words, rare ones byte by byte; char, single characters, rare ones byte "
-        "by byte.",
+        "by byte; sentencepiece, those of a model file of SentencePiece, which vocab_from names.",
     )
     vocab_size: Annotated[int, Field(ge=264, le=1_000_000)] = Field(
         8000,
@@ -37,7 +40,8 @@ class SubwordsConfig(Section):
     vocab_from: str = Field(
         "",
         description="Take the subwords of a run or a folder of prepared data instead of learning them; vocab_size is "
-        "theirs then. Needed to go on from that run's weights with all rows of the embeddings.",
+        "theirs then. Needed to go on from that run's weights with all rows of the embeddings. Or a model file of "
+        "SentencePiece, .spm or .model; with joint: false also two of them, SRC.spm,TRG.spm.",
     )
     extend: Count = Field(
         0, description="With vocab_from: learn so many pieces more from this text, for each vocabulary."
@@ -47,3 +51,9 @@ class SubwordsConfig(Section):
         description="Lines that pieces are learnt from; a seeded sample when there are more. Of a line its first "
         "10,000 characters count, words over 100 characters are cut.",
     )
+
+    @property
+    def vocab_names(self) -> list[str]:
+        """The names in vocab_from: one, or those of several models of SentencePiece between commas."""
+        names = self.vocab_from.split(",")
+        return names if all(name.endswith(SENTENCEPIECE_ENDINGS) for name in names) else [self.vocab_from]

@@ -1,11 +1,12 @@
 """A run folder as training would leave it, in no time: for the tests of nmt-translate."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from nmt import checkpoint
+from nmt.data.placeholders import names_of
 from nmt.data.subwords import PAD, Subwords
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
@@ -19,14 +20,18 @@ OPTIONS = {
 SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
 
 
-def make_run(folder: Path, options: Mapping[str, str] = OPTIONS) -> Run:
-    """Weights as they are drawn: nonsense comes out, but always the same. It has a checkpoint 7 as well."""
+def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[str] = ()) -> Run:
+    """Weights as they are drawn: nonsense comes out, but always the same. It has a checkpoint 7 as well.
+
+    tags: those that it knows.
+    """
     run = Run(folder)
     run.folder.mkdir()
     recipe = read_recipe(None, list(options.items()))
     write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1)
+    given = {"tags": tags, "placeholders": names_of(recipe.data.protect)}
+    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1, **given)
     subwords.save(run.subwords_file)
     torch.manual_seed(0)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)

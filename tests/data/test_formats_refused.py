@@ -13,7 +13,7 @@ from nmt.cli.translate_format import json_line, tsv_lines
 from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
 from nmt.decoding.beam import Hypothesis
-from nmt.decoding.translator import Translation
+from nmt.decoding.translation import Translation
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from nmt.data import seen as room
-from nmt.data.seen import hash_of, in_pieces, keys_of, repeated, skeleton
+from nmt.data.seen import hash_of, in_pieces, keys_of, kinds_of, repeated, skeleton
 from nmt.recipe.filter_options import FilterConfig
 
 
 def reasons(pairs, **options):
     config = FilterConfig(**options)
-    keys = keys_of(*zip(*pairs, strict=True), config)
+    keys = keys_of(*zip(*pairs, strict=True), kinds_of([config]))
     found = [None] * len(pairs)
-    for reason, numbers in repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, config, len(pairs)):
+    for reason, numbers in repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, [config], [len(pairs)]):
         for n in numbers.tolist():
             assert found[n] is None
             found[n] = reason
@@ -100,10 +100,10 @@ def test_however_the_keys_are_shared_out_and_read_pairs_are_dropped_as_one_by_on
     monkeypatch.setattr(room, "_SHARE", 50)
     monkeypatch.setattr(room, "_READ", 37)
     config, told = FilterConfig(**options), [None] * len(pairs)
-    for kind, keys in keys_of(*zip(*pairs, strict=True), config).items():
+    for kind, keys in keys_of(*zip(*pairs, strict=True), kinds_of([config])).items():
         keys.tofile(tmp_path / kind)
-    files = {kind: in_pieces(tmp_path / kind) for kind in keys_of((), (), config)}
-    for reason, numbers in repeated(files, config, len(pairs)):
+    files = {kind: in_pieces(tmp_path / kind) for kind in kinds_of([config])}
+    for reason, numbers in repeated(files, [config], [len(pairs)]):
         for n in numbers.tolist():
             told[n] = reason
     assert told == one_by_one(pairs, **options)
@@ -111,8 +111,8 @@ def test_however_the_keys_are_shared_out_and_read_pairs_are_dropped_as_one_by_on
 
 def test_pairs_that_are_not_asked_about_are_no_reason_to_drop_others():
     config = FilterConfig(drop_duplicates=True, max_translations=1)
-    keys = {kind: np.array([room.NO_KEY, 7, room.NO_KEY, 7, 8], np.uint64) for kind in room.kinds_of(config)}
-    found = dict(repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, config, 5))
+    keys = {kind: np.array([room.NO_KEY, 7, room.NO_KEY, 7, 8], np.uint64) for kind in kinds_of([config])}
+    found = dict(repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, [config], [5]))
     assert found["duplicate"].tolist() == [3] and found["many translations"].tolist() == []
 
 

@@ -183,7 +183,7 @@ def altered(**changes):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (altered(format=3), "format 1 or 2"),
+        (altered(format=4), "format 1, 2 or 3"),
         (altered(format=2), "expected the keys format, kind"),
         (altered(extra=1), "expected the keys"),
         (altered(normalize="nfkc"), "normalisation"),

@@ -25,7 +25,8 @@ def saved(tmp_path, **options):
 
 
 def reused(tmp_path, lines=NEW, **options):
-    return reuse(tmp_path / "subwords.json", (lambda: lines, lambda: lines), SubwordsConfig(**options), 1)
+    given = find_subwords(str(tmp_path / "subwords.json"))
+    return reuse(given, (lambda: lines, lambda: lines), SubwordsConfig(**options), 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

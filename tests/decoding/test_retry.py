@@ -9,7 +9,8 @@ from nmt.data.subwords import Subwords
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.request import Request
 from nmt.decoding.retry import mend, tries
-from nmt.decoding.translator import Translation, Translator
+from nmt.decoding.translation import Translation
+from nmt.decoding.translator import Translator
 from nmt.evaluation.pairwise import expected_utility
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.subword_options import SubwordsConfig

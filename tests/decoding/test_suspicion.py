@@ -4,7 +4,7 @@ import pytest
 
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.suspicion import complaints, is_copied, is_low, is_out_of_ratio, is_repeated, lost, reasons
-from nmt.decoding.translator import Translation
+from nmt.decoding.translation import Translation
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from fake_model import CopyModel
 
 from nmt.data.subwords import EOS, Subwords
 from nmt.decoding import translator as translator_module
+from nmt.decoding.request import is_blank
 from nmt.decoding.scorer import score_pairs
-from nmt.decoding.translator import MAX_SRC_LEN, Translator, is_blank
+from nmt.decoding.translator import MAX_SRC_LEN, Translator
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.subword_options import SubwordsConfig

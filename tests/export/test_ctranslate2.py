@@ -82,19 +82,9 @@ def test_what_has_no_place_there_is_refused_by_name(subwords, tmp_path, options,
 def test_the_benchmark_of_translation_runs(run, tmp_path):
     """On a minute model: that it measures well cannot be tested."""
     script = Path(__file__).parents[2] / "tools" / "bench_decoding.py"
-    flags = ["--input", str(tmp_path / "lines"), "--ref", str(tmp_path / "lines"), "--rounds", "1"]
-    command = [
-        sys.executable,
-        str(script),
-        str(run.folder),
-        *flags,
-        "--ours",
-        "fp32",
-        "--theirs",
-        "float32",
-        "--hf",
-        "fp32",
-    ]
+    flags = ["--input", str(tmp_path / "lines"), "--ref", str(tmp_path / "lines"), "--rounds", "1", "--cores", "1"]
+    contenders = ["--ours", "fp32", "--theirs", "float32", "--hf", "fp32"]
+    command = [sys.executable, str(script), str(run.folder), *flags, *contenders]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"nmt fp32, 1 x 1 +\d+ +\d+ +\d+\.\d% +\d+\.\d\d", done.stdout), done.stdout

@@ -1,0 +1,54 @@
+"""Items of a text that mean the same in any language and are written alike: URLs, e-mail addresses, numbers, tags.
+
+Where they are, and nothing of what becomes of them. Every pattern takes time that grows with the text alone.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from nmt.recipe.protect_options import KINDS, Kind
+
+# Letters of scripts that are written with spaces: one that touches a number makes it part of something else.
+_LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
+# Quotes, and the marks and letters of scripts without spaces, in which a URL ends where they begin.
+_NOT_IN_URL = '\\s<>"«»“”„‘’\u3000-\u30ff\u3400-\u9fff\uac00-\ud7ff\uff00-\uffef'
+_UNITS = (
+    *("km/h", "m/s", "kWh", "MWh", "GWh", "kbit/s", "Mbit/s", "Gbit/s", "km²", "cm²", "mm²", "m²", "cm³", "m³"),
+    *("kHz", "MHz", "GHz", "Hz", "hPa", "kPa", "MPa", "kV", "mV", "mA", "kW", "MW", "GW", "kB", "KB", "MB", "GB", "TB"),
+    *("km", "cm", "mm", "µm", "μm", "nm", "kg", "mg", "µg", "μg", "ml", "cl", "ha", "dB", "px", "min", "ms"),
+    *("m", "g", "t", "l", "s", "h", "V", "W", "A"),
+)
+_SPACE = " \u00a0\u202f"
+# Digits alone: marks of decimals and of thousands are those of a language.
+_NUMBER = (
+    rf"(?<![{_LETTER}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
+    rf"(?:[{_SPACE}]?(?:{'|'.join(_UNITS)})(?![{_LETTER}²³/]))?(?![{_LETTER}])"
+)
+PATTERNS: dict[Kind, str] = {
+    "tag": r"</?[A-Za-z][A-Za-z0-9:._-]{0,60}(?:\s[^<>]{0,500})?/?>",
+    "url": rf"(?:https?|ftp)://[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}.,;:!?)']",
+    "email": r"(?<![A-Za-z0-9.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}",
+    "number": _NUMBER,
+}
+
+
+class Item(NamedTuple):
+    """An item and where it stands in its text."""
+
+    kind: Kind
+    text: str
+    start: int
+    end: int
+
+
+def items_in(text: str, kinds: Sequence[Kind]) -> Iterator[Item]:
+    """The items of some kinds, from left to right; none overlaps another: what a tag contains is part of the tag."""
+    for match in _pattern(tuple(kinds)).finditer(text) if kinds else ():
+        yield Item(next(kind for kind in KINDS if kind == match.lastgroup), match.group(), match.start(), match.end())
+
+
+@lru_cache
+def _pattern(kinds: tuple[Kind, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?P<{kind}>{PATTERNS[kind]})" for kind in KINDS if kind in kinds))

@@ -1,0 +1,50 @@
+"""What comes of a line: its translation with all that is known of it, or the scores of one that was given."""
+
+import math
+from dataclasses import dataclass, field
+
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.long_lines import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The answer to one line."""
+
+    text: str  # the best translation; "" for a blank line
+    texts: list[str]  # the n best, best first; as many as `hypotheses`
+    hypotheses: list[Hypothesis]  # empty for a blank line
+    src_ids: list[int]  # what the model read, without EOS; with EOS between the pieces of a line that was split
+    utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without
+    unmet: list[str] = field(default_factory=list)  # what was asked of it and is not so: the prefix, or phrases
+    items: dict[str, str] = field(default_factory=dict)  # what placeholders in the ids stand for, by name
+    missing: list[str] = field(default_factory=list)  # protected items of the line that the best translation lacks
+    doubled: list[str] = field(default_factory=list)  # those it has more often, and placeholders that stand for nothing
+    split: Split | None = None  # a line that was too long to be translated at once
+    parts: list["Translation"] = field(default_factory=list)  # of its pieces, in order
+
+    @property
+    def score(self) -> float:
+        """Log-probability of the best translation over its length penalty; 0 for a blank line."""
+        return self.hypotheses[0].normalised if self.hypotheses else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a model thinks of a given translation."""
+
+    token_log_probs: list[float]  # of each subword, and of the end
+    src_ids: list[int]  # what the model read, without EOS
+    trg_ids: list[int]
+    items: dict[str, str] = field(default_factory=dict)  # what placeholders in the ids stand for, by name
+    warning: str | None = None  # what the user should know about this line
+
+    @property
+    def log_prob(self) -> float:
+        """The logarithm of the probability of the whole translation."""
+        return math.fsum(self.token_log_probs)
+
+
+def read_at_once(translation: Translation) -> list[Translation]:
+    """What the model read to make a translation: the line, its pieces where it was split, nothing where it is blank."""
+    return [one for one in translation.parts or [translation] if one.hypotheses]

@@ -1,0 +1,96 @@
+"""Options of subwords, placeholders and other ways to cut words that are each allowed, but not together."""
+
+import unicodedata
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nmt.recipe.protect_options import PER_KIND
+from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS
+
+if TYPE_CHECKING:
+    from nmt.recipe.data_options import DataConfig
+    from nmt.recipe.options import Recipe
+    from nmt.recipe.subword_options import SubwordsConfig
+
+
+def find_subword_contradictions(recipe: "Recipe") -> Iterator[str]:
+    """As `contradictions.find_contradictions`, of these options alone."""
+    yield from _of_subwords(recipe.subwords)
+    yield from _of_protection(recipe.data, recipe.subwords)
+    yield from _of_splitting(recipe)
+
+
+def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
+    symbols = subwords.symbols
+    if twice := [symbol for symbol in dict.fromkeys(symbols) if symbols.count(symbol) > 1]:
+        yield f"subwords.symbols: {', '.join(twice)} occurs twice (name each once)"
+    for symbol in symbols:
+        if complaint := complaint_about_symbol(symbol, subwords.normalize):
+            yield f"subwords.symbols: {symbol!r} {complaint}"
+    yield from _of_sentencepiece(subwords)
+    if subwords.extend and not subwords.vocab_from:
+        yield "subwords.extend: there is nothing to extend (name a run with subwords.vocab_from, or remove this)"
+    if not subwords.vocab_from and subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
+        yield (
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
+            f"256 bytes and the control symbols (make it {264 + len(symbols)} or more)"
+        )
+
+
+def _of_sentencepiece(subwords: "SubwordsConfig") -> Iterator[str]:
+    names = subwords.vocab_names
+    most = 1 if subwords.joint else 2
+    if len(names) > most:
+        why = "true" if subwords.joint else "false"
+        yield f"subwords.vocab_from: {len(names)} models, but subwords.joint is {why} (name {most} at most)"
+    if subwords.kind != "sentencepiece":
+        if names[0].endswith(SENTENCEPIECE_ENDINGS):
+            yield f"subwords.kind: {subwords.kind}, but subwords.vocab_from is a model of SentencePiece (sentencepiece)"
+        return
+    if not subwords.vocab_from:
+        yield "subwords.kind: sentencepiece learns nothing (name its model file with subwords.vocab_from)"
+    if subwords.extend:
+        yield "subwords.extend: nothing can be added to pieces of subwords.kind: sentencepiece (remove it)"
+    if subwords.normalize != "nfc":
+        yield "subwords.normalize: has no say where subwords.kind: sentencepiece brings its own rules (remove it)"
+
+
+def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[str]:
+    kinds = data.protect
+    if twice := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
+        yield f"data.protect: {', '.join(twice)} occurs twice (name each once)"
+        return
+    least = 264 + len(subwords.symbols) + PER_KIND * len(kinds)
+    if kinds and not subwords.vocab_from and 264 + len(subwords.symbols) <= subwords.vocab_size < least:
+        yield (
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {PER_KIND * len(kinds)} placeholders of "
+            f"data.protect (make it {least} or more)"
+        )
+
+
+def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
+    """Why a text can be no symbol of the subwords."""
+    if len(symbol) < 2 or not symbol.isprintable() or any(map(str.isspace, symbol)):
+        return "is no symbol (write two or more printable characters without white space)"
+    if len(symbol.encode("utf-8")) > 64:
+        return "is longer than 64 bytes (shorten it)"
+    if symbol in ("<pad>", "<s>", "</s>"):
+        return "is the name of a control symbol, which stays ordinary text in a text (choose another name)"
+    if normalize != "none" and unicodedata.normalize("NFKC" if normalize == "nfkc" else "NFC", symbol) != symbol:
+        return f"is changed by subwords.normalize: {normalize}, so it would never be found (write it as that does)"
+    return None
+
+
+def _of_splitting(recipe: "Recipe") -> Iterator[str]:
+    batch, kind = recipe.batch, recipe.subwords.kind
+    if batch.bpe_dropout and kind in ("unigram", "word"):
+        yield f"batch.bpe_dropout: subwords.kind: {kind} has no merges to leave out (set this to 0)"
+    if batch.unigram_alpha and kind != "unigram":
+        yield f"batch.unigram_alpha: pieces of subwords.kind: {kind} have no probabilities (set this to 0)"
+    if batch.split_rate and batch.bpe_dropout:
+        yield "batch.split_rate: batch.bpe_dropout cuts words in other ways, too (set one of the two to 0)"
+    if recipe.batch.split_rate and recipe.subwords.kind in ("unigram", "word", "sentencepiece"):
+        yield (
+            f"batch.split_rate: pieces of subwords.kind: {recipe.subwords.kind} were not merged from others, so none "
+            "can fall apart (set this to 0)"
+        )

@@ -1,0 +1,181 @@
+"""Items of a source go round the model: what a translation says of them is right in every form it is written in."""
+
+import json
+
+import pytest
+import torch
+from fake_model import CopyModel
+
+from nmt.cli.translate_engine import Told, _text, answer_of
+from nmt.cli.translate_evidence import Witness, words_of_split
+from nmt.data.placeholders import character, names_of
+from nmt.data.subwords import Subwords
+from nmt.decoding.long_lines import Limits
+from nmt.decoding.phrases import pieces_of
+from nmt.decoding.request import Request, Terms
+from nmt.decoding.retry import Answer
+from nmt.decoding.suspicion import complaints
+from nmt.decoding.translator import Translator
+from nmt.evaluation.alignment import words_of
+from nmt.recipe.decode_options import AlignBy, DecodeConfig
+from nmt.recipe.protect_options import KINDS
+from nmt.recipe.subword_options import SubwordsConfig
+
+LINES = [
+    "see http://a.org/b?c=1 now",
+    '<a href="x y">the old ship</a> left in 2014',
+    "5 km or 5 km, me@a-b.org",
+    "⟨url1⟩ is text, and <b>so</b> ⟨tag1⟩",
+    "nothing to protect",
+]
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    lines = ["the old ship left in May, nothing to protect and so on"] * 20
+    config = SubwordsConfig(vocab_size=340)
+    return Subwords.train(lambda: lines, lambda: lines, config, 1, placeholders=names_of(KINDS))
+
+
+@pytest.fixture(scope="module")
+def model(subwords):
+    return CopyModel(subwords.trg.n_vocab, seed=1).eval()
+
+
+class Swapping(CopyModel):
+    """Writes one placeholder of the source as another."""
+
+    def __init__(self, subwords, one, other):
+        super().__init__(subwords.trg.n_vocab, seed=1)
+        self.here, self.there = (subwords.src.encode([character(name)])[0][-1] for name in (one, other))
+
+    def start(self, src_seq):
+        state = super().start(src_seq)
+        changed = torch.where(src_seq == self.here, self.there, src_seq)
+        state.per_sentence["src_seq"] = changed
+        return state
+
+
+def complaints_of(line, translation):
+    return [one for one in complaints(line, translation, 4.0, 0.0) if one in ("missing", "doubled", "unmet")]
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"n_best": 4}, {"samples": 4, "n_best": 2}])
+def test_what_comes_back_is_the_text_without_any_placeholder(subwords, model, options):
+    translator = Translator(model, subwords, DecodeConfig(**options))
+    for line, found in zip(LINES, translator.translate(LINES), strict=True):
+        assert found.text == line and not found.missing and not found.doubled
+        for text in found.texts:
+            text.encode("utf-8")  # no half of a surrogate pair
+            assert not any(f"⟨{name}⟩" in text for name in names_of(KINDS)) or "⟨" in line
+        assert complaints_of(line, found) == []
+
+
+def test_the_model_reads_and_writes_placeholders(subwords, model):
+    (found,) = Translator(model, subwords, DecodeConfig()).translate(LINES[:1])
+    assert found.items == {"url1": "http://a.org/b?c=1"}
+    assert "⟨url1⟩" in subwords.src.pieces(found.src_ids) == subwords.trg.pieces(found.hypotheses[0].ids)
+
+
+def test_a_vocabulary_without_placeholders_protects_nothing(subwords):
+    plain = Subwords.train(lambda: LINES, lambda: LINES, SubwordsConfig(vocab_size=300), 1)
+    translator = Translator(CopyModel(plain.trg.n_vocab, seed=1).eval(), plain, DecodeConfig())
+    for line, found in zip(LINES, translator.translate(LINES), strict=True):
+        assert (found.text, found.items) == (line, {})
+        assert found.src_ids == plain.src.encode([line])[0]
+
+
+def test_items_that_are_lost_or_doubled_are_flagged(subwords):
+    line = "<b>see</b> now"
+    (doubled,) = Translator(Swapping(subwords, "tag1", "tag2"), subwords, DecodeConfig()).translate([line])
+    assert (doubled.text, doubled.missing, doubled.doubled) == ("</b>see</b> now", ["<b>"], ["</b>"])
+    (strange,) = Translator(Swapping(subwords, "tag1", "url3"), subwords, DecodeConfig()).translate([line])
+    assert (strange.text, strange.missing, strange.doubled) == ("see</b> now", ["<b>"], ["⟨url3⟩"])
+    for one in (doubled, strange):
+        assert complaints_of(line, one) == ["missing", "doubled"]
+
+
+def test_a_given_translation_is_scored_as_it_was_written(subwords, model):
+    translator = Translator(model, subwords, DecodeConfig())
+    found = list(translator.translate(LINES))
+    for one, scored in zip(found, translator.score(LINES, [each.text for each in found]), strict=True):
+        assert (scored.src_ids, scored.trg_ids, scored.items) == (one.src_ids, one.hypotheses[0].ids, one.items)
+        assert scored.log_prob == pytest.approx(one.hypotheses[0].score, abs=1e-4)
+
+
+def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model):
+    line = "See http://a.org now. <b>The ship</b> left 5 km away. See http://b.org and <i> too."
+    translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
+    (found,) = translator.translate([line])
+    assert found.text == line and not found.missing and not found.doubled
+    assert [part.items for part in found.parts] == [
+        {"url1": "http://a.org"},
+        {"tag1": "<b>", "tag2": "</b>", "number1": "5 km"},
+        {"url1": "http://b.org", "tag1": "<i>"},
+    ]
+    assert found.split.pieces == [part.text for part in found.parts]
+    src, trg = words_of_split(found, subwords)
+    n_word = len(line.split())
+    assert {word for its in src for word in its} == set(range(n_word)) == {word for its in trg for word in its}
+
+
+def test_words_are_those_of_the_text_though_an_item_has_several(subwords, model):
+    translator = Translator(model, subwords, DecodeConfig())
+    found = list(translator.translate(LINES))
+    witness = Witness(subwords, AlignBy(0, 0, "write"), translations=found)
+    told = translator.token_log_probs(found, witness.eye)
+    for n, one in enumerate(found):
+        fields = witness.fields(n, one.src_ids, one.hypotheses[0].ids, told[n], one.items)
+        assert fields["items"] == [one.items]
+        pairs = [tuple(map(int, pair.split("-"))) for pair in fields["word_alignment"].split()]
+        words = [words_of(subwords.trg.raw(one.hypotheses[0].ids, one.items)), fields["alignment"], one.text.split()]
+        assert {word for its in words[0] for word in its} == set(range(len(words[2])))
+        # An item is one subword, and goes with all words of its own and of what it came from.
+        src = words_of(subwords.src.raw(one.src_ids, one.items))
+        wanted = {(i, j) for its, there in zip(words[0], words[1][:-1], strict=True) for j in its for i in src[there]}
+        assert set(pairs) == wanted and any(len(its) > 1 for its in words[0]) == (n in (1, 2))
+        assert len(fields["tokens"]) == len(fields["token_log_probs"]) == len(one.hypotheses[0].ids) + 1
+
+
+def test_what_is_asked_may_be_or_contain_an_item(subwords, model):
+    translator = Translator(model, subwords, DecodeConfig(beam=8))
+    line = "see http://a.org/b?c=1 now"
+    asked = [
+        Request(line, required=("http://a.org/b?c=1",)),
+        Request(line, required=("a.org",)),  # stands within it
+        Request(line, prefix="see http://a.org/b?c=1 n"),
+        Request(line, prefix="http://a.org/b?c=1"),
+        Request(line, avoided=("now",), required=("http://a.org/b?c=1",)),
+    ]
+    for request, found in zip(asked, translator.translate(asked), strict=True):
+        assert (found.unmet, found.missing) == ([], [])
+        assert found.text.startswith(request.prefix)
+    (found,) = translator.translate([Request(line, avoided=("http://a.org/b?c=1",))])
+    assert "http://a.org/b?c=1" not in found.text and found.missing == ["http://a.org/b?c=1"] and not found.unmet
+    (found,) = translator.translate([Terms([("see", "http://a.org/b?c=1 look")])(Request(line))])
+    assert "http://a.org/b?c=1 look" in found.text and not found.unmet
+
+
+def test_a_phrase_of_text_is_not_met_by_a_placeholder(subwords):
+    pieces = pieces_of(subwords.trg)
+    (ids,) = subwords.trg.encode([f"a {character('url1')}"])
+    table = pieces.phrase("⟨url1⟩")
+    state = 0
+    for i in ids:
+        state = int(table.after[state, i])
+    assert not table.complete[state]
+
+
+def test_terms_of_a_split_line_are_asked_of_the_piece_whose_text_has_them(subwords, model):
+    line = "See http://a.org now. The ship left."
+    terms = Terms([("ship", "ship"), ("a.org", "a.org")])
+    translator = Translator(model, subwords, DecodeConfig(beam=8), limits=Limits(every=True))
+    (found,) = translator.translate([terms(Request(line))])
+    assert found.text == line and found.unmet == []
+
+
+def test_an_answer_goes_as_json_to_another_process_and_back(subwords, model):
+    translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
+    for one in translator.translate([*LINES, "See 5 <b>. And <i> 7."]):
+        text = _text(Told(Answer(one, []), {}))
+        assert answer_of(json.dumps(json.loads(text.encode("utf-8")))).answer.translation == one

@@ -1,0 +1,108 @@
+"""The commands of docs/synthetic.md, one after another, on a corpus and with sizes of a test: back-translation, then
+distillation."""
+
+import gzip
+import json
+import random
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from nmt.cli.preprocess import main as preprocess
+from nmt.cli.train import main as train
+from nmt.cli.translate import main as translate
+from nmt.data.corpus import Prepared
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = {"nmt-preprocess": preprocess, "nmt-train": train, "nmt-translate": translate}
+PAIRS = {"ein": "one", "rot": "red", "blau": "blue", "haus": "house", "see": "lake", "hund": "dog", "geht": "walks"}
+N_TRAIN, N_MONO = 60, 12
+
+SMALL = """
+    subwords.vocab_size=320 model.n_enc_layer=1 model.n_dec_layer=1 model.d_model=32 model.d_inner=32 model.n_head=2
+    model.dropout=0 model.attn_dropout=0 data.workers=1 batch.max_tokens=2000 optim.warmup=5 train.updates=50
+    train.device=cpu train.precision=fp32 train.save_every=50 train.average=none
+    valid.every=50 valid.translate=false valid.metric=loss
+"""
+
+
+def commands_of(title):
+    """Those that the chapter shows."""
+    chapter = (ROOT / "docs" / "synthetic.md").read_text(encoding="utf-8").partition(f"## {title}\n")[2]
+    return re.search(r"```bash\n(.*?)```", chapter, re.DOTALL)[1].replace("$NMT_DATA/", "").strip().split("\n")
+
+
+def write(path, lines):
+    text = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The corpora that the recipes name, in the folder where the commands are typed."""
+    draw = random.Random(1)
+    texts = [[draw.choice(list(PAIRS)) for _ in range(draw.randint(2, 5))] for _ in range(N_TRAIN + N_MONO)]
+    german = [" ".join(words) for words in texts]
+    english = [" ".join(PAIRS[word] for word in words) for words in texts]
+    for split, n in (("train", N_TRAIN), ("val", 4), ("test_2016_flickr", 4)):
+        write(tmp_path / f"multi30k.{split}.de.gz", german[:n])
+        write(tmp_path / f"multi30k.{split}.en.gz", english[:n])
+    write(tmp_path / "mono.en", [*english[N_TRAIN:], "", english[N_TRAIN]])
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NMT_DATA", raising=False)
+    return tmp_path
+
+
+def run(command, *more):
+    """Type a command."""
+    name, *arguments = shlex.split(command)
+    small = [f"--{option}" for option in SMALL.split()] if name != "nmt-translate" else []
+    assert COMMANDS[name]([*arguments, *small, *map(str, more)]) == 0
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def test_the_documented_way_from_text_alone_to_a_model_that_learnt_from_it(folder, capsys):
+    *reverse, back, prepare, learn = commands_of("Back-translation")
+    for command in reverse:
+        run(command)
+    how = ("--decode.window", 5, "--decode.temperature", 0.5)  # which a model that knows little needs
+    run(back, "--rank", 0, "--ranks", 2, *how)
+    assert not (folder / "mono.bt.jsonl").exists()
+    run(back, "--rank", 1, "--ranks", 2, *how)
+    pairs = records(folder / "mono.bt.jsonl")
+    mono = (folder / "mono.en").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [pair["source"] for pair in pairs] == mono
+    assert all(pair.keys() == {"source", "output", "flags"} for pair in pairs)
+    pairs[1]["flags"] = ["repeated"]  # so that there is one for certain
+    write(folder / "mono.bt.jsonl", map(json.dumps, pairs))
+
+    run(prepare)
+    run(learn)
+    data = Prepared.open(folder / "prepared" / "multi30k.de-en.bt")
+    n_real, n_back = data.sizes
+    report = json.loads((data.folder / "report.json").read_text(encoding="utf-8"))
+    dropped = report["corpora"][1]["dropped"]
+    assert n_real == N_TRAIN and 0 < n_back == len(pairs) - sum(dropped.values())
+    assert dropped["flagged repeated"] >= 1 and dropped["flagged blank"] == 1
+    src, trg = data.train.pairs(range(n_real + n_back))
+    told = [data.subwords.src.pieces(ids)[0] == "<bt>" for ids in src]
+    assert told == [False] * n_real + [True] * n_back
+    kept = [data.subwords.trg.decode(ids) for ids in trg[n_real:]]
+    assert set(kept) <= set(mono)
+    assert (folder / "runs" / "multi30k.de-en.bt" / "model").is_dir()
+
+    teach, *student = commands_of("Distillation")
+    run(teach.replace("runs/multi30k.de-en ", "runs/multi30k.de-en.bt "), "--decode.low_score", 0)
+    for command in student:
+        run(command)
+    taught = records(folder / "multi30k.kd.jsonl")
+    data = Prepared.open(folder / "prepared" / "multi30k.de-en.student")
+    kept = [pair for pair in taught if not pair["flags"]]
+    assert 0 < data.train.n_pair <= len(kept) <= N_TRAIN == len(taught)
+    assert "training pairs" in capsys.readouterr().err
