@@ -30,7 +30,9 @@ _ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
 _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
 # Different words that are counted, some 100 bytes each; with more, those that occurred once are forgotten.
 MOST_COUNTED = 2_000_000
-_MOST_REMEMBERED = 400_000
+# Words that a process remembers the parts of, some 300 bytes each: a process that works on blocks finds four of five
+# words of a block among half as many of a language already, and with more of them hardly more.
+MOST_REMEMBERED = 200_000
 # A unigram vocabulary begins with so many times the pieces that are wanted, and drops the least useful ones.
 SEED_PIECES = 4
 
@@ -80,8 +82,16 @@ def learn(
     vocab, merges, values, lengths = merges_of(words, list(BYTE_OF), n_piece, longest)
     cut = None
     if values is not None and lengths is not None and config.kind == "bpe" and not config.symbols:
-        cut = CutWords(list(words), values, lengths)
+        cut = _often_cut(words, values, lengths)
     return Learnt(vocab, merges, [], cut)
+
+
+def _often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[np.int64]) -> CutWords:
+    """Those of the words that occur most. values, lengths: as in `CutWords`, of all."""
+    order = np.argsort(-np.fromiter(words.values(), np.int64, len(words)), kind="stable")
+    often = np.zeros(len(words), dtype=bool)
+    often[order[:MOST_REMEMBERED]] = True
+    return CutWords(list(itertools.compress(words, often.tolist())), values[np.repeat(often, lengths)], lengths[often])
 
 
 def _count(sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None) -> Counter[str]:
@@ -129,7 +139,7 @@ class WordsOf:
             texts = [part for one in self._symbol.split(text) for part in parts(one, noted)]
             found = tuple(word for one in texts for word, _ in self._cut.pre_tokenize_str(one))
             notes.update({key: n * times for key, times in noted.items()})
-        if not noted and len(self._known) < _MOST_REMEMBERED and len(unit) <= WORD_CAP:
+        if not noted and len(self._known) < MOST_REMEMBERED and len(unit) <= WORD_CAP:
             self._known[unit] = found
         return found
 

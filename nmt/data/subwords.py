@@ -39,7 +39,7 @@ LONGEST_PIECE = 64
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
 _LARGEST_FILE = 1 << 28
 # Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
-MOST_REMEMBERED = 400_000
+_MOST_REMEMBERED = 400_000
 LONGEST_REMEMBERED = 40
 # A symbol that one of these touches is part of something else: digits, and letters of scripts written with spaces.
 _LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
@@ -132,7 +132,7 @@ class Codec:
         unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
         batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
         new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
-        if len(known) < MOST_REMEMBERED:
+        if len(known) < _MOST_REMEMBERED:
             known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
         return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.learn import WORD_CAP, CutWords, WordsOf
+from nmt.data.learn import MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf
 from nmt.data.pack import read_packed, write_packed
-from nmt.data.subwords import LONGEST_REMEMBERED, MOST_REMEMBERED, N_SPECIAL, Codec
+from nmt.data.subwords import LONGEST_REMEMBERED, N_SPECIAL, Codec
 
 
 class UnitIds:

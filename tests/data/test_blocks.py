@@ -1,6 +1,7 @@
 """Work in blocks: whatever a block, a helper or a fast path does, the answer is that of pair after pair."""
 
 import hashlib
+import json
 import random
 
 import numpy as np
@@ -14,6 +15,8 @@ from nmt.data.filter_block import KEPT, REASON_OF, codes_of, conditions_of
 from nmt.data.learn import WordsOf, learnt_from
 from nmt.data.letters import in_words, words_of_easy
 from nmt.data.lines import lines_of_block, read_lines
+from nmt.data.measure import aligned_by
+from nmt.data.placeholders import names_of, protected
 from nmt.data.prepare import prepare
 from nmt.data.ratio import UsualRatio
 from nmt.data.report_text import Block
@@ -111,10 +114,12 @@ def test_units_put_together_are_the_lines(seed):
 
 @pytest.mark.parametrize("normalize", ["nfc", "nfkc", "none"])
 @pytest.mark.parametrize("symbols", [(), ("<b>", "12")])
-def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, symbols):
-    lines = nasty(7, 200)
-    config = SubwordsConfig(vocab_size=400, normalize=normalize, symbols=symbols)
-    subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0)
+@pytest.mark.parametrize("kinds", [(), ("number", "tag", "url")])
+def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, symbols, kinds):
+    lines = [protected(line, kinds)[0] for line in nasty(7, 200)]
+    assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
+    config = SubwordsConfig(vocab_size=500, normalize=normalize, symbols=symbols)
+    subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0, placeholders=names_of(kinds))
     of = units(lines, normalize)
     found = subwords.src.encode_units(of.units)
     rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])
@@ -135,6 +140,13 @@ def test_words_to_align_by_are_those_of_whole_lines():
     assert sorted(zip(line.tolist(), words.tolist(), strict=True)) == sorted(
         zip(whole[1].tolist(), whole[0].tolist(), strict=True)
     )
+
+
+def test_marks_are_those_of_whole_lines():
+    lines = nasty(5)
+    told, counts = aligned_by(units(lines))
+    assert told["marks"].tolist() == Block(lines).marks().tolist()
+    assert counts.tolist() == np.bincount(Block(lines).words()[0], minlength=1 << 16).tolist()
 
 
 def test_lines_that_are_near_have_the_same_bag():
@@ -173,7 +185,8 @@ def test_files_are_cut_at_the_same_lines_of_both_sides(tmp_path, monkeypatch, mo
         assert lines == list(read_lines(tmp_path / name, longest=longest))
 
 
-def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch):
+@pytest.mark.parametrize("protect", [[], ["number", "tag", "url"]])
+def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, protect):
     monkeypatch.setattr(blocks, "N_PAIR", 40)
     monkeypatch.setattr(keep, "_WORTHWHILE", 1)
     told = {}
@@ -181,13 +194,17 @@ def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch):
         rng = random.Random(1)
         src, trg = [*SRC, *nasty(1, 60)], [*TRG, *nasty(2, 60)]
         src, trg = ([side[n] for n in [rng.randrange(len(src)) for _ in range(300)]] for side in (src, trg))
+        src += ["um 7 Uhr <b>eins</b>", "Zug 12,  (345)"]
+        trg += ["<b>one</b> at 7 o'clock", "train (345) 12"]
         folder = tmp_path / str(n_worker)
         folder.mkdir()
-        options = {"drop_near_duplicates": True, "max_translations": 3, "max_len": 90}
+        options = {"drop_near_duplicates": True, "max_translations": 3, "max_len": 90, "protect": protect}
         prepare(recipe_in(folder, src, trg, workers=n_worker, **options), folder / "out")
         files = ("train.arrow", "valid.arrow", "subwords.json")
         told[n_worker] = [hashlib.sha256((folder / "out" / name).read_bytes()).digest() for name in files]
         told[n_worker].append((folder / "out" / "report.json").read_text().replace(str(folder), ""))
+        notes = json.loads(told[n_worker][-1])["notes"]
+        assert bool(notes.get("protected") and notes.get("unlike_items")) == bool(protect)
     assert told[1] == told[2]
 
 

@@ -109,6 +109,36 @@ def test_however_the_keys_are_shared_out_and_read_pairs_are_dropped_as_one_by_on
     assert told == one_by_one(pairs, **options)
 
 
+def test_each_corpus_is_judged_by_its_own_filters_and_remembered_for_all():
+    rng = random.Random(3)
+    pairs = [tuple(rng.choice("aAbBcC!") + rng.choice("12") for _ in "st") for _ in range(400)]
+    filters = [
+        FilterConfig(max_translations=4),
+        FilterConfig(drop_duplicates=True),
+        FilterConfig(drop_near_duplicates=True, max_translations=2),
+        FilterConfig(),
+    ]
+    n_of = [100, 120, 150, 30]
+    own = [one for one, n in zip(filters, n_of, strict=True) for _ in range(n)]
+    exact, near, sides, expected = set(), set(), Counter(), {}
+    for n, ((src, trg), config) in enumerate(zip(pairs, own, strict=True)):
+        most = config.max_translations
+        if config.drop_duplicates and (src, trg) in exact:
+            expected[n] = "duplicate"
+        elif config.drop_near_duplicates and (skeleton(src), skeleton(trg)) in near:
+            expected[n] = "near duplicate"
+        elif most and max(sides["src", src], sides["trg", trg]) >= most:
+            expected[n] = "many translations"
+        else:
+            sides.update((("src", src), ("trg", trg)))
+        exact.add((src, trg))
+        near.add((skeleton(src), skeleton(trg)))
+    keys = keys_of(*zip(*pairs, strict=True), kinds_of(filters))
+    found = repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, filters, n_of)
+    assert {n: reason for reason, numbers in found for n in numbers.tolist()} == expected
+    assert len(set(expected.values())) == 3
+
+
 def test_pairs_that_are_not_asked_about_are_no_reason_to_drop_others():
     config = FilterConfig(drop_duplicates=True, max_translations=1)
     keys = {kind: np.array([room.NO_KEY, 7, room.NO_KEY, 7, 8], np.uint64) for kind in kinds_of([config])}
