@@ -22,23 +22,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from preparing import CORPUS, command, located
+
 from nmt.data.compression import without_ending
 from nmt.data.lines import read_lines, write_lines
 
-_KNOWN = ("canlaw-en-fr.train.en.gz", "canlaw-en-fr.train.fr.gz")
 _N_VALID = 1000
 
-# What a turn of each runs. Both print one line of JSON: seconds of each stage.
-_OURS = """
-import json, sys
-from pathlib import Path
-from nmt.data.prepare import prepare
-from nmt.recipe.reader import read_recipe
-folder, overrides = json.loads(sys.argv[1])
-stages = {}
-prepare(read_recipe(None, overrides), Path(folder), overwrite=True, talk=lambda line: None, stages=stages)
-print(json.dumps(stages))
-"""
+# What a turn of the peer runs. It prints one line of JSON, as ours does: seconds of each stage.
 _PEER = """
 import json, sys, time
 import sentencepiece
@@ -76,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        n_pair, plain = _unpack([_located(file) for file in args.files or _KNOWN], folder, args.lines)
+        n_pair, plain = _unpack([located(file) for file in args.files or CORPUS], folder, args.lines)
         print(f"{n_pair:,} pairs, {sum(path.stat().st_size for path in plain):,} bytes, {args.workers} workers")
         seconds: dict[str, list[dict[str, float]]] = {"nmt": [], "peer, all lines": [], "peer, a sample": []}
         for number in range(1, args.turns + 1):
@@ -132,12 +123,7 @@ def _ours(plain: list[Path], folder: Path, n_vocab: int, n_worker: int) -> dict[
     overrides += [("subwords.vocab_size", str(n_vocab)), ("data.workers", str(n_worker)), ("name", "bench")]
     languages = [path.suffix[1:] for path in plain]
     overrides += [("data.src_lang", languages[0]), ("data.trg_lang", languages[1])]
-    return _run([sys.executable, "-c", _OURS, json.dumps([str(folder / "prepared"), overrides])])
-
-
-def _located(name: str) -> Path:
-    path = Path(name)
-    return path if path.exists() else Path(os.environ.get("NMT_DATA", "."), name)
+    return _run(command(folder / "prepared", overrides))
 
 
 def _unpack(files: list[Path], folder: Path, n_line: int) -> tuple[int, list[Path]]:
@@ -165,8 +151,8 @@ def _language(file: Path) -> str:
     return Path(without_ending(file.name)).suffix or ".xx"
 
 
-def _run(command: list[str]) -> dict[str, float]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(arguments: list[str]) -> dict[str, float]:
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"bench_preprocessing: error: a turn failed:\n{done.stderr[-2000:]}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -8,13 +8,13 @@ Relative names are looked for in the current folder, then in the folder that NMT
 
 import argparse
 import itertools
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from preparing import located
 from tqdm import tqdm
 
 from nmt.data.clean import filters_of, reason_to_drop
@@ -134,15 +134,10 @@ def _are_known(languages: tuple[str, str]) -> bool:
 
 def _read(src: str, trg: str, n_line: int) -> Corpus:
     names = [Path(name.removesuffix(".gz")) for name in (src, trg)]
-    sides = [read_lines(_locate(name), bad_utf8="drop") for name in (src, trg)]
+    sides = [read_lines(located(name), bad_utf8="drop") for name in (src, trg)]
     pairs = list(itertools.islice(zip(*sides, strict=False), n_line))
     languages = names[0].suffix[1:], names[1].suffix[1:]
     return Corpus(f"{names[0].stem} {'-'.join(languages)}", languages, pairs)
-
-
-def _locate(name: str) -> Path:
-    path = Path(name)
-    return path if path.exists() else Path(os.environ.get("NMT_DATA", "."), name)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from preparing import CORPUS, command, located
+
 from nmt.data.lines import read_lines
 
-_KNOWN = ("canlaw-en-fr.train.en.gz", "canlaw-en-fr.train.fr.gz")
 _MOST_READ = 200_000  # pairs of the corpus that others are made from
 _LONGEST = 300  # characters of a pair's sides that are put together
 _MOST_GROWTH = 1.10
@@ -35,16 +36,6 @@ _PATIENCE = 0.1
 _NUMBER = re.compile(r"\d+")
 _N_VALID = 1000
 
-_PREPARE = """
-import json, sys
-from pathlib import Path
-from nmt.data.prepare import prepare
-from nmt.recipe.reader import read_recipe
-folder, overrides = json.loads(sys.argv[1])
-stages = {}
-prepare(read_recipe(None, overrides), Path(folder), overwrite=True, talk=lambda line: None, stages=stages)
-print(json.dumps(stages))
-"""
 _BEGIN = """
 import json, sys, time
 from nmt.data.batches import make_batch
@@ -74,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not Path("/proc/self/smaps_rollup").exists():
         print("prove_memory: error: only Linux tells what is asked here: no /proc/self/smaps_rollup", file=sys.stderr)
         return 2
-    texts = (read_lines(_located(name)) for name in args.files or _KNOWN)
+    texts = (read_lines(located(name)) for name in args.files or CORPUS)
     pairs = list(itertools.islice(zip(*texts, strict=True), _MOST_READ))
     short = [(a, b) for a, b in pairs if a and b and len(a) + len(b) <= _LONGEST]
     peaks = []
@@ -85,11 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     growth = peaks[-1] / peaks[0]
     print(f"peak memory grows by {growth - 1:.1%} from {args.pairs[0]:,} to {args.pairs[-1]:,} pairs")
     return int(growth > _MOST_GROWTH or max(peaks) > _MOST_BYTES)
-
-
-def _located(name: str) -> Path:
-    path = Path(name)
-    return path if path.exists() else Path(os.environ.get("NMT_DATA", "."), name)
 
 
 def made(pairs: Sequence[tuple[str, str]], n_pair: int, seed: int = 1) -> Iterator[tuple[str, str]]:
@@ -122,7 +108,7 @@ def _one(folder: Path, pairs: Sequence[tuple[str, str]], n_pair: int, n_worker: 
     overrides += [("data.src_lang", "en"), ("data.trg_lang", "fr"), ("data.workers", str(n_worker))]
     out = folder / "prepared"
     begin = time.perf_counter()
-    stages, peak, disk = _watched([sys.executable, "-c", _PREPARE, json.dumps([str(out), overrides])], folder)
+    stages, peak, disk = _watched(command(out, overrides), folder)
     seconds = time.perf_counter() - begin
     told = ", ".join(f"{stage} {value:.1f}" for stage, value in stages.items())
     print(
@@ -140,9 +126,9 @@ def _one(folder: Path, pairs: Sequence[tuple[str, str]], n_pair: int, n_worker: 
     return peak
 
 
-def _watched(command: list[str], folder: Path) -> tuple[dict[str, float], int, int]:
+def _watched(arguments: list[str], folder: Path) -> tuple[dict[str, float], int, int]:
     """What a command prints as JSON; the peak of its memory and of its children's; and of the bytes in a folder."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     peak = most = 0
     while process.poll() is None:
         peak = max(peak, sum(_memory(pid) for pid in _family(process.pid)))

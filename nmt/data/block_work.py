@@ -2,7 +2,7 @@
 units are counted, and encoded. And the conclusions that are drawn from files of all blocks.
 
 Each task is a function of the block and of what all blocks share, so it does not matter who does which. What a later
-task needs of a block lies in a file; `blocks.py` makes the blocks, `kept.py` hands them round and puts the answers
+task needs of a block lies in a file; `blocks.py` makes the blocks, `keep.py` hands them round and puts the answers
 together.
 """
 
@@ -21,13 +21,14 @@ from nmt.data.duplicates import N_SHOWN, count_duplicates
 from nmt.data.filter_block import KEPT, REASON_OF, UNREAD, codes_of, conditions_of
 from nmt.data.learn import WordsOf
 from nmt.data.lines import lines_of_block
-from nmt.data.measure import SIDES, HeldOut, aligned_by, measured, some
+from nmt.data.measure import HeldOut, aligned_by, measured, some
 from nmt.data.pack import read_packed, write_packed
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.ratio import UsualRatio
 from nmt.data.report_text import cut, rarest
 from nmt.data.seen import keys_of, kinds_of
 from nmt.data.shift import RECORD, find_shifts
+from nmt.data.splits import SIDES
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.unit_ids import UnitIds
 from nmt.data.units import Units, gathered
@@ -41,7 +42,7 @@ class Task:
     """The work on the blocks of one command."""
 
     def __init__(self, setup: Mapping[str, Any], number: int = 0) -> None:
-        """setup: what `kept.setup_of` says. number: of this process, from 0; each has a file of its own."""
+        """setup: what `keep_training_pairs` says. number: of this process, from 0; each has a file of its own."""
         self._config = DataConfig.model_validate(setup["data"])
         subwords = SubwordsConfig.model_validate(setup["subwords"])
         self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)

@@ -25,11 +25,11 @@ from nmt.data.fields import Flaw, Policy, Reading
 from nmt.data.filter_block import CODES, KEPT
 from nmt.data.kept import KeptPairs
 from nmt.data.learn import drawn, forget_rare
-from nmt.data.measure import SIDES
 from nmt.data.ratio import UsualRatio, usual_ratio
 from nmt.data.report import DataReport
 from nmt.data.seen import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.sources import Source
+from nmt.data.splits import SIDES
 from nmt.data.survey import Survey
 from nmt.data.workers import Helpers
 from nmt.errors import DataError

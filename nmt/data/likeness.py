@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SIDES = ("src", "trg")
-N_HASH = 1 << 16  # a mark is 16 bits, 0 for none
+from nmt.data.report_text import N_HASH
+from nmt.data.splits import SIDES
 
 FARTHEST_OUT = 3.0  # standard deviations that count
 HIGHEST_RHO = 0.95  # of lengths alone, or the odd pair would outweigh many

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from nmt.data.duplicates import PAIR
 from nmt.data.leaks import LEVELS, PARTS, Keys, Known
-from nmt.data.report_text import Block, Hashes, exact_hashes, smallest
+from nmt.data.report_text import N_HASH, Block, Hashes, exact_hashes, smallest
 from nmt.data.shift import LONGEST as LONGEST_TOLD
+from nmt.data.splits import SIDES
 from nmt.data.units import Mask, Numbers, Units, gathered
 
 LONGEST = 4096  # characters; longer lines are counted as so long
@@ -21,9 +22,7 @@ STEPS = 8  # bars of the histogram of ratios for each doubling
 FARTHEST = 5  # doublings; ratios beyond are counted as these
 N_STEP = 2 * STEPS * FARTHEST + 1
 
-SIDES = ("src", "trg")
 LEAK_KEYS = [(level, part) for level in LEVELS for part in PARTS]
-_N_HASH = 1 << 16
 
 
 class HeldOut:
@@ -74,7 +73,7 @@ def aligned_by(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
         "anchors": hashed,
         "n_anchor": n_of.astype(np.uint32),
     }
-    return told, np.bincount(hashed, minlength=_N_HASH)
+    return told, np.bincount(hashed, minlength=N_HASH)
 
 
 def _of_lines(side: Units, hashed: NDArray[np.uint16], unit: NDArray[np.int64]) -> tuple[NDArray[np.uint16], Numbers]:

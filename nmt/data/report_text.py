@@ -16,6 +16,7 @@ Hashes = NDArray[np.uint64]
 
 # Words of a line that are kept as anchors of its alignment, and marks of it, each as 16 bits.
 N_ANCHOR, N_MARK = 4, 8
+N_HASH = 1 << 16  # words and marks are told by 16 bits, 0 for none
 NO_ANCHOR = 0
 MOST_SHOWN = 200  # characters of a text
 
@@ -154,13 +155,13 @@ class Anchors:
     """Picks the words of each line that tell most about its alignment. Holds one count for each of 65,536 hashes."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros((2, 1 << 16), dtype=np.int64)
+        self._counts = np.zeros((2, N_HASH), dtype=np.int64)
 
     def pick(self, src: Block, trg: Block) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
         """(n_line, N_ANCHOR) each: the rarest words that both languages have used so far; NO_ANCHOR for too few."""
         words = src.words(), trg.words()
         for counts, (hashed, _) in zip(self._counts, words, strict=True):
-            counts += np.bincount(hashed, minlength=1 << 16)
+            counts += np.bincount(hashed, minlength=N_HASH)
         rarity = rarity_of(self._counts)
         return rarest(*words[0], rarity, len(src.lines)), rarest(*words[1], rarity, len(trg.lines))
 
@@ -176,7 +177,7 @@ def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
 
 
 def rarity_of(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """How often each hash occurred in both languages, 0 where one of them has it not. counts: (2, 65536)."""
+    """How often each hash occurred in both languages, 0 where one of them has it not. counts: (2, N_HASH)."""
     found = np.where((counts > 0).all(axis=0), counts.sum(axis=0), 0)
     return np.minimum(found, _MOST_RARITY).astype(np.uint32)
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.likeness import HIGHEST_RHO, SIDES, Half, Likeness, Marks, by_lengths
+from nmt.data.likeness import HIGHEST_RHO, Half, Likeness, Marks, by_lengths
 from nmt.data.report_text import N_ANCHOR, N_MARK, NO_ANCHOR, Anchors, Block
+from nmt.data.splits import SIDES
 
 RECORD = np.dtype(
     [(f"{side}_len", "<u2") for side in SIDES]

@@ -1,5 +1,6 @@
-"""What the parts of a corpus are called: train, test, and validation sets of which there may be several."""
+"""What the parts of a corpus are called: its sides; train, test, and validation sets of which there may be several."""
 
+SIDES = ("src", "trg")
 VALID = "valid"
 
 

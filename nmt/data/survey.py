@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.leaks import Keys, Leaks
-from nmt.data.measure import LEAK_KEYS, LONGEST, N_STEP, SIDES, HeldOut
-from nmt.data.report_text import Anchors, Block, rarity_of
+from nmt.data.measure import LEAK_KEYS, LONGEST, N_STEP, HeldOut
+from nmt.data.report_text import N_HASH, Anchors, Block, rarity_of
 from nmt.data.shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.sources import Source
+from nmt.data.splits import SIDES
 from nmt.data.workers import Helpers
 
 _CODES = 0x110000
 _RARITY = np.dtype(np.uint32)
-_N_HASH = 1 << 16
 Texts = tuple[list[str], list[str]]
 
 
@@ -35,7 +35,7 @@ class Survey:
         self._paths = dict(zip(("pairs", "records", "rarity"), (folder / name for name in names), strict=True))
         self._out = {name: path.open("wb") for name, path in self._paths.items()}
         self._files: list[tuple[Source, int]] = []  # and how many records each has
-        self._anchors = np.zeros((2, _N_HASH), dtype=np.int64)  # of the source that is read
+        self._anchors = np.zeros((2, N_HASH), dtype=np.int64)  # of the source that is read
         self.lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int64)  # side; read, kept
         self.ratios = np.zeros((2, N_STEP), dtype=np.int64)  # read, kept
         self._characters = np.zeros((2, _CODES), dtype=np.int64)
@@ -79,7 +79,7 @@ class Survey:
     def rarity(self, n_block: int) -> NDArray[np.uint32]:
         """How often each anchor occurred in the source of a block up to its end."""
         self._out["rarity"].flush()
-        return np.fromfile(self._paths["rarity"], _RARITY, _N_HASH, offset=n_block * _N_HASH * _RARITY.itemsize)
+        return np.fromfile(self._paths["rarity"], _RARITY, N_HASH, offset=n_block * N_HASH * _RARITY.itemsize)
 
     def add_records(self, records: bytes) -> None:
         """What `find_shifts` has to know of the next block."""
