@@ -71,6 +71,9 @@ class OptimConfig(Section):
     )
     lr: PositiveFloat = Field(1e-3, description="Peak learning rate (noam computes its own: see lr_mul).")
     muon_lr: PositiveFloat = Field(0.02, description="Peak learning rate of the matrices under muon.")
+    muon_momentum: Rate = Field(
+        0.95, description="Decay of the momentum of muon; lower for runs of some hundred updates."
+    )
     betas: Annotated[tuple[Rate, Rate], BeforeValidator(list_to_tuple)] = Field(
         (0.9, 0.98), description="Decay of Adam's two moments."
     )

@@ -126,7 +126,8 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
                 to_muon, lambda p: (block_of.get(id(p)), factors.get(p, 1.0))
             ).items()
         ]
-        parts.append((Muon(blocks, lr=config.muon_lr, weight_decay=config.weight_decay), config.muon_lr))
+        muon = Muon(blocks, config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay)
+        parts.append((muon, config.muon_lr))
     if groups:
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
         parts.append((kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True), config.lr))

@@ -118,6 +118,19 @@ def test_muon_turns_each_block_of_a_matrix_by_itself(block):
             torch.testing.assert_close(whole.detach()[here], part.detach(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_muon_forgets_gradients_at_the_rate_of_the_recipe(momentum):
+    model = build_model(ModelConfig(d_model=8, n_head=2, d_inner=8, n_enc_layer=1, n_dec_layer=1), 9, 9)
+    config = OptimConfig(name="muon", muon_momentum=momentum)
+    muon, _ = build_optimizers(model, config).parts[0]
+    weight = muon.param_groups[0]["params"][0]
+    for scale in (1.0, 0.0, 0.0):
+        weight.grad = torch.full_like(weight, scale)
+        muon.step()
+    expected = torch.full_like(weight, (1 - momentum) * momentum**2)
+    torch.testing.assert_close(muon.state[weight]["momentum"], expected)
+
+
 def test_the_heads_of_attention_are_blocks_for_muon():
     config = ModelConfig(d_model=12, n_head=3, n_kv_head=1, d_k=4, d_v=6, d_inner=8, n_enc_layer=1, n_dec_layer=1)
     model = build_model(config, 9, 9)
