@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from nmt.data.arrow import Rows, dtype_of_ids, in_batches, table_of, write_arrow
 from nmt.data.clean import TOO_LONG
 from nmt.data.corpus import Prepared
+from nmt.data.crew import Crew
 from nmt.data.folder import beside, building, refuse_foreign_files
 from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.kept import KeptPairs
@@ -39,14 +40,14 @@ from nmt.data.manifest import (
 from nmt.data.placeholders import names_of, protected_pair
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
-from nmt.data.sources import Source, find_sources, survey, told
+from nmt.data.sources import Source, facts_of, find_sources, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
 from nmt.data.unit_ids import write_cut_words
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.vocabulary_use import VocabularyUse
-from nmt.data.workers import Helpers
+from nmt.data.workers import Hands, Helpers
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
@@ -69,13 +70,14 @@ def prepare(
     report: DataReport | None = None,
     only_report: Path | None = None,
     stages: dict[str, float] | None = None,
+    crew: Crew | None = None,
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
     A folder that was made from the same bytes with the same settings is left as it is; another one of ours is
     replaced with overwrite=True, at the very end. talk: gets each line of the account (default: stderr).
     report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
-    leave the folder as it is. stages: gets the seconds that each stage took.
+    leave the folder as it is. stages: gets the seconds that each stage took. crew: other ranks that share the work.
     """
     talk = talk or _to_stderr
     use_threads(recipe.data.workers)
@@ -84,7 +86,8 @@ def prepare(
         talk(line)
     with spooled(sources, only_report or folder, talk) as at_hand:
         lap = _Laps({} if stages is None else stages)
-        return _prepare(recipe, folder, at_hand, talk, report or DataReport(), only_report, lap, overwrite=overwrite)
+        report = report or DataReport()
+        return _prepare(recipe, folder, at_hand, talk, report, only_report, lap, crew, overwrite=overwrite)
 
 
 def _prepare(
@@ -95,12 +98,17 @@ def _prepare(
     report: DataReport,
     only_report: Path | None,
     lap: "_Laps",
+    crew: Crew | None,
     *,
     overwrite: bool,
 ) -> dict[str, Any]:
     """The same, once all the text is in files."""
     present = None if only_report else refuse_foreign_files(folder)
-    inputs = survey(sources)
+    index = None
+    if crew:
+        inputs, index = crew.survey(sources, recipe.data)
+    else:
+        inputs = survey(sources, facts_of(sources))
     lap("hash")
     given = find_subwords(*recipe.subwords.vocab_names) if recipe.subwords.vocab_from else None
     if given:
@@ -123,8 +131,11 @@ def _prepare(
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
-        with Helpers(n_process(recipe.data, report.n_read)) as helpers:
-            kept = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, temporary, helpers)
+        with Helpers((crew.n_process if crew else n_process)(recipe.data, report.n_read)) as own:
+            helpers: Hands = crew.with_helpers(own) if crew else own
+            kept = keep_training_pairs(
+                sources, held_out, recipe.data, recipe.subwords, report, temporary, helpers, index
+            )
             lap("read and filter")
             counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, helpers)
             lap("count")
@@ -228,7 +239,7 @@ def _learn(
 
 
 def _encode_training_pairs(
-    config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, helpers: Helpers
+    config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, helpers: Hands
 ) -> int:
     """Write train.arrow without the pairs that turn out too long; return the number of pairs in it."""
     before = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train]
