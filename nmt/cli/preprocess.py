@@ -92,16 +92,18 @@ def _share(recipe: Recipe, args: argparse.Namespace, ranks: Ranks, told: str, pa
             "first, or prepare it without others: --ranks 1."
         )
     same = must_be_same(recipe, overwrite=args.overwrite, check=args.check)
-    with Meeting(recipe.data_folder, ranks, same, args.rank_timeout) as meeting:
-        if ranks.rank:
+    meeting = Meeting(recipe.data_folder, ranks, same, args.rank_timeout)
+    if ranks.rank:
+        with meeting:
             meeting.join()
             _talk(f"{ranks} works for rank 0")
             n_block = work_for_rank_0(meeting, find_sources(recipe), recipe.data)
-            _talk(f"{ranks}: done, {n_block:,} blocks of pairs; rank 0 has the account")
-            return 0
+        _talk(f"{ranks}: done, {n_block:,} blocks of pairs; rank 0 has the account")
+        return 0
+    # The parts go last: the others may still read them when they are told why all is over.
+    with beside(page or recipe.data_folder) as parts, meeting:
         meeting.gather()
-        with beside(page or recipe.data_folder) as parts:
-            return _prepare(recipe, args, page, Crew(meeting, parts))
+        return _prepare(recipe, args, page, Crew(meeting, parts))
 
 
 def _prepare(recipe: Recipe, args: argparse.Namespace, page: Path | None, crew: Crew | None) -> int:

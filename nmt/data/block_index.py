@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.blocks import block_at, blocks_of, is_text
+from nmt.data.blocks import block_at, blocks_of, cut_lines, is_text
 from nmt.data.compression import kind_of
 from nmt.data.duplicates import N_SHOWN
 from nmt.data.fields import Reading
@@ -58,7 +58,7 @@ def indexed(source: Source, reading: Reading, usual: UsualRatio | None) -> Index
 
     telling = Reading(reading.bad_utf8, reading.bad_records, reading.longest, notes, note_joined)
     entries = [
-        (block["first"], block["n_pair"], *block.get("at", (0, 0)), _digest(block))
+        (block["first"], block["n_pair"], *block.get("at", (0, 0)), _digest(block, reading.longest))
         for block in blocks_of(source, telling)
     ]
     return Indexed(np.array(entries, ENTRY), dict(notes), (n_joined, joined), usual)
@@ -91,7 +91,7 @@ class BlockReader:
             block = {"src_raw": src, "trg_raw": trg}
         else:
             block = next((each for each in self._blocks if each["first"] == task["first"]), None)
-        if block is None or _digest(block) != task["digest"]:
+        if block is None or _digest(block, self._reading.longest) != task["digest"]:
             last = task["first"] + task["n_pair"] - 1
             raise DataError(
                 f"{source.src.name} or {source.trg.name}: lines {task['first']:,} to {last:,} are not those that "
@@ -117,10 +117,10 @@ def _is_compressed(place: object) -> bool:
         return kind_of(file.read(8)) is not None
 
 
-def _digest(block: Mapping[str, Any]) -> int:
+def _digest(block: Mapping[str, Any], longest: int) -> int:
     """64 bits of the text of a block."""
     if "src_raw" in block:
-        parts = [block["src_raw"], block["trg_raw"]]
+        parts = [cut_lines(block[name], longest) for name in ("src_raw", "trg_raw")]
     else:
         flaws = json.dumps([block["bad"], block["flaws"]]).encode("utf-8")
         parts = [block["src_lines"], block["trg_lines"], flaws]

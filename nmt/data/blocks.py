@@ -52,13 +52,23 @@ def is_text(source: Source) -> bool:
 
 
 def block_at(files: tuple[BinaryIO, BinaryIO], at: tuple[int, int], n_pair: int, longest: int) -> tuple[bytes, bytes]:
-    """The bytes of a block of which is known where it begins. files: of both sides, which can be read from anywhere."""
+    """The bytes of a block of which is known where it begins, or fewer lines if the files have no more.
+
+    files: of both sides, which can be read from anywhere.
+    """
     sides = []
     for file, start in zip(files, at, strict=True):
         file.seek(start)
-        ahead = _Ahead(file, longest)
-        sides.append(ahead.take(min(n_pair, ahead.fill())))
+        sides.append(_Ahead(file, longest).read(n_pair))
     return sides[0], sides[1]
+
+
+def cut_lines(raw: bytes, longest: int) -> bytes:
+    """The lines of a block without what is over `longest` bytes: how much of that there is, reading may decide."""
+    ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == ord("\n"))
+    if not len(ends) or np.diff(ends, prepend=-1).max() <= longest + 1:
+        return raw
+    return b"\n".join(line[:longest] for line in raw.split(b"\n"))
 
 
 def _is_plain(text: Text) -> bool:
@@ -105,10 +115,14 @@ class _Ahead:
         few = int(np.searchsorted(self._ends, _MOST_BYTES, side="right"))
         return min(len(self._ends), N_PAIR, max(few, 1))
 
+    def read(self, n: int) -> bytes:
+        """The next n lines, or as many as there are."""
+        while not self._at_end and len(self._ends) < n:
+            self._add(self._file.read(_CHUNK))
+        return self.take(min(n, len(self._ends))) if len(self._ends) else b""
+
     def take(self, n: int) -> bytes:
         """The first n lines, each ended by a line feed."""
-        if not n:
-            return b""
         stop = int(self._ends[n - 1])
         self.at += stop + int(self._n_left_out[:n].sum())
         self._n_left_out = self._n_left_out[n:]

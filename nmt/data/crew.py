@@ -33,7 +33,7 @@ from nmt.data.parts import PartWriter, read_part
 from nmt.data.ratio import UsualRatio
 from nmt.data.sources import Facts, Source, facts_of, survey
 from nmt.data.workers import Content, Helpers, Work
-from nmt.errors import DataError
+from nmt.errors import DataError, MachineError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
 
@@ -176,7 +176,11 @@ def work_for_rank_0(meeting: Meeting, sources: Sequence[Source], config: DataCon
                 own = begun
             else:
                 own = _worked_on(helpers[0], stage["name"], load)
-            n = _do_share(stage, meeting.ranks.rank, own, lambda: meeting.hear(0, what), None)
+            try:
+                n = _do_share(stage, meeting.ranks.rank, own, lambda: meeting.hear(0, what), None)
+            except (OSError, MachineError):
+                meeting.ask_why(0, what)  # rank 0 may be over, and its files gone with it
+                raise
             n_block = max(n_block, n)
             meeting.say(done=number)
             number += 1

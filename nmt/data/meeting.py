@@ -26,6 +26,7 @@ from nmt.recipe.compare import differences
 Seen = dict[str, Any]
 
 _POLL = 0.05  # seconds between two looks
+_MOMENT = 2.0  # seconds for rank 0 to say why it ends
 _GRACE = 20.0  # seconds for the others to read the last word of rank 0
 
 
@@ -84,8 +85,9 @@ class Meeting:
             if self.ranks.rank == 0:
                 for name in (*self._with.values(), *(old for old in self._old if self._read(old) == self._old[old])):
                     (self._place / name).unlink(missing_ok=True)
-            # What an error was is read by the others, if there are any.
-            if self.ranks.rank == 0 or error is None or not self._met_anybody:
+            # What an error was may still be read by others, if there are any.
+            was_read = self.ranks.rank == 0 and self._with
+            if was_read or error is None or not self._met_anybody:
                 (self._place / self._name).unlink(missing_ok=True)
             self._place.rmdir()
 
@@ -95,7 +97,9 @@ class Meeting:
             self._said = {**self._said, **facts, "beat": self._said["beat"] + 1}
             text = json.dumps(self._said).encode("utf-8")
             path = self._place / self._name
-            with open(path, "r+b" if self._said["beat"] > 1 else "xb") as file:
+            if self._said["beat"] == 1:
+                path.touch()
+            with path.open("r+b") as file:
                 file.write(b"%08x" % zlib.crc32(text) + text)
                 file.truncate()
 
@@ -166,6 +170,13 @@ class Meeting:
                 f"{self.patience:g} s. Was it killed? Start all ranks again."
             )
         return seen
+
+    def ask_why(self, rank: int, for_what: str) -> None:
+        """Raise what `hear` raises if a rank has ended, or ends in a moment."""
+        until = time.monotonic() + min(_MOMENT, self.patience)
+        while time.monotonic() < until:
+            self.hear(rank, for_what)
+            time.sleep(_POLL)
 
     @property
     def _made(self) -> str:
