@@ -130,7 +130,7 @@ def keep_training_pairs(
                 survey.begin(source)
             n_begun = max(n_begun, n_source + 1)
             survey.add(found)
-            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"])
+            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"], found["text_digest"])
             report.notes.update(found["notes"])
             corpus = training[n_source].corpus
             for reason, n, shown in found["dropped"]:
@@ -149,25 +149,26 @@ def count_words_of(
 ) -> tuple[Counter[str], Counter[str]]:
     """How often each word of source and target occurs, in a sample of the lines if there are more than are learnt from.
 
-    The survey is given what it aligns by on the way.
+    Nothing is counted where the subwords are those of another folder. The survey is given what it aligns by on the way.
     """
     assert report.survey is not None
-    survey, chosen = report.survey, _sample(kept, config.max_train_lines, seed, joint=config.joint)
+    survey, learns = report.survey, not config.vocab_from
+    chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint) if learns else {}
 
     def tasks() -> Iterator[dict[str, Any]]:
         for n, block in enumerate(kept.blocks):
             flags = {f"{name}_chosen": flags[n] for name, flags in chosen.items()}
             unpacked = {name: np.unpackbits(bits, count=block.n_kept).astype(bool) for name, bits in flags.items()}
-            yield {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), **unpacked}
+            what = {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), "words": learns}
+            yield {**what, **unpacked}
 
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
         for block, found in zip(kept.blocks, helpers.each("count", tasks()), strict=True):
             survey.add_records(found["records"])
-            if not config.vocab_from:
-                report.notes.update(found["notes"])
+            report.notes.update(found["notes"])
             for counted, name in zip(counts, SIDES, strict=True):
-                if len(found[f"{name}_n"]):
+                if len(found.get(f"{name}_n", ())):
                     words = found[f"{name}_words"].decode("utf-8").split("\n")
                     counted.update(dict(zip(words, found[f"{name}_n"].tolist(), strict=True)))
                     forget_rare(counted)

@@ -122,14 +122,16 @@ class Meeting:
         self.say(members=sorted(self._with.values()))
 
     def join(self) -> None:
-        """Any other rank waits for rank 0."""
-        waiting = _Waiting(self.patience)
+        """Any other rank waits for rank 0, and with it for the others as long as it lives."""
+        waiting, beat = _Waiting(self.patience), None
         while not self._with:
             there: dict[int, list[str]] = {}
             for name, seen in self._alive().items():
                 if seen["with"] is None:
                     self._must_fit(name, seen)
                     there.setdefault(_rank_of(name), []).append(name)
+                if _rank_of(name) == 0 and seen["beat"] != beat:
+                    waiting, beat = _Waiting(self.patience), seen["beat"]
                 if _rank_of(name) == 0 and (members := seen.get("members")) is not None:
                     if self._name not in members:
                         raise NmtError(

@@ -121,11 +121,11 @@ def test_a_check_by_two_ranks_writes_the_page_of_one(tmp_path):
 
 def test_a_rank_that_never_comes_is_named_and_nothing_is_written(tmp_path, capfd):
     recipe = recipe_in(tmp_path)
-    started = [start(recipe, tmp_path / "out", rank, 3, "--rank-timeout", 1) for rank in (0, 2)]
+    started = [start(recipe, tmp_path / "out", rank, 3, "--rank-timeout", 1) for rank in (2, 0)]
     assert codes_of(started) == [1, 1]
     told = capfd.readouterr().err
     assert "rank 0 of 3 waited 1 s for rank 1 of 3, which did not come" in told
-    assert "rank 2 of 3" in told and not (tmp_path / "out").exists()
+    assert "rank 2 of 3: rank 0 (process " in told and not (tmp_path / "out").exists()
     assert codes_of([start(recipe, tmp_path / "out", 1, 2, "--rank-timeout", 1)]) == [1]
     assert "rank 1 of 2 waited 1 s for rank 0 of 2" in capfd.readouterr().err
 
