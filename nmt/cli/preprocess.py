@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         type=_number,
         default=300,
-        help="how long a rank waits for one that does not come, or gives no sign of life [default: 300]",
+        help="how long a rank waits for one that does not come; for a sign of life 300 at most [default: 300]",
     )
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")

@@ -108,7 +108,7 @@ class Task:
             "notes": dict(notes),
             "dropped": _dropped(sides, codes, before, block),
             "unlike": [block["first"] + n for n in unlike],
-            "anchor_counts": np.array(counts),
+            "anchor_counts": np.array(counts, np.uint32),
             **measured(*sides, kept, self._held_out),
         }
 

@@ -25,6 +25,7 @@ from nmt.recipe.compare import differences
 
 Seen = dict[str, Any]
 
+_SILENCE = 300.0  # seconds without a sign of life at most; network file systems may tell of a change a minute late
 _POLL = 0.05  # seconds between two looks
 _MOMENT = 2.0  # seconds for rank 0 to say why it ends
 _GRACE = 20.0  # seconds for the others to read the last word of rank 0
@@ -51,9 +52,10 @@ class Meeting:
 
     def __init__(self, folder: Path, ranks: Ranks, same: dict[str, Any], patience: float) -> None:
         """folder: what is made together. same: what has to be the same for all. patience: in seconds, how long to wait
-        for one that does not come or gives no sign of life.
+        for one that does not come; for a sign of life not longer than _SILENCE.
         """
         self.ranks, self.patience = ranks, patience
+        self._silence = min(patience, _SILENCE)
         self._place = folder.absolute().with_name(f".{folder.absolute().name}.ranks")
         self._name = f"{ranks.rank}-of-{ranks.n_rank}.{secrets.token_hex(8)}"
         self._said: Seen = {"host": socket.gethostname(), "pid": os.getpid(), "same": same, "with": None, "beat": 0}
@@ -165,17 +167,17 @@ class Meeting:
             self._heard[rank] = seen["beat"], time.monotonic()
         elif beat < 0:
             self._heard[rank] = 0, time.monotonic()
-        elif time.monotonic() - since > self.patience:
+        elif time.monotonic() - since > self._silence:
             who = _who(seen) if seen else "its file is gone"
             raise MachineError(
                 f"{self.ranks} waited for {for_what} of rank {rank} ({who}), which has given no sign of life for "
-                f"{self.patience:g} s. Was it killed? Start all ranks again."
+                f"{self._silence:g} s. Was it killed? Start all ranks again."
             )
         return seen
 
     def ask_why(self, rank: int, for_what: str) -> None:
         """Raise what `hear` raises if a rank has ended, or ends in a moment."""
-        until = time.monotonic() + min(_MOMENT, self.patience)
+        until = time.monotonic() + min(_MOMENT, self._silence)
         while time.monotonic() < until:
             self.hear(rank, for_what)
             time.sleep(_POLL)
@@ -235,12 +237,12 @@ class Meeting:
         )
 
     def _beat(self) -> None:
-        while not self._end.wait(min(1.0, self.patience / 10)):
+        while not self._end.wait(min(1.0, self._silence / 10)):
             with contextlib.suppress(OSError):  # whoever cannot write is silent, and the others will notice
                 self.say()
 
     def _wait_for_leave(self) -> None:
-        until = time.monotonic() + min(_GRACE, self.patience)
+        until = time.monotonic() + min(_GRACE, self._silence)
         while time.monotonic() < until and any(map(self._is_there, self._with.values())):
             time.sleep(_POLL)
 
