@@ -98,7 +98,7 @@ def _share(recipe: Recipe, args: argparse.Namespace, ranks: Ranks, told: str, pa
             meeting.join()
             _talk(f"{ranks} works for rank 0")
             n_block = work_for_rank_0(meeting, find_sources(recipe), recipe.data)
-        _talk(f"{ranks}: done, {n_block:,} blocks of pairs; rank 0 has the account")
+        _talk(f"{ranks} is done, blocks of pairs: {n_block:,}; rank 0 has the account")
         return 0
     # The parts go last: the others may still read them when they are told why all is over.
     with beside(page or recipe.data_folder) as parts, meeting:

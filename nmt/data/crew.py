@@ -181,7 +181,7 @@ def work_for_rank_0(meeting: Meeting, sources: Sequence[Source], config: DataCon
             except (OSError, MachineError):
                 meeting.ask_why(0, what)  # rank 0 may be over, and its files gone with it
                 raise
-            n_block = max(n_block, n)
+            n_block += n if stage["name"] == "look" else 0
             meeting.say(done=number)
             number += 1
     return n_block

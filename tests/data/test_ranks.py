@@ -109,6 +109,10 @@ def test_what_was_prepared_by_one_process_is_nothing_to_do_for_two(tmp_path, cap
     assert together(recipe, tmp_path / "out", 2) == [0, 0]
     assert "nothing to do" in capfd.readouterr().err and content(tmp_path / "out") == before
     assert together(recipe, tmp_path / "out", 2, "--overwrite") == [0, 0] and content(tmp_path / "out") == before
+    flags = ("--overwrite", "--subwords.vocab_from", tmp_path / "out")
+    assert together(recipe, tmp_path / "out", 2, *flags) == [0, 0]
+    assert content(tmp_path / "out")["train.arrow"] == before["train.arrow"]
+    assert "the rows of 200 pairs are taken over" in capfd.readouterr().err
 
 
 def test_a_check_by_two_ranks_writes_the_page_of_one(tmp_path):
