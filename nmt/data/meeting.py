@@ -230,10 +230,14 @@ class Meeting:
             )
 
     def _nobody_came(self, missing: list[int]) -> None:
+        ended = {
+            _rank_of(name): seen["error"] for name in self._names() if (seen := self._read(name) or {}).get("error")
+        }
+        why = "".join(f" The last rank {rank} that was there ended: {ended[rank]}" for rank in missing if rank in ended)
         raise MachineError(
             f"{self.ranks} waited {self.patience:g} s for {self.ranks.named(missing)}, which did not come to "
             f"{self._place}. All ranks must run at the same time and see this folder; --rank-timeout says how long to "
-            "wait, and --ranks 1 prepares without others."
+            f"wait, and --ranks 1 prepares without others.{why}"
         )
 
     def _beat(self) -> None:

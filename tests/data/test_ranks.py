@@ -177,13 +177,14 @@ def test_a_rank_that_was_started_twice_is_refused(tmp_path):
 def test_what_dead_ranks_left_is_not_taken_for_ranks(tmp_path):
     place = tmp_path / ".out.ranks"
     with Meeting(tmp_path / "out", Ranks(1, 2), {}, 5.0) as dead:
-        left = {path.name: path.read_bytes() for path in place.iterdir()}
         dead.say(error="it is over")
+        left = {path.name: path.read_bytes() for path in place.iterdir()}
     place.mkdir()
     for name, text in left.items():
         (place / name).write_bytes(text)
-    with pytest.raises(MachineError, match="waited 1 s for rank 1"), Meeting(tmp_path / "out", Ranks(0, 2), {}, 1) as m:
-        m.gather()
+    late = Meeting(tmp_path / "out", Ranks(0, 2), {}, 1)
+    with pytest.raises(MachineError, match=r"waited 1 s for rank 1 .*The last rank 1 .* ended: it is over"), late:
+        late.gather()
     assert not place.exists()
 
 
