@@ -125,10 +125,10 @@ def test_a_check_by_two_ranks_writes_the_page_of_one(tmp_path):
 
 def test_a_rank_that_never_comes_is_named_and_nothing_is_written(tmp_path, capfd):
     recipe = recipe_in(tmp_path)
-    started = [start(recipe, tmp_path / "out", rank, 3, "--rank-timeout", 1) for rank in (2, 0)]
+    started = [start(recipe, tmp_path / "out", 2, 3), start(recipe, tmp_path / "out", 0, 3, "--rank-timeout", 2)]
     assert codes_of(started) == [1, 1]
     told = capfd.readouterr().err
-    assert "rank 0 of 3 waited 1 s for rank 1 of 3, which did not come" in told
+    assert "rank 0 of 3 waited 2 s for rank 1 of 3, which did not come" in told
     assert "rank 2 of 3: rank 0 (process " in told and not (tmp_path / "out").exists()
     assert codes_of([start(recipe, tmp_path / "out", 1, 2, "--rank-timeout", 1)]) == [1]
     assert "rank 1 of 2 waited 1 s for rank 0 of 2" in capfd.readouterr().err
@@ -199,7 +199,7 @@ def as_process(recipe_path, out, rank, n_rank, patience):
 
 
 def test_a_rank_that_is_killed_ends_the_others_by_name_and_the_next_ones_make_the_same(tmp_path, monkeypatch, capfd):
-    recipe = rich_recipe(tmp_path)
+    recipe = recipe_in(tmp_path)
     assert together(recipe, tmp_path / "one", 1) == [0]
     write_recipe(recipe, tmp_path / "r.yaml")
     doomed = as_process(tmp_path / "r.yaml", tmp_path / "out", 1, 3, 20)
@@ -215,12 +215,12 @@ def test_a_rank_that_is_killed_ends_the_others_by_name_and_the_next_ones_make_th
         return share(stage, rank, *others)
 
     monkeypatch.setattr(crew, "_do_share", kill_before)
-    started = [start(recipe, tmp_path / "out", rank, 3, "--rank-timeout", 2) for rank in (0, 2)]
+    started = [start(recipe, tmp_path / "out", rank, 3, "--rank-timeout", 3) for rank in (0, 2)]
     codes, told = codes_of(started), capfd.readouterr().err
     doomed.stderr.close()
     assert codes == [1, 1] and not (tmp_path / "out").exists()
     assert f"waited for its part of encoding of rank 1 (process {doomed.pid} on " in told
-    assert "given no sign of life for 2 s" in told and "rank 2 of 3 waited for the next step of rank 0" in told
+    assert "given no sign of life for 3 s" in told and "rank 2 of 3 waited for the next step of rank 0" in told
     monkeypatch.undo()
     monkeypatch.setattr(blocks, "N_PAIR", 30)
     assert together(recipe, tmp_path / "out", 2) == [0, 0]
