@@ -123,8 +123,7 @@ class Crew:
         with _bar(f"{_WHAT[name]}, rank 0", -(-n_task // len(self._ranks)), " blocks") as bar:
             _do_share(stage, 0, own, lambda: [self._meeting.hear(rank, part) for rank in others], bar)
         with _bar(f"{_WHAT[name]}, waiting", len(others), " ranks") as bar:
-            for rank in others:
-                self._meeting.wait(rank, part, is_done)
+            for _ in self._meeting.wait_for(others, part, is_done):
                 bar.update()
         answers = [read_part(_path(stage, "answers", rank)) for rank in self._ranks]
         for n in range(n_task):

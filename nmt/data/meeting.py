@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -148,12 +148,19 @@ class Meeting:
 
     def wait(self, rank: int, for_what: str, until: Callable[[Seen], bool]) -> Seen:
         """Wait until a rank says something. for_what: what this one waits for, for people."""
-        self._heard.pop(rank, None)  # whoever was not listened to may have been silent
-        while True:
-            seen = self.hear(rank, for_what)
-            if until(seen):
-                return seen
-            time.sleep(_POLL)
+        return next(self.wait_for([rank], for_what, until))
+
+    def wait_for(self, ranks: Iterable[int], for_what: str, until: Callable[[Seen], bool]) -> Iterator[Seen]:
+        """Wait until each of some ranks says something; all are listened to meanwhile."""
+        left = list(ranks)
+        for rank in left:
+            self._heard.pop(rank, None)  # whoever was not listened to may have been silent
+        while left:
+            for rank in tuple(left):
+                if until(seen := self.hear(rank, for_what)):
+                    left.remove(rank)
+                    yield seen
+            time.sleep(_POLL if left else 0)
 
     def hear(self, rank: int, for_what: str) -> Seen:
         """What a rank says now. A MachineError if it has ended or was silent for too long."""

@@ -174,6 +174,16 @@ def test_a_rank_that_was_started_twice_is_refused(tmp_path):
         one.__exit__(None, None, None)
 
 
+def test_whoever_waits_for_several_hears_of_the_one_that_fails(tmp_path):
+    zero, one, two = (Meeting(tmp_path / "out", Ranks(n, 3), {}, 5.0) for n in range(3))
+    with pytest.raises(MachineError, match=r"its part of rank 2 \(.*\), which ended: broken"), zero, one, two:
+        zero.gather()
+        one.join()
+        two.join()
+        two.say(error="broken")
+        list(zero.wait_for([1, 2], "its part", lambda seen: "done" in seen))
+
+
 def test_what_dead_ranks_left_is_not_taken_for_ranks(tmp_path):
     place = tmp_path / ".out.ranks"
     with Meeting(tmp_path / "out", Ranks(1, 2), {}, 5.0) as dead:
