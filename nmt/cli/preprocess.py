@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.command import add_override_flags, overrides_of, printable, run
+from nmt.cli.ranks import ranks_of
+from nmt.data.crew import Crew, must_be_same, work_for_rank_0
+from nmt.data.folder import beside
 from nmt.data.manifest import PAGE, RECIPE
+from nmt.data.meeting import Meeting, Ranks
 from nmt.data.prepare import prepare
 from nmt.data.report import DataReport
 from nmt.data.report_page import refuse_foreign_page
 from nmt.data.show import show_pairs
+from nmt.data.sources import find_sources
 from nmt.errors import RecipeError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
@@ -65,14 +70,46 @@ def preprocess(args: argparse.Namespace) -> int:
         raise RecipeError(f"--report: goes with --check. Without it the report is {PAGE} in the prepared folder.")
     if args.show is not None and args.check:
         raise RecipeError("--show and --check: one shows what was prepared, the other prepares nothing. Choose one.")
+    ranks, told = ranks_of(args, srun=True)
+    if args.show is not None and ranks.rank:
+        return 0  # what it prints, rank 0 prints
     if args.show is not None and args.recipe and Path(args.recipe).is_dir():
         return _show(Path(args.recipe), args.show)
     recipe = read_recipe(args.recipe, _overrides(args)) if args.recipe else _own_recipe(args)
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
-    if args.check:
-        return _check(recipe, Path(args.report) if args.report else None)
-    prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
+    page = _page_of_check(recipe, args.report) if args.check else None
+    if ranks.n_rank > 1:
+        return _share(recipe, args, ranks, told, page)
+    return _prepare(recipe, args, page, None)
+
+
+def _share(recipe: Recipe, args: argparse.Namespace, ranks: Ranks, told: str, page: Path | None) -> int:
+    """One of several ranks that prepare together."""
+    if any(text.is_stdin for source in find_sources(recipe) for text in (source.src, source.trg)):
+        raise RecipeError(
+            f"{ranks}, as {told} says: a training corpus is stdin, which only one process can read. Write it to a file "
+            "first, or prepare it without others: --ranks 1."
+        )
+    same = must_be_same(recipe, overwrite=args.overwrite, check=args.check)
+    meeting = Meeting(recipe.data_folder, ranks, same, args.rank_timeout)
+    if ranks.rank:
+        with meeting:
+            meeting.join()
+            _talk(f"{ranks} works for rank 0")
+            n_block = work_for_rank_0(meeting, find_sources(recipe), recipe.data)
+        _talk(f"{ranks} is done, blocks of pairs: {n_block:,}; rank 0 has the account")
+        return 0
+    # The parts go last: the others may still read them when they are told why all is over.
+    with beside(page or recipe.data_folder) as parts, meeting:
+        meeting.gather()
+        return _prepare(recipe, args, page, Crew(meeting, parts))
+
+
+def _prepare(recipe: Recipe, args: argparse.Namespace, page: Path | None, crew: Crew | None) -> int:
+    if page:
+        return _check(recipe, page, crew)
+    prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk, crew=crew)
     again = " with the same options" if args.recipe and overrides_of(args) else ""
     if args.recipe and args.vocab_from:
         again += f" --subwords.vocab_from {args.vocab_from}"
@@ -106,6 +143,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--vocab-from",
         metavar="RUN",
         help="take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the recipe",
+    )
+    several = parser.add_argument_group("several machines", "Under torchrun and srun the ranks are known.")
+    several.add_argument("--rank", metavar="I", type=_count, help="with --ranks: which of them this is, from 0")
+    several.add_argument(
+        "--ranks",
+        metavar="N",
+        type=_number,
+        help="so many processes of this command, on any machines that share files, prepare the data together",
+    )
+    several.add_argument(
+        "--rank-timeout",
+        metavar="SECONDS",
+        type=_number,
+        default=300,
+        help="how long a rank waits for one that does not come; for a sign of life 300 at most [default: 300]",
     )
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")
@@ -147,13 +199,17 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     return read_recipe(None, [*_OWN_CORPUS, *told, *_overrides(args)])
 
 
-def _check(recipe: Recipe, page: Path | None) -> int:
-    """Write the report, and nothing else. 1 if it has alarms."""
+def _page_of_check(recipe: Recipe, named: str | None) -> Path:
     folder = recipe.data_folder if recipe.data_folder.name.strip(".") else recipe.data_folder.resolve()
-    page = page or folder.with_name(f"{folder.name}.report.html")
+    page = Path(named) if named else folder.with_name(f"{folder.name}.report.html")
     refuse_foreign_page(page)
+    return page
+
+
+def _check(recipe: Recipe, page: Path, crew: Crew | None) -> int:
+    """Write the report, and nothing else. 1 if it has alarms."""
     report = DataReport()
-    prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page)
+    prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page, crew=crew)
     found = report.alarms()
     _talk("check: something is seriously wrong, see WARNING above" if found else "check: nothing serious")
     return int(bool(found))
@@ -167,7 +223,13 @@ def _show(folder: Path, n: int) -> int:
 
 def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of pairs: expected 1, 2, ...")
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, ...")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not 0, 1, ...")
     return int(text)
 
 

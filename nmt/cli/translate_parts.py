@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nmt.cli.ranks import TORCHRUN, ranks_of
 from nmt.cli.translate_journal import Known, OtherInput, Replay, known, open_locked
 from nmt.errors import DataError, NmtError
 
@@ -44,20 +45,10 @@ class Share(NamedTuple):
 
 def share_of(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Share:
     """What --rank and --ranks say, or else torchrun, which also says which GPU is ours."""
-    if args.ranks is None:
-        if args.rank is not None:
-            raise NmtError("--rank needs --ranks, the number of all.")
-        share, told = Share(), "torchrun"
-        if (n_rank := int(environment.get("WORLD_SIZE", "1"))) > 1:
-            share = Share(int(environment["RANK"]), n_rank)
-            if args.device in ("auto", "cuda"):
-                args.device = _own_gpu(args.device, int(environment.get("LOCAL_RANK", "0")))
-    else:
-        share, told = Share(args.rank or 0, args.ranks), "--ranks"
-        if args.rank is None and share.n_rank > 1:
-            raise NmtError(f"--ranks {share.n_rank} needs --rank, a number from 0 to {share.n_rank - 1}.")
-        if share.rank >= share.n_rank:
-            raise NmtError(f"--rank {share.rank}: with --ranks {share.n_rank} ranks go from 0 to {share.n_rank - 1}.")
+    ranks, told = ranks_of(args, environment)
+    share = Share(ranks.rank, ranks.n_rank)
+    if share.n_rank > 1 and told == TORCHRUN and args.device in ("auto", "cuda"):
+        args.device = _own_gpu(args.device, int(environment.get("LOCAL_RANK", "0")))
     if share.n_rank > 1 and not (args.input and args.output):
         raise NmtError(
             f"rank {share.rank} of {share.n_rank}, as {told} says: ranks share a file, so name it with --input and "

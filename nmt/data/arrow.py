@@ -62,32 +62,22 @@ def table_of(src: Rows, trg: Rows) -> pa.Table:
     return pa.table({name: columns[name] for name in ("src", "trg", "src_len", "trg_len")})
 
 
-def in_batches(blocks: Iterable[tuple[Rows, Rows, NDArray[np.bool_]]], n_row: int) -> Iterator[pa.Table]:
-    """Tables of n_row pairs each, less those that are left out, however the blocks were cut.
-
-    blocks: both sides of some pairs, and which of the pairs are written.
-    """
-    waiting: list[tuple[Rows, Rows, NDArray[np.bool_]]] = []
+def in_batches(blocks: Iterable[tuple[Rows, Rows]], n_row: int) -> Iterator[pa.Table]:
+    """Tables of n_row pairs each, the last of fewer, however the blocks were cut. blocks: both sides of some pairs."""
+    waiting: list[tuple[Rows, Rows]] = []
     n_waiting = 0
-
-    def table() -> Iterator[pa.Table]:
-        src = [one.some(written) for one, _, written in waiting]
-        trg = [one.some(written) for _, one, written in waiting]
-        if any(len(each.lengths) for each in src):
-            yield table_of(_joined(src), _joined(trg))
-
-    for src, trg, written in blocks:
-        start = 0
-        while start < len(written):
-            stop = min(len(written), start + n_row - n_waiting)
-            waiting.append((src.part(start, stop), trg.part(start, stop), written[start:stop]))
+    for src, trg in blocks:
+        start, n_pair = 0, len(src.lengths)
+        while start < n_pair:
+            stop = min(n_pair, start + n_row - n_waiting)
+            waiting.append((src.part(start, stop), trg.part(start, stop)))
             n_waiting += stop - start
             start = stop
             if n_waiting == n_row:
-                yield from table()
+                yield table_of(*(_joined(side) for side in zip(*waiting, strict=True)))
                 waiting, n_waiting = [], 0
     if waiting:
-        yield from table()
+        yield table_of(*(_joined(side) for side in zip(*waiting, strict=True)))
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:

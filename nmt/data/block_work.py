@@ -6,6 +6,7 @@ task needs of a block lies in a file; `blocks.py` makes the blocks, `keep.py` ha
 together.
 """
 
+import hashlib
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -93,6 +94,9 @@ class Task:
             if its is not side:
                 later[f"{name}_protected"] = "\n".join(some(its.lines, kept)).encode(**BYTES)
             self._note(side, kept, notes)
+        digest = hashlib.sha256()
+        for text in (later.get(f"{name}_protected", later[f"{name}_text"]) for name in SIDES):
+            digest.update(len(text).to_bytes(8, "little") + text)
         with self._path.open("ab") as file:
             offset = file.tell()
             write_packed(file, later)
@@ -100,18 +104,19 @@ class Task:
             "file": str(self._path),
             "offset": offset,
             "n_kept": int(kept.sum()),
+            "text_digest": digest.digest(),
             "notes": dict(notes),
             "dropped": _dropped(sides, codes, before, block),
             "unlike": [block["first"] + n for n in unlike],
-            "anchor_counts": np.array(counts),
+            "anchor_counts": np.array(counts, np.uint32),
             **measured(*sides, kept, self._held_out),
         }
 
     def count(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """How often each word of the kept lines occurs, and what there is to know of the alignment of all lines.
 
-        task: file and offset of the block; `rarity` of anchors; `src_chosen`, `trg_chosen`: the kept lines that count,
-        where it is not all.
+        task: file and offset of the block; `rarity` of anchors; `words`: whether words are counted; `src_chosen`,
+        `trg_chosen`: the kept lines that count, where it is not all.
         """
         block = read_block(task["file"], task["offset"])
         answer: dict[str, Any] = {}
@@ -122,6 +127,8 @@ class Task:
             line = np.repeat(np.arange(len(n_unit)), block[f"{name}_n_anchor"])
             records[f"{name}_len"], records[f"{name}_marks"] = block[f"{name}_len"], block[f"{name}_marks"]
             records[f"{name}_anchors"] = rarest(block[f"{name}_anchors"], line, task["rarity"], len(n_unit))
+            if not task["words"]:
+                continue
             chosen = block["kept"]
             if f"{name}_chosen" in task:
                 chosen = chosen.copy()

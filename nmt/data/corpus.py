@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nmt.data.arrow import Rows
 from nmt.data.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
-from nmt.data.splits import VALID, set_of
+from nmt.data.splits import SIDES, VALID, set_of
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
@@ -50,6 +51,14 @@ class Corpus:
         """The source and target ids of some pairs, without BOS and EOS; each an array of its own."""
         rows = np.fromiter(indices, np.int64) if not isinstance(indices, np.ndarray) else indices
         return self._src.take(rows), self._trg.take(rows)
+
+    def rows(self, start: int, stop: int) -> tuple[Rows, Rows]:
+        """The ids of pairs that follow one another, as they are stored."""
+        part = self._table.slice(start, stop - start)
+        src, trg = (
+            Rows(part[name].combine_chunks().flatten().to_numpy(), part[f"{name}_len"].to_numpy()) for name in SIDES
+        )
+        return src, trg
 
     def texts(self) -> tuple[list[str], list[str]]:
         """The lines as they stood in the files. Training pairs keep none."""

@@ -56,7 +56,9 @@ def beside(folder: Path) -> Iterator[Path]:
     temporary = _new_sibling(folder.absolute())
     try:
         with open(temporary / _LOCK, "wb") as lock:
-            _lock(lock)
+            # Nobody else can hold it; some network file systems know no locks, and there nothing is removed by others.
+            with contextlib.suppress(OSError):
+                _lock(lock)
             yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

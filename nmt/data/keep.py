@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from nmt.data.block_index import Indexed
 from nmt.data.block_work import task_of
 from nmt.data.blocks import N_PAIR, blocks_of
 from nmt.data.clean import most_bytes, oddities
@@ -31,7 +32,7 @@ from nmt.data.seen import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.sources import Source
 from nmt.data.splits import SIDES
 from nmt.data.survey import Survey
-from nmt.data.workers import Helpers
+from nmt.data.workers import Hands
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
@@ -62,9 +63,14 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     return sides
 
 
-def n_process(config: DataConfig, n_pair: int) -> int:
-    """How many processes are worth their start, which takes half a second."""
-    return min(config.workers or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
+def n_process(config: DataConfig, n_pair: int, n_core: int | None = None) -> int:
+    """How many processes are worth their start, which takes half a second. n_core: not all there are are ours."""
+    return min(config.workers or n_core or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
+
+
+def longest_read(config: DataConfig) -> int:
+    """Bytes of a training line that are looked at: what is cut there is too long all the same."""
+    return most_bytes(config.max_len) + 8
 
 
 def keep_training_pairs(
@@ -74,18 +80,29 @@ def keep_training_pairs(
     subwords: SubwordsConfig,
     report: DataReport,
     folder: Path,
-    helpers: Helpers,
+    helpers: Hands,
+    index: Sequence[Indexed] | None = None,
 ) -> KeptPairs:
-    """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed."""
+    """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed.
+
+    index: of the training sources, where whoever works on a block reads it.
+    """
     training = [source for source in sources if source.split == "train"]
     own = [config.filters_of(source.corpus) for source in training]
     survey = report.survey = Survey(folder, sources, held_out)
-    longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
-    with progress_bar("learning the ratio", report.n_read) as bar:
-        usual = [
-            _learn_ratio(source, filters.max_ratio_spread, config, longest, report, bar)
-            for source, filters in zip(training, own, strict=True)
-        ]
+    longest = longest_read(config)
+    if index is None:
+        with progress_bar("learning the ratio", report.n_read) as bar:
+            usual = [
+                learn_ratio(source, filters.max_ratio_spread, config, bar)
+                for source, filters in zip(training, own, strict=True)
+            ]
+    else:
+        usual = [each.usual for each in index]
+        _note_of_index(training, index, report)
+    report.learnt_ratios |= {
+        source.src.name: ratio for source, ratio in zip(training, usual, strict=True) if ratio is not None
+    }
     setup = {
         "data": config.model_dump(mode="json"),
         "subwords": subwords.model_dump(mode="json"),
@@ -94,12 +111,12 @@ def keep_training_pairs(
         **survey.held_out.packed(),
     }
     helpers.begin(setup, task_of)
-    codes = _decide(training, own, config, longest, report, folder, helpers)
+    codes = _decide(training, own, config, longest, report, folder, helpers, index)
     kept, taken = KeptPairs(training), deque[tuple[int, int, int]]()
 
     def tasks() -> Iterator[dict[str, Any]]:
         start = 0
-        for n, block in _blocks(training, config, longest, report, quiet=codes is not None):
+        for n, block in _blocks(training, config, longest, report, index, quiet=codes is not None):
             taken.append((n, block["first"], block["n_pair"]))
             known = {} if codes is None else {"codes": codes[start : start + block["n_pair"]]}
             start += block["n_pair"]
@@ -113,7 +130,7 @@ def keep_training_pairs(
                 survey.begin(source)
             n_begun = max(n_begun, n_source + 1)
             survey.add(found)
-            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"])
+            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"], found["text_digest"])
             report.notes.update(found["notes"])
             corpus = training[n_source].corpus
             for reason, n, shown in found["dropped"]:
@@ -128,29 +145,30 @@ def keep_training_pairs(
 
 
 def count_words_of(
-    kept: KeptPairs, config: SubwordsConfig, seed: int, report: DataReport, helpers: Helpers
+    kept: KeptPairs, config: SubwordsConfig, seed: int, report: DataReport, helpers: Hands
 ) -> tuple[Counter[str], Counter[str]]:
     """How often each word of source and target occurs, in a sample of the lines if there are more than are learnt from.
 
-    The survey is given what it aligns by on the way.
+    Nothing is counted where the subwords are those of another folder. The survey is given what it aligns by on the way.
     """
     assert report.survey is not None
-    survey, chosen = report.survey, _sample(kept, config.max_train_lines, seed, joint=config.joint)
+    survey, learns = report.survey, not config.vocab_from
+    chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint) if learns else {}
 
     def tasks() -> Iterator[dict[str, Any]]:
         for n, block in enumerate(kept.blocks):
             flags = {f"{name}_chosen": flags[n] for name, flags in chosen.items()}
             unpacked = {name: np.unpackbits(bits, count=block.n_kept).astype(bool) for name, bits in flags.items()}
-            yield {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), **unpacked}
+            what = {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), "words": learns}
+            yield {**what, **unpacked}
 
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
         for block, found in zip(kept.blocks, helpers.each("count", tasks()), strict=True):
             survey.add_records(found["records"])
-            if not config.vocab_from:
-                report.notes.update(found["notes"])
+            report.notes.update(found["notes"])
             for counted, name in zip(counts, SIDES, strict=True):
-                if len(found[f"{name}_n"]):
+                if len(found.get(f"{name}_n", ())):
                     words = found[f"{name}_words"].decode("utf-8").split("\n")
                     counted.update(dict(zip(words, found[f"{name}_n"].tolist(), strict=True)))
                     forget_rare(counted)
@@ -183,11 +201,30 @@ def _shared(source: Source, own: FilterConfig, usual: UsualRatio | None, config:
     }
 
 
+def _note_of_index(training: Sequence[Source], index: Sequence[Indexed], report: DataReport) -> None:
+    """What was found to be odd when the index was made."""
+    for source, found in zip(training, index, strict=True):
+        report.notes.update(found.notes)
+        n_joined, first = found.joined
+        for number in first:
+            _note_joined(report, source.src.name, number)
+        report.notes.update({"line_feed": n_joined - len(first)} if n_joined > len(first) else {})
+
+
 def _blocks(
-    training: Sequence[Source], config: DataConfig, longest: int, report: DataReport, *, quiet: bool
+    training: Sequence[Source],
+    config: DataConfig,
+    longest: int,
+    report: DataReport,
+    index: Sequence[Indexed] | None,
+    *,
+    quiet: bool,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """All blocks with the numbers of their sources. quiet: what is odd was noted before."""
     for n, source in enumerate(training):
+        if index is not None:
+            yield from ((n, {"source": n, **task}) for task in index[n].tasks())
+            continue
         reading = _reading(source, config.bad_utf8, config.bad_records, longest, report)
         if quiet:
             reading = Reading(config.bad_utf8, config.bad_records, longest)
@@ -202,7 +239,8 @@ def _decide(
     longest: int,
     report: DataReport,
     folder: Path,
-    helpers: Helpers,
+    helpers: Hands,
+    index: Sequence[Indexed] | None,
 ) -> NDArray[np.uint8] | None:
     """What becomes of each pair, where that takes all others to know: a code for each pair. None: it does not.
 
@@ -214,7 +252,7 @@ def _decide(
     codes, start, n_of = np.zeros(report.n_read, np.uint8), 0, [0] * len(training)
 
     def tasks() -> Iterator[dict[str, Any]]:
-        for n, block in _blocks(training, config, longest, report, quiet=False):
+        for n, block in _blocks(training, config, longest, report, index, quiet=False):
             n_of[n] += block["n_pair"]
             yield block
 
@@ -251,23 +289,19 @@ def _note_joined(report: DataReport, name: str, number: int) -> None:
     report.note("line_feed", f"{name}:{number}")
 
 
-def _learn_ratio(
-    source: Source, spread: float, config: DataConfig, longest: int, report: DataReport, bar: "tqdm[NoReturn]"
-) -> UsualRatio | None:
+def learn_ratio(source: Source, spread: float, config: DataConfig, bar: "tqdm[NoReturn]") -> UsualRatio | None:
     """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
     if not spread:
         return None
-    reading = Reading(config.bad_utf8, config.bad_records, longest)  # what is odd is noted when the pairs are kept
+    # What is odd is noted when the pairs are kept.
+    reading = Reading(config.bad_utf8, config.bad_records, longest_read(config))
 
     def shown() -> Iterator[tuple[str | None, str | None]]:
         for src, trg in source.pairs(reading):
             bar.update()
             yield (None if isinstance(src, Flaw) else src), (None if isinstance(trg, Flaw) else trg)
 
-    usual = usual_ratio(shown(), spread)
-    if usual is not None:
-        report.learnt_ratios[source.src.name] = usual
-    return usual
+    return usual_ratio(shown(), spread)
 
 
 def progress_bar(what: str, total: int) -> "tqdm[NoReturn]":

@@ -4,6 +4,7 @@ In memory is one entry for each block. What a block holds is written by `block_w
 """
 
 import bisect
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nmt.data.block_work import learnt_texts_of, read_block, texts_of
+from nmt.data.placeholders import in_names
+from nmt.data.report_text import cut
 from nmt.data.sources import Source
 
 
@@ -32,16 +35,18 @@ class KeptPairs:
         self._names = [source.src.name for source in training]
         self._corpora = [source.corpus for source in training]
         self._n_of_source = [0] * len(training)  # pairs of each source that are still there
+        self._digests = {corpus: hashlib.sha256() for corpus in self._corpora}
         self.blocks: list[Block] = []
         self._starts: list[int] = []
         self._n_pair = 0
 
-    def add(self, file: str, offset: int, source: int, first: int, n_kept: int) -> None:
-        """The next block."""
+    def add(self, file: str, offset: int, source: int, first: int, n_kept: int, digest: bytes) -> None:
+        """The next block. digest: of the text of its kept pairs."""
         self.blocks.append(Block(file, offset, source, first, self._n_pair, n_kept))
         self._starts.append(self._n_pair)
         self._n_pair += n_kept
         self._n_of_source[source] += n_kept
+        self._digests[self._corpora[source]].update(digest if n_kept else b"")
 
     def lose(self, source: int, n: int) -> None:
         """Take pairs of a source out of the count of its corpus after all."""
@@ -57,6 +62,10 @@ class KeptPairs:
         for corpus, name, n in zip(self._corpora, self._names, self._n_of_source, strict=True):
             found.setdefault(corpus, {"name": name, "n_pair": 0})["n_pair"] += n
         return list(found.values())
+
+    def digests(self) -> dict[int, str]:
+        """Of each corpus, by its number: the digest of the text of its kept pairs, with placeholders."""
+        return {corpus: digest.hexdigest() for corpus, digest in self._digests.items()}
 
     def corpus(self, block: Block) -> int:
         """The number of the corpus that a block is of."""
@@ -75,6 +84,15 @@ class KeptPairs:
             src, trg = texts_of(content)
             found[number] = self.name(block.source, block.first + line), src[n], trg[n]
         return found
+
+    def learnt_line(self, blocks: Sequence[Block], number: int) -> tuple[str, list[str]]:
+        """A kept pair among those of some blocks: its place, and both texts as people read them."""
+        block = next(block for block in blocks if block.start + block.n_kept > blocks[0].start + number)
+        content, n = read_block(block.file, block.offset), blocks[0].start + number - block.start
+        line = int(np.flatnonzero(content["kept"])[n])
+        return self.name(block.source, block.first + line), [
+            cut(in_names(side[n])) for side in learnt_texts_of(content)
+        ]
 
     def lines(self, side: int) -> Iterator[str]:
         """All lines of the source side, 0, or of the target side, 1, with placeholders where they have some."""

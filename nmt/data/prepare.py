@@ -15,13 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from nmt.data.arrow import Rows, dtype_of_ids, in_batches, table_of, write_arrow
-from nmt.data.clean import TOO_LONG
+from nmt.data.arrow import Rows, dtype_of_ids, table_of, write_arrow
 from nmt.data.corpus import Prepared
+from nmt.data.crew import Crew
+from nmt.data.encode import BLOCK, encode_training_pairs
 from nmt.data.folder import beside, building, refuse_foreign_files
 from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.kept import KeptPairs
@@ -39,23 +38,18 @@ from nmt.data.manifest import (
 from nmt.data.placeholders import names_of, protected_pair
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
-from nmt.data.sources import Source, find_sources, survey, told
+from nmt.data.sources import Source, facts_of, find_sources, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
-from nmt.data.tags import held_out_tags, known_tags, tags_of
-from nmt.data.unit_ids import write_cut_words
+from nmt.data.tags import held_out_tags, known_tags
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
-from nmt.data.vocabulary_use import VocabularyUse
-from nmt.data.workers import Helpers
+from nmt.data.workers import Hands, Helpers
 from nmt.errors import DataError
-from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 
 # Sampling lines for BPE has a seed of its own: another seed of training is no reason for another vocabulary.
 _SAMPLE_SEED = 0
-# Rows of a record batch.
-_BLOCK = 10_000
 
 Talk = Callable[[str], None]
 
@@ -69,13 +63,14 @@ def prepare(
     report: DataReport | None = None,
     only_report: Path | None = None,
     stages: dict[str, float] | None = None,
+    crew: Crew | None = None,
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
     A folder that was made from the same bytes with the same settings is left as it is; another one of ours is
     replaced with overwrite=True, at the very end. talk: gets each line of the account (default: stderr).
     report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
-    leave the folder as it is. stages: gets the seconds that each stage took.
+    leave the folder as it is. stages: gets the seconds that each stage took. crew: other ranks that share the work.
     """
     talk = talk or _to_stderr
     use_threads(recipe.data.workers)
@@ -84,7 +79,8 @@ def prepare(
         talk(line)
     with spooled(sources, only_report or folder, talk) as at_hand:
         lap = _Laps({} if stages is None else stages)
-        return _prepare(recipe, folder, at_hand, talk, report or DataReport(), only_report, lap, overwrite=overwrite)
+        report = report or DataReport()
+        return _prepare(recipe, folder, at_hand, talk, report, only_report, lap, crew, overwrite=overwrite)
 
 
 def _prepare(
@@ -95,12 +91,17 @@ def _prepare(
     report: DataReport,
     only_report: Path | None,
     lap: "_Laps",
+    crew: Crew | None,
     *,
     overwrite: bool,
 ) -> dict[str, Any]:
     """The same, once all the text is in files."""
     present = None if only_report else refuse_foreign_files(folder)
-    inputs = survey(sources)
+    index = None
+    if crew:
+        inputs, index = crew.survey(sources, recipe.data)
+    else:
+        inputs = survey(sources, facts_of(sources))
     lap("hash")
     given = find_subwords(*recipe.subwords.vocab_names) if recipe.subwords.vocab_from else None
     if given:
@@ -123,8 +124,11 @@ def _prepare(
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
-        with Helpers(n_process(recipe.data, report.n_read)) as helpers:
-            kept = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, temporary, helpers)
+        with Helpers((crew.n_process if crew else n_process)(recipe.data, report.n_read)) as own:
+            helpers: Hands = crew.with_helpers(own) if crew else own
+            kept = keep_training_pairs(
+                sources, held_out, recipe.data, recipe.subwords, report, temporary, helpers, index
+            )
             lap("read and filter")
             counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, helpers)
             lap("count")
@@ -141,12 +145,15 @@ def _prepare(
                 finish(progress.update)
             report.conclude(sources, held_out, kept.shown)
             lap("conclude")
-            n_pair = {"train": _encode_training_pairs(recipe.data, subwords, kept, report, temporary, helpers)}
+            known = [folder] if present else []
+            known += [path.parent for path in given.paths] if given else []
+            corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, helpers, known, talk)
+            n_pair = {"train": report.n_kept}
         kept.remove()
         lap("encode and write")
         if not n_pair["train"]:
             raise DataError("\n".join(["No training pair is left.", *report.table()]))
-        report.corpora = kept.corpora()
+        report.corpora = corpora
         tags = held_out_tags(recipe.data)
         for split, (src, trg) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
@@ -165,7 +172,7 @@ def _prepare(
             "inputs": inputs,
             "settings": settings,
             "n_pair": n_pair,
-            "corpora": kept.corpora(),
+            "corpora": corpora,
             "n_vocab": {"src": subwords.src.n_vocab, "trg": subwords.trg.n_vocab},
             "ids": str(dtype_of_ids(subwords)),
             "subwords_sha256": subwords.sha256,
@@ -227,51 +234,9 @@ def _learn(
     return subwords
 
 
-def _encode_training_pairs(
-    config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, helpers: Helpers
-) -> int:
-    """Write train.arrow without the pairs that turn out too long; return the number of pairs in it."""
-    before = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train]
-    use = report.vocabulary = VocabularyUse(subwords)
-    cut_words = []
-    for name, codec in subwords.by_side().items():
-        cut_words.append(folder / f"words.{name}" if codec.cut_words else None)
-        if codec.cut_words:
-            write_cut_words(folder / f"words.{name}", codec.cut_words)
-
-    def tasks() -> Iterator[dict[str, Any]]:
-        for block in kept.blocks:
-            tags = before[kept.corpus(block)] if before else []
-            yield {
-                "file": block.file,
-                "offset": block.offset,
-                "subwords": str(folder / SUBWORDS),
-                "cut_words": [str(path) if path else None for path in cut_words],
-                "before": tags,
-            }
-
-    def encoded() -> Iterator[tuple[Rows, Rows, NDArray[np.bool_]]]:
-        with progress_bar("encoding", len(kept)) as progress:
-            for block, found in zip(kept.blocks, helpers.each("encode", tasks()), strict=True):
-                places = [(kept.name(block.source, block.first + n), texts) for n, *texts in found["too_long"]]
-                if places:
-                    report.drop(TOO_LONG, len(places), places, kept.corpus(block))
-                    kept.lose(block.source, len(places))
-                for name in ("src", "trg"):
-                    use.add(name, *(found[f"{name}_{what}"] for what in ("n_word", "n_char", "counts")))
-                sides = (Rows(found[f"{name}_values"], found[f"{name}_lengths"]) for name in ("src", "trg"))
-                yield *sides, found["fits"]
-                progress.update(block.n_kept)
-
-    report.n_kept = write_arrow(folder / "train.arrow", in_batches(encoded(), _BLOCK), subwords)
-    for path in filter(None, cut_words):
-        path.unlink()
-    return report.n_kept
-
-
 def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iterator[pa.Table]:
-    for start in range(0, len(src), _BLOCK):
-        lines = src[start : start + _BLOCK], trg[start : start + _BLOCK]
+    for start in range(0, len(src), BLOCK):
+        lines = src[start : start + BLOCK], trg[start : start + BLOCK]
         pairs = [protected_pair(*pair, subwords.src.protects)[:2] for pair in zip(*lines, strict=True)]
         codecs, dtype = (subwords.src, subwords.trg), dtype_of_ids(subwords)
         sides = ([pair[n] for pair in pairs] for n in range(2))

@@ -262,13 +262,21 @@ def told(sources: Iterable[Source]) -> Iterator[str]:
             yield f"{source.split}: {source.src.name} with {source.trg.name}"
 
 
-def survey(sources: Iterable[Source]) -> list[dict[str, Any]]:
-    """The facts of each text, with its split and side. Unequal line counts and empty files are refused, all at once."""
-    inputs: list[dict[str, Any]] = []
-    complaints = []
+Facts = dict[str, Any]
+
+
+def facts_of(sources: Iterable[Source]) -> Iterator[tuple[Facts, Facts]]:
+    """The facts of both texts of each source."""
     known: dict[Path, tuple[int, str]] = {}
     for source in sources:
-        src, trg = source.src.facts(known), source.trg.facts(known)
+        yield source.src.facts(known), source.trg.facts(known)
+
+
+def survey(sources: Iterable[Source], facts: Iterable[tuple[Facts, Facts]]) -> list[Facts]:
+    """The facts of each text, with its split and side. Unequal line counts and empty files are refused, all at once."""
+    inputs: list[Facts] = []
+    complaints = []
+    for source, (src, trg) in zip(sources, facts, strict=True):
         inputs += [{"split": source.split, "side": "src", **src}, {"split": source.split, "side": "trg", **trg}]
         if src["n_line"] != trg["n_line"]:
             complaints.append(

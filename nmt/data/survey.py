@@ -19,7 +19,7 @@ from nmt.data.report_text import N_HASH, Anchors, Block, rarity_of
 from nmt.data.shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.sources import Source
 from nmt.data.splits import SIDES
-from nmt.data.workers import Helpers
+from nmt.data.workers import Hands
 
 _CODES = 0x110000
 _RARITY = np.dtype(np.uint32)
@@ -86,7 +86,7 @@ class Survey:
         assert len(records) % RECORD.itemsize == 0
         self._out["records"].write(records)
 
-    def begin_to_finish(self, helpers: Helpers) -> Callable[[Callable[[int], object]], None]:
+    def begin_to_finish(self, helpers: Hands) -> Callable[[Callable[[int], object]], None]:
         """Have the conclusions drawn that need all pairs. The answer, when called, waits for them.
 
         It is given what is told how many pairs more have been looked at.

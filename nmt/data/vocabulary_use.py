@@ -17,6 +17,7 @@ class VocabularyUse:
     def __init__(self, subwords: Subwords) -> None:
         self._subwords = subwords
         self._sides = {"src": _Side(subwords.src), "trg": _Side(subwords.trg)}
+        self.sizes = subwords.src.size, subwords.trg.size
 
     def add(self, side: str, n_word: int, n_character: int, counts: NDArray[np.integer[Any]]) -> None:
         """Some lines of a side: what they have, and how often each id is in them."""

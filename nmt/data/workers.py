@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import nmt
 from nmt.data.pack import read_packed, write_packed
@@ -26,6 +26,21 @@ Work = Callable[[str, Content], dict[str, Any]]  # from the name of a task and i
 
 _AHEAD = 3  # blocks for each helper that wait or are worked on
 _MODULE = "nmt.data.block_work"
+
+
+class Hands(Protocol):
+    """Who does the work: `Helpers`, or those of several machines, which `crew.py` has."""
+
+    def begin(self, setup: Content, make: Callable[[Content, int], Work]) -> None:
+        """Say what all tasks share. make: what does the work in this process, if there is no other."""
+
+    def submit(self, name: str, task: Content) -> "Future[dict[str, Any]]":
+        """Have a task done."""
+        ...
+
+    def each(self, name: str, tasks: Iterable[Content]) -> Iterator[dict[str, Any]]:
+        """The answer to each task, in order."""
+        ...
 
 
 class Helpers:

@@ -1,0 +1,35 @@
+"""Which rank this process is, and of how many: as flags say it, or whatever started several of them."""
+
+import argparse
+import os
+from collections.abc import Mapping
+
+from nmt.data.meeting import Ranks
+from nmt.errors import NmtError
+
+TORCHRUN, SRUN, FLAGS = "torchrun", "srun", "--ranks"
+
+
+def ranks_of(
+    args: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, srun: bool = False
+) -> tuple[Ranks, str]:
+    """What --rank and --ranks say, or else torchrun, or else srun; and which of these it was.
+
+    srun: whether several tasks of one step of Slurm are ranks of one command. A job of an array never is one by
+    itself: arrays are mostly of jobs that have nothing to do with one another.
+    """
+    if args.ranks is not None:
+        if args.rank is None and args.ranks > 1:
+            raise NmtError(f"--ranks {args.ranks} needs --rank, a number from 0 to {args.ranks - 1}.")
+        if (args.rank or 0) >= args.ranks:
+            raise NmtError(f"--rank {args.rank}: with --ranks {args.ranks} ranks go from 0 to {args.ranks - 1}.")
+        return Ranks(args.rank or 0, args.ranks), FLAGS
+    if args.rank is not None:
+        raise NmtError("--rank needs --ranks, the number of all.")
+    if "WORLD_SIZE" in environment:
+        n_rank, n_here = (int(environment.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        return (Ranks(int(environment["RANK"]), n_rank, n_here) if n_rank > 1 else Ranks()), TORCHRUN
+    # Of a step, which srun makes: what SLURM_NTASKS says is true of a batch script, too, which runs once.
+    if srun and (n_rank := int(environment.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
+        return Ranks(int(environment["SLURM_PROCID"]), n_rank), SRUN
+    return Ranks(), TORCHRUN
