@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.command import add_override_flags, overrides_of, printable, run
+from nmt.cli.stop import Stop
 from nmt.data.manifest import PAGE, RECIPE
 from nmt.data.prepare import prepare
 from nmt.data.report import DataReport
@@ -70,9 +71,11 @@ def preprocess(args: argparse.Namespace) -> int:
     recipe = read_recipe(args.recipe, _overrides(args)) if args.recipe else _own_recipe(args)
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
-    if args.check:
-        return _check(recipe, Path(args.report) if args.report else None)
-    prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
+    # Whatever ends it, what is half made goes away first.
+    with Stop(("SIGINT", "SIGTERM", "SIGHUP")):
+        if args.check:
+            return _check(recipe, Path(args.report) if args.report else None)
+        prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
     again = " with the same options" if args.recipe and overrides_of(args) else ""
     if args.recipe and args.vocab_from:
         again += f" --subwords.vocab_from {args.vocab_from}"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from nmt.data.arrow import Rows, dtype_of_ids, in_batches, table_of, write_arrow
 from nmt.data.clean import TOO_LONG
 from nmt.data.corpus import Prepared
-from nmt.data.folder import beside, building, refuse_foreign_files
+from nmt.data.folder import beside, building, refuse_foreign_files, remove_leftovers
 from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.kept import KeptPairs
 from nmt.data.lines import write_lines
@@ -39,7 +39,7 @@ from nmt.data.manifest import (
 from nmt.data.placeholders import names_of, protected_pair
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
-from nmt.data.sources import Source, find_sources, survey, told
+from nmt.data.sources import Source, find_sources, refuse_changed, stamps_of, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
 from nmt.data.tags import held_out_tags, known_tags, tags_of
@@ -100,6 +100,7 @@ def _prepare(
 ) -> dict[str, Any]:
     """The same, once all the text is in files."""
     present = None if only_report else refuse_foreign_files(folder)
+    stamps = stamps_of(sources)
     inputs = survey(sources)
     lap("hash")
     given = find_subwords(*recipe.subwords.vocab_names) if recipe.subwords.vocab_from else None
@@ -110,6 +111,7 @@ def _prepare(
         changed = _changes(present, inputs, settings)
         if not changed and not overwrite:
             Prepared.open(folder)
+            remove_leftovers(folder)
             talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
             if later := later_filters(present["settings"], settings):
                 talk(f"{folder}: was made before there were {', '.join(later)}; with --overwrite they filter it, too")
@@ -143,6 +145,7 @@ def _prepare(
             lap("conclude")
             n_pair = {"train": _encode_training_pairs(recipe.data, subwords, kept, report, temporary, helpers)}
         kept.remove()
+        refuse_changed(stamps)
         lap("encode and write")
         if not n_pair["train"]:
             raise DataError("\n".join(["No training pair is left.", *report.table()]))
