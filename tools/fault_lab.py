@@ -182,15 +182,16 @@ def _become(body: Callable[[], int], talk: Path, ready: int, gate: int, environm
 def _survivors(session: int) -> list[int]:
     """Processes of a session that are there ten seconds after its first one ended."""
     until = time.monotonic() + 10
-    while (found := [pid for pid in _processes() if _session_of(pid) == session]) and time.monotonic() < until:
+    while (found := processes_of(session)) and time.monotonic() < until:
         time.sleep(0.05)
     for pid in found:
         os.kill(pid, signal.SIGKILL)
     return found
 
 
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+def processes_of(session: int) -> list[int]:
+    """The processes of a session: a command, which has its number, and what it started."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _session_of(pid) == session]
 
 
 def _session_of(pid: int) -> int:
@@ -234,7 +235,7 @@ class Lab:
                 (self.folder / "corpus" / f"{name}.{language}").write_text(text, encoding="utf-8")
         self._must(self.child(lambda: preprocess.main(["recipe.yaml"])).go().wait())
         self._must(self.child(self._train_and_tell_modules).go().wait())
-        _preload((self.folder / "talk" / "modules").read_text(encoding="utf-8").split())
+        preload((self.folder / "talk" / "modules").read_text(encoding="utf-8").split())
         reference = Run(self.folder / "runs" / "reference")
         epoch = checkpoint.verify(reference.checkpoint(self.updates))["epoch"]
         assert epoch >= self.updates // 30, f"{epoch} epoch ends in {self.updates} updates"
@@ -344,7 +345,7 @@ class Lab:
 
     def after_fault(self, ended: Ended, *, excused: Sequence[str] = ()) -> list[str]:
         """What does not hold after a fault. excused: checkpoints that the fault itself has damaged."""
-        run, wrong = self.run, _wrong_end(ended)
+        run, wrong = self.run, wrong_end(ended)
         names = [checkpoint.name_of(update) for update in run.updates()]
         for name in names:
             if name in excused:
@@ -390,7 +391,7 @@ class Lab:
 
     def at_the_end(self, ended: Ended) -> list[str]:
         """What does not hold after a run that was to end well."""
-        run, wrong = self.run, _wrong_end(ended)
+        run, wrong = self.run, wrong_end(ended)
         if ended.code:
             return [*wrong, f"O3 the same command does not finish: exit code {ended.code}: {last_words(ended.said)}"]
         last = {self.updates - 10, self.updates - 5, self.updates}
@@ -423,7 +424,7 @@ class Lab:
         return found
 
 
-def _preload(modules: list[str]) -> None:
+def preload(modules: list[str]) -> None:
     """Import what a run imports on its way, so that every fork has it already. Importing must start no thread."""
     for name in modules:
         if not name.startswith("_"):
@@ -440,7 +441,8 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: entry["sha256"] for name, entry in files.items() if name != checkpoint.STATE}
 
 
-def _wrong_end(ended: Ended) -> list[str]:
+def wrong_end(ended: Ended) -> list[str]:
+    """What no command may do, however it ends."""
     wrong = []
     if ended.left:
         wrong.append(f"O7 {len(ended.left)} processes were left")

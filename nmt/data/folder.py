@@ -140,7 +140,7 @@ def _remove_own(folder: Path, manifest: dict[str, Any]) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes left beside the folder, but not what a living one is building."""
     folder = folder.absolute()
-    left = re.compile(rf"({re.escape(f'.{folder.name}.')}(preparing|replaced)-[0-9a-f]{{8}})(\.lock)?")
+    left = re.compile(rf"({re.escape(f'.{folder.name}.')}(preparing|replaced)(-[0-9a-f]{{8}})?)(\.lock)?")
     found = {match[1]: match[2] for path in folder.parent.iterdir() if (match := left.fullmatch(path.name))}
     for name, what in found.items():
         path = folder.with_name(name)

@@ -45,6 +45,9 @@ class Helpers:
             raise MachineError(
                 f"data.workers: cannot start process {len(self._processes) + 1} of {n} ({error.strerror or error})."
             ) from None
+        except BaseException:  # a signal
+            self.__exit__()
+            raise
 
     def __enter__(self) -> "Helpers":
         return self
