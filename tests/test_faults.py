@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fault_order
 import pytest
-from fault_lab import has_strace
+from fault_process import has_strace
 
 TOOLS = Path(__file__).parents[1] / "tools"
 

@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from fault_lab import Child, Ended, Lab, digests, last_words, nobody
-from fault_sweep import Fault, expect, small_disk, spread
+from fault_lab import Lab, digests
+from fault_process import Child, Ended, last_words, nobody
+from fault_sweep import NAMING, Fault, expect, small_disk, spread
 
 from nmt import checkpoint
 
 FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA, checkpoint.STATE, checkpoint.MANIFEST)
-# Every call that gives, takes or makes sure a name or a length; Python and Rust use different ones for the same.
-NAMING = ("rename", "renameat", "renameat2", "fsync", "unlink", "unlinkat", "rmdir", "ftruncate", "mkdir")
 
 
 def calls_of(lab: Lab) -> Counter[str]:

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault_lab import Ended, last_words, nobody
+from fault_process import Ended, last_words, nobody
 from tqdm import tqdm
+
+# Every call that gives, takes or makes sure a name or a length; Python and Rust use different ones for the same.
+NAMING = ("rename", "renameat", "renameat2", "fsync", "unlink", "unlinkat", "rmdir", "ftruncate", "mkdir")
 
 
 @dataclass(frozen=True)

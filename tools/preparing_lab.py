@@ -1,18 +1,18 @@
 """Where nmt-preprocess is broken on purpose: a tiny corpus cut into many blocks, and what must hold after a fault.
 
-`sweep_preprocessing.py` says which faults there are; how commands are forked, killed and watched is in `fault_lab.py`.
+`preparing_faults.py` has the faults; how commands are forked, killed and watched is in `fault_process.py`.
 """
 
 import contextlib
 import os
-import random
 import shutil
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_lab import PAIRS, RECIPE, Child, Ended, last_words, preload, processes_of, wrong_end
+from fault_corpus import RECIPE, write_corpus
+from fault_process import Child, Ended, last_words, preload, processes_of, wrong_end
 
 from nmt.cli import preprocess
 from nmt.data import blocks, keep
@@ -71,12 +71,7 @@ class Lab:
 
     def write_corpus(self) -> None:
         """Write the text, or write it again as it was."""
-        for name, n, seed in (("train", N_PAIR, 1), ("valid", 6, 2)):
-            draw = random.Random(seed)
-            lines = [[draw.choice(PAIRS) for _ in range(draw.randint(2, 9))] for _ in range(n)]
-            for side, language in enumerate(("de", "en")):
-                text = "".join(" ".join(word[side] for word in line) + "\n" for line in lines)
-                (self.folder / "corpus" / f"{name}.{language}").write_text(text, encoding="utf-8")
+        write_corpus(self.folder / "corpus", N_PAIR)
 
     def _must(self, child: Child) -> None:
         ended = child.go().wait()

@@ -19,9 +19,10 @@ from pathlib import Path
 import fault_damage
 import fault_kinds
 import fault_order
-from fault_kinds import NAMING, calls_of
-from fault_lab import Lab, has_strace
-from fault_sweep import Fault, arguments, chosen, in_memory, sweep
+from fault_kinds import calls_of
+from fault_lab import Lab
+from fault_process import has_strace
+from fault_sweep import NAMING, Fault, arguments, chosen, in_memory, sweep
 
 SHORT = (
     "order of calls",
