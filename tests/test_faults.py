@@ -1,4 +1,4 @@
-"""Training is broken on purpose, in a few of the ways of the whole sweep, and loses nothing."""
+"""Training and preparing are broken on purpose, in a few of the ways of the whole sweeps, and nothing is lost."""
 
 import subprocess
 import sys
@@ -6,14 +6,15 @@ from pathlib import Path
 
 import fault_order
 import pytest
-from fault_lab import has_strace
+from fault_process import has_strace
 
 TOOLS = Path(__file__).parents[1] / "tools"
 
 
 @pytest.mark.skipif(not has_strace(), reason="needs strace, and the right to watch other processes")
-def test_a_few_faults_of_each_kind_are_survived():
-    command = [sys.executable, str(TOOLS / "sweep_faults.py"), "--short"]
+@pytest.mark.parametrize("script", ["sweep_faults.py", "sweep_preprocessing.py"])
+def test_a_few_faults_of_each_kind_are_survived(script):
+    command = [sys.executable, str(TOOLS / script), "--short"]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from fault_kinds import FILES, Fault
-from fault_lab import Lab, last_words
+from fault_kinds import FILES
+from fault_lab import Lab
+from fault_process import last_words
+from fault_sweep import Fault
 
 from nmt import checkpoint
 

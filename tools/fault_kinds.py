@@ -14,26 +14,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fault_lab import Child, Ended, Lab, digests, last_words, nobody
+from fault_lab import Lab, digests
+from fault_process import Child, Ended, last_words, nobody
+from fault_sweep import NAMING, Fault, expect, small_disk, spread
 
 from nmt import checkpoint
 
 FILES = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA, checkpoint.STATE, checkpoint.MANIFEST)
-# Every call that gives, takes or makes sure a name or a length; Python and Rust use different ones for the same.
-NAMING = ("rename", "renameat", "renameat2", "fsync", "unlink", "unlinkat", "rmdir", "ftruncate", "mkdir")
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing to try. kind: the class it is counted in. name: begins with the kind, and repeats it alone."""
-
-    kind: str
-    name: str
-    happen: Callable[[Lab], list[str]]
 
 
 def calls_of(lab: Lab) -> Counter[str]:
@@ -50,7 +40,7 @@ def faults(counts: Counter[str]) -> Iterator[Fault]:
     for call in NAMING:
         for n in range(1, counts[call] + 1):
             yield Fault("kill", f"kill {call} {n}", partial(killed_at, call=call, n=n))
-    for n in _spread(counts["write"], 20):
+    for n in spread(counts["write"], 20):
         yield Fault("kill", f"kill write {n}", partial(killed_at, call="write", n=n))
     for seed in ("caught-up", "damaged"):
         for call in ("rename", "renameat2", "fsync", "unlinkat"):
@@ -61,7 +51,7 @@ def faults(counts: Counter[str]) -> Iterator[Fault]:
         yield Fault("kill at random", f"kill at random {n}", partial(killed_at_random, seed=n))
     for call in ("fsync", "rename", "renameat", "ftruncate", "mkdir", "unlinkat", "write"):
         for error in ("EIO", "ENOSPC"):
-            for n in _spread(counts[call], 10):
+            for n in spread(counts[call], 10):
                 happen = partial(failing_at, call=call, error=error, n=n)
                 yield Fault("disk fails", f"disk fails {error} {call} {n}", happen)
     for file in FILES:
@@ -83,11 +73,6 @@ def faults(counts: Counter[str]) -> Iterator[Fault]:
                 yield Fault("rank lost", f"rank lost {what} {rank} {when}", happen)
 
 
-def _spread(n: int, most: int) -> list[int]:
-    """1 to n, or `most` of them, evenly spread and with both ends."""
-    return sorted({1 + round(i * (n - 1) / max(1, most - 1)) for i in range(min(n, most))}) if n else []
-
-
 def _signals() -> Iterator[Fault]:
     for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"):
         for when in ("training", "validation", "saving", "late"):
@@ -106,7 +91,7 @@ def killed_at(lab: Lab, *, call: str, n: int) -> list[str]:
     """SIGKILL on entering the n-th call of a kind."""
     lab.clear()
     ended = lab.train().attach("-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={n}").go().wait()
-    return _expect(ended, 137) + lab.after_fault(ended) + lab.after_rerun()
+    return expect(ended, 137) + lab.after_fault(ended) + lab.after_rerun()
 
 
 def killed_again(lab: Lab, *, seed: str, call: str, n: int) -> list[str]:
@@ -120,7 +105,7 @@ def killed_again(lab: Lab, *, seed: str, call: str, n: int) -> list[str]:
     ended = lab.train().attach("-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={n}").go().wait()
     excused = [checkpoint.name_of(lab.run.updates()[-1])] if seed == "damaged" else []
     # A call that is not made so often is no fault: then the run went through.
-    return (_expect(ended, 137) if ended.code else []) + lab.after_fault(ended, excused=excused) + lab.after_rerun()
+    return (expect(ended, 137) if ended.code else []) + lab.after_fault(ended, excused=excused) + lab.after_rerun()
 
 
 def killed_at_random(lab: Lab, *, seed: int) -> list[str]:
@@ -155,15 +140,6 @@ def unreadable(lab: Lab, *, file: str) -> list[str]:
     strace = ("-P", str(newest / file), "-e", "trace=read", "-e", "inject=read:error=EIO:when=1+")
     ended = lab.train().attach(*strace).go().wait()
     return lab.passed_over(ended, newest, before) + lab.at_the_end(ended)
-
-
-def _expect(ended: Ended, *codes: int, said: str = "") -> list[str]:
-    wrong = []
-    if ended.code not in codes:
-        wrong.append(f"exit code {ended.code}, expected {' or '.join(map(str, codes))}: {last_words(ended.said)}")
-    if said not in ended.said:
-        wrong.append(f"{said!r} was not said: {last_words(ended.said)}")
-    return wrong
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
@@ -204,7 +180,7 @@ def signalled(lab: Lab, *, name: str, when: str, twice: bool = False) -> list[st
         child.send(number)
     ended = child.wait()
     at_once = twice and name == "SIGINT"
-    wrong = _expect(ended, 128 + number, said="" if at_once else "stopped and saved at")
+    wrong = expect(ended, 128 + number, said="" if at_once else "stopped and saved at")
     if not at_once and (newest := max(lab.run.updates(), default=0)) != lab.last_logged()[1]:
         wrong.append(f"it stopped at update {lab.last_logged()[1]} and saved {newest}")
     return wrong + lab.after_fault(ended) + lab.after_rerun()
@@ -223,7 +199,7 @@ def signalled_for_real(lab: Lab, *, name: str) -> list[str]:
         code = process.wait(60)
     ended = Ended(code, talk.read_text(encoding="utf-8"), [])
     return (
-        _expect(ended, 128 + getattr(signal, name), said="stopped and saved at")
+        expect(ended, 128 + getattr(signal, name), said="stopped and saved at")
         + lab.after_fault(ended)
         + lab.after_rerun()
     )
@@ -233,16 +209,13 @@ def signalled_for_real(lab: Lab, *, name: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _small_disk(lab: Lab, size: int) -> Iterator[Path]:
+def _small_disk(lab: Lab, size: int) -> Iterator[Callable[[int], None]]:
     """A disk of its own for the run folder."""
     lab.clear()
     lab.run.folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "nmt-faults", lab.run.folder], check=True)
-    try:
-        yield lab.run.folder
-    finally:
-        subprocess.run(["umount", "-l", lab.run.folder], check=True)
-        lab.clear()
+    with small_disk(lab.run.folder, size) as grow:
+        yield grow
+    lab.clear()
 
 
 def _bytes_of_a_checkpoint(lab: Lab) -> int:
@@ -255,19 +228,20 @@ def _bytes_of_a_checkpoint(lab: Lab) -> int:
 def no_room(lab: Lab) -> list[str]:
     """A disk for two and a half checkpoints: refused with the numbers, before any work; with more space it trains."""
     one = _bytes_of_a_checkpoint(lab)
-    with _small_disk(lab, int(2.5 * one)) as folder:
+    with _small_disk(lab, int(2.5 * one)) as grow:
         ended = lab.train().go().wait()
-        wrong = _expect(ended, 1, said="free on that disk") + lab.after_fault(ended)
+        wrong = expect(ended, 1, said="free on that disk") + lab.after_fault(ended)
         if lab.run.updates() or lab.run.log_file.exists():
             wrong.append("it began although there is no room")
-        subprocess.run(["mount", "-o", f"remount,size={10 * one}", folder], check=True)
+        grow(10 * one)
         return wrong + lab.after_rerun()
 
 
 def full_disk(lab: Lab, *, free: float) -> list[str]:
     """Somebody else fills the disk while a run is under way, but for so many checkpoints; then frees it again."""
     one = _bytes_of_a_checkpoint(lab)
-    with _small_disk(lab, 12 * one) as folder:
+    folder = lab.run.folder
+    with _small_disk(lab, 12 * one):
         child = lab.train().go()
         _until(lab, child, "train", 7)
         child.send(signal.SIGSTOP)
@@ -276,7 +250,7 @@ def full_disk(lab: Lab, *, free: float) -> list[str]:
         ballast.write_bytes(bytes(max(0, there - int(free * one))))
         child.send(signal.SIGCONT)
         ended = child.wait()
-        wrong = _expect(ended, 1, said="No space left" if "log.jsonl" in ended.said else "no space left")
+        wrong = expect(ended, 1, said="No space left" if "log.jsonl" in ended.said else "no space left")
         wrong += lab.after_fault(ended)
         ballast.unlink()
         return wrong + lab.after_rerun()
@@ -287,7 +261,7 @@ def two_at_once(lab: Lab) -> list[str]:
     lab.clear()
     first = lab.train().go()
     _until(lab, first, "train", 2)
-    wrong = _expect(lab.train(talk="second").go().wait(), 2, said="is in use by process")
+    wrong = expect(lab.train(talk="second").go().wait(), 2, said="is in use by process")
     return wrong + lab.at_the_end(first.wait())
 
 
@@ -302,7 +276,7 @@ def folder_gone(lab: Lab, *, again: bool) -> list[str]:
     wrong = lab.at_the_end(lab.train(talk="second").go().wait()) if again else []
     first.send(signal.SIGCONT)
     ended = first.wait()
-    wrong += _expect(ended, 1, 2, said="nmt-train: error:")
+    wrong += expect(ended, 1, 2, said="nmt-train: error:")
     shutil.rmtree(away)
     return wrong + ([] if again else lab.after_fault(ended)) + lab.after_rerun()
 
@@ -312,7 +286,7 @@ def read_only_before(lab: Lab) -> list[str]:
     lab.clear()
     lab.run.folder.mkdir(mode=0o555)
     ended = lab.train(user=nobody()).go().wait()
-    wrong = _expect(ended, 2, said="cannot be written to") + lab.after_fault(ended)
+    wrong = expect(ended, 2, said="cannot be written to") + lab.after_fault(ended)
     lab.run.folder.chmod(0o755)
     return wrong + lab.after_rerun()
 
@@ -326,7 +300,7 @@ def read_only_meanwhile(lab: Lab) -> list[str]:
     _until(lab, child, "train", 7)
     lab.run.checkpoints.chmod(0o555)
     ended = child.wait()
-    wrong = _expect(ended, 1, said="Permission denied") + lab.after_fault(ended)
+    wrong = expect(ended, 1, said="Permission denied") + lab.after_fault(ended)
     lab.run.checkpoints.chmod(0o755)
     return wrong + lab.after_rerun()
 

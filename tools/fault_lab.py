@@ -1,139 +1,29 @@
-"""Where training is broken on purpose: a tiny run, processes that are forked and not started, and what must hold after.
+"""Where training is broken on purpose: a tiny run, and what must hold after a fault.
 
-torch is loaded once. Each command then runs in a fork of this process, in a session of its own, and can wait until
-strace is attached to it; what kills it there is a real SIGKILL. This process itself computes nothing, so that a fork
-never inherits a thread. `sweep_faults.py` says which faults there are.
+`sweep_faults.py` says which faults there are; how commands are forked, killed and watched is in `fault_process.py`.
 """
 
 import contextlib
-import ctypes
-import importlib
 import json
 import os
-import random
 import shutil
 import signal
-import subprocess
 import sys
-import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+from fault_corpus import RECIPE, write_corpus
+from fault_process import Child, Ended, last_words, preload, wrong_end
 
 from nmt import checkpoint
 from nmt.cli import preprocess, train, train_job, translate
 from nmt.errors import RunError
 from nmt.run import Run
 
-RECIPE = """\
-name: tiny
-seed: 3
-data:
-  src_lang: de
-  trg_lang: en
-  train: [{src: corpus/train.de, trg: corpus/train.en}]
-  valid: {src: corpus/valid.de, trg: corpus/valid.en}
-  max_ratio: 9.0
-subwords: {vocab_size: 320}
-model: {d_model: 16, d_inner: 32, n_enc_layer: 1, n_dec_layer: 1, n_head: 2, dropout: 0.1, norm: pre}
-batch: {max_tokens: 120, per_update: 2}
-optim: {lr: 3.0e-3, schedule: constant, warmup: 5, clip: 1.0}
-train: {out: runs/here, updates: 60, save_every: 5, log_every: 1, ema: 0.9, precision: fp32, device: cpu, threads: 1}
-valid: {every: 20, max_tokens: 400, max_sentences: 3}
-decode: {max_len_a: 1.0, max_len_b: 5}
-"""
-PAIRS = [
-    ("ein", "a"),
-    ("der", "the"),
-    ("Mann", "man"),
-    ("Hund", "dog"),
-    ("rot", "red"),
-    ("groß", "big"),
-    ("Ball", "ball"),
-]
 UNTIMED = ("seconds", "tokens_per_second", "rss_mb")  # of a line of the log: what two equal runs may differ in
-PATIENCE = 60.0  # seconds for one command; it takes about one
-
-
-def has_strace() -> bool:
-    """Whether strace is here and may watch other processes of ours."""
-    with contextlib.suppress(OSError):
-        return (
-            subprocess.run(["strace", "-qq", "-o", os.devnull, "true"], capture_output=True, check=False).returncode
-            == 0
-        )
-    return False
-
-
-@dataclass
-class Ended:
-    """How a command ended. code: as a shell says it, 137 for SIGKILL. left: processes that outlived it."""
-
-    code: int
-    said: str
-    left: list[int]
-
-
-class Child:
-    """A command in a fork of this process. It waits for `go`, so that strace can be attached before."""
-
-    def __init__(self, body: Callable[[], int], talk: Path, environment: dict[str, str] | None = None) -> None:
-        self._talk = talk
-        ready, self._gate = os.pipe()
-        self._start = time.monotonic()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _become(body, talk, ready, self._gate, environment or {})
-        os.close(ready)
-        self._strace: subprocess.Popen[str] | None = None
-
-    def attach(self, *arguments: str, trace: Path | None = None) -> "Child":
-        """Attach strace with these arguments, and return when it watches."""
-        output = str(trace or os.devnull)
-        command = ["strace", "-f", "-o", output, *arguments, "-p", str(self.pid)]
-        self._strace = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, encoding="utf-8")
-        assert self._strace.stderr is not None
-        line = self._strace.stderr.readline()
-        assert "attached" in line, line
-        return self
-
-    def go(self) -> "Child":
-        """Let the command begin."""
-        os.write(self._gate, b"!")
-        os.close(self._gate)
-        return self
-
-    def send(self, number: int) -> None:
-        """Send a signal, if the command still runs."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-
-    def runs(self) -> bool:
-        """Whether the command has not ended; `wait` still tells how it did."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-
-    def wait(self) -> Ended:
-        """Wait for the end. A command that does not end is killed, and that is a failure of its own."""
-        while self.runs() and time.monotonic() - self._start < PATIENCE:
-            time.sleep(0.002)
-        stuck = self.runs()
-        if stuck:
-            os.kill(self.pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        if self._strace is not None:
-            assert self._strace.stderr is not None
-            self._strace.wait()
-            self._strace.stderr.close()
-        said = self._talk.read_text(encoding="utf-8", errors="replace")
-        return Ended(
-            code if code >= 0 else 128 - code, said + ("\nIT DID NOT END\n" if stuck else ""), _survivors(self.pid)
-        )
 
 
 class _StopAt:
@@ -149,54 +39,6 @@ class _StopAt:
         if self.n == self.leave_after:
             os._exit(0)
         return 0 < self.stop_after <= self.n
-
-
-def _become(body: Callable[[], int], talk: Path, ready: int, gate: int, environment: dict[str, str]) -> None:
-    """What the fork does: it never returns."""
-    code = 70
-    try:
-        os.setsid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with the sweep
-        os.close(gate)
-        for target, file in (
-            (0, os.open(os.devnull, os.O_RDONLY)),
-            (1, os.open(talk, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)),
-        ):
-            os.dup2(file, target)
-        os.dup2(1, 2)
-        os.environ.update(environment)
-        tqdm.set_lock(threading.RLock())  # a killed process must not hold one that others share
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
-        os.read(ready, 1)
-        code = body()
-    finally:
-        if sys.exception() is not None:
-            traceback.print_exc()
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
-def _survivors(session: int) -> list[int]:
-    """Processes of a session that are there ten seconds after its first one ended."""
-    until = time.monotonic() + 10
-    while (found := [pid for pid in _processes() if _session_of(pid) == session]) and time.monotonic() < until:
-        time.sleep(0.05)
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    return found
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _session_of(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return os.getsid(pid)
-    return -1
 
 
 @dataclass
@@ -226,15 +68,10 @@ class Lab:
             (self.folder / name).mkdir()
         recipe = RECIPE if self.updates == 60 else RECIPE.replace("updates: 60", f"updates: {self.updates}")
         (self.folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
-        for name, n, seed in (("train", 560, 1), ("valid", 6, 2)):
-            draw = random.Random(seed)
-            lines = [[draw.choice(PAIRS) for _ in range(draw.randint(2, 9))] for _ in range(n)]
-            for side, language in enumerate(("de", "en")):
-                text = "".join(" ".join(word[side] for word in line) + "\n" for line in lines)
-                (self.folder / "corpus" / f"{name}.{language}").write_text(text, encoding="utf-8")
+        write_corpus(self.folder / "corpus", 560)
         self._must(self.child(lambda: preprocess.main(["recipe.yaml"])).go().wait())
         self._must(self.child(self._train_and_tell_modules).go().wait())
-        _preload((self.folder / "talk" / "modules").read_text(encoding="utf-8").split())
+        preload((self.folder / "talk" / "modules").read_text(encoding="utf-8").split())
         reference = Run(self.folder / "runs" / "reference")
         epoch = checkpoint.verify(reference.checkpoint(self.updates))["epoch"]
         assert epoch >= self.updates // 30, f"{epoch} epoch ends in {self.updates} updates"
@@ -344,7 +181,7 @@ class Lab:
 
     def after_fault(self, ended: Ended, *, excused: Sequence[str] = ()) -> list[str]:
         """What does not hold after a fault. excused: checkpoints that the fault itself has damaged."""
-        run, wrong = self.run, _wrong_end(ended)
+        run, wrong = self.run, wrong_end(ended)
         names = [checkpoint.name_of(update) for update in run.updates()]
         for name in names:
             if name in excused:
@@ -390,7 +227,7 @@ class Lab:
 
     def at_the_end(self, ended: Ended) -> list[str]:
         """What does not hold after a run that was to end well."""
-        run, wrong = self.run, _wrong_end(ended)
+        run, wrong = self.run, wrong_end(ended)
         if ended.code:
             return [*wrong, f"O3 the same command does not finish: exit code {ended.code}: {last_words(ended.said)}"]
         last = {self.updates - 10, self.updates - 5, self.updates}
@@ -423,39 +260,7 @@ class Lab:
         return found
 
 
-def _preload(modules: list[str]) -> None:
-    """Import what a run imports on its way, so that every fork has it already. Importing must start no thread."""
-    for name in modules:
-        if not name.startswith("_"):
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-    threads = {path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")}
-    # Arrow's allocator has a thread of its own, and knows about forks.
-    assert len(threads - {"jemalloc_bg_thd"}) == 1, f"a fork would inherit half of a thread: {threads}"
-
-
 def digests(folder: Path) -> dict[str, str]:
     """SHA-256 of the tensor files of a checkpoint, as its manifest has them."""
     files = json.loads((folder / checkpoint.MANIFEST).read_bytes())["files"]
     return {name: entry["sha256"] for name, entry in files.items() if name != checkpoint.STATE}
-
-
-def _wrong_end(ended: Ended) -> list[str]:
-    wrong = []
-    if ended.left:
-        wrong.append(f"O7 {len(ended.left)} processes were left")
-    for sign in ("Traceback", "fault of the program itself", "IT DID NOT END"):
-        if sign in ended.said:
-            wrong.append(f"it ended with {sign!r}: {last_words(ended.said)}")
-    return wrong
-
-
-def last_words(said: str) -> str:
-    """The end of what a command said, on one line."""
-    return " | ".join(said.strip().split("\n")[-3:])[-600:]
-
-
-@cache
-def nobody() -> int:
-    """The user without rights, where this one has all; 0 where it has not, and cannot become another."""
-    return 65534 if os.geteuid() == 0 else 0

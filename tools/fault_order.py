@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fault_kinds import Fault
 from fault_lab import Lab
+from fault_sweep import Fault
 
 Event = tuple[str, str, str]  # write, sync, rename or delete; a path; where it is renamed to
 

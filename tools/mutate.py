@@ -337,8 +337,8 @@ MUTATIONS = (
     Mutation(
         "the last pairs of an epoch lost",
         PLAN,
-        "for start in range(0, len(order), self.pool):",
-        "for start in range(0, len(order) - self.pool + 1, self.pool):",
+        "self._plan, self._order, self._rng = plan, order, rng",
+        "self._plan, self._order, self._rng = plan, order[:-1], rng",
         EVERY_PAIR,
     ),
     Mutation(
@@ -351,8 +351,8 @@ MUTATIONS = (
     Mutation(
         "pairs repeated",
         PLAN,
-        "pieces = np.split(pool, cut[1:])",
-        "pieces = [pool[first : first + 9] for first in cut]",
+        "pool[by_length][moved]",
+        "pool[by_length][moved // 2]",
         EVERY_PAIR,
     ),
     Mutation(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nmt.cli.command import add_override_flags, overrides_of, printable, run
 from nmt.cli.ranks import ranks_of
+from nmt.cli.stop import Stop
 from nmt.data.crew import Crew, must_be_same, work_for_rank_0
 from nmt.data.folder import beside
 from nmt.data.manifest import PAGE, RECIPE
@@ -79,9 +80,11 @@ def preprocess(args: argparse.Namespace) -> int:
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
     page = _page_of_check(recipe, args.report) if args.check else None
-    if ranks.n_rank > 1:
-        return _share(recipe, args, ranks, told, page)
-    return _prepare(recipe, args, page, None)
+    # Whatever ends it, what is half made goes away first.
+    with Stop(("SIGINT", "SIGTERM", "SIGHUP")):
+        if ranks.n_rank > 1:
+            return _share(recipe, args, ranks, told, page)
+        return _prepare(recipe, args, page, None)
 
 
 def _share(recipe: Recipe, args: argparse.Namespace, ranks: Ranks, told: str, page: Path | None) -> int:

@@ -15,6 +15,7 @@ import torch
 from nmt.api import choose_device
 from nmt.cli.arrivals import PATIENCE, windows
 from nmt.cli.command import printable
+from nmt.cli.stop import Stop
 from nmt.cli.translate_alignments import Alignments, wants_alignments
 from nmt.cli.translate_attention import check_attention, draw_attention
 from nmt.cli.translate_engine import Engine, answer_of, fingerprints, key_of, recipe_of, scored_of
@@ -36,7 +37,6 @@ from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_o
 from nmt.cli.translate_progress import Bar
 from nmt.cli.translate_report import print_examples, report_scores, retry_note, split_note, suspicious_note
 from nmt.cli.translate_requests import Reader, checking_tags, request_reader
-from nmt.cli.translate_stop import Stop
 from nmt.cli.translate_windows import Record, Solved, Window, solve
 from nmt.cli.translate_workers import Pool, n_worker
 from nmt.data.lines import count_lines, decode_line, read_lines, read_stream

@@ -42,7 +42,7 @@ class Corpus:
             raise DataError(f"{path}: not an Arrow file of nmt-preprocess ({error}).") from None
         self.n_pair: int = self._table.num_rows
         for rows, told, below in ((self._src, self.src_len, size[0]), (self._trg, self.trg_len, size[1])):
-            if told.dtype != np.int32 or not np.array_equal(rows.lengths, told):
+            if told.dtype != np.int32 or not rows.are_as_long_as(told):
                 raise DataError(f"{path}: the lengths in it are not those of its rows.")
             if not rows.are_within(N_SPECIAL, below):
                 raise DataError(f"{path}: ids outside the vocabulary; its subwords belong to other data.")
@@ -132,11 +132,11 @@ class _Rows:
         # Chunk c holds the rows first[c] up to first[c + 1].
         self._first = np.fromiter(itertools.accumulate((len(o) - 1 for o in self._offsets), initial=0), np.int64)
 
-    @property
-    def lengths(self) -> NDArray[np.int32]:
-        """Ids in each row."""
-        return (
-            np.concatenate([np.diff(offsets) for offsets in self._offsets]) if self._offsets else np.empty(0, np.int32)
+    def are_as_long_as(self, told: NDArray[np.int32]) -> bool:
+        """Whether the rows have so many ids each."""
+        return len(told) == self._first[-1] and all(
+            np.array_equal(np.diff(offsets), told[first : first + len(offsets) - 1])
+            for first, offsets in zip(self._first, self._offsets, strict=False)
         )
 
     def are_within(self, low: int, high: int) -> bool:

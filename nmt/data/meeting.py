@@ -76,7 +76,7 @@ class Meeting:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         with contextlib.suppress(OSError):
             if error is not None:
-                self.say(error=str(error).split("\n")[0] or type(error).__name__)
+                self.say(error=_why(error))
             elif self.ranks.rank == 0:
                 self.say(end=True)
             if self.ranks.rank == 0:
@@ -269,6 +269,12 @@ class _Waiting:
         """Whether the time is over; until then, a moment of it passes."""
         time.sleep(_POLL)
         return time.monotonic() > self._until
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"exit code {error.code}, as after a signal"
+    return str(error).split("\n")[0] or type(error).__name__
 
 
 def _rank_of(name: str) -> int:

@@ -3,14 +3,21 @@
 Numbers only: no text, no tensors, no files. `batches.py` turns the answer into tensors.
 """
 
+from array import array
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.mixture import Mixture, Rows
+
+# Pair numbers, in as few bytes as hold them.
+Order = NDArray[np.integer[Any]]
+# Batches of packed pairs that are cut at a time.
+_N_CUT = 256
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,8 @@ class Plan:
 
     Pairs are shuffled, taken a pool at a time, sorted by length within the pool, cut to the token
     budget, and the batches mixed. The answer does not depend on workers, ranks or what was asked before.
+    An epoch is made pool by pool as far as it is asked for. In memory are its pairs in their order, four bytes each,
+    and some numbers for each batch; of two epochs, since one begins while the other ends.
 
     src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
     max_tokens: bound on sentences x longest side (EOS counted) of a batch; a longer pair is a batch alone.
@@ -49,8 +58,7 @@ class Plan:
         mixture: Mixture | None = None,
     ) -> None:
         assert len(src_len) == len(trg_len) > 0
-        self.src_len = np.asarray(src_len, dtype=np.int64) + 1  # with EOS
-        self.trg_len = np.asarray(trg_len, dtype=np.int64) + 1
+        self._src_len, self._trg_len = src_len, trg_len
         self.seed = seed
         self.max_tokens = max_tokens
         self.per_update = per_update
@@ -60,66 +68,154 @@ class Plan:
         self.mixture = None if mixture is None or mixture.is_even else mixture
         # As many sentences as a packed batch may hold: with fewer tokens each it is cut before it is full.
         self.most_packed = max(1, max_tokens // 8)
-        self._epoch_cached = lru_cache(maxsize=2)(self._epoch)
-
-    def updates(self, epoch: int) -> list[list[Rows]]:
-        """The updates of an epoch in order; an update is a list of batches, a batch an array of pair numbers."""
-        return self._epoch_cached(epoch)
+        self._epoch = lru_cache(maxsize=2)(self._begin)
 
     def at(self, position: Position) -> tuple[list[Rows], Position]:
-        """The batches of the update at `position`, and the position after it."""
-        updates = self.updates(position.epoch)
-        after = position.update + 1
-        following = Position(position.epoch, after) if after < len(updates) else Position(position.epoch + 1, 0)
-        return updates[position.update], following
+        """The batches of the update at `position`, arrays of pair numbers, and the position after it."""
+        epoch, after = self._epoch(position.epoch), position.update + 1
+        following = Position(position.epoch, after) if epoch.has(after) else Position(position.epoch + 1, 0)
+        return epoch.update(position.update), following
+
+    def n_update(self, epoch: int) -> int:
+        """The number of updates of an epoch."""
+        return self._epoch(epoch).n_update()
+
+    def updates(self, epoch: int) -> list[list[Rows]]:
+        """All updates of an epoch in order, as `at` gives them: twice the memory, and an array for each batch."""
+        return [self._epoch(epoch).update(number) for number in range(self.n_update(epoch))]
+
+    def lengths(self, rows: Order) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Subwords of source and target of some pairs, EOS counted."""
+        return self._src_len[rows].astype(np.int64) + 1, self._trg_len[rows].astype(np.int64) + 1
 
     def n_gold(self, update: list[Rows]) -> int:
         """Target tokens an update predicts, EOS counted, padding not: known without looking at the data."""
-        return int(sum(self.trg_len[rows].sum() for rows in update))
+        return sum(int(self._trg_len[rows].sum(dtype=np.int64)) + len(rows) for rows in update)
 
     def padding_share(self, epoch: int) -> float:
         """Share of padding in the source and target matrices of an epoch, from 0 to 1."""
-        batches = [rows for update in self.updates(epoch) for rows in update]
-        used = sum(self.src_len[rows].sum() + self.trg_len[rows].sum() for rows in batches)
-        if self.packed:
-            return float(1 - used / (2 * len(batches) * self.max_tokens))
-        held = sum(len(rows) * (self.src_len[rows].max() + self.trg_len[rows].max()) for rows in batches)
-        return float(1 - used / held)
+        return float(1 - np.divide(*self._epoch(epoch).n_used_and_held()))
 
-    def _epoch(self, epoch: int) -> list[list[Rows]]:
+    def _begin(self, epoch: int) -> "_Epoch":
         rng = np.random.default_rng([self.seed, epoch])
         if self.mixture is None:
-            order = rng.permutation(len(self.src_len))
+            n_pair = len(self._src_len)
+            order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
         else:
-            order = rng.permutation(self.mixture.rows(self.seed, epoch))
-        if self.packed:
-            cut = _cut_packed(self.src_len[order], self.trg_len[order], self.max_tokens, self.most_packed)
-            return self._in_updates(np.split(order, cut[1:]))
-        batches: list[Rows] = []
-        for start in range(0, len(order), self.pool):
-            pool = order[start : start + self.pool]
-            longest = np.maximum(self.src_len[pool], self.trg_len[pool])
-            # Both sides count in the cost, so both decide the order: the longer side first, then the target.
-            pool = pool[np.lexsort((self.src_len[pool], self.trg_len[pool], longest))]
-            cut = _cut(np.maximum(self.src_len[pool], self.trg_len[pool]), self.max_tokens)
-            pieces = np.split(pool, cut[1:])
-            batches.extend(pieces[i] for i in rng.permutation(len(pieces)))
-        return self._in_updates(batches)
+            order = self.mixture.rows(self.seed, epoch)
+        rng.shuffle(order)
+        return _Epoch(self, order, rng)
 
-    def _in_updates(self, batches: list[Rows]) -> list[list[Rows]]:
-        return [batches[first:end] for first, end in pairwise([*self._update_starts(batches), len(batches)])]
 
-    def _update_starts(self, batches: list[Rows]) -> list[int]:
-        """Which batches begin an update."""
-        if not self.tokens_per_update:
-            return list(range(0, len(batches), self.per_update))
-        starts, n_gold = [0], 0
-        for number, rows in enumerate(batches):
-            if n_gold >= self.tokens_per_update:
-                starts.append(number)
-                n_gold = 0
-            n_gold += int(self.trg_len[rows].sum())
-        return starts
+class _Epoch:
+    """The batches of one epoch, as far as they were asked for.
+
+    order: the pairs in the order of the batches as far as they are cut, and shuffled from there on.
+    """
+
+    def __init__(self, plan: Plan, order: Order, rng: np.random.Generator) -> None:
+        self._plan, self._order, self._rng = plan, order, rng
+        self._n_cut = 0  # pairs that are in batches
+        self._starts = array("q", [0])  # of the batches, and the end of the last
+        self._first = array("q", [0])  # batches that begin an update, if updates are counted in tokens
+        self._n_gold = 0  # of the last of those updates
+        self._n_used = self._n_held = 0
+
+    def has(self, update: int) -> bool:
+        """Whether there is an update of this number, from 0."""
+        # Until the one after it has begun: then this one is whole.
+        while self._n_cut < len(self._order) and self._n_begun() <= update + 1:
+            self._cut_more()
+        return update < self._n_begun()
+
+    def n_update(self) -> int:
+        """How many there are."""
+        while self._n_cut < len(self._order):
+            self._cut_more()
+        return self._n_begun()
+
+    def update(self, number: int) -> list[Rows]:
+        """The batches of an update."""
+        if not self.has(number):
+            raise IndexError(f"an epoch of {self._n_begun()} updates has no number {number}")
+        if self._plan.tokens_per_update:
+            first, end = self._first[number], self._first[number + 1] if self.has(number + 1) else self._n_batch()
+        else:
+            first = number * self._plan.per_update
+            end = min(first + self._plan.per_update, self._n_batch())
+        edges = self._starts[first : end + 1]
+        return [self._order[start:stop].astype(np.int64) for start, stop in pairwise(edges)]
+
+    def n_used_and_held(self) -> tuple[int, int]:
+        """Tokens of the whole epoch, and places for them, both sides together."""
+        self.n_update()
+        return self._n_used, self._n_held
+
+    def _n_batch(self) -> int:
+        return len(self._starts) - 1
+
+    def _n_begun(self) -> int:
+        """Updates of which at least the first batch is known."""
+        if self._plan.tokens_per_update:
+            return len(self._first) if self._n_batch() > self._first[-1] else len(self._first) - 1
+        return -(-self._n_batch() // self._plan.per_update)
+
+    def _cut_more(self) -> None:
+        """Make batches of the next pool, or some more packed ones."""
+        n_known = self._n_batch()
+        edges = self._cut_packed() if self._plan.packed else self._cut_pool()
+        self._starts.frombytes(edges[1:].astype(np.int64).tobytes())
+        if self._plan.tokens_per_update:
+            order = self._order[edges[0] : edges[-1]]
+            gold = self._plan.lengths(order)[1]
+            for number, n_gold in enumerate(np.add.reduceat(gold, edges[:-1] - edges[0]).tolist(), n_known):
+                if self._n_gold >= self._plan.tokens_per_update:
+                    self._first.append(number)
+                    self._n_gold = 0
+                self._n_gold += n_gold
+        self._n_cut = int(edges[-1])
+
+    def _cut_pool(self) -> NDArray[np.int64]:
+        """Put the next pool in the order of its batches; return their starts and the end of the last."""
+        plan, first = self._plan, self._n_cut
+        pool = self._order[first : first + plan.pool]
+        src_len, trg_len = plan.lengths(pool)
+        # Both sides count in the cost, so both decide the order: the longer side first, then the target.
+        by_length = _order_of(np.maximum(src_len, trg_len), trg_len, src_len)
+        src_len, trg_len = src_len[by_length], trg_len[by_length]
+        cut = _cut(np.maximum(src_len, trg_len), plan.max_tokens)
+        n_of = np.diff(cut, append=len(pool))
+        self._n_used += int(src_len.sum() + trg_len.sum())
+        self._n_held += int(n_of @ (np.maximum.reduceat(src_len, cut) + np.maximum.reduceat(trg_len, cut)))
+        mixed = self._rng.permutation(len(cut))
+        n_of, ends = n_of[mixed], np.cumsum(n_of[mixed])
+        # Place n of the mixed pool is so far from where it was as its batch is.
+        moved = np.arange(len(pool)) + np.repeat(np.asarray(cut)[mixed] - (ends - n_of), n_of)
+        self._order[first : first + len(pool)] = pool[by_length][moved]
+        return first + np.concatenate([[0], ends])
+
+    def _cut_packed(self) -> NDArray[np.int64]:
+        """Starts of some more batches, such that each has at most max_tokens a side, and the end of the last."""
+        plan, edges = self._plan, [self._n_cut]
+        while edges[-1] < len(self._order) and len(edges) <= _N_CUT:
+            following = self._order[edges[-1] : edges[-1] + plan.most_packed]
+            fits = [np.searchsorted(np.cumsum(side), plan.max_tokens, side="right") for side in plan.lengths(following)]
+            n = max(1, int(min(fits)))
+            self._n_used += sum(int(side[:n].sum()) for side in plan.lengths(following))
+            edges.append(edges[-1] + n)
+        self._n_held += 2 * plan.max_tokens * (len(edges) - 1)
+        return np.array(edges, dtype=np.int64)
+
+
+def _order_of(longest: NDArray[np.int64], trg_len: NDArray[np.int64], src_len: NDArray[np.int64]) -> NDArray[np.int64]:
+    """np.lexsort((src_len, trg_len, longest)): by the longest, then the target, then the source, then the place."""
+    n_bit = [int(values.max()).bit_length() for values in (longest, trg_len, src_len)] + [len(longest).bit_length()]
+    if sum(n_bit) > 63:
+        return np.lexsort((src_len, trg_len, longest))
+    # All in one number, place and all, sorts several times as fast.
+    key = ((longest << n_bit[1] | trg_len) << n_bit[2] | src_len) << n_bit[3] | np.arange(len(longest))
+    key.sort()
+    return key & ((1 << n_bit[3]) - 1)
 
 
 def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
@@ -132,20 +228,3 @@ def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
         fits = np.arange(1, len(reach) + 1) * reach <= max_tokens
         start += max(1, int(fits.sum()))
     return starts
-
-
-def _cut_packed(src_len: NDArray[np.int64], trg_len: NDArray[np.int64], most: int, n_most: int) -> list[int]:
-    """Where batches start, such that each has at most `most` tokens a side and n_most pairs."""
-    starts = [0]
-    src_end, trg_end = np.cumsum(src_len), np.cumsum(trg_len)
-    while True:
-        first = starts[-1]
-        src_before, trg_before = (end[first - 1] if first else 0 for end in (src_end, trg_end))
-        following = min(
-            int(np.searchsorted(src_end, src_before + most, side="right")),
-            int(np.searchsorted(trg_end, trg_before + most, side="right")),
-            first + n_most,
-        )
-        if following >= len(src_len):
-            return starts
-        starts.append(following)

@@ -21,7 +21,7 @@ from nmt.data.arrow import Rows, dtype_of_ids, table_of, write_arrow
 from nmt.data.corpus import Prepared
 from nmt.data.crew import Crew
 from nmt.data.encode import BLOCK, encode_training_pairs
-from nmt.data.folder import beside, building, refuse_foreign_files
+from nmt.data.folder import beside, building, refuse_foreign_files, remove_leftovers
 from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.kept import KeptPairs
 from nmt.data.lines import write_lines
@@ -38,7 +38,7 @@ from nmt.data.manifest import (
 from nmt.data.placeholders import names_of, protected_pair
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
-from nmt.data.sources import Source, facts_of, find_sources, survey, told
+from nmt.data.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
 from nmt.data.tags import held_out_tags, known_tags
@@ -97,7 +97,7 @@ def _prepare(
 ) -> dict[str, Any]:
     """The same, once all the text is in files."""
     present = None if only_report else refuse_foreign_files(folder)
-    index = None
+    stamps, index = stamps_of(sources), None
     if crew:
         inputs, index = crew.survey(sources, recipe.data)
     else:
@@ -111,6 +111,7 @@ def _prepare(
         changed = _changes(present, inputs, settings)
         if not changed and not overwrite:
             Prepared.open(folder)
+            remove_leftovers(folder)
             talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
             if later := later_filters(present["settings"], settings):
                 talk(f"{folder}: was made before there were {', '.join(later)}; with --overwrite they filter it, too")
@@ -150,6 +151,7 @@ def _prepare(
             corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, helpers, known, talk)
             n_pair = {"train": report.n_kept}
         kept.remove()
+        refuse_changed(stamps)
         lap("encode and write")
         if not n_pair["train"]:
             raise DataError("\n".join(["No training pair is left.", *report.table()]))

@@ -289,3 +289,25 @@ def survey(sources: Iterable[Source], facts: Iterable[tuple[Facts, Facts]]) -> l
     if complaints:
         raise DataError("\n".join(complaints))
     return inputs
+
+
+def stamps_of(sources: Iterable[Source]) -> dict[Path, tuple[int, ...]]:
+    """What changes in a file's entry when it is written to or replaced. For `refuse_changed`."""
+    paths = (text.place for source in sources for text in (source.src, source.trg))
+    return {path: _stamp(path) for path in paths if isinstance(path, Path)}
+
+
+def refuse_changed(stamps: dict[Path, tuple[int, ...]]) -> None:
+    """DataError for files that changed since: they are read more than once, and the first time they are hashed."""
+    if changed := [str(path) for path, stamp in stamps.items() if _stamp(path) != stamp]:
+        raise DataError(
+            f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
+        )
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

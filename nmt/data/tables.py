@@ -1,6 +1,7 @@
 """Rows of tables, Parquet, Arrow files and streams, and what `datasets.load_dataset` loads: the texts in some columns.
 
-Read a few rows at a time. Columns hold text, `a.b` is b inside the struct a. Code of a dataset is never run.
+Read a few rows at a time; what that may unpack to is bounded in `unpacking.py`. Columns hold text, `a.b` is b inside
+the struct a. Code of a dataset is never run.
 """
 
 import contextlib
@@ -10,15 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nmt.data.clean import BAD_RECORD
 from nmt.data.fields import Column, Flaw, Found, Reading, shown
+from nmt.data.unpacking import (
+    largest_page,
+    n_row_of_file,
+    n_row_of_stream,
+    refuse_too_many_bytes,
+    refuse_too_many_rows,
+)
 from nmt.errors import DataError
 
 _N_ROW = 512
-# Rows of Parquet at once: a text that stands there once for many rows comes out as often as there are rows.
+# Rows of Parquet at once, or fewer where pages are large: a text that stands there once for many rows comes out as
+# often as there are rows.
 _N_UNPACKED = 32
 # Bytes of some rows that are taken out of Arrow at once; where there are more, rows are taken one by one, and only as
 # far as wanted.
@@ -88,7 +98,10 @@ def complaint_about_table(table: Table, columns: Sequence[Column]) -> str | None
 def count_rows(table: Table) -> int:
     """The number of rows."""
     with _opened(table) as there:
-        return there.n_row()
+        n_row = there.n_row()
+    if isinstance(table, Path):
+        refuse_too_many_rows(table, n_row)
+    return n_row
 
 
 def size_and_digest(loaded: Loaded, column: Column) -> tuple[int, str]:
@@ -126,10 +139,10 @@ def _opened(table: Table) -> Iterator[_Open]:
 
             # Pages are read as they are needed, not whole row groups.
             with ParquetFile(table, buffer_size=1 << 20, pre_buffer=False) as parquet:
-                yield _parquet(parquet)
+                yield _parquet(table, parquet)
         else:
             with pa.memory_map(str(table)) as mapped:
-                yield _arrow_file(mapped) if head.startswith(_ARROW_FILE) else _arrow_stream(mapped)
+                yield (_arrow_file if head.startswith(_ARROW_FILE) else _arrow_stream)(table, mapped)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, pa.ArrowException):
             raise DataError(f"{table}: cannot be read ({error.strerror or error}).") from None
@@ -148,13 +161,14 @@ def _dataset(dataset: Any) -> _Open:
     return _Open(dataset.features.arrow_schema, lambda: len(dataset), batches)
 
 
-def _parquet(file: Any) -> _Open:
+def _parquet(path: Path, file: Any) -> _Open:
     def batches(ways: Sequence[_Way]) -> Iterator[pa.RecordBatch]:
         names = [".".join(way) for way in ways]
         together: list[pa.RecordBatch] = []
-        for few in file.iter_batches(batch_size=_N_UNPACKED, columns=names, use_threads=False):
+        n_row = max(1, min(_N_UNPACKED, _AT_ONCE // max(1, largest_page(path, file.metadata, names))))
+        for few in file.iter_batches(batch_size=n_row, columns=names, use_threads=False):
             together.append(few)
-            if len(together) * _N_UNPACKED >= _N_ROW or few.nbytes > _AT_ONCE // _N_UNPACKED:
+            if len(together) * n_row >= _N_ROW or few.nbytes > _AT_ONCE // _N_UNPACKED:
                 yield pa.concat_batches(together)
                 together = []
         if together:
@@ -163,7 +177,8 @@ def _parquet(file: Any) -> _Open:
     return _Open(file.schema_arrow, lambda: int(file.metadata.num_rows), batches)
 
 
-def _arrow_file(mapped: pa.MemoryMappedFile) -> _Open:
+def _arrow_file(path: Path, mapped: pa.MemoryMappedFile) -> _Open:
+    n_row = n_row_of_file(path, mapped)
     reader = pa.ipc.open_file(mapped)
 
     def batches(ways: Sequence[_Way]) -> Iterator[pa.RecordBatch]:
@@ -171,10 +186,12 @@ def _arrow_file(mapped: pa.MemoryMappedFile) -> _Open:
         for n in range(only.num_record_batches):
             yield only.get_batch(n)
 
-    return _Open(reader.schema, lambda: sum(len(batch) for batch in batches(())), batches)
+    return _Open(reader.schema, lambda: n_row, batches)
 
 
-def _arrow_stream(mapped: pa.MemoryMappedFile) -> _Open:
+def _arrow_stream(path: Path, mapped: pa.MemoryMappedFile) -> _Open:
+    mapped.seek(0)
+    n_row = n_row_of_stream(path, mapped)
     mapped.seek(0)
     schema = pa.ipc.open_stream(mapped).schema
 
@@ -182,12 +199,12 @@ def _arrow_stream(mapped: pa.MemoryMappedFile) -> _Open:
         mapped.seek(0)
         yield from pa.ipc.open_stream(mapped, options=_only(schema, ways))
 
-    return _Open(schema, lambda: sum(len(batch) for batch in batches(())), batches)
+    return _Open(schema, lambda: n_row, batches)
 
 
 def _only(schema: pa.Schema, ways: Sequence[_Way]) -> pa.ipc.IpcReadOptions:
-    """Options that leave all other columns where they are; without any way the first column tells how many rows."""
-    names = {way[0] for way in ways} or set(schema.names[:1])
+    """Options that leave all other columns where they are."""
+    names = {way[0] for way in ways}
     return pa.ipc.IpcReadOptions(included_fields=[n for n, name in enumerate(schema.names) if name in names])
 
 
@@ -225,11 +242,16 @@ def _values(table: Table, columns: Sequence[Column], longest: int | None) -> Ite
     """The bytes of each text, at most `longest` of them, row by row; None is null."""
     with _opened(table) as there:
         ways = [_way(there.schema, column, table) for column in columns]
+        n_byte = 0
         for whole in there.batches(ways):
             whole.validate()  # lengths and buffers; what is in them is looked at slice by slice
+            sides = [_Texts(_follow(whole, way)) for way in ways]
             for start in range(0, len(whole), _N_ROW):
-                rows = whole.slice(start, _N_ROW)
-                yield from zip(*(_bytes(_follow(rows, way), longest) for way in ways), strict=True)
+                found = [side.some(start, longest) for side in sides]
+                if isinstance(table, Path):
+                    n_byte += sum(size for size, _ in found)
+                    refuse_too_many_bytes(table, n_byte)
+                yield from zip(*(texts() for _, texts in found), strict=True)
 
 
 def _follow(rows: pa.RecordBatch, way: _Way) -> pa.Array:
@@ -237,26 +259,61 @@ def _follow(rows: pa.RecordBatch, way: _Way) -> pa.Array:
     return pc.struct_field(array, list(way[1:])) if len(way) > 1 else array
 
 
-def _bytes(array: pa.Array, longest: int | None) -> list[bytes | None]:
-    """The bytes of some texts, at most `longest` of each, without a look whether they are UTF-8."""
-    indices = None
-    if pa.types.is_dictionary(array.type):
-        indices, array = array.indices, array.dictionary
+class _Texts:
+    """The texts of a column of some rows."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array, self._dictionary = array, None
+        if pa.types.is_dictionary(array.type):
+            # It may be far larger than a slice of the rows, so it is looked at once.
+            self._array, self._dictionary = array.indices, _raw(array.dictionary)
+            self._lengths = _lengths(self._dictionary)
+
+    def some(self, start: int, longest: int | None) -> tuple[int, Callable[[], list[bytes | None]]]:
+        """Of the next rows from `start` the size of all texts, and what gives their bytes.
+
+        Those are at most `longest` of each, without a look whether they are UTF-8.
+        """
+        rows = self._array.slice(start, _N_ROW)
+        if self._dictionary is None:
+            array, indices = _raw(rows), None
+            size = pc.sum(_lengths(array)).as_py() or 0
+        else:
+            array, indices = self._dictionary, rows
+            size = pc.sum(self._lengths.take(rows)).as_py() or 0  # refuses what is out of bounds
+        return size, lambda: _bytes(array, indices, size, longest)
+
+
+def _raw(array: pa.Array) -> pa.Array:
+    """The bytes of texts, so that one which is not UTF-8 is found where it stands."""
     array = array.view(_RAW.get(array.type, array.type))
     array.validate(full=True)
-    if pa.types.is_binary_view(array.type):
-        array = array.cast(pa.large_binary())
-    length = pc.binary_length(array)
-    if indices is not None:
-        length = length.take(indices)  # refuses what is out of bounds
-    if (pc.sum(length).as_py() or 0) <= _AT_ONCE:
-        found = (array if indices is None else array.take(indices)).to_pylist()
-        return found if longest is None else [value if value is None else value[:longest] for value in found]
+    return array
+
+
+def _lengths(array: pa.Array) -> pa.Array:
+    """The bytes of each text; null is null."""
+    if not pa.types.is_binary_view(array.type):
+        return pc.binary_length(array)
+    if not len(array):
+        return pa.array([], pa.int32())
+    views = np.frombuffer(array.buffers()[1], np.int32)[4 * array.offset :: 4][: len(array)]
+    return pa.array(views, mask=array.is_null().to_numpy(zero_copy_only=False))
+
+
+def _bytes(array: pa.Array, indices: pa.Array | None, size: int, longest: int | None) -> list[bytes | None]:
+    """The bytes of some texts of together `size`, at most `longest` of each."""
+    if size <= _AT_ONCE:
+        found = array if indices is None else array.take(indices)
+        if pa.types.is_binary_view(found.type):
+            found = found.cast(pa.large_binary())
+        texts = found.to_pylist()
+        return texts if longest is None else [value if value is None else value[:longest] for value in texts]
     places = range(len(array)) if indices is None else indices.to_pylist()
     return [None if place is None else _start(array[place], longest) for place in places]
 
 
-# Bytes in place of text, so that a text which is not UTF-8 is found where it stands.
+# The type of the bytes of a text.
 _RAW = {
     pa.string(): pa.binary(),
     pa.large_string(): pa.large_binary(),

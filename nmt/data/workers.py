@@ -60,6 +60,9 @@ class Helpers:
             raise MachineError(
                 f"data.workers: cannot start process {len(self._processes) + 1} of {n} ({error.strerror or error})."
             ) from None
+        except BaseException:  # a signal
+            self.__exit__()
+            raise
 
     def __enter__(self) -> "Helpers":
         return self
@@ -135,6 +138,8 @@ def _start() -> "subprocess.Popen[bytes]":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, **few, "PYTHONPATH": os.pathsep.join(paths)},
+        # Ctrl-C at a terminal is for the process that ends us.
+        process_group=None if sys.platform == "win32" else 0,
     )
 
 
@@ -147,20 +152,28 @@ def _ask(process: "subprocess.Popen[bytes]", name: str, task: Content) -> dict[s
         raise OSError("no answer")
     if "refused" in answer:
         raise DataError(answer["refused"])
+    if "failed" in answer:
+        raise MachineError(answer["failed"])
     return answer
 
 
 def _lost(process: "subprocess.Popen[bytes]") -> MachineError:
     return MachineError(
-        f"data.workers: a process that worked on a part of the data ended (exit code {process.poll()}). Was it killed "
+        f"data.workers: a process that worked on a part of the data ended ({_ending(process)}). Was it killed "
         "for memory? Prepare again with fewer: --data.workers 1."
     )
+
+
+def _ending(process: "subprocess.Popen[bytes]") -> str:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return f"exit code {process.wait(1)}"
+    return "its pipe is broken"
 
 
 def serve(make: Callable[[Content, int], Work], stdin: BinaryIO, stdout: BinaryIO) -> None:
     """What a helper does all its life. make: what does the work, from the setup, which comes first."""
     work: Work | None = None
-    while (task := read_packed(stdin.read)) is not None:
+    while (task := _next(stdin)) is not None:
         name, answer = task.pop("task"), dict[str, Any]()
         try:
             if work is None:
@@ -169,5 +182,21 @@ def serve(make: Callable[[Content, int], Work], stdin: BinaryIO, stdout: BinaryI
                 answer = work(name, task)
         except DataError as error:
             answer = {"refused": str(error)}
-        write_packed(stdout, answer)
-        stdout.flush()
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename is not None else ""
+            answer = {"failed": f"{where}{error.strerror or error}, in a process that works on a part of the data."}
+        except MemoryError:
+            answer = {"failed": "out of memory. Prepare with fewer processes: --data.workers 1."}
+        try:
+            write_packed(stdout, answer)
+            stdout.flush()
+        except OSError:
+            os._exit(1)  # nobody is there any more to tell it to, and Python would try again in its end
+
+
+def _next(stdin: BinaryIO) -> dict[str, Any] | None:
+    """The next task; None if there is none, or only its beginning: then who gave it is gone."""
+    try:
+        return read_packed(stdin.read)
+    except ValueError:
+        return None

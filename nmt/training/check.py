@@ -79,7 +79,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         n_token=int(corpus.trg_len.sum()) + corpus.n_pair,
         n_vocab=data.subwords.trg.size,
         longest_side=trial.longest_side,
-        n_update_in_epoch=len(feed.plan.updates(0)),
+        n_update_in_epoch=feed.plan.n_update(0),
         padding=feed.plan.padding_share(0),
         largest=(
             largest[0].batch.src_seq.size(0),
@@ -137,7 +137,7 @@ def _largest(feed: Feed, data: Prepared) -> list[Work]:
     batches = [rows for update in plan.updates(0) for rows in update]
 
     def longest(rows: Rows) -> int:
-        return int(max(plan.src_len[rows].max(), plan.trg_len[rows].max()))
+        return int(max(side.max() for side in plan.lengths(rows)))
 
     picked = max(batches, key=lambda rows: len(rows) * longest(rows)), max(batches, key=longest)
     return [Work(feed.batch(rows, 0)) for rows in picked]

@@ -209,7 +209,7 @@ def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: t
     model, record, recipe = trainer.model, trainer.record, trainer.recipe
     n_param = sum(p.numel() for p in model.parameters())
     padding = trainer.feed.plan.padding_share(0)
-    n_update = len(trainer.feed.plan.updates(0))
+    n_update = trainer.feed.plan.n_update(0)
     record.write(
         "start",
         0,

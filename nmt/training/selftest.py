@@ -71,7 +71,7 @@ def without_hindrance(recipe: Recipe) -> Recipe:
 
 def handful(corpus: Corpus, seed: int) -> Rows:
     """Some pairs of usual length, no two with one source: nobody could tell their targets apart."""
-    some = np.random.default_rng(seed).permutation(corpus.n_pair)[:_SAMPLE]
+    some = np.random.default_rng(seed).choice(corpus.n_pair, min(_SAMPLE, corpus.n_pair), replace=False)
     longest = np.maximum(corpus.src_len[some], corpus.trg_len[some])
     some = some[longest <= np.median(longest)]
     sources, _ = corpus.pairs(some)

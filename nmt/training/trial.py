@@ -45,10 +45,10 @@ class Trial:
     def typical(self, max_tokens: int) -> list[Work]:
         """Three batches of the corpus at most: of short, of usual and of long sentences."""
         corpus = self.data.train
-        some = np.random.default_rng(0).permutation(corpus.n_pair)[:_SAMPLE]
+        some = np.random.default_rng(0).choice(corpus.n_pair, min(_SAMPLE, corpus.n_pair), replace=False)
         lengths = corpus.src_len[some], corpus.trg_len[some]
         plan = Plan(*lengths, seed=0, max_tokens=max_tokens, per_update=1, pool=len(some))
-        found = sorted((rows for (rows,) in plan.updates(0)), key=lambda rows: int(plan.trg_len[rows].max()))
+        found = sorted((rows for (rows,) in plan.updates(0)), key=lambda rows: int(plan.lengths(rows)[1].max()))
         picked = dict.fromkeys(len(found) * sixth // 6 for sixth in (1, 3, 5))
         return [Work(make_batch(corpus, some[found[i]]), True, i) for i in picked]
 

@@ -1,8 +1,12 @@
 """The plan: every pair once an epoch, within budget, a function of (seed, epoch) alone."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from nmt.data import plan as plan_module
+from nmt.data.mixture import Mixture
 from nmt.data.plan import Plan, Position
 
 
@@ -103,3 +107,89 @@ def test_a_packed_batch_fits_its_rows_and_is_full(max_tokens):
 def test_long_packed_rows_have_hardly_any_padding():
     a_plan = Plan(*lengths(20_000), seed=1, max_tokens=16_000, per_update=1, pool=300, packed=True)
     assert a_plan.padding_share(0) < 0.06  # of which the end of the epoch is half
+
+
+def plainly(src_len, trg_len, epoch, *, seed, max_tokens, per_update, pool, packed=False, tokens_per_update=0, mixture):
+    """The updates of an epoch as lists of lists, all at once: what runs that began long ago were trained on."""
+    src, trg = src_len.astype(np.int64) + 1, trg_len.astype(np.int64) + 1
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(src) if mixture is None else mixture.rows(seed, epoch))
+    found = []
+    if packed:
+        batch = []
+        for row in order:
+            more = [*batch, row]
+            if batch and (max(src[more].sum(), trg[more].sum()) > max_tokens or len(more) > max_tokens // 8):
+                found.append(batch)
+                more = [row]
+            batch = more
+        found.append(batch)
+    else:
+        for start in range(0, len(order), pool):
+            rows = order[start : start + pool]
+            rows = rows[np.lexsort((src[rows], trg[rows], np.maximum(src[rows], trg[rows])))]
+            batches = [[]]
+            for row in rows:
+                if batches[-1] and (len(batches[-1]) + 1) * max(src[row], trg[row]) > max_tokens:
+                    batches.append([])
+                batches[-1].append(row)
+            found += [batches[i] for i in rng.permutation(len(batches))]
+    updates = [[]]
+    for batch in found:
+        n_gold = sum(trg[rows].sum() for rows in updates[-1])
+        is_full = n_gold >= tokens_per_update if tokens_per_update else len(updates[-1]) == per_update
+        if updates[-1] and is_full:
+            updates.append([])
+        updates[-1].append(batch)
+    return updates
+
+
+def as_lists(updates):
+    return [[list(rows) for rows in update] for update in updates]
+
+
+@pytest.mark.parametrize("longest", [40, 1 << 23])
+@pytest.mark.parametrize("mixture", [None, Mixture((400, 600), (1.5, 0.3))])
+@pytest.mark.parametrize("tokens_per_update", [0, 900])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_batches_are_those_that_a_plain_program_makes(packed, tokens_per_update, mixture, longest):
+    rng = np.random.default_rng(3)
+    src, trg = (rng.integers(0, 40, 1000, dtype=np.int32) * (longest // 40) for _ in range(2))  # many are alike
+    how = {"packed": packed, "tokens_per_update": tokens_per_update, "mixture": mixture}
+    how |= {"seed": 7, "max_tokens": 10 * longest, "per_update": 3, "pool": 300}
+    a_plan = Plan(src, trg, **how)
+    for epoch in (0, 4):
+        wanted = plainly(src, trg, epoch, **how)
+        assert as_lists(a_plan.updates(epoch)) == as_lists(wanted)
+        # And one by one, from the middle, as a run that goes on asks for them.
+        half, position, found = Plan(src, trg, **how), Position(epoch, len(wanted) // 2), []
+        while position.epoch == epoch:
+            update, position = half.at(position)
+            found.append(update)
+        assert as_lists(found) == as_lists(wanted[len(wanted) // 2 :]) and position == Position(epoch + 1, 0)
+
+
+def test_an_update_that_an_epoch_does_not_have_is_refused():
+    a_plan = plan()
+    with pytest.raises(IndexError, match="no number"):
+        a_plan.at(Position(0, a_plan.n_update(0)))
+
+
+def test_an_epoch_is_four_bytes_a_pair_and_made_as_far_as_it_is_asked_for(monkeypatch):
+    n, n_pool = 400_000, []
+
+    def counted(*arguments, cut=plan_module._cut):
+        n_pool.append(1)
+        return cut(*arguments)
+
+    monkeypatch.setattr(plan_module, "_cut", counted)
+    src, trg = lengths(n)
+    a_plan = Plan(src, trg, seed=1, max_tokens=4000, per_update=2, pool=2000)
+    tracemalloc.start()
+    try:
+        a_plan.at(Position())
+        assert len(n_pool) == 1
+        a_plan.at(Position(0, a_plan.n_update(0) - 1))
+        assert len(n_pool) == n // 2000 and tracemalloc.get_traced_memory()[1] < 5 * n
+    finally:
+        tracemalloc.stop()

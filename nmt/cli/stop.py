@@ -1,14 +1,15 @@
-"""Ctrl-C and SIGTERM: lines in work are finished where somebody reads them, and dropped where there is a journal."""
+"""Ctrl-C and other signals that end a command: at once and in order, or when what is in work is finished.
+
+Translation finishes lines where somebody reads them, and drops them where there is a journal.
+"""
 
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-
-_NAMES = ("SIGINT", "SIGTERM")
 
 
 class Stop:
@@ -17,16 +18,17 @@ class Stop:
     At once, but inside `finishing`: there `ask` does it; and a second signal does it at once.
     """
 
-    def __init__(self) -> None:
-        self._number = 0
+    def __init__(self, names: Sequence[str] = ("SIGINT", "SIGTERM")) -> None:
+        self._names, self._number = names, 0
         self._waits = False
         self._before: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            for name in _NAMES:
-                number = getattr(signal, name)
-                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup, or a shell in the background, wants it
+            for name in self._names:
+                number = getattr(signal, name, None)  # Windows has not all of them
+                # One that is ignored stays so, as nohup, or a shell in the background, wants it.
+                if number is not None and signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
