@@ -88,6 +88,8 @@ class Task:
             later |= {f"{name}_{key}": value for key, value in told.items()}
             later |= {
                 f"{name}_units": b"\n".join(its.keys),
+                f"{name}_lexicon": its.known.name,
+                f"{name}_which": its.which.astype(np.int32),
                 f"{name}_at": its.at.astype(few),
                 f"{name}_n_unit": its.n_unit.astype(np.uint32),
                 f"{name}_n_char": its.n_char.astype(np.uint32),
@@ -123,15 +125,14 @@ class Task:
         records = np.empty(len(block["kept"]), RECORD)
         for name in SIDES:
             at, n_unit = block[f"{name}_at"], block[f"{name}_n_unit"]
-            line = np.repeat(np.arange(len(n_unit)), block[f"{name}_n_anchor"])
+            line = np.repeat(np.arange(len(n_unit), dtype=np.uint32), block[f"{name}_n_anchor"])
             records[f"{name}_len"], records[f"{name}_marks"] = block[f"{name}_len"], block[f"{name}_marks"]
             records[f"{name}_anchors"] = rarest(block[f"{name}_anchors"], line, task["rarity"], len(n_unit))
             chosen = block["kept"]
             if f"{name}_chosen" in task:
                 chosen = chosen.copy()
                 chosen[chosen] = task[f"{name}_chosen"]
-            known = self._fresh(self._known_learnt, name)
-            units = known.numbers(block[f"{name}_units"].split(b"\n"))
+            known, units = self._units_of(block, name)
             counts = np.bincount(at if chosen.all() else at[np.repeat(chosen, n_unit)], minlength=len(units))
             occur = np.flatnonzero(counts)
             words, answer[f"{name}_n"] = words_in(known, self._words_of).counted(units[occur], counts[occur], notes)
@@ -186,13 +187,19 @@ class Task:
             texts = learnt_texts_of(block)[SIDES.index(name)] if kept.any() else []
             lines = Rows.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
-        known = self._fresh(self._known_learnt, name)
-        units = known.numbers(block[f"{name}_units"].split(b"\n"))
+        known, units = self._units_of(block, name)
         ids = ids_in(known, self._words_of, codec, cuts).rows.of(units)
         at = block[f"{name}_at"]
         values, n_id = gathered(*ids, at if kept.all() else at[np.repeat(kept, n_unit)])
         ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept])]
         return values, np.diff(ends, prepend=0)
+
+    def _units_of(self, block: Mapping[str, Any], name: str) -> tuple[Lexicon, NDArray[Any]]:
+        """What is known of the units of a block that was looked at, and their numbers."""
+        known = self._fresh(self._known_learnt, name)
+        if block[f"{name}_lexicon"] == known.name:  # it was this process that looked at it
+            return known, block[f"{name}_which"]
+        return known, known.numbers(block[f"{name}_units"].split(b"\n"))
 
     @staticmethod
     def _fresh(lexicons: dict[str, Lexicon], name: str) -> Lexicon:

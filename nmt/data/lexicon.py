@@ -7,6 +7,7 @@ found out of units grows with them, in arrays by their numbers; which arrays tho
 
 import itertools
 import re
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -36,6 +37,7 @@ class Lexicon:
     """Units by their bytes: those of a word and the space after it, or of a whole line and a space."""
 
     def __init__(self) -> None:
+        self.name = str(uuid.uuid4())  # tells its numbers from those of others
         self._number: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
         self._units: list[str] = []  # each begins with the space before it, as the tokenizers library wants it
         self._n_char, self._has_space = Grown(np.int64), Grown(np.bool_)

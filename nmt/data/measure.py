@@ -74,7 +74,7 @@ def aligned_by(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
     marks, n_mark = _of_lines(side, facts.marks)
     told = {
         "len": np.minimum(side.n_char, LONGEST_TOLD).astype(np.uint16),
-        "marks": smallest(marks, np.repeat(np.arange(len(n_mark)), n_mark), len(n_mark)),
+        "marks": smallest(marks, np.repeat(np.arange(len(n_mark), dtype=np.uint32), n_mark), len(n_mark)),
         "anchors": hashed,
         "n_anchor": n_of.astype(np.uint32),
     }

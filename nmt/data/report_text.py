@@ -193,47 +193,47 @@ def rarity_of(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 
 def rarest(
-    hashed: NDArray[np.uint16], line: NDArray[np.int64], rarity: NDArray[np.uint32], n_line: int
+    hashed: NDArray[np.uint16], line: NDArray[Any], rarity: NDArray[np.uint32], n_line: int
 ) -> NDArray[np.uint16]:
     """(n_line, N_ANCHOR) the different words of each line that occurred least, among those of both languages.
 
     hashed, line: of the words, lines ascending; rarity: of each hash.
     """
-    order = np.argsort(rarity, kind="stable")
+    # Rarity and hash are one key, of which the sorted ones tell the order: several times as fast as `argsort`.
+    order = np.sort(rarity.astype(np.uint64) << np.uint64(16) | np.arange(len(rarity), dtype=np.uint64))
+    order = (order & np.uint64(0xFFFF)).astype(np.uint16)
     rank = np.empty(len(rarity), np.uint32)
     rank[order] = np.arange(len(rarity), dtype=np.uint32)
     shared = (rarity > 0)[hashed]
-    hashed, line = hashed[shared], line[shared]
-    line, place, few = _few_of_each(line, rank[hashed], n_line, N_ANCHOR)
-    found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
-    found[line, place] = order[few]
-    return found
+    ranks, there = _few_of_each(line[shared], rank[hashed[shared]], n_line, N_ANCHOR)
+    return np.where(there, order[ranks], np.uint16(NO_ANCHOR))
 
 
-def smallest(hashed: NDArray[np.uint16], line: NDArray[np.int64], n_line: int) -> NDArray[np.uint16]:
+def smallest(hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
     """(n_line, N_MARK) different marks of each line, those with the smallest hashes; 0 for too few.
 
     hashed, line: of the marks.
     """
-    line, place, few = _few_of_each(line, hashed, n_line, N_MARK)
-    found = np.zeros((n_line, N_MARK), dtype=np.uint16)
-    found[line, place] = few
-    return found
+    return _few_of_each(line, hashed, n_line, N_MARK)[0]
 
 
 def _few_of_each(
-    line: NDArray[np.int64], rank: NDArray[Any], n_line: int, most: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
-    """The `most` lowest different ranks of each line, all below 65,536: lines, places among those of a line, ranks."""
+    line: NDArray[Any], rank: NDArray[Any], n_line: int, most: int
+) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
+    """(n_line, most) the lowest different ranks of each line, all below 65,536; 0 for too few; and which are there."""
     # One key to sort by: line, then rank, so that equal words of a line stand together.
-    wide: Any = np.uint32 if n_line <= 1 << 16 else np.uint64
-    key = np.sort((line.astype(wide) << wide(16)) | rank.astype(wide))
+    wide: Any = np.uint32 if n_line < 1 << 16 else np.uint64
+    key = line.astype(wide)
+    key <<= wide(16)
+    key |= rank
+    key.sort()
     key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
-    line, rank = (key >> wide(16)).astype(np.int64), key & wide(0xFFFF)
-    n_of = np.bincount(line, minlength=n_line)
-    place = np.arange(len(line)) - np.repeat(np.cumsum(n_of) - n_of, n_of)
-    few = place < most
-    return line[few], place[few], rank[few]
+    starts = np.searchsorted(key, np.arange(n_line + 1, dtype=wide) << wide(16))
+    place = starts[:-1, None] + np.arange(most)
+    there = place < starts[1:, None]
+    found = np.zeros((n_line, most), dtype=np.uint16)
+    found[there] = (key[place[there]] & wide(0xFFFF)).astype(np.uint16)
+    return found, there
 
 
 @functools.cache

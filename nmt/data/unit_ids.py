@@ -59,9 +59,8 @@ class UnitWords:
         first = np.empty(len(total), np.int64)
         first[values[::-1]] = places[::-1]  # the last that is written stays, and that is the first place
         different = values[first[values] == places]
-        if self._noted:
-            for unit, n in zip(units.tolist(), times.tolist(), strict=True):
-                notes.update({key: n * many for key, many in self._noted.get(unit, {}).items()})
+        for n in np.flatnonzero(np.isin(units, list(self._noted))).tolist():
+            notes.update({key: int(times[n]) * many for key, many in self._noted[int(units[n])].items()})
         return [self.words[n] for n in different.tolist()], total[different]
 
 
