@@ -24,7 +24,7 @@ from nmt.data.clean import most_bytes, oddities
 from nmt.data.fields import Flaw, Policy, Reading
 from nmt.data.filter_block import CODES, KEPT
 from nmt.data.kept import KeptPairs
-from nmt.data.learn import drawn, forget_rare
+from nmt.data.learn import WordCounts, drawn
 from nmt.data.ratio import UsualRatio, usual_ratio
 from nmt.data.report import DataReport
 from nmt.data.seen import NO_KEY, in_pieces, kinds_of, repeated
@@ -143,7 +143,7 @@ def count_words_of(
             unpacked = {name: np.unpackbits(bits, count=block.n_kept).astype(bool) for name, bits in flags.items()}
             yield {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), **unpacked}
 
-    counts = Counter[str](), Counter[str]()
+    counts = WordCounts(), WordCounts()
     with progress_bar("counting", len(kept)) as progress:
         for block, found in zip(kept.blocks, helpers.each("count", tasks()), strict=True):
             survey.add_records(found["records"])
@@ -151,11 +151,9 @@ def count_words_of(
                 report.notes.update(found["notes"])
             for counted, name in zip(counts, SIDES, strict=True):
                 if len(found[f"{name}_n"]):
-                    words = found[f"{name}_words"].decode("utf-8").split("\n")
-                    counted.update(dict(zip(words, found[f"{name}_n"].tolist(), strict=True)))
-                    forget_rare(counted)
+                    counted.add(found[f"{name}_words"].decode("utf-8").split("\n"), found[f"{name}_n"])
             progress.update(block.n_kept)
-    return counts
+    return counts[0].counter(), counts[1].counter()
 
 
 def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> dict[str, list[NDArray[np.uint8]]]:

@@ -7,7 +7,7 @@ The answer depends on the text and the seed, not on threads.
 import itertools
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -162,6 +162,30 @@ def forget_rare(counted: Counter[str]) -> None:
     if len(counted) > MOST_COUNTED:
         for text in [text for text, n in counted.items() if n == 1]:
             del counted[text]
+
+
+class WordCounts:
+    """The same sum as that of a Counter, and it forgets as `forget_rare` does, in half the time: most words are known,
+    and theirs are numbers that numpy adds."""
+
+    def __init__(self) -> None:
+        self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+        self._n = np.zeros(0, np.int64)
+
+    def add(self, words: Sequence[str], times: NDArray[np.int64]) -> None:
+        """Different words, and how often each occurs."""
+        numbers = np.fromiter(map(self._number.__getitem__, words), np.int64, len(words))
+        if (n_more := len(self._number) - len(self._n)) > 0:
+            self._n = np.append(self._n, np.zeros(n_more, np.int64))
+        self._n[numbers] += times
+        if len(self._number) > MOST_COUNTED:
+            stay = list(itertools.compress(self._number, (self._n > 1).tolist()))
+            self._n = self._n[self._n > 1]
+            self._number = defaultdict(itertools.count(len(stay)).__next__, zip(stay, range(len(stay)), strict=True))
+
+    def counter(self) -> Counter[str]:
+        """What has been counted."""
+        return Counter(dict(zip(self._number, self._n.tolist(), strict=True)))
 
 
 def sample(sides: Sequence[Lines], most: int, seed: int) -> Iterator[str]:

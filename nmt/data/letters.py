@@ -33,7 +33,7 @@ def units_of(text: str) -> list[str]:
 
 
 def is_easy(unit: str) -> bool:
-    """Whether this is a space and a word of ASCII and common Latin letters, as most units are."""
+    """Whether this is a space and a word of ASCII and other Latin or Cyrillic letters, as most units are."""
     return _EASY.fullmatch(unit) is not None
 
 
@@ -74,6 +74,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 BYTE_OF = _byte_alphabet()
 _LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
-_EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿ"
-_EASY = re.compile(f" [!-~{_EASY_LETTERS}]+")
+# None of these, nor of the marks, is another one in a normal form.
+_EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"
+_EASY = re.compile(f" [!-~’‘“”„«»–—•€§°{_EASY_LETTERS}]+")
 _EASY_WORD = re.compile(f"\n|'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ \n{_EASY_LETTERS}0-9]+")
