@@ -53,9 +53,11 @@ def _repeated(values: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The places of all values that stand there more than once."""
     order = np.argsort(values)
     ordered = values[order]
-    same = np.append(False, ordered[1:] == ordered[:-1])
-    found: NDArray[np.int64] = order[same | np.append(same[1:], False)]
-    return found
+    as_before = np.zeros(len(values), dtype=bool)
+    as_before[1:] = ordered[1:] == ordered[:-1]
+    is_repeated = as_before.copy()
+    is_repeated[:-1] |= as_before[1:]
+    return order[is_repeated]
 
 
 def _share(

@@ -165,8 +165,10 @@ def forget_rare(counted: Counter[str]) -> None:
 
 
 class WordCounts:
-    """The same sum as that of a Counter, and it forgets as `forget_rare` does, in half the time: most words are known,
-    and theirs are numbers that numpy adds."""
+    """How often words occur, summed over blocks: what a Counter that forgets by `forget_rare` tells, in half the time.
+
+    Most words are known, so that theirs are numbers, which numpy adds.
+    """
 
     def __init__(self) -> None:
         self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)

@@ -3,19 +3,20 @@
 import hashlib
 import json
 import random
+import unicodedata
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from nmt.data import blocks, keep
+from nmt.data import blocks, keep, learn
 from nmt.data import lexicon as lexicon_file
 from nmt.data.blocks import blocks_of
 from nmt.data.clean import filters_of, most_bytes, reason_to_drop
 from nmt.data.damage import SUSPECT
 from nmt.data.fields import Reading
 from nmt.data.filter_block import KEPT, REASON_OF, codes_of, conditions_of
-from nmt.data.learn import CutWords, WordsOf, learnt_from
+from nmt.data.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
 from nmt.data.letters import in_words, is_easy, words_of_easy
 from nmt.data.lexicon import Lexicon, gathered
 from nmt.data.lines import lines_of_block, read_lines
@@ -255,7 +256,7 @@ def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, pro
 
 def test_easy_words_are_cut_as_all_others():
     rng = random.Random(1)
-    letters = "aZ9é ÿ'ß×÷.!~\x7f\u0100s_ÀdreveTmll½ªµ\u00a0"
+    letters = "aZ9é ÿ'ß×÷.!~\x7f\u0100s_ÀdreveTmll½ªµ\u00a0’«—…řſяЖҁ҂°"
     units_ = [" " + "".join(rng.choices(letters, k=rng.randint(1, 8))) for _ in range(3000)]
     units_ += [f" {a}'{b}" for a in ("I", "é", "9", "") for b in ("s", "S", "ll", "re x", "des", "'t")]
     easy = [unit for unit in units_ if is_easy(unit)]
@@ -264,6 +265,25 @@ def test_easy_words_are_cut_as_all_others():
     assert words == [word for unit in easy for word in pieces_of(unit)]
     assert n_of == [len(pieces_of(unit)) for unit in easy]
     assert words_of_easy([]) == ([], [])
+    for form in ("NFC", "NFKC"):
+        assert all(unicodedata.normalize(form, unit) == unit for unit in easy)
+        assert all(unicodedata.is_normalized(form, chr(code)) for code in range(0x3000) if is_easy(f" {chr(code)}"))
+
+
+def test_counts_of_words_are_those_of_a_counter(monkeypatch):
+    monkeypatch.setattr(learn, "MOST_COUNTED", 60)
+    rng = random.Random(5)
+    plain, quick = Counter(), WordCounts()
+    n_forgotten = 0
+    for _ in range(30):
+        block = Counter(f"w{rng.randrange(200) if rng.random() < 0.2 else rng.randrange(20)}" for _ in range(40))
+        plain.update(block)
+        n_before = len(plain)
+        forget_rare(plain)
+        n_forgotten += n_before - len(plain)
+        quick.add(list(block), np.array(list(block.values())))
+        assert list(quick.counter().items()) == list(plain.items())
+    assert n_forgotten and len(plain) > 20
 
 
 @pytest.mark.parametrize("seed", range(3))
