@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data import blocks, keep, learn
+from nmt.data import block_work, blocks, keep, learn
 from nmt.data import lexicon as lexicon_file
 from nmt.data.blocks import blocks_of
 from nmt.data.clean import filters_of, most_bytes, reason_to_drop
@@ -145,9 +145,14 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normaliz
     of, words_of = units(lines, normalize), WordsOf(config)
     codec = subwords.src
     rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])
-    plain = Counter(word for text in learnt_from([lambda: lines], config, 0) for word in pieces_of(text))
-    words, n = words_in(of.known, words_of).counted(of.which, of.counts(np.ones(len(lines), bool)), Counter())
-    assert dict(zip(words, n.tolist(), strict=True)) == plain
+    notes, of_lines = Counter(), Counter()
+    plain = Counter(word for text in learnt_from([lambda: lines], config, 0, of_lines) for word in pieces_of(text))
+    n_of = of.counts(np.ones(len(lines), bool))
+    occur = np.flatnonzero(n_of)
+    words, n = words_in(of.known, words_of).counted(of.which[occur], n_of[occur], notes)
+    assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
+    texts = [texts_of(of)[n] for n in occur]
+    assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
     cut = CutWords(words[::2], *as_rows([[i - N_SPECIAL for i in codec.cut(word)] for word in words[::2]]))
     write_cut_words(tmp_path / "cut", cut)
     for path in (None, tmp_path / "cut") if not symbols and not kinds else (None,):
@@ -319,8 +324,10 @@ def test_what_a_lexicon_knows_does_not_depend_on_when_it_met_a_unit():
 
 def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "N_PAIR", 30)
-    told = []
+    told, made = [], []
+    monkeypatch.setattr(block_work, "Lexicon", lambda: made.append(Lexicon()) or made[-1])
     for n, most in enumerate((200_000, 20)):
+        made.clear()
         monkeypatch.setattr(lexicon_file, "MOST_REMEMBERED", most)
         folder = tmp_path / str(n)
         folder.mkdir()
@@ -328,4 +335,5 @@ def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_pa
         prepare(recipe, folder / "out")
         files = ("train.arrow", "subwords.json", "report.json")
         told.append([(folder / "out" / name).read_bytes().replace(str(folder).encode(), b"") for name in files])
+        assert (len(made) > 4) == bool(n), "two for each side suffice, or do not"
     assert told[0] == told[1]
