@@ -24,7 +24,7 @@ from nmt.data.measure import aligned_by, line_hashes
 from nmt.data.placeholders import BYTES, names_of, protected
 from nmt.data.prepare import prepare
 from nmt.data.ratio import UsualRatio
-from nmt.data.report_text import Block
+from nmt.data.report_text import N_ANCHOR, N_MARK, NO_ANCHOR, Block, rarest, smallest
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.unit_facts import facts_of
@@ -190,6 +190,19 @@ def test_words_to_align_by_are_those_of_whole_lines():
     assert sorted(zip(line.tolist(), words.tolist(), strict=True)) == sorted(
         zip(whole[1].tolist(), whole[0].tolist(), strict=True)
     )
+
+
+def test_the_few_of_a_line_are_those_that_sorting_finds():
+    rng = np.random.default_rng(3)
+    n_of = rng.integers(0, 20, 300)
+    line, hashed = np.repeat(np.arange(300), n_of), rng.integers(1, 60, n_of.sum()).astype(np.uint16)
+    rarity = rng.integers(0, 5, 1 << 16).astype(np.uint32)
+    few, rare = smallest(hashed, line, 300), rarest(hashed, line, rarity, 300)
+    for n in range(300):
+        its = sorted(set(hashed[line == n].tolist()))
+        assert [mark for mark in few[n].tolist() if mark] == its[:N_MARK]
+        shared = sorted((mark for mark in its if rarity[mark]), key=lambda mark: rarity[mark])
+        assert [anchor for anchor in rare[n].tolist() if anchor != NO_ANCHOR] == shared[:N_ANCHOR]
 
 
 def test_marks_are_those_of_whole_lines():
