@@ -116,12 +116,12 @@ def _start() -> "subprocess.Popen[bytes]":
     # One thread each: there are as many processes as cores are to be used.
     few = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
     # Arrays of some MB come and go. What glibc does not give back to the system, it need not ask for again.
-    keep = {"MALLOC_TRIM_THRESHOLD_": str(1 << 26), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
+    few |= {"MALLOC_TRIM_THRESHOLD_": str(1 << 26), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
     return subprocess.Popen(
         [sys.executable, "-m", _MODULE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**keep, **os.environ, **few, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, **few, "PYTHONPATH": os.pathsep.join(paths)},
     )
 
 
