@@ -1,8 +1,8 @@
 """The different units of text that a process has met: each has a number, and what it shows is found out once.
 
 Most units of a block stood in blocks before it, so what is left to do for a block is to look up their numbers. What is
-found out of units grows with them, in arrays by their numbers; which arrays those are is said in `measure.py` and
-`unit_ids.py`. A lexicon that is full is thrown away for an empty one: what it knows can be found out again.
+found out of units grows with them, in arrays by their numbers; which arrays those are is said in `unit_facts.py` and
+`unit_ids.py`. A lexicon that is full is left for an empty one: what it knows can be found out again.
 """
 
 import itertools

@@ -29,8 +29,8 @@ _MOST_GROWN = 18  # times the characters of a text that its normal form may have
 class Units:
     """Some lines of one side, one at least; `at` has the number in `keys` of each unit of each line.
 
-    keys: the different units, as a `Lexicon` knows them; which: their numbers there; n_unit: of each line, one at
-    least; n_byte: of each line; is_odd: lines that are one unit.
+    keys: the different units, as a `Lexicon` knows them; which: their numbers there. Of each line: n_unit, one at
+    least; first, where its units begin in `at`; n_byte; is_odd, whether it is one unit as a whole.
     """
 
     def __init__(self, raw: bytes, normalize: str, known: Lexicon) -> None:
