@@ -9,7 +9,7 @@ together.
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from nmt.data.clean import BAD_UTF8, ODD, Filter, filters_of, most_bytes, odditi
 from nmt.data.duplicates import N_SHOWN, count_duplicates
 from nmt.data.filter_block import KEPT, REASON_OF, UNREAD, codes_of, conditions_of
 from nmt.data.learn import WordsOf
-from nmt.data.lines import lines_of_block
-from nmt.data.measure import HeldOut, aligned_by, measured, some
+from nmt.data.lexicon import Lexicon, gathered
+from nmt.data.lines import is_plain, lines_of_block
+from nmt.data.measure import HeldOut, aligned_by, measured
 from nmt.data.pack import read_packed, write_packed
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.ratio import UsualRatio
@@ -31,8 +32,8 @@ from nmt.data.seen import keys_of, kinds_of
 from nmt.data.shift import RECORD, find_shifts
 from nmt.data.splits import SIDES
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.unit_ids import UnitIds
-from nmt.data.units import Units, gathered
+from nmt.data.unit_ids import KnownCuts, ids_in, read_cut_words, words_in
+from nmt.data.units import Units
 from nmt.data.workers import Work, serve
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
@@ -47,6 +48,9 @@ class Task:
         self._config = DataConfig.model_validate(setup["data"])
         subwords = SubwordsConfig.model_validate(setup["subwords"])
         self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)
+        # What is learnt from is the text itself, or else has placeholders, which nothing can be measured of.
+        self._known = {name: Lexicon() for name in SIDES}
+        self._known_learnt = {name: Lexicon() for name in SIDES} if self._config.protect else self._known
         self._path = Path(setup["folder"]) / f"blocks.{number}"
         self._sources = setup["sources"]
         self._kinds = kinds_of(FilterConfig.model_validate(source["filters"]) for source in self._sources)
@@ -54,7 +58,7 @@ class Task:
         self._longest = most_bytes(self._config.max_len) + 8  # what is cut there is too long all the same
         self._filters = [self._filters_of(source) for source in self._sources]
         self._subwords: Subwords | None = None
-        self._ids: list[Codec | UnitIds] = []
+        self._cuts: list[KnownCuts] = []
 
     def _filters_of(self, source: Mapping[str, Any]) -> tuple[list[Filter], dict[str, Any]]:
         usual = UsualRatio(*source["usual"]) if source["usual"] else None
@@ -66,7 +70,7 @@ class Task:
         """Which pairs are kept as far as their own text tells, as codes, and the keys that tell repeated ones."""
         sides, codes, *_ = self._read(block)
         kept = codes == KEPT
-        return {"codes": codes, **keys_of(some(sides[0].lines, kept), some(sides[1].lines, kept), self._kinds)}
+        return {"codes": codes, **keys_of(sides[0].some(kept), sides[1].some(kept), self._kinds)}
 
     def look(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Filter a block and measure it; leave in the file what is needed of it later.
@@ -81,18 +85,20 @@ class Task:
         for name, side, its in zip(SIDES, sides, learnt, strict=True):
             told, count = aligned_by(side)
             counts.append(count)
-            few = np.uint16 if len(its.units) <= 1 << 16 else np.uint32
+            few = np.uint16 if len(its.keys) <= 1 << 16 else np.uint32
             later |= {f"{name}_{key}": value for key, value in told.items()}
             later |= {
-                f"{name}_units": "\n".join(its.units).encode(**BYTES),
+                f"{name}_units": b"\n".join(its.keys),
+                f"{name}_lexicon": its.known.name,
+                f"{name}_which": its.which.astype(np.int32),
                 f"{name}_at": its.at.astype(few),
                 f"{name}_n_unit": its.n_unit.astype(np.uint32),
                 f"{name}_n_char": its.n_char.astype(np.uint32),
                 f"{name}_n_word": its.n_word().astype(np.uint32),
-                f"{name}_text": "\n".join(some(side.lines, kept)).encode("utf-8"),
+                f"{name}_text": side.text(kept),
             }
             if its is not side:
-                later[f"{name}_protected"] = "\n".join(some(its.lines, kept)).encode(**BYTES)
+                later[f"{name}_protected"] = its.text(kept)
             self._note(side, kept, notes)
         digest = hashlib.sha256()
         for text in (later.get(f"{name}_protected", later[f"{name}_text"]) for name in SIDES):
@@ -124,7 +130,7 @@ class Task:
         records = np.empty(len(block["kept"]), RECORD)
         for name in SIDES:
             at, n_unit = block[f"{name}_at"], block[f"{name}_n_unit"]
-            line = np.repeat(np.arange(len(n_unit)), block[f"{name}_n_anchor"])
+            line = np.repeat(np.arange(len(n_unit), dtype=np.uint32), block[f"{name}_n_anchor"])
             records[f"{name}_len"], records[f"{name}_marks"] = block[f"{name}_len"], block[f"{name}_marks"]
             records[f"{name}_anchors"] = rarest(block[f"{name}_anchors"], line, task["rarity"], len(n_unit))
             if not task["words"]:
@@ -133,13 +139,11 @@ class Task:
             if f"{name}_chosen" in task:
                 chosen = chosen.copy()
                 chosen[chosen] = task[f"{name}_chosen"]
-            units = block[f"{name}_units"].decode(**BYTES).split("\n")
-            counts = np.bincount(at[np.repeat(chosen, n_unit)], minlength=len(units))
+            known, units = self._units_of(block, name)
+            counts = np.bincount(at if chosen.all() else at[np.repeat(chosen, n_unit)], minlength=len(units))
             occur = np.flatnonzero(counts)
-            times = zip(occur.tolist(), counts[occur].tolist(), strict=True)
-            words = self._words_of(((units[n], n_time) for n, n_time in times), notes)
+            words, answer[f"{name}_n"] = words_in(known, self._words_of).counted(units[occur], counts[occur], notes)
             answer[f"{name}_words"] = "\n".join(words).encode("utf-8")
-            answer[f"{name}_n"] = np.fromiter(words.values(), np.int64, len(words))
         return {**answer, "records": records.tobytes(), "notes": dict(notes)}
 
     def shifts(self, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,18 +164,13 @@ class Task:
         """
         if self._subwords is None:
             self._subwords = Subwords.load(task["subwords"])
-            codecs = dict.fromkeys((self._subwords.src, self._subwords.trg))
-            cut = [Path(path) if path else None for path in task["cut_words"]]
-            # The lines of SentencePiece have to be whole.
-            found = [
-                codec if codec.sentencepiece else UnitIds(codec, self._words_of, path)
-                for codec, path in zip(codecs, cut, strict=True)
-            ]
-            self._ids = [found[0], found[-1]]
+            paths = [Path(path) if path else None for path in task["cut_words"]]
+            cuts = {path: read_cut_words(path) for path in paths}
+            self._cuts = [cuts[paths[0]], cuts[paths[-1]]]
         dtype, block = dtype_of_ids(self._subwords), read_block(task["file"], task["offset"])
-        kept, rows = block["kept"], []
-        for name, ids_of in zip(SIDES, self._ids, strict=True):
-            values, lengths = self._ids_of_lines(block, name, ids_of, dtype)
+        codecs, kept, rows = (self._subwords.src, self._subwords.trg), block["kept"], []
+        for name, codec, its in zip(SIDES, codecs, self._cuts, strict=True):
+            values, lengths = self._ids_of_lines(block, name, codec, its)
             if name == "src" and task["before"]:
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 values = np.insert(values, np.repeat(starts, len(task["before"])), task["before"] * len(starts))
@@ -179,7 +178,7 @@ class Task:
             rows.append(Rows(values.astype(dtype), lengths.astype(np.int32)))
         fits = np.logical_and(*(each.lengths <= self._config.max_len for each in rows))
         answer: dict[str, Any] = {"fits": fits, "too_long": _too_long(block, fits)}
-        for name, codec, each in zip(SIDES, (self._subwords.src, self._subwords.trg), rows, strict=True):
+        for name, codec, each in zip(SIDES, codecs, rows, strict=True):
             answer |= {f"{name}_values": each.values, f"{name}_lengths": each.lengths}
             answer[f"{name}_counts"] = np.bincount(each.some(fits).values, minlength=codec.size)
             for what in ("n_word", "n_char"):
@@ -187,35 +186,57 @@ class Task:
         return answer
 
     def _ids_of_lines(
-        self, block: Mapping[str, Any], name: str, ids_of: Codec | UnitIds, dtype: Any
+        self, block: Mapping[str, Any], name: str, codec: Codec, cuts: KnownCuts
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Those of the kept lines of a side, end to end, and how many each has."""
-        if isinstance(ids_of, Codec):
-            if not block["kept"].any():
-                return np.empty(0, dtype), np.empty(0, np.int64)
-            lines = Rows.of(ids_of.encode(learnt_texts_of(block)[SIDES.index(name)]), dtype)
+        kept, n_unit = block["kept"], block[f"{name}_n_unit"].astype(np.int64)
+        if codec.sentencepiece:  # its lines have to be whole
+            texts = learnt_texts_of(block)[SIDES.index(name)] if kept.any() else []
+            lines = Rows.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
-        units = Rows.of(ids_of(block[f"{name}_units"].decode(**BYTES).split("\n")), dtype)
-        kept, n_unit = block["kept"], block[f"{name}_n_unit"]
-        values, n_id = gathered(units.values, units.lengths, block[f"{name}_at"][np.repeat(kept, n_unit)])
-        ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept], dtype=np.int64)]
+        known, units = self._units_of(block, name)
+        ids = ids_in(known, self._words_of, codec, cuts).rows.of(units)
+        at = block[f"{name}_at"]
+        values, n_id = gathered(*ids, at if kept.all() else at[np.repeat(kept, n_unit)])
+        ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept])]
         return values, np.diff(ends, prepend=0)
+
+    def _units_of(self, block: Mapping[str, Any], name: str) -> tuple[Lexicon, NDArray[Any]]:
+        """What is known of the units of a block that was looked at, and their numbers."""
+        known = self._fresh(self._known_learnt, name)
+        if block[f"{name}_lexicon"] == known.name:  # it was this process that looked at it
+            return known, block[f"{name}_which"]
+        return known, known.numbers(block[f"{name}_units"].split(b"\n"))
+
+    @staticmethod
+    def _fresh(lexicons: dict[str, Lexicon], name: str) -> Lexicon:
+        """The lexicon of a side, an empty one where it is full."""
+        if lexicons[name].is_full:
+            lexicons[name] = Lexicon()
+        return lexicons[name]
 
     def _read(
         self, block: Mapping[str, Any]
     ) -> tuple[tuple[Units, Units], NDArray[np.uint8], dict[int, str], Counter[str]]:
         """Both sides of a block; what each pair is dropped for, as a code; why some cannot be read; what is odd."""
         notes, unread = Counter[str](), dict[int, str]()
+        texts = [block[f"{name}_raw" if "src_raw" in block else f"{name}_lines"] for name in SIDES]
         if "src_raw" in block:
-            lines = self._lines_of_raw(block, notes)
-            unread = {n: BAD_UTF8 for n, pair in enumerate(zip(*lines, strict=True)) if None in pair}
+            if not all(is_plain(text, block["first"], self._longest) for text in texts):
+                lines = self._lines_of_raw(block, notes)
+                unread = {n: BAD_UTF8 for n, pair in enumerate(zip(*lines, strict=True)) if None in pair}
+                texts = [_joined([line or "" for line in side]) for side in lines]
         else:
-            lines = tuple(block[f"{name}_lines"].decode("utf-8").split("\n") for name in SIDES)
             unread = dict.fromkeys(block["bad"], BAD_UTF8)
+            sides = [text.decode("utf-8").split("\n") for text in texts]
             for n, reason in reversed(block["flaws"]):  # the first of a pair counts
                 unread[n] = reason
-                lines[0][n] = lines[1][n] = ""
-        src, trg = (Units([line or "" for line in side], self._normalize) for side in lines)
+                sides[0][n] = sides[1][n] = ""
+            texts = [_joined(side) for side in sides]
+        src, trg = (
+            Units(text, self._normalize, self._fresh(self._known, name))
+            for name, text in zip(SIDES, texts, strict=True)
+        )
         if "codes" in block:
             return (src, trg), block["codes"], unread, notes
         filters, conditions = self._filters[block["source"]]
@@ -246,18 +267,27 @@ class Task:
             return sides, unlike
         lines = [""] * len(kept), [""] * len(kept)
         for n in np.flatnonzero(kept).tolist():
-            src, trg = sides[0].lines[n], sides[1].lines[n]
+            src, trg = sides[0].line(n), sides[1].line(n)
             lines[0][n], lines[1][n], are_alike = protected_pair(src, trg, kinds)
             if not are_alike:
                 unlike.append(n)
             elif lines[0][n] != src:
                 notes["protected"] += 1
-        return (Units(lines[0], self._normalize), Units(lines[1], self._normalize)), unlike
+        src_units, trg_units = (
+            Units(_joined(side), self._normalize, self._fresh(self._known_learnt, name))
+            for name, side in zip(SIDES, lines, strict=True)
+        )
+        return (src_units, trg_units), unlike
 
     def _note(self, side: Units, kept: NDArray[np.bool_], notes: Counter[str]) -> None:
         odd = side.found(ODD) & kept
-        for line in some(side.lines, odd):
+        for line in side.some(odd):
             notes.update(oddities(line))
+
+
+def _joined(lines: Sequence[str]) -> bytes:
+    """Lines, each ended by a line feed; they may have placeholders."""
+    return "\n".join([*lines, ""]).encode(**BYTES)
 
 
 def read_block(path: str, offset: int) -> dict[str, Any]:
@@ -283,7 +313,7 @@ def _dropped(
 
 
 def _shown(sides: tuple[Units, Units], n: int, unread: Mapping[int, str]) -> list[str]:
-    return [] if n in unread else [cut(side.lines[n]) for side in sides]
+    return [] if n in unread else [cut(side.line(n)) for side in sides]
 
 
 def _too_long(block: Mapping[str, Any], fits: NDArray[np.bool_]) -> list[list[Any]]:

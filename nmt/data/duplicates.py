@@ -31,7 +31,8 @@ def count_duplicates(path: Path) -> dict[str, Any]:
         several[side] = 0
         for share in range(n_share):
             mine, partner, number = _share(path, side, other, share, n_share)
-            order = np.lexsort((number, partner, mine))
+            again_there = _repeated(mine)  # most are not, and say nothing here
+            order = again_there[np.lexsort((number[again_there], partner[again_there], mine[again_there]))]
             mine, partner, number = mine[order], partner[order], number[order]
             fresh = np.ones(len(mine), dtype=bool)
             fresh[1:] = (mine[1:] != mine[:-1]) | (partner[1:] != partner[:-1])
@@ -46,6 +47,17 @@ def count_duplicates(path: Path) -> dict[str, Any]:
                 most += [(int(number[firsts[k]]), int(times[k])) for k in best if times[k] > 1]
     most = sorted(most, key=lambda each: (-each[1], each[0]))[:N_SHOWN]
     return {"pairs": again, "sources": several["src"], "targets": several["trg"], "most": most}
+
+
+def _repeated(values: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The places of all values that stand there more than once."""
+    order = np.argsort(values)
+    ordered = values[order]
+    as_before = np.zeros(len(values), dtype=bool)
+    as_before[1:] = ordered[1:] == ordered[:-1]
+    is_repeated = as_before.copy()
+    is_repeated[:-1] |= as_before[1:]
+    return order[is_repeated]
 
 
 def _share(

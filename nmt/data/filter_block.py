@@ -14,6 +14,7 @@ from nmt.data import clean
 from nmt.data.damage import CONTROL_CHARACTERS, LONG_RUN, SHORT_TEXT, SUSPECT
 from nmt.data.ratio import SHORT, UsualRatio
 from nmt.data.scripts import letters_of_others, scripts_of
+from nmt.data.unit_facts import facts_of
 from nmt.data.units import Mask, Units
 from nmt.recipe.filter_options import FilterConfig
 
@@ -43,7 +44,7 @@ def codes_of(
             asked &= condition(src, trg)
         code = CODES[reason]
         for n in np.flatnonzero(asked).tolist():
-            if drops(src.lines[n], trg.lines[n]):
+            if drops(src.line(n), trg.line(n)):
                 codes[n] = code
     return codes
 
@@ -79,7 +80,7 @@ def conditions_of(
 
 
 def _none(side: Units) -> Mask:
-    return np.zeros(len(side.lines), dtype=bool)
+    return np.zeros(len(side), dtype=bool)
 
 
 def _is_unlike(src: Units, trg: Units, max_ratio: float) -> Mask:
@@ -97,18 +98,8 @@ def _is_unusual(src: Units, trg: Units, usual: UsualRatio | None) -> Mask:
 
 
 def _has_few_letters(side: Units, max_share: float) -> Mask:
-    least = 1 - max_share
-    of_unit = (side.different.codes < 128) & _is_ascii_letter(side.different.codes)
-    ends = np.cumsum(side.different.lengths + 1)
-    total = np.concatenate([[0], np.cumsum(of_unit)])
-    n_letter = side.sums(total[ends] - total[ends - side.different.lengths - 1])
-    found: Mask = (side.n_char >= SHORT_TEXT) & (n_letter < least * side.n_char)
-    return found
-
-
-def _is_ascii_letter(codes: NDArray[np.uint32]) -> Mask:
-    small = codes | np.uint32(0x20)
-    found: Mask = (small >= ord("a")) & (small <= ord("z"))
+    n_letter = side.sums(facts_of(side.known).n_letter[side.which])
+    found: Mask = (side.n_char >= SHORT_TEXT) & (n_letter < (1 - max_share) * side.n_char)
     return found
 
 

@@ -25,7 +25,7 @@ from nmt.data.clean import most_bytes, oddities
 from nmt.data.fields import Flaw, Policy, Reading
 from nmt.data.filter_block import CODES, KEPT
 from nmt.data.kept import KeptPairs
-from nmt.data.learn import drawn, forget_rare
+from nmt.data.learn import WordCounts, drawn
 from nmt.data.ratio import UsualRatio, usual_ratio
 from nmt.data.report import DataReport
 from nmt.data.seen import NO_KEY, in_pieces, kinds_of, repeated
@@ -162,18 +162,16 @@ def count_words_of(
             what = {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), "words": learns}
             yield {**what, **unpacked}
 
-    counts = Counter[str](), Counter[str]()
+    counts = WordCounts(), WordCounts()
     with progress_bar("counting", len(kept)) as progress:
         for block, found in zip(kept.blocks, helpers.each("count", tasks()), strict=True):
             survey.add_records(found["records"])
             report.notes.update(found["notes"])
             for counted, name in zip(counts, SIDES, strict=True):
                 if len(found.get(f"{name}_n", ())):
-                    words = found[f"{name}_words"].decode("utf-8").split("\n")
-                    counted.update(dict(zip(words, found[f"{name}_n"].tolist(), strict=True)))
-                    forget_rare(counted)
+                    counted.add(found[f"{name}_words"].decode("utf-8").split("\n"), found[f"{name}_n"])
             progress.update(block.n_kept)
-    return counts
+    return counts[0].counter(), counts[1].counter()
 
 
 def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> dict[str, list[NDArray[np.uint8]]]:

@@ -7,7 +7,7 @@ The answer depends on the text and the seed, not on threads.
 import itertools
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
-from nmt.data.letters import BYTE_OF, in_characters, in_words, normalised, units_of, words_of_easy
+from nmt.data.letters import BYTE_OF, in_characters, in_words, is_easy, normalised, units_of
 from nmt.data.merges import merges_of
 from nmt.data.placeholders import PLACEHOLDER
 from nmt.data.unigram import learn_scores
@@ -111,37 +111,21 @@ def cut_of(config: SubwordsConfig) -> pre_tokenizers.PreTokenizer:
 
 
 class WordsOf:
-    """Cuts units into the words that are learnt from. Those of most units are remembered."""
+    """Cuts units into the words that are learnt from."""
 
     def __init__(self, config: SubwordsConfig) -> None:
         self._normalize, self._symbol, self._cut = config.normalize, _pattern_of(config), cut_of(config)
         self._is_plain = config.kind != "char" and not config.symbols
-        self._known: dict[str, tuple[str, ...]] = {}
 
-    def __call__(self, units: Iterable[tuple[str, int]], notes: Counter[str]) -> Counter[str]:
-        """How often each word occurs in units that occur so often. notes: counts what was too long for learning."""
-        words = Counter[str]()
-        for unit, n in units:
-            for word in self.of_unit(unit, n, notes):
-                words[word] += n
-        return words
+    def is_easy(self, unit: str) -> bool:
+        """Whether `words_of_easy` does the same with it."""
+        return self._is_plain and len(unit) <= WORD_CAP and is_easy(unit)
 
-    def of_unit(self, unit: str, n: int, notes: Counter[str]) -> tuple[str, ...]:
-        """The words of a unit that occurs n times."""
-        found = self._known.get(unit)
-        return self._cut_unit(unit, n, notes) if found is None else found
-
-    def _cut_unit(self, unit: str, n: int, notes: Counter[str]) -> tuple[str, ...]:
-        if self._is_plain and len(unit) <= WORD_CAP and (easy := words_of_easy(unit)) is not None:
-            found, noted = tuple(easy), Counter[str]()
-        else:
-            text, noted = normalised(unit, self._normalize), Counter[str]()
-            texts = [part for one in self._symbol.split(text) for part in parts(one, noted)]
-            found = tuple(word for one in texts for word, _ in self._cut.pre_tokenize_str(one))
-            notes.update({key: n * times for key, times in noted.items()})
-        if not noted and len(self._known) < MOST_REMEMBERED and len(unit) <= WORD_CAP:
-            self._known[unit] = found
-        return found
+    def __call__(self, unit: str, notes: Counter[str]) -> list[str]:
+        """The words of any unit. notes: counts what was too long for learning."""
+        text = normalised(unit, self._normalize)
+        texts = [part for one in self._symbol.split(text) for part in parts(one, notes)]
+        return [word for one in texts for word, _ in self._cut.pre_tokenize_str(one)]
 
 
 def learnt_from(
@@ -178,6 +162,32 @@ def forget_rare(counted: Counter[str]) -> None:
     if len(counted) > MOST_COUNTED:
         for text in [text for text, n in counted.items() if n == 1]:
             del counted[text]
+
+
+class WordCounts:
+    """How often words occur, summed over blocks: what a Counter that forgets by `forget_rare` tells, in half the time.
+
+    Most words are known, so that theirs are numbers, which numpy adds.
+    """
+
+    def __init__(self) -> None:
+        self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+        self._n = np.zeros(0, np.int64)
+
+    def add(self, words: Sequence[str], times: NDArray[np.int64]) -> None:
+        """Different words, and how often each occurs."""
+        numbers = np.fromiter(map(self._number.__getitem__, words), np.int64, len(words))
+        if (n_more := len(self._number) - len(self._n)) > 0:
+            self._n = np.append(self._n, np.zeros(n_more, np.int64))
+        self._n[numbers] += times
+        if len(self._number) > MOST_COUNTED:
+            stay = list(itertools.compress(self._number, (self._n > 1).tolist()))
+            self._n = self._n[self._n > 1]
+            self._number = defaultdict(itertools.count(len(stay)).__next__, zip(stay, range(len(stay)), strict=True))
+
+    def counter(self) -> Counter[str]:
+        """What has been counted."""
+        return Counter(dict(zip(self._number, self._n.tolist(), strict=True)))
 
 
 def sample(sides: Sequence[Lines], most: int, seed: int) -> Iterator[str]:

@@ -5,6 +5,7 @@ The letters are those of GPT-2: a byte that prints is itself, the others are mov
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from tokenizers import Regex, pre_tokenizers
 
@@ -31,14 +32,22 @@ def units_of(text: str) -> list[str]:
     return [" " + word for word in words] if words and " ".join(words) == text[1:] else [text]
 
 
-def words_of_easy(unit: str) -> list[str] | None:
-    """What `in_words` makes of a space and a word of ASCII and common Latin letters; None for all other texts.
+def is_easy(unit: str) -> bool:
+    """Whether this is a space and a word of ASCII and other Latin or Cyrillic letters, as most units are."""
+    return _EASY.fullmatch(unit) is not None
 
-    Most words are such, and an expression of Python cuts them in a tenth of the time.
+
+def words_of_easy(units: Sequence[str]) -> tuple[list[str], list[int]]:
+    """What `in_words` makes of easy units: the words of all, end to end, and how many each has.
+
+    One expression of Python cuts them all, in less than a tenth of the time.
     """
-    if not _EASY.fullmatch(unit):
-        return None
-    return [in_letters(word) for word in _EASY_WORD.findall(unit)]
+    found = _EASY_WORD.findall("\n".join([*units, ""]))
+    ends = [n for n, word in enumerate(found) if word == "\n"]
+    n_of = [end - start - 1 for start, end in zip([-1, *ends], ends, strict=False)]
+    # No easy unit has a character that separates here, so all words become letters at once.
+    words = in_letters("\0".join([word for word in found if word != "\n"])).split(_LETTERS[0])
+    return words if found else [], n_of
 
 
 def in_words() -> pre_tokenizers.PreTokenizer:
@@ -65,6 +74,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 BYTE_OF = _byte_alphabet()
 _LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
-_EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿ"
-_EASY = re.compile(f" [!-~{_EASY_LETTERS}]+")
-_EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ {_EASY_LETTERS}0-9]+")
+# None of these, nor of the marks, is another one in a normal form.
+_EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"
+_EASY = re.compile(f" [!-~’‘“”„«»–—•€§°{_EASY_LETTERS}]+")
+_EASY_WORD = re.compile(f"\n|'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ \n{_EASY_LETTERS}0-9]+")

@@ -52,15 +52,22 @@ def lines_of_block(
 
     first: the number of the first of them in the file.
     """
-    if first > 1 and b"\r" not in raw:
-        with contextlib.suppress(UnicodeDecodeError):
-            lines = raw.decode("utf-8").split("\n")[:-1]
-            if 4 * max(map(len, lines), default=0) < longest:
-                return [*lines]
+    if is_plain(raw, first, longest):
+        return [*raw.decode("utf-8").split("\n")[:-1]]
     pieces = raw.split(b"\n")[:-1]
     return [
         _line(piece[:longest], path, number, bad_utf8, longest, notes) for number, piece in enumerate(pieces, first)
     ]
+
+
+def is_plain(raw: bytes, first: int, longest: int) -> bool:
+    """Whether lines that stand together in a file are the text as it is, so that nobody has to look at each of them."""
+    if b"\r" in raw or (first == 1 and raw.startswith(BOM)) or max(map(len, raw.split(b"\n"))) > longest:
+        return False
+    with contextlib.suppress(UnicodeDecodeError):
+        raw.decode("utf-8")
+        return True
+    return False
 
 
 def _line(

@@ -4,6 +4,7 @@ One block in, arrays out, and nothing is remembered, so blocks may be measured a
 of the arrays is in `survey.py`.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 
 from nmt.data.duplicates import PAIR
 from nmt.data.leaks import LEVELS, PARTS, Keys, Known
-from nmt.data.report_text import N_HASH, Block, Hashes, exact_hashes, smallest
+from nmt.data.letters import units_of
+from nmt.data.lexicon import GrownRows, gathered
+from nmt.data.report_text import N_HASH, Block, Hashes, row_hashes, smallest
 from nmt.data.shift import LONGEST as LONGEST_TOLD
 from nmt.data.splits import SIDES
-from nmt.data.units import Mask, Numbers, Units, gathered
+from nmt.data.unit_facts import facts_of, hashes_of
+from nmt.data.units import Mask, Numbers, Units
 
 LONGEST = 4096  # characters; longer lines are counted as so long
 STEPS = 8  # bars of the histogram of ratios for each doubling
@@ -65,29 +69,30 @@ def aligned_by(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
     Of each line are told: `len`, its characters; `marks`; and the words of which its anchors are chosen later, since
     they may look alike in other languages: `anchors`, their hashes end to end, and `n_anchor`, how many there are.
     """
-    hashed, n_of = _of_lines(side, *side.different.words())
-    marks, n_mark = _of_lines(side, *side.different.all_marks())
+    facts = facts_of(side.known)
+    hashed, n_of = _of_lines(side, facts.words)
+    marks, n_mark = _of_lines(side, facts.marks)
     told = {
         "len": np.minimum(side.n_char, LONGEST_TOLD).astype(np.uint16),
-        "marks": smallest(marks, np.repeat(np.arange(len(n_mark)), n_mark), len(n_mark)),
+        "marks": smallest(marks, np.repeat(np.arange(len(n_mark), dtype=np.uint32), n_mark), len(n_mark)),
         "anchors": hashed,
         "n_anchor": n_of.astype(np.uint32),
     }
     return told, np.bincount(hashed, minlength=N_HASH)
 
 
-def _of_lines(side: Units, hashed: NDArray[np.uint16], unit: NDArray[np.int64]) -> tuple[NDArray[np.uint16], Numbers]:
-    """From the hashes of units, which ascend, to those of lines, end to end; and how many each line has."""
-    values, n_of = gathered(hashed, np.bincount(unit, minlength=len(side.units)), side.at)
-    return values, np.add.reduceat(n_of, np.cumsum(side.n_unit) - side.n_unit)
+def _of_lines(side: Units, rows: GrownRows) -> tuple[NDArray[np.uint16], Numbers]:
+    """From the hashes of units to those of lines, end to end; and how many each line has."""
+    values, n_of = gathered(*rows.of(side.which), side.at)
+    return values, np.add.reduceat(n_of, side.first)
 
 
 def _characters(side: Units, kept: Mask) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """Code points of the kept lines, and how often each occurs."""
     n_of = side.counts(kept)
-    block = side.different
-    counts = np.bincount(block.codes, weights=np.repeat(n_of, block.lengths + 1)).astype(np.int64)
-    counts[10] -= int(n_of.sum())  # the line feeds between the units
+    all_codes, n_code = facts_of(side.known).codes.of(side.which)
+    counts = np.bincount(all_codes, weights=np.repeat(n_of, n_code)).astype(np.int64)
+    counts[10] -= int(n_of.sum())  # the line feeds after the units
     counts[32] -= int(kept.sum())  # the space before each line
     codes = np.flatnonzero(counts)
     return codes.astype(np.uint32), counts[codes]
@@ -104,20 +109,31 @@ def _ratios(n_src: NDArray[np.int64], n_trg: NDArray[np.int64], kept: Mask) -> N
 def _pairs(src: Units, trg: Units, kept: Mask) -> NDArray[Any]:
     pairs = np.empty(int(kept.sum()), PAIR)
     for name, side in zip(SIDES, (src, trg), strict=True):
-        pairs[name] = exact_hashes(some(side.lines, kept))
+        pairs[name] = line_hashes(side)[kept]
     return pairs
+
+
+def line_hashes(side: Units) -> Hashes:
+    """A hash of each line without the white space around it, put together from those of its units."""
+    found = row_hashes(facts_of(side.known).hashes[side.which][side.at], side.n_unit)
+    if side.is_odd.any():
+        # Without the white space around it, such a line may be equal to one that is cut into units.
+        rows = [units_of(" " + line.strip()) for line in side.some(side.is_odd)]
+        hashes = hashes_of(Block(list(itertools.chain.from_iterable(rows))))
+        found[side.is_odd] = row_hashes(hashes, np.fromiter(map(len, rows), np.int64, len(rows)))
+    return found
 
 
 def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
     """Which kept pairs, by their number among those of the block, are like which held-out lines, at each level."""
     alike = np.zeros(len(kept), dtype=bool)
     for name, side in zip(SIDES, (src, trg), strict=True):
-        alike |= np.isin(side.sums(side.different.bags()), held_out.bags[name])
+        alike |= np.isin(side.sums(facts_of(side.known).bags[side.which]), held_out.bags[name])
     number = np.cumsum(kept) - 1
     alike &= kept
     keys, pairs, places = [], [], []
     if alike.any():
-        found = Keys.of(Block(some(src.lines, alike)), Block(some(trg.lines, alike)))
+        found = Keys.of(Block(src.some(alike)), Block(trg.some(alike)))
         for key, (pair, place) in held_out.known.hits(found).items():
             keys.append(np.full(len(pair), LEAK_KEYS.index(key)))
             pairs.append(number[alike][pair])
@@ -125,8 +141,3 @@ def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, A
     empty = [np.empty(0, np.int64)]
     columns = (("leak_keys", keys), ("leak_pairs", pairs), ("leak_places", places))
     return {name: np.concatenate(empty + column) for name, column in columns}
-
-
-def some(lines: Any, chosen: Mask) -> list[str]:
-    """Some of the lines."""
-    return [lines[n] for n in np.flatnonzero(chosen).tolist()]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from nmt.data.likeness import HIGHEST_RHO, Half, Likeness, Marks, by_lengths
@@ -278,20 +279,22 @@ class _Judge:
         src = src * slope
         anchors = np.ascontiguousarray(wide["src_anchors"][FARTHEST : FARTHEST + n].T)
         others = np.ascontiguousarray(wide["trg_anchors"].T)
+        beside = sliding_window_view(others, n, axis=1)  # (N_ANCHOR, _N_OFFSET, n) of the target lines
         weights = self._weight[anchors]
         scores = np.zeros((_N_STATE, n), dtype=np.float32)
+        of_offsets = scores[:_N_OFFSET]
         for d in range(_N_OFFSET):
-            score = np.einsum("nk,nk->n", src, trg[d : d + n]) + of_src - of_trg[d : d + n]
-            for anchor, weight in zip(anchors, weights, strict=True):
-                shared = anchor == others[0, d : d + n]
-                for other in others[1:]:
-                    shared |= anchor == other[d : d + n]
-                score += weight * shared
-            np.clip(score, -_MOST_FROM_ONE_LINE, _MOST_FROM_ONE_LINE, out=scores[d])
+            of_offsets[d] = np.einsum("nk,nk->n", src, trg[d : d + n]) + of_src - of_trg[d : d + n]
+        for anchor, weight in zip(anchors, weights, strict=True):
+            shared = anchor == beside[0]
+            for other in beside[1:]:
+                shared |= anchor == other
+            places = np.flatnonzero(shared)  # few
+            of_offsets.reshape(-1)[places] += weight[places % n]
+        np.clip(of_offsets, -_MOST_FROM_ONE_LINE, _MOST_FROM_ONE_LINE, out=of_offsets)
         if alone is not None:
             src_len, trg_len = wide["src_len"][FARTHEST : FARTHEST + n], wide["trg_len"]
-            for d in range(_N_OFFSET):
-                scores[d, (src_len == 0) | (trg_len[d : d + n] == 0)] = 0.0
+            of_offsets[(src_len == 0) | (sliding_window_view(trg_len, n) == 0)] = 0.0
             scores[_NONE] = scores[:_N_OFFSET].mean(axis=0)
             scores[_NONE, (src_len > 0) | (trg_len[FARTHEST : FARTHEST + n] > 0)] += alone
         return scores

@@ -1,51 +1,112 @@
-"""The ids of the units that lines are cut into: each is asked for in every block, and found once."""
+"""The words that units are cut into for learning, and the ids of units, as parts of a `Lexicon`.
 
-from collections import Counter
+Both are found once for each unit that a process meets. Where learning has left how it cut the words, the ids of most
+units are put together from those.
+"""
+
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from nmt.data.learn import MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf
+from nmt.data.arrow import Rows
+from nmt.data.learn import WORD_CAP, CutWords, WordsOf
+from nmt.data.letters import words_of_easy
+from nmt.data.lexicon import Grown, GrownRows, Lexicon, Numbers, gathered, in_order
 from nmt.data.pack import read_packed, write_packed
-from nmt.data.subwords import LONGEST_REMEMBERED, N_SPECIAL, Codec
+from nmt.data.subwords import N_SPECIAL, Codec
+
+
+class UnitWords:
+    """The words of each unit, as numbers in `words`: those that are learnt from."""
+
+    def __init__(self, words_of: WordsOf) -> None:
+        self._words_of = words_of
+        self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+        self.words: list[str] = []
+        self.rows = GrownRows(np.int32)
+        self._noted: dict[int, Counter[str]] = {}  # what was too long in a unit
+
+    def learn(self, units: Sequence[str]) -> None:
+        """See the next units."""
+        is_easy = np.fromiter(map(self._words_of.is_easy, units), bool, len(units))
+        easy, others = np.flatnonzero(is_easy), np.flatnonzero(~is_easy)
+        words, n_of = words_of_easy([units[n] for n in easy.tolist()])
+        of_others = []
+        for n in others.tolist():
+            notes = Counter[str]()
+            of_others.append(self._words_of(units[n], notes))
+            if notes:
+                self._noted[len(self.rows) + n] = notes
+        words += itertools.chain.from_iterable(of_others)
+        n_of += map(len, of_others)
+        numbers = np.fromiter(map(self._number.__getitem__, words), np.int32, len(words))
+        self.rows.add(*in_order([(numbers, np.array(n_of, np.int64))], [easy, others]))
+        self.words += itertools.islice(self._number, len(self.words), None)
+
+    def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
+        """How often each word occurs in units that occur so often, by the first unit that has it.
+
+        notes: counts what was too long for learning.
+        """
+        values, n_of = self.rows.of(units)
+        total = np.bincount(values, weights=np.repeat(times, n_of)).astype(np.int64)
+        places = np.arange(len(values))
+        first = np.empty(len(total), np.int64)
+        first[values[::-1]] = places[::-1]  # the last that is written stays, and that is the first place
+        different = values[first[values] == places]
+        for n in np.flatnonzero(np.isin(units, list(self._noted))).tolist():
+            notes.update({key: int(times[n]) * many for key, many in self._noted[int(units[n])].items()})
+        return [self.words[n] for n in different.tolist()], total[different]
+
+
+def words_in(known: Lexicon, words_of: WordsOf) -> UnitWords:
+    """Of all units that a lexicon has."""
+    return known.part("words", lambda: UnitWords(words_of))
+
+
+class KnownCuts(NamedTuple):
+    """What `write_cut_words` wrote: the place of each word, and its ids."""
+
+    place: dict[str, int]
+    values: NDArray[np.int32]
+    lengths: NDArray[np.int64]
 
 
 class UnitIds:
-    """Tells the ids of units. Where learning has left how it cut the words, most are put together from those."""
+    """The ids of each unit, as rows."""
 
-    def __init__(self, codec: Codec, words_of: WordsOf, cut_words: Path | None) -> None:
-        """words_of: cuts units into words; cut_words: what `write_cut_words` wrote."""
-        self._codec, self._words_of = codec, words_of
-        self._of_word = _read_cut_words(cut_words) if cut_words else {}
-        self._known: dict[str, list[int]] = {}
+    def __init__(self, codec: Codec, words: UnitWords, cuts: KnownCuts) -> None:
+        """words: knows all units that this is told of."""
+        self._codec, self._words, self._cuts = codec, words, cuts
+        self._cut_of = Grown(np.int32)  # the place of each word among the cuts, -1 where it has none
+        self.rows = GrownRows(np.int32)
 
-    def __call__(self, units: Sequence[str]) -> list[list[int]]:
-        """The ids of each unit."""
-        known, new, others = self._known, dict[str, list[int]](), list[str]()
-        for unit in units:
-            if unit not in known:
-                if ids := self._by_words(unit):
-                    new[unit] = ids
-                else:
-                    others.append(unit)
-        new |= zip(others, self._codec.encode_units(others), strict=True)
-        if len(known) < MOST_REMEMBERED:
-            known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
-        return [new[unit] if unit in new else known[unit] for unit in units]
+    def learn(self, units: Sequence[str]) -> None:
+        """See the next units."""
+        new = self._words.words[len(self._cut_of.values) :]
+        self._cut_of.add(np.fromiter((self._cuts.place.get(word, -1) for word in new), np.int32, len(new)))
+        words, n_word = self._words.rows.of(np.arange(len(units)) + len(self.rows))
+        cut = self._cut_of.values[words]
+        unit = np.repeat(np.arange(len(units)), n_word)
+        is_known = (np.bincount(unit[cut < 0], minlength=len(units)) == 0) & (n_word > 0)
+        is_known &= np.fromiter(map(len, units), np.int64, len(units)) <= WORD_CAP
+        known, others = np.flatnonzero(is_known), np.flatnonzero(~is_known)
+        mine = is_known[unit]
+        values, n_id = gathered(self._cuts.values, self._cuts.lengths, cut[mine])
+        n_of = np.bincount(unit[mine], weights=n_id, minlength=len(units))[known].astype(np.int64)
+        spelled = Rows.of(self._codec.encode_units([units[n] for n in others.tolist()]), np.dtype(np.int32))
+        self.rows.add(*in_order([(values, n_of), spelled], [known, others]))
 
-    def _by_words(self, unit: str) -> list[int]:
-        """The ids of a unit of which all words were learnt from; none for others."""
-        if not self._of_word or len(unit) > WORD_CAP:
-            return []
-        ids: list[int] = []
-        for word in self._words_of.of_unit(unit, 0, Counter()):
-            found = self._of_word.get(word)
-            if found is None:
-                return []
-            ids += found
-        return ids
+
+def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: KnownCuts) -> UnitIds:
+    """Of all units that a lexicon has, in the pieces of a codec, always the same."""
+    words = words_in(known, words_of)
+    return known.part("ids", lambda: UnitIds(codec, words, cuts))
 
 
 def write_cut_words(path: Path, cut: CutWords) -> None:
@@ -55,10 +116,12 @@ def write_cut_words(path: Path, cut: CutWords) -> None:
         write_packed(file, {**content, "values": cut.values, "lengths": cut.lengths})
 
 
-def _read_cut_words(path: Path) -> dict[str, list[int]]:
+def read_cut_words(path: Path | None) -> KnownCuts:
+    """What another process wrote; without a path, of no word."""
+    if path is None:
+        return KnownCuts({}, np.empty(0, np.int32), np.empty(0, np.int64))
     with path.open("rb") as file:
         found = read_packed(file.read)
     assert found is not None
-    values, ends = (found["values"] + N_SPECIAL).tolist(), np.cumsum(found["lengths"]).tolist()
     words = found["words"].decode("utf-8").split("\n")
-    return {word: values[a:b] for word, a, b in zip(words, [0, *ends], ends, strict=False)}
+    return KnownCuts({word: n for n, word in enumerate(words)}, found["values"] + N_SPECIAL, found["lengths"])

@@ -133,6 +133,8 @@ def _start() -> "subprocess.Popen[bytes]":
     paths = [str(Path(nmt.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     # One thread each: there are as many processes as cores are to be used.
     few = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+    # Arrays of some MB come and go. What glibc does not give back to the system, it need not ask for again.
+    few |= {"MALLOC_TRIM_THRESHOLD_": str(1 << 26), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
     return subprocess.Popen(
         [sys.executable, "-m", _MODULE],
         stdin=subprocess.PIPE,

@@ -3,26 +3,33 @@
 import hashlib
 import json
 import random
+import unicodedata
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from nmt.data import blocks, keep
+from nmt.data import block_work, blocks, keep, learn
+from nmt.data import lexicon as lexicon_file
 from nmt.data.blocks import blocks_of
 from nmt.data.clean import filters_of, most_bytes, reason_to_drop
+from nmt.data.damage import SUSPECT
 from nmt.data.fields import Reading
 from nmt.data.filter_block import KEPT, REASON_OF, codes_of, conditions_of
-from nmt.data.learn import WordsOf, learnt_from
-from nmt.data.letters import in_words, words_of_easy
+from nmt.data.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
+from nmt.data.letters import in_words, is_easy, words_of_easy
+from nmt.data.lexicon import Lexicon, gathered
 from nmt.data.lines import lines_of_block, read_lines
-from nmt.data.measure import aligned_by
-from nmt.data.placeholders import names_of, protected
+from nmt.data.measure import aligned_by, line_hashes
+from nmt.data.placeholders import BYTES, names_of, protected
 from nmt.data.prepare import prepare
 from nmt.data.ratio import UsualRatio
-from nmt.data.report_text import Block
+from nmt.data.report_text import N_ANCHOR, N_MARK, NO_ANCHOR, Block, rarest, smallest
 from nmt.data.sources import Source, Text
-from nmt.data.subwords import Subwords
-from nmt.data.units import Units, gathered
+from nmt.data.subwords import N_SPECIAL, Subwords
+from nmt.data.unit_facts import facts_of
+from nmt.data.unit_ids import UnitIds, read_cut_words, words_in, write_cut_words
+from nmt.data.units import Units
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
@@ -81,8 +88,20 @@ def sides(seed):
     return src, trg
 
 
-def units(lines, normalize="nfc"):
-    return Units(lines, normalize)
+def units(lines, normalize="nfc", known=None):
+    return Units("".join(f"{line}\n" for line in lines).encode(**BYTES), normalize, known or lexicon())
+
+
+def lexicon():
+    """One that knows other lines already."""
+    known = Lexicon()
+    Units("".join(f"{line}\n" for line in nasty(99, 50)).encode(), "nfc", known)
+    facts_of(known)
+    return known
+
+
+def texts_of(of):
+    return [" " + key[:-1].decode(**BYTES) for key in of.keys]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -105,8 +124,11 @@ def test_a_block_is_filtered_as_its_pairs_are(seed, languages):
 def test_units_put_together_are_the_lines(seed):
     lines = nasty(seed)
     of = units(lines)
-    rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])
-    assert ["".join(of.units[n] for n in row)[1:] for row in rows] == lines
+    texts, rows = texts_of(of), np.split(of.at, np.cumsum(of.n_unit)[:-1])
+    assert ["".join(texts[n] for n in row)[1:] for row in rows] == lines
+    chosen = np.arange(len(lines)) % 3 > 0
+    some = [line for n, line in enumerate(lines) if n % 3]
+    assert of.some(chosen) == some and of.text(chosen).decode() == "\n".join(some)
     assert of.n_char.tolist() == list(map(len, lines))
     assert of.n_byte.tolist() == [len(line.encode()) for line in lines]
     assert of.n_word().tolist() == [len(line.split()) for line in lines]
@@ -115,31 +137,72 @@ def test_units_put_together_are_the_lines(seed):
 @pytest.mark.parametrize("normalize", ["nfc", "nfkc", "none"])
 @pytest.mark.parametrize("symbols", [(), ("<b>", "12")])
 @pytest.mark.parametrize("kinds", [(), ("number", "tag", "url")])
-def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, symbols, kinds):
+def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normalize, symbols, kinds):
     lines = [protected(line, kinds)[0] for line in nasty(7, 200)]
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=500, normalize=normalize, symbols=symbols)
     subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0, placeholders=names_of(kinds))
-    of = units(lines, normalize)
-    found = subwords.src.encode_units(of.units)
+    of, words_of = units(lines, normalize), WordsOf(config)
+    codec = subwords.src
     rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])
-    assert [[i for n in row for i in found[n]] for row in rows] == subwords.src.encode(lines)
-    counted = WordsOf(config)(zip(of.units, of.counts(np.ones(len(lines), bool)).tolist(), strict=True), {})
-    plain = [word for text in learnt_from([lambda: lines], config, 0) for word, _ in in_words().pre_tokenize_str(text)]
-    assert counted == {word: plain.count(word) for word in set(plain)}
+    notes, of_lines = Counter(), Counter()
+    plain = Counter(word for text in learnt_from([lambda: lines], config, 0, of_lines) for word in pieces_of(text))
+    n_of = of.counts(np.ones(len(lines), bool))
+    occur = np.flatnonzero(n_of)
+    words, n = words_in(of.known, words_of).counted(of.which[occur], n_of[occur], notes)
+    assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
+    texts = [texts_of(of)[n] for n in occur]
+    assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
+    cut = CutWords(words[::2], *as_rows([[i - N_SPECIAL for i in codec.cut(word)] for word in words[::2]]))
+    write_cut_words(tmp_path / "cut", cut)
+    for path in (None, tmp_path / "cut") if not symbols and not kinds else (None,):
+        ids = UnitIds(codec, words_in(of.known, words_of), read_cut_words(path))
+        ids.learn(of.known.part("texts", Texts).units)
+        values, n_id = ids.rows.of(of.which)
+        found = [ids.tolist() for ids in np.split(values, np.cumsum(n_id)[:-1])]
+        assert [[i for n in row for i in found[n]] for row in rows] == codec.encode(lines)
+
+
+class Texts:
+    """A part of a lexicon that remembers the units."""
+
+    def __init__(self):
+        self.units = []
+
+    def learn(self, units):
+        self.units += units
+
+
+def pieces_of(text):
+    return [word for word, _ in in_words().pre_tokenize_str(text)]
+
+
+def as_rows(lists):
+    return np.concatenate([np.array(each, np.int32) for each in lists]), np.array([len(each) for each in lists])
 
 
 def test_words_to_align_by_are_those_of_whole_lines():
     lines = nasty(3)
     of = units(lines)
-    hashed, unit = of.different.words()
-    n_of = np.bincount(unit, minlength=len(of.units))
-    words, n = gathered(hashed, n_of, of.at)
+    words, n = gathered(*facts_of(of.known).words.of(of.which), of.at)
     line = np.repeat(np.repeat(np.arange(len(lines)), of.n_unit), n)
     whole = Block(lines).words()
     assert sorted(zip(line.tolist(), words.tolist(), strict=True)) == sorted(
         zip(whole[1].tolist(), whole[0].tolist(), strict=True)
     )
+
+
+def test_the_few_of_a_line_are_those_that_sorting_finds():
+    rng = np.random.default_rng(3)
+    n_of = rng.integers(0, 20, 300)
+    line, hashed = np.repeat(np.arange(300), n_of), rng.integers(1, 60, n_of.sum()).astype(np.uint16)
+    rarity = rng.integers(0, 5, 1 << 16).astype(np.uint32)
+    few, rare = smallest(hashed, line, 300), rarest(hashed, line, rarity, 300)
+    for n in range(300):
+        its = sorted(set(hashed[line == n].tolist()))
+        assert [mark for mark in few[n].tolist() if mark] == its[:N_MARK]
+        shared = sorted((mark for mark in its if rarity[mark]), key=lambda mark: rarity[mark])
+        assert [anchor for anchor in rare[n].tolist() if anchor != NO_ANCHOR] == shared[:N_ANCHOR]
 
 
 def test_marks_are_those_of_whole_lines():
@@ -152,7 +215,8 @@ def test_marks_are_those_of_whole_lines():
 def test_lines_that_are_near_have_the_same_bag():
     lines = [*nasty(4), *(f"{a}hapter {n}{b} the longest title" for a in "cC" for b in ".:" for n in (1, 23))]
     near, numberless, *_ = Block(lines).near()
-    bags = units(lines).sums(units(lines).different.bags())
+    of = units(lines)
+    bags = of.sums(facts_of(of.known).bags[of.which])
     assert bags.tolist() == Block(lines).bags().tolist()
     for hashes in (near, numberless):
         bag_of = {}
@@ -210,10 +274,79 @@ def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, pro
 
 def test_easy_words_are_cut_as_all_others():
     rng = random.Random(1)
-    letters = "aZ9é ÿ'ß×÷.!~\x7f\u0100s_ÀdreveTmll½ªµ\u00a0"
+    letters = "aZ9é ÿ'ß×÷.!~\x7f\u0100s_ÀdreveTmll½ªµ\u00a0’«—…řſяЖҁ҂°"
     units_ = [" " + "".join(rng.choices(letters, k=rng.randint(1, 8))) for _ in range(3000)]
     units_ += [f" {a}'{b}" for a in ("I", "é", "9", "") for b in ("s", "S", "ll", "re x", "des", "'t")]
-    easy = {unit: found for unit in units_ if (found := words_of_easy(unit)) is not None}
-    assert len(easy) > 300
-    for unit, found in easy.items():
-        assert found == [word for word, _ in in_words().pre_tokenize_str(unit)]
+    easy = [unit for unit in units_ if is_easy(unit)]
+    assert 300 < len(easy) < len(units_)
+    words, n_of = words_of_easy(easy)
+    assert words == [word for unit in easy for word in pieces_of(unit)]
+    assert n_of == [len(pieces_of(unit)) for unit in easy]
+    assert words_of_easy([]) == ([], [])
+    for form in ("NFC", "NFKC"):
+        assert all(unicodedata.normalize(form, unit) == unit for unit in easy)
+        assert all(unicodedata.is_normalized(form, chr(code)) for code in range(0x3000) if is_easy(f" {chr(code)}"))
+
+
+def test_counts_of_words_are_those_of_a_counter(monkeypatch):
+    monkeypatch.setattr(learn, "MOST_COUNTED", 60)
+    rng = random.Random(5)
+    plain, quick = Counter(), WordCounts()
+    n_forgotten = 0
+    for _ in range(30):
+        block = Counter(f"w{rng.randrange(200) if rng.random() < 0.2 else rng.randrange(20)}" for _ in range(40))
+        plain.update(block)
+        n_before = len(plain)
+        forget_rare(plain)
+        n_forgotten += n_before - len(plain)
+        quick.add(list(block), np.array(list(block.values())))
+        assert list(quick.counter().items()) == list(plain.items())
+    assert n_forgotten and len(plain) > 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lines_have_the_same_hash_if_they_are_the_same_but_for_white_space_around_them(seed):
+    words = ["a", "b", "ab", "été", "日本", "\x85", "", "\t", "  "]
+    rng = random.Random(seed)
+    lines = [rng.choice(["", " ", "\u3000"]) + " ".join(rng.choices(words, k=rng.randint(0, 4))) for _ in range(500)]
+    lines += nasty(seed)
+    lines += [f" {line}\t" for line in lines[::2]]
+    of = dict[str, int]()
+    for text, found in zip(map(str.strip, lines), line_hashes(units(lines)).tolist(), strict=True):
+        assert of.setdefault(text, found) == found
+    assert len(set(of.values())) == len(of) > 200
+
+
+def test_what_a_lexicon_knows_does_not_depend_on_when_it_met_a_unit():
+    """A block may be the first or the tenth that a process works on."""
+    lines = nasty(11)
+    many, once = Lexicon(), units(lines)
+    for start in range(0, len(lines), 40):
+        early = units(lines[start : start + 40], known=many)
+        facts_of(many), early.found(SUSPECT)
+    late = units(lines, known=many)
+    assert late.keys == once.keys and late.which.tolist() != once.which.tolist()
+    for rows in ("words", "marks", "codes"):
+        found = [getattr(facts_of(of.known), rows).of(of.which) for of in (late, once)]
+        assert all(map(np.array_equal, *found))
+    for values in ("n_letter", "bags", "hashes"):
+        assert np.array_equal(*(getattr(facts_of(of.known), values)[of.which] for of in (late, once)))
+    assert np.array_equal(late.found(SUSPECT), once.found(SUSPECT)) and late.found(SUSPECT).any()
+    assert late.found(SUSPECT).tolist() == [bool(SUSPECT.search(line)) for line in lines]
+
+
+def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "N_PAIR", 30)
+    told, made = [], []
+    monkeypatch.setattr(block_work, "Lexicon", lambda: made.append(Lexicon()) or made[-1])
+    for n, most in enumerate((200_000, 20)):
+        made.clear()
+        monkeypatch.setattr(lexicon_file, "MOST_REMEMBERED", most)
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        recipe = recipe_in(folder, [*SRC, *nasty(1, 200)], [*TRG, *nasty(2, 200)], workers=1, protect=["number"])
+        prepare(recipe, folder / "out")
+        files = ("train.arrow", "subwords.json", "report.json")
+        told.append([(folder / "out" / name).read_bytes().replace(str(folder).encode(), b"") for name in files])
+        assert (len(made) > 4) == bool(n), "two for each side suffice, or do not"
+    assert told[0] == told[1]
