@@ -70,6 +70,9 @@ def test_rows_beyond_two_to_the_31_ids_are_found(tmp_path):
     offsets = pa.array(np.arange(n_row + 1, dtype=np.int32) * length)
     batches = [ids[k * n_row * length : (k + 1) * n_row * length] for k in range(n_batch)]
     column = _Rows(pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.array(batch)) for batch in batches]))
-    assert len(column.lengths) == n_row * n_batch and column.lengths.sum(dtype=np.int64) == len(ids)
+    told = np.full(n_row * n_batch, length, np.int32)
+    assert column.are_as_long_as(told) and not column.are_as_long_as(told[1:])
+    told[-1] -= 1
+    assert not column.are_as_long_as(told)
     last, before = column.take(np.array([n_row * n_batch - 1, n_row * n_batch - 2]))
     assert (last[0], last[-1], before[-1]) == (11, 12, 0) and len(last) == length
