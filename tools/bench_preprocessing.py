@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -123,6 +124,7 @@ def _ours(plain: list[Path], folder: Path, n_vocab: int, n_worker: int) -> dict[
     overrides += [("subwords.vocab_size", str(n_vocab)), ("data.workers", str(n_worker)), ("name", "bench")]
     languages = [path.suffix[1:] for path in plain]
     overrides += [("data.src_lang", languages[0]), ("data.trg_lang", languages[1])]
+    shutil.rmtree(folder / "prepared", ignore_errors=True)  # rows that are there would not be encoded again
     return _run(command(folder / "prepared", overrides))
 
 
