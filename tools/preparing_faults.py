@@ -3,6 +3,7 @@
 Each function lets one happen in a `Lab` and returns what then did not hold; [] is a fault survived.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -117,16 +118,7 @@ def signalled_for_real(lab: Lab, *, name: str) -> list[str]:
 
 def helper_killed(lab: Lab, *, seed: int) -> list[str]:
     """One of the processes that work on blocks is killed at any moment of its life."""
-    draw = random.Random(seed)
-    lab.clear()
-    child = lab.prepare(n=2).go()
-    there = lab.helpers(child)
-    time.sleep(draw.uniform(0, 2 * lab.seconds))
-    for pid in there[:1]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    child = _send_to_helper(lab, seed, (signal.SIGKILL, 0.0))
     ended = child.wait()
     wrong = [] if ended.code == 0 else expect(ended, 1, said="a process that worked on a part of the data ended")
     return wrong + lab.after_fault(ended) + lab.after_rerun()
@@ -134,19 +126,22 @@ def helper_killed(lab: Lab, *, seed: int) -> list[str]:
 
 def helper_starved(lab: Lab, *, seed: int) -> list[str]:
     """One of the processes that work on blocks gets no time for a while: it is waited for."""
-    draw = random.Random(seed)
+    child = _send_to_helper(lab, seed, (signal.SIGSTOP, 0.7), (signal.SIGCONT, 0.0))
+    return lab.at_the_end(child.wait())
+
+
+def _send_to_helper(lab: Lab, seed: int, *signals: tuple[int, float]) -> Child:
+    """Prepare, and send signals to a helper from any moment on, each followed by some seconds of nothing."""
     lab.clear()
     child = lab.prepare(n=2).go()
     there = lab.helpers(child)
-    time.sleep(draw.uniform(0, 2 * lab.seconds))
-    for number, pause in ((signal.SIGSTOP, 0.7), (signal.SIGCONT, 0.0)):
-        for pid in there[:1]:
-            try:
+    time.sleep(random.Random(seed).uniform(0, 2 * lab.seconds))
+    for number, pause in signals:
+        with contextlib.suppress(ProcessLookupError):
+            for pid in there[:1]:
                 os.kill(pid, number)
-            except ProcessLookupError:
-                continue
         time.sleep(pause)
-    return lab.at_the_end(child.wait())
+    return child
 
 
 def signalled_while_starved(lab: Lab) -> list[str]:
