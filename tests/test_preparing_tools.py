@@ -155,3 +155,10 @@ print('{{"seconds": 1}}')
     found, peak, disk = watched([sys.executable, "-S", "-c", parent, str(tmp_path)], tmp_path)
     assert found == {"seconds": 1} and disk == 30 << 20
     assert 70 << 20 <= peak < 130 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux")
+def test_a_run_may_say_more_than_a_pipe_holds(tmp_path):
+    child = "import sys; sys.stderr.write('x' * (1 << 21)); print('{}')"
+    found, *_ = loaded("prove_memory.py")["_watched"]([sys.executable, "-S", "-c", child], tmp_path)
+    assert found == {}

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from preparing import CORPUS, command, located
 
@@ -128,17 +129,24 @@ def _one(folder: Path, pairs: Sequence[tuple[str, str]], n_pair: int, n_worker: 
 
 def _watched(arguments: list[str], folder: Path) -> tuple[dict[str, float], int, int]:
     """What a command prints as JSON; the peak of its memory and of its children's; and of the bytes in a folder."""
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    peak = most = 0
-    while process.poll() is None:
-        peak = max(peak, sum(_memory(pid) for pid in _family(process.pid)))
-        most = max(most, _size(folder))
-        time.sleep(_PATIENCE)
-    out, err = process.communicate()
+    # Into files: nobody reads a pipe meanwhile, and a long run has more to say than a pipe holds.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(arguments, stdout=out, stderr=err)
+        peak = most = 0
+        while process.poll() is None:
+            peak = max(peak, sum(_memory(pid) for pid in _family(process.pid)))
+            most = max(most, _size(folder))
+            time.sleep(_PATIENCE)
+        said, complaint = (_all_of(file) for file in (out, err))
     if process.returncode:
-        sys.exit(f"prove_memory: error: a run failed:\n{err[-2000:]}")
-    found: dict[str, float] = json.loads(out.splitlines()[-1])
+        sys.exit(f"prove_memory: error: a run failed:\n{complaint[-2000:]}")
+    found: dict[str, float] = json.loads(said.splitlines()[-1])
     return found, peak, most
+
+
+def _all_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8")
 
 
 def _family(pid: int) -> list[int]:
