@@ -89,7 +89,8 @@ def preprocess(args: argparse.Namespace) -> int:
 
 def _share(recipe: Recipe, args: argparse.Namespace, ranks: Ranks, told: str, page: Path | None) -> int:
     """One of several ranks that prepare together."""
-    if any(text.is_stdin for source in find_sources(recipe) for text in (source.src, source.trg)):
+    sources = find_sources(recipe)
+    if any(text.is_stdin for source in sources for text in (source.src, source.trg)):
         raise RecipeError(
             f"{ranks}, as {told} says: a training corpus is stdin, which only one process can read. Write it to a file "
             "first, or prepare it without others: --ranks 1."
@@ -100,7 +101,7 @@ def _share(recipe: Recipe, args: argparse.Namespace, ranks: Ranks, told: str, pa
         with meeting:
             meeting.join()
             _talk(f"{ranks} works for rank 0")
-            n_block = work_for_rank_0(meeting, find_sources(recipe), recipe.data)
+            n_block = work_for_rank_0(meeting, sources, recipe.data)
         _talk(f"{ranks} is done, blocks of pairs: {n_block:,}; rank 0 has the account")
         return 0
     # The parts go last: the others may still read them when they are told why all is over.
