@@ -23,7 +23,6 @@ from nmt.decoding.request import Request
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
-from nmt.evaluation.pairwise import expected_utility
 from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
@@ -81,6 +80,8 @@ class Model:
                 self._half = self._half or copy.deepcopy(self.model).to(torch.bfloat16)
             model = self._half
         if decode.mbr != "none":
+            from nmt.evaluation.pairwise import expected_utility
+
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
         tags_of = Tagging(decode, self.subwords.src.tags, usual_lang)
@@ -101,7 +102,6 @@ def load(
     if len(runs) > 1 and names != [None]:
         raise RunError("checkpoints can be named of one run only, but there are several runs: name one of them.")
     place = choose_device(device)
-    runs[0].recipe()  # says so if this is no run folder
     subwords = runs[0].subwords()
     for other in runs[1:]:
         if other.subwords().sha256 != subwords.sha256:
@@ -109,7 +109,7 @@ def load(
                 f"{other.folder} and {runs[0].folder} have different vocabularies, so they cannot translate together. "
                 "Train them on the same prepared data."
             )
-    models = [one.load_model(place, name)[0] for one in runs for name in names]
+    models = [one.load_model(place, name, subwords)[0] for one in runs for name in names]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:])
 
 

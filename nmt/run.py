@@ -24,7 +24,7 @@ from nmt.data.subwords import PAD, Subwords
 from nmt.errors import MachineError, RunError
 from nmt.files import lock_file, sha256_of
 from nmt.models.base import TranslationModel
-from nmt.models.build import build_model
+from nmt.models.build import Undrawn, build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved
 
@@ -124,16 +124,19 @@ class Run:
                     if path.name.startswith(".") and path.name.endswith(".tmp") and path.is_file():
                         path.unlink(missing_ok=True)
 
-    def load_model(self, device: torch.device, name: str | None = None) -> tuple[TranslationModel, str]:
+    def load_model(
+        self, device: torch.device, name: str | None = None, subwords: Subwords | None = None
+    ) -> tuple[TranslationModel, str]:
         """The model in eval mode with verified weights, and where they are from.
 
         name: a checkpoint's folder name; by default the model chosen at the end of training, and before that the
-        best checkpoint so far, or the newest if none was scored.
+        best checkpoint so far, or the newest if none was scored. subwords: those of the run, if they are read already.
         """
-        recipe, subwords = self.recipe(), self.subwords()
+        recipe, subwords = self.recipe(), subwords or self.subwords()
         folder = self.weights_folder(name)
         checkpoint.verify(folder)
-        model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
+        with Undrawn():
+            model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
         checkpoint.load_weights(model, checkpoint.load_tensors(folder, checkpoint.MODEL), str(folder))
         return model.to(device).eval(), folder.name
 

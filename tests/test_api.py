@@ -40,6 +40,24 @@ def folders(tmp_path_factory):
     return found
 
 
+@pytest.mark.parametrize("architecture", ["transformer", "attention"])
+def test_weights_that_are_read_are_not_drawn_first(architecture, folders, tmp_path):
+    run, subwords = Run(tmp_path), Run(folders[0]).subwords()
+    size = ("model.preset", "tiny") if architecture == "transformer" else ("model.d_model", "16")
+    recipe = read_recipe(None, [("name", "tiny"), ("model.architecture", architecture), size])
+    made = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
+    weights = checkpoint.weights_of(made)
+    write_recipe(recipe, run.recipe_file)
+    subwords.save(run.subwords_file)
+    checkpoint.save(run.model_folder, {checkpoint.MODEL: weights}, {"update": 1})
+    before = torch.get_rng_state()
+    model = nmt.load(tmp_path).model
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(weights[name], found) for name, found in checkpoint.weights_of(model).items())
+    seq = torch.tensor([[5, 6, 7]])
+    assert torch.equal(model(seq, seq), made.eval()(seq, seq))  # also what no checkpoint holds
+
+
 def test_lines_are_translated_in_order_with_the_options_of_the_recipe(folders):
     model = nmt.load(folders[0])
     found = model.translate(LINES)

@@ -24,8 +24,8 @@ import torch
 
 import nmt
 from nmt.api import Model
-from nmt.data.batches import pad
 from nmt.data.lines import read_lines
+from nmt.data.padding import pad
 from nmt.data.subwords import EOS, PAD
 from nmt.decoding.scorer import as_array
 from nmt.errors import NmtError

@@ -1,4 +1,4 @@
-"""Pair numbers in, tensors out: padding, BOS and EOS, and reading ahead.
+"""Pair numbers in, tensors out: with BOS and EOS, padded or packed; and reading ahead.
 
 The reader owns no position: it is told which pairs to fetch, so reading ahead cannot make a
 checkpoint wrong.
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nmt.data.corpus import Corpus, Ids
 from nmt.data.mixture import Rows
+from nmt.data.padding import pad
 from nmt.data.subwords import BOS, EOS, PAD
 
 T = TypeVar("T")
@@ -54,18 +55,6 @@ class Batch:
         if self.src_start is None or self.trg_start is None:
             return Batch(src, trg, gold, self.n_gold)
         return Batch(src, trg, gold, self.n_gold, send(self.src_start), send(self.trg_start))
-
-
-def pad(sequences: Sequence[NDArray[np.int64]], *, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> Tensor:
-    """Ids of different lengths -> (B, L) int64, each framed by `before` and `after`, then PAD."""
-    frame = len(before) + len(after)
-    length = max(map(len, sequences)) + frame
-    matrix = np.full((len(sequences), length), PAD, dtype=np.int64)
-    for row, ids in zip(matrix, sequences, strict=True):
-        row[: len(before)] = before
-        row[len(before) : len(before) + len(ids)] = ids
-        row[len(before) + len(ids) : frame + len(ids)] = after
-    return torch.from_numpy(matrix)
 
 
 def make_batch(corpus: Corpus, rows: Rows, change: Change | None = None) -> Batch:
@@ -128,21 +117,6 @@ def _some(batch: Batch, rows: slice) -> Batch:
     n_src, n_trg = (int((seq[rows] != PAD).sum(1).max()) for seq in (batch.src_seq, batch.gold))
     gold = batch.gold[rows, :n_trg]
     return Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, int((gold != PAD).sum()))
-
-
-def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:
-    """Cut sentences, longest first, into batches of at most max_tokens: for translation and validation.
-
-    length: (N,) what a sentence costs; a batch costs sentences x longest. Longest first, so that memory runs
-    out at once or not at all.
-    """
-    order = np.argsort(-length, kind="stable")
-    batches, start = [], 0
-    while start < len(order):
-        size = max(1, max_tokens // max(1, int(length[order[start]])))
-        batches.append(order[start : start + size])
-        start += size
-    return batches
 
 
 def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Iterator[R]:

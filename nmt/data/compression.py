@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import pyarrow as pa
-
 if TYPE_CHECKING:
+    import pyarrow as pa
     from _typeshed import WriteableBuffer
 
 # Of which none begins a text in UTF-8.
@@ -59,7 +58,10 @@ def _decompressed(file: io.BufferedReader, kind: str | None) -> io.RawIOBase | N
     if kind == "gzip":
         return _Stream(gzip.GzipFile(fileobj=file).read, file)
     if kind == "zstd":
-        # The codec of a library that is there anyway; Python has its own from 3.14 on.
+        # The codec of a library that is there anyway; Python has its own from 3.14 on. Imported late: it takes time,
+        # and every command reads lines.
+        import pyarrow as pa
+
         return _Stream(_zstd(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")), file)
     return _Stream(_Xz(file).read, file) if kind == "xz" else None
 
@@ -87,7 +89,7 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
-def _zstd(stream: pa.NativeFile) -> Callable[[int], bytes]:
+def _zstd(stream: "pa.NativeFile") -> Callable[[int], bytes]:
     def read(most: int) -> bytes:
         try:
             return bytes(stream.read(most))

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.batches import length_batches, pad
+from nmt.data.padding import length_batches, pad
 from nmt.data.subwords import BOS, EOS
 from nmt.models.base import SearchModel
 
@@ -45,7 +45,7 @@ def full_precision(numbers: Tensor) -> Tensor:
 
 
 def as_array(ids: Ids) -> NDArray[np.int64]:
-    """Ids of one sentence as `nmt.data.batches.pad` wants them."""
+    """Ids of one sentence as `nmt.data.padding.pad` wants them."""
     return np.asarray(ids, dtype=np.int64)
 
 

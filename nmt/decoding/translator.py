@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.batches import length_batches, pad
 from nmt.data.mixture import Rows
+from nmt.data.padding import length_batches, pad
 from nmt.data.placeholders import came_back, protected, protected_like, restored
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search

@@ -7,14 +7,12 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
+from typing import TYPE_CHECKING, Any
 
 from nmt.errors import DataError
+
+if TYPE_CHECKING:  # sacreBLEU takes time to import, and most translations are not scored
+    from sacrebleu.metrics.base import Metric
 
 NAMES = ("bleu", "chrf", "ter")
 N_BOOTSTRAP = 1000
@@ -95,6 +93,8 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
 
 def tokenised(texts: Sequence[str], trg_lang: str = "") -> list[str]:
     """Lines in the tokens in which BLEU counts, with spaces between them."""
+    from sacrebleu.metrics.bleu import BLEU
+
     metric = metric_of("bleu", trg_lang)
     assert isinstance(metric, BLEU)
     return [str(metric.tokenizer(text.rstrip())) for text in texts]
@@ -116,8 +116,12 @@ def _language(code: str) -> str:
     return re.split(r"[-_.]", code.strip().lower())[0]
 
 
-def metric_of(name: str, trg_lang: str) -> Metric:
+def metric_of(name: str, trg_lang: str) -> "Metric":
     """sacreBLEU's metric behind one of NAMES."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
     if name == "bleu":
         # `force` changes no score: it silences a warning that speaks of itself; see `tokenised_note`.
         return BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True)
@@ -129,7 +133,7 @@ def metric_of(name: str, trg_lang: str) -> Metric:
     return TER(normalized=unspaced, asian_support=unspaced)
 
 
-def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]], n_bootstrap: int) -> Score:
+def _score(metric: "Metric", hypotheses: Sequence[str], references: Sequence[Sequence[str]], n_bootstrap: int) -> Score:
     # A list for each reference, not for each sentence: nested the other way round everything scores 100.
     if n_bootstrap > 1:
         _make_scores_plain(metric)
@@ -147,7 +151,7 @@ def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Seque
     )
 
 
-def _make_scores_plain(metric: Metric) -> None:
+def _make_scores_plain(metric: "Metric") -> None:
     """Let resamples score as Python floats.
 
     sacreBLEU averages them with `statistics.mean`, which refuses numpy's float32 beside the plain float of a resample

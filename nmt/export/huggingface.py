@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.data.batches import pad
 from nmt.data.lines import write_lines
+from nmt.data.padding import pad
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.scorer import as_array, gold_log_probs
 from nmt.errors import MachineError, RunError

@@ -1,5 +1,11 @@
 """From the recipe's `model` section to a model: training, translation and export all build it here."""
 
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
 from nmt.errors import RecipeError
 from nmt.models.base import TranslationModel
 from nmt.models.lstm.Models import Seq2Seq
@@ -18,3 +24,15 @@ def build_model(config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx
         )
     kind = Seq2Seq if config.is_recurrent else Transformer
     return kind(config, n_src_vocab, n_trg_vocab, pad_idx)
+
+
+class Undrawn(TorchFunctionMode):
+    """No random numbers are drawn for tensors in here: a model that gets its weights from a file needs none before."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Methods of a tensor, and functions of torch.nn.init that torch shows to a mode as a whole.
+        if getattr(func, "__name__", "") in ("uniform_", "normal_", "kaiming_uniform_"):
+            tensor: Tensor = args[0] if args else kwargs["tensor"]
+            with torch.no_grad():
+                return tensor.zero_()  # so that what is computed from it is defined
+        return func(*args, **(kwargs or {}))

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -60,7 +61,7 @@ def parse(content: bytes | str) -> Document:
         )
         return document
     try:
-        root = _Composer(text).get_single_node()
+        root = _composed(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         document.faults.append((_mark(mark) if mark else Mark(1), "", _in_words(error)))
@@ -117,6 +118,12 @@ class _Composer(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+
+@lru_cache(maxsize=4)
+def _composed(text: str) -> yaml.Node | None:
+    """The tree of a text, which nobody changes: one command reads the recipe of its run several times."""
+    return _Composer(text).get_single_node()
 
 
 def _value(node: yaml.Node, name: str, document: Document) -> Any:

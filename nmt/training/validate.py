@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt.data.batches import length_batches, make_batch
+from nmt.data.batches import make_batch
 from nmt.data.corpus import Corpus, Prepared
+from nmt.data.padding import length_batches
 from nmt.data.splits import split_of
 from nmt.data.subwords import PAD, Subwords
 from nmt.data.tags import held_out_tags

@@ -348,6 +348,11 @@ def test_what_is_not_meant_is_said(translate, tmp_path, flags, message):
     assert message in err and "Traceback" not in err
 
 
+def test_what_a_translation_does_not_need_is_not_imported():
+    code = "import sys, nmt.cli.translate_job; sys.exit(bool({'pyarrow', 'sacrebleu', 'datasets'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
 @pytest.mark.parametrize("name", ["preprocess", "train", "translate", "export"])
 def test_help_needs_no_torch(name):
     code = f"import sys, nmt.cli.{name}; sys.exit('torch' in sys.modules)"

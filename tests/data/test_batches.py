@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.data.batches import length_batches, pad, read_ahead
+from nmt.data.batches import read_ahead
+from nmt.data.padding import length_batches, pad
 from nmt.data.subwords import BOS, EOS, PAD
 
 
