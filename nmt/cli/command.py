@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from nmt.cli.begin import begun
 from nmt.errors import NmtError
 from nmt.recipe.fields import all_fields, sections
 
@@ -37,6 +38,7 @@ def run(tool: str, body: Body, parser: argparse.ArgumentParser, argv: Sequence[s
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     try:
+        begun()
         code = body(arguments) or 0
         sys.stdout.flush()
         return code

@@ -1,5 +1,10 @@
 """nmt-export: a trained model for another engine, and the proof that it is still the same model."""
 
+if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
+    from nmt.cli.begin import begin
+
+    begin()
+
 import argparse
 import os
 import shutil
@@ -8,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from nmt.cli.begin import importing
 from nmt.cli.command import must_be_free, printable, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
@@ -32,8 +38,9 @@ def export(args: argparse.Namespace) -> int:
     for flag, target in (("quantization", "ctranslate2"), ("precision", "safetensors")):
         if getattr(args, flag) and args.to != target:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
-    from nmt.api import load
-    from nmt.export.parity import compare
+    with importing():
+        from nmt.api import load
+        from nmt.export.parity import compare
 
     folder = Path(args.output)
     lines = _lines(args)

@@ -1,5 +1,10 @@
 """nmt-preprocess: the text of a recipe, or of a few files named on the command line -> a folder of prepared data."""
 
+if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
+    from nmt.cli.begin import begin
+
+    begin()
+
 import argparse
 import json
 import re

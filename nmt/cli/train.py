@@ -3,12 +3,18 @@
 Nothing here needs torch, so that --help and mistakes in the recipe are answered at once.
 """
 
+if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
+    from nmt.cli.begin import begin
+
+    begin()
+
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nmt.cli.begin import importing
 from nmt.cli.command import add_override_flags, overrides_of, run
 from nmt.recipe.reader import read_recipe
 
@@ -22,11 +28,13 @@ its dotted name."""
 def train(args: argparse.Namespace) -> int:
     """The command behind the flags."""
     if args.verify:
-        from nmt.cli.train_job import verify
+        with importing():
+            from nmt.cli.train_job import verify
 
         return verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
-    from nmt.cli.train_job import check, selftest, train
+    with importing():
+        from nmt.cli.train_job import check, selftest, train
 
     job = check if args.check else selftest if args.selftest else train
     return job(recipe)

@@ -3,10 +3,16 @@
 Nothing here needs torch, so that --help and mistakes in the flags are answered at once.
 """
 
+if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
+    from nmt.cli.begin import begin
+
+    begin()
+
 import argparse
 import sys
 from collections.abc import Sequence
 
+from nmt.cli.begin import importing
 from nmt.cli.command import add_override_flags, add_shorthand, run
 from nmt.recipe.model_options import ATTENTIONS
 
@@ -200,14 +206,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _translate(args: argparse.Namespace) -> int:
     if args.tune_decoding:
-        from nmt.cli.tune_decoding import tune
+        with importing():
+            from nmt.cli.tune_decoding import tune
 
         return tune(args, vars(_parser().parse_args(["RUN"])))
     if args.tune_alignment:
-        from nmt.cli import tune_alignment
+        with importing():
+            from nmt.cli import tune_alignment
 
         return tune_alignment.tune(args, vars(_parser().parse_args(["RUN"])))
-    from nmt.cli.translate_job import translate
+    with importing():
+        from nmt.cli.translate_job import translate
 
     return translate(args)
 

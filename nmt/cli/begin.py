@@ -1,0 +1,37 @@
+"""How a command begins: while its modules are imported, Ctrl-C ends it at once and without a word.
+
+That takes a second, and some more with torch. There is nothing yet to put in order then, and a KeyboardInterrupt would
+be a traceback, or be lost in a library. Only the standard library is imported here.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+def begin() -> None:
+    """Ctrl-C ends the process at once, until `begun`. Where it is ignored, or caught by others, that stays so."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def begun() -> None:
+    """Ctrl-C is a KeyboardInterrupt again."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """For what is imported later than at the top of a module, since it takes long. In the main thread."""
+    begin()
+    try:
+        yield
+    finally:
+        begun()
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    os._exit(128 + number)
