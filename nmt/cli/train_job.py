@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from tqdm import tqdm
-
 from nmt.cli.command import printable
+from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.allocator import keep_freed_blocks
@@ -76,7 +75,7 @@ def verify(folder: Path) -> int:
     """Print what is whole in a run folder and what is not. Returns the exit code."""
     run = Run(folder)
     n_damaged = 0
-    with tqdm(total=len(folders_of(run)), unit="folder", leave=False, disable=None, file=sys.stderr) as bar:
+    with Bar(total=len(folders_of(run)), unit="folder", leave=False) as bar:
         for finding in verify_run(run):
             bar.update()
             n_damaged += bool(finding.complaint)

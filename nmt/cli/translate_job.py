@@ -34,7 +34,6 @@ from nmt.cli.translate_journal import Journal
 from nmt.cli.translate_memory import Memory
 from nmt.cli.translate_output import check_still_free, fit_of, is_finishing, kept, write_whole
 from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
-from nmt.cli.translate_progress import Bar
 from nmt.cli.translate_report import print_examples, report_scores, retry_note, split_note, suspicious_note
 from nmt.cli.translate_requests import Reader, checking_tags, request_reader
 from nmt.cli.translate_windows import Record, Solved, Window, solve
@@ -45,6 +44,7 @@ from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
+from nmt.progress import Bar
 
 N_PICTURE = 3  # lines that are drawn where none are named
 
@@ -322,7 +322,8 @@ def _progress(job: _Job, n_known: int = 0, doing: str | None = None) -> Bar:
     total = count_lines(args.input) if args.input and shown else None
     if total is not None and doing is None:
         total = job.share.n_line(total, job.translator.config.window)
-    return Bar(doing or ("scoring" if args.score else "translating"), total, n_known, shown)
+    doing = doing or ("scoring" if args.score else "translating")
+    return Bar(desc=doing, total=total, initial=n_known, unit=" lines", disable=not shown)
 
 
 def _warn(text: str) -> None:

@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from nmt.api import Model, load
 from nmt.cli.command import overrides_of, printable
@@ -23,6 +22,7 @@ from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
 from nmt.evaluation.alignment_error import AlignmentError, Gold, check_gold, links_of, read_gold
 from nmt.evaluation.word_links import bare, word_links
+from nmt.progress import Bar
 from nmt.recipe.decode_options import AlignBy
 from nmt.recipe.reader import read_recipe
 from nmt.recipe.stored import ALIGN_OPTIONS, ALIGN_RECORD, store
@@ -99,7 +99,7 @@ def _errors(
     """How far the alignments of each way are from gold."""
     found = {by: AlignmentError() for by in candidates}
     window = translator.config.window
-    with tqdm(total=len(src), unit=" lines", delay=2, disable=None, leave=False, file=sys.stderr) as bar:
+    with Bar(total=len(src), unit=" lines", leave=False) as bar:
         for start in range(0, len(src), window):
             seen: dict[int, dict[AlignBy, list[int | None]]] = {}
 
@@ -150,4 +150,4 @@ def _what_now(winner: AlignBy, present: AlignBy, model: Model, *, stored: bool) 
 
 
 def _say(text: str) -> None:
-    tqdm.write(f"nmt-translate: {printable(text)}", file=sys.stderr)
+    Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from nmt.api import Model, load
 from nmt.cli.command import overrides_of, printable
@@ -23,6 +22,7 @@ from nmt.decoding.translation import Translation
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.metrics import bleu_tokens, tokenised_note
 from nmt.evaluation.tuning import ScoreSets, p_value
+from nmt.progress import Bar
 from nmt.recipe.decode_options import OF_SAMPLES, DecodeConfig
 from nmt.recipe.reader import read_recipe
 from nmt.recipe.stored import OPTIONS, RECORD, store
@@ -170,7 +170,7 @@ def _beams(wanted: Sequence[int], present: Setting, n_best: int) -> list[int]:
 class _Search:
     """Searches the validation data with a setting."""
 
-    def __init__(self, model: Model, decode: DecodeConfig, src: list[str], bar: "tqdm[NoReturn]") -> None:
+    def __init__(self, model: Model, decode: DecodeConfig, src: list[str], bar: Bar) -> None:
         self._model, self._decode, self._src, self._bar = model, decode, src, bar
 
     def __call__(self, setting: Setting, n_best: int = 1) -> list[Translation]:
@@ -245,9 +245,9 @@ def _in_words(setting: Setting) -> str:
     return f"beam {beam}" + ("" if penalty == "-" else f", {penalty}" if alpha == "-" else f", {penalty} {alpha}")
 
 
-def _progress(n_line: int) -> "tqdm[NoReturn]":
-    return tqdm(total=n_line, unit=" lines", delay=2, disable=None, leave=False, file=sys.stderr)
+def _progress(n_line: int) -> Bar:
+    return Bar(total=n_line, unit=" lines", leave=False)
 
 
 def _say(text: str) -> None:
-    tqdm.write(f"nmt-translate: {printable(text)}", file=sys.stderr)
+    Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)

@@ -10,7 +10,6 @@ is written cannot depend on the ranks. How they meet and miss one another is in 
 
 import contextlib
 import hashlib
-import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +17,9 @@ from concurrent.futures import Future
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 import nmt
 from nmt.data.block_index import ENTRY, BlockReader, Indexed, indexed
@@ -34,6 +32,7 @@ from nmt.data.ratio import UsualRatio
 from nmt.data.sources import Facts, Source, facts_of, survey
 from nmt.data.workers import Content, Helpers, Work
 from nmt.errors import DataError, MachineError
+from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
 
@@ -186,9 +185,7 @@ def work_for_rank_0(meeting: Meeting, sources: Sequence[Source], config: DataCon
     return n_block
 
 
-def _do_share(
-    stage: Mapping[str, Any], rank: int, own: Answers, watch: Callable[[], object], bar: "tqdm[NoReturn] | None"
-) -> int:
+def _do_share(stage: Mapping[str, Any], rank: int, own: Answers, watch: Callable[[], object], bar: Bar | None) -> int:
     """Answer the tasks of a rank; return how many they are. watch: looks now and then whether the others are there."""
     n, heard = 0, time.monotonic()
     with PartWriter(_path(stage, "answers", rank)) as part:
@@ -218,7 +215,7 @@ def _surveyed(sources: Sequence[Source], config: DataConfig, tasks: Tasks) -> It
         answer: dict[str, Any] = {"src": src, "trg": trg}
         if source.split == "train" and src["n_line"] == trg["n_line"]:
             spread = config.filters_of(source.corpus).max_ratio_spread
-            usual = learn_ratio(source, spread, config, tqdm(disable=True))
+            usual = learn_ratio(source, spread, config, Bar(disable=True))
             found_there = indexed(source, _reading_of(config), usual)
             answer |= {**found_there._asdict(), "blocks": found_there.blocks.tobytes()}
         yield answer
@@ -267,5 +264,5 @@ def _folder_of(parts: Path, rank: int) -> Path:
     return parts / f"rank-{rank}"
 
 
-def _bar(what: str, total: int, unit: str) -> "tqdm[NoReturn]":
-    return tqdm(total=total, desc=what, unit=unit, delay=2, file=sys.stderr, leave=False, position=0)
+def _bar(what: str, total: int, unit: str) -> Bar:
+    return Bar(total=total, desc=what, unit=unit, leave=False, position=0)

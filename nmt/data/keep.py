@@ -7,16 +7,14 @@ counted with file and line. Nothing is encoded here.
 
 import contextlib
 import os
-import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from nmt.data.block_index import Indexed
 from nmt.data.block_work import task_of
@@ -34,6 +32,7 @@ from nmt.data.splits import SIDES
 from nmt.data.survey import Survey
 from nmt.data.workers import Hands
 from nmt.errors import DataError
+from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.subword_options import SubwordsConfig
@@ -287,7 +286,7 @@ def _note_joined(report: DataReport, name: str, number: int) -> None:
     report.note("line_feed", f"{name}:{number}")
 
 
-def learn_ratio(source: Source, spread: float, config: DataConfig, bar: "tqdm[NoReturn]") -> UsualRatio | None:
+def learn_ratio(source: Source, spread: float, config: DataConfig, bar: Bar) -> UsualRatio | None:
     """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
     if not spread:
         return None
@@ -302,6 +301,6 @@ def learn_ratio(source: Source, spread: float, config: DataConfig, bar: "tqdm[No
     return usual_ratio(shown(), spread)
 
 
-def progress_bar(what: str, total: int) -> "tqdm[NoReturn]":
-    """A progress bar that shows itself only when there is something to wait for."""
-    return tqdm(total=total, desc=what, unit=" pairs", unit_scale=True, delay=2, file=sys.stderr)
+def progress_bar(what: str, total: int) -> Bar:
+    """Pairs."""
+    return Bar(total=total, desc=what, unit=" pairs", unit_scale=True)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from nmt.data.folder import beside
 from nmt.data.lines import count_lines
 from nmt.data.sources import Source, Text
 from nmt.errors import DataError
+from nmt.progress import Bar
 
 _CHUNK = 1 << 20
 
@@ -37,7 +36,7 @@ def spooled(sources: Sequence[Source], folder: Path, talk: Callable[[str], None]
 
 
 def _read_all(path: Path) -> None:
-    with open(path, "xb") as file, tqdm(desc="stdin", unit="B", unit_scale=True, delay=2, file=sys.stderr) as progress:
+    with open(path, "xb") as file, Bar(desc="stdin", unit="B", unit_scale=True) as progress:
         while chunk := sys.stdin.buffer.read(_CHUNK):
             file.write(chunk)
             progress.update(len(chunk))

@@ -6,16 +6,14 @@ which subword occurs in which pair. Training then has a dictionary before its fi
 the randomised subspace iteration of Halko, Martinsson, Tropp 2011, algorithm 4.4.
 """
 
-import sys
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
-from tqdm import tqdm
 
 from nmt.data.corpus import Corpus, Ids
+from nmt.progress import Bar
 
 MAX_PAIRS = 200_000  # more of them change the neighbours little, and take memory and time
 _N_POWER, _N_EXTRA = 4, 32  # iterations, and dimensions beyond those wanted: both make the vectors more exact
@@ -88,7 +86,7 @@ def _singular_vectors(a: _Occurrence, n: int, generator: torch.Generator, quiet:
     """The first n left singular vectors of A, or as many as it has, each times the root of its singular value."""
     n_found = min(n + _N_EXTRA, *a.shape)
     y = a.times(torch.randn(a.shape[1], n_found, generator=generator))
-    for _ in tqdm(range(_N_POWER), desc="first embeddings", disable=quiet, delay=2, leave=False, file=sys.stderr):
+    for _ in Bar(range(_N_POWER), desc="first embeddings", disable=quiet, leave=False):
         y = a.times(a.transposed_times(torch.linalg.qr(y).Q))
     vectors, squares, _ = torch.linalg.svd(y, full_matrices=False)
     rooted: Tensor = vectors[:, :n] * squares[:n] ** 0.25

@@ -17,8 +17,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TextIO
 
-from tqdm import tqdm
-
+from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.training.sinks import JsonLines, Sink, sinks_of
 
@@ -30,13 +29,14 @@ class Record:
         self.path = path
         self.quiet = quiet
         self.talk = _Talk(sys.stderr)
-        self.bar = tqdm(
+        self.bar = Bar(
             total=n_update,
             unit="upd",
             dynamic_ncols=True,
             disable=quiet,
             file=self.talk,
             mininterval=1,
+            delay=0,
             # The time left is ours to tell: tqdm knows of no validations to come.
             bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]",
         )
@@ -83,7 +83,7 @@ class Record:
     def say(self, text: str) -> None:
         """A line for people, above the progress line."""
         if not self.quiet:
-            tqdm.write(text, file=self.talk)
+            Bar.write(text, file=self.talk)
 
     def close(self) -> None:
         self.bar.close()

@@ -24,7 +24,7 @@ FIT = {"model": "a", "decode.beam": 4}
 @pytest.fixture(autouse=True)
 def no_bar(monkeypatch):
     """What is said is compared, and on a slow machine a bar would get between."""
-    monkeypatch.setattr("nmt.cli.translate_progress._DELAY", 1e9)
+    monkeypatch.setattr("nmt.progress.EVERY", 1e9)
 
 
 def journal_of(path, fit=None):

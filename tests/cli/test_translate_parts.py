@@ -21,7 +21,7 @@ SOURCE = "".join(line + "\n" for line in LINES).encode() + b"bad \xff\n"
 @pytest.fixture(autouse=True)
 def no_bar(monkeypatch):
     """What is said is compared, and on a slow machine a bar would get between."""
-    monkeypatch.setattr("nmt.cli.translate_progress._DELAY", 1e9)
+    monkeypatch.setattr("nmt.progress.EVERY", 1e9)
 
 
 def args_of(rank=None, ranks=None, **others):
