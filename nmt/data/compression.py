@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,8 @@ _GZIP, _ZSTD, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00"
 # What pzstd writes before its frames: a frame that is to be skipped.
 _ZSTD_SKIPPED = b"P*M\x18"
 _KINDS = {_GZIP: "gzip", _ZSTD: "zstd", _ZSTD_SKIPPED: "zstd", _XZ: "xz"}
+# What others compress with, and is not read here.
+_OTHERS = {rb"BZh[1-9]1AY&SY": "bzip2", rb"PK\x03\x04": "zip", rb"7z\xbc\xaf\x27\x1c": "7-Zip", rb"Rar!\x1a\x07": "RAR"}
 _ENDINGS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 _CHUNK = 1 << 18
 # `xz -9` needs 65 MiB; a file may ask for 4 GiB. (zstd by itself refuses over 128 MiB.)
@@ -33,6 +36,11 @@ DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 def kind_of(head: bytes) -> str | None:
     """gzip, zstd or xz, by the first bytes of a file; None for anything else."""
     return next((kind for magic, kind in _KINDS.items() if head.startswith(magic)), None)
+
+
+def other_kind(head: bytes) -> str | None:
+    """What a file is compressed with that is not read here, by its first bytes."""
+    return next((kind for magic, kind in _OTHERS.items() if re.match(magic, head)), None)
 
 
 def promised_kind(name: Path | str) -> str | None:

@@ -73,7 +73,10 @@ def repeats_itself(text: str, most: int) -> bool:
     raw = text.encode("utf-8")
     # A run of 48 bytes, wherever it begins, holds one of these places and 17 bytes from there on, in which the same
     # four bytes come again after a period of 12. Four longer periods hold a place and a period in the same way.
+    known = 0  # up to here nothing begins that repeats itself and has letters
     for place in range(0, len(raw) - LONG_RUN + _STRIDE, _STRIDE):
+        if place < known:
+            continue
         gram = raw[place : place + _GRAM]
         after = raw.find(gram, place + 1, place + _REACH + _GRAM)
         while after >= 0:
@@ -83,6 +86,9 @@ def repeats_itself(text: str, most: int) -> bool:
                 run = raw[start:end].decode("utf-8", "ignore")
                 if any(map(str.isalpha, run)):
                     return True
+                # A run with letters has one in each piece: it shares less than a piece with this one. Without this, a
+                # long row of dots would be looked at from each of its places.
+                known = end - _REACH
                 break
             after = raw.find(gram, after + 1, place + _REACH + _GRAM)
     return False

@@ -139,7 +139,7 @@ def keep_training_pairs(
             n_read += n_pair
             progress.update(n_pair)
     if n_read != report.n_read:
-        raise DataError(f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}.")
+        raise _changed(report.n_read, f"{n_read:,}")
     return kept
 
 
@@ -260,7 +260,7 @@ def _decide(
         for found in helpers.each("decide", tasks()):
             mine = found["codes"]
             if start + len(mine) > len(codes):
-                break  # files that have grown are refused when they are read again
+                raise _changed(len(codes), "more")
             codes[start : start + len(mine)] = mine
             start += len(mine)
             for kind, file in files.items():
@@ -268,12 +268,18 @@ def _decide(
                 keys[mine == KEPT] = found[kind]
                 file.write(keys.tobytes())
             progress.update(len(mine))
+    if start != len(codes):
+        raise _changed(len(codes), f"{start:,}")
     keys_in = {kind: in_pieces(path) for kind, path in paths.items()}
-    for reason, numbers in repeated(keys_in, own, n_of) if start == len(codes) else ():
+    for reason, numbers in repeated(keys_in, own, n_of):
         codes[numbers] = CODES[reason]
     for path in paths.values():
         path.unlink()
     return codes
+
+
+def _changed(before: int, after: str) -> DataError:
+    return DataError(f"The training files changed while they were read: {before:,} lines, then {after}.")
 
 
 def _reading(source: Source, bad_utf8: Policy, bad_records: Policy, longest: int, report: DataReport) -> Reading:

@@ -5,12 +5,13 @@ those of `wc -l`. Which lines are worth keeping is decided in `clean.py`.
 """
 
 import contextlib
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from nmt.data.compression import DAMAGE, kind_of, opened, promised_kind
+from nmt.data.compression import DAMAGE, kind_of, opened, other_kind, promised_kind
 from nmt.errors import DataError
 from nmt.files import replacing
 
@@ -132,8 +133,21 @@ def write_lines(path: Path | str, lines: Iterable[str]) -> None:
             file.write(line.encode("utf-8") + b"\n")
 
 
+def complaint_about_stream(path: Path | str) -> str | None:
+    """What is said of a pipe or a device: it cannot be read again, and to open it may be to wait for ever."""
+    try:
+        kind = Path(path).stat().st_mode
+    except OSError:
+        return None  # which opening it tells better
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):
+        return None
+    return f"{path}: a pipe or device, but what is named is read more than once. Write it to a file, or use stdin."
+
+
 def complaint_about(path: Path | str) -> str | None:
     """Why this file cannot be read as text, or None. Looks at its first bytes only."""
+    if complaint := complaint_about_stream(path):
+        return complaint
     try:
         with open(path, "rb") as file:
             head = file.read(4096)
@@ -144,6 +158,8 @@ def complaint_about(path: Path | str) -> str | None:
         is_what = f"compressed by {kind}" if kind else f"not compressed by {promised}"
         ending = str(path).rpartition(".")[2]
         return f"{path}: named .{ending} but {is_what}. Was the download an error page? Look at its first lines."
+    if other := other_kind(head):
+        return f"{path}: compressed by {other}, which is not read. Unpack it, or compress it by gzip, zstd or xz."
     return None if kind else _complaint_about_text(path, head)
 
 

@@ -29,7 +29,15 @@ def locate(names: Sequence[str], option: str, complaints: list[str]) -> list[Nam
     """The files of some names, patterns replaced by what they match, in the order of its names. What is not there is
     complained about.
     """
-    return [found for name in names for found in _locate(name, option, complaints)]
+    found = [each for name in names for each in _locate(name, option, complaints)]
+    for each in found:
+        try:
+            each.name.encode("utf-8")
+        except UnicodeEncodeError:  # bytes that Python stands half surrogate pairs for
+            complaints.append(
+                f"{option}: {each.name!r}: a name that is not UTF-8 stands in no report. Rename the file."
+            )
+    return found
 
 
 def dataset_place(name: str) -> str:
@@ -89,7 +97,7 @@ def _locate(name: str, option: str, complaints: list[str]) -> list[Named]:
     plain = len(folders) == 1 and not Path(name).is_absolute()
     hint = " (NMT_DATA, a second folder to look in, is not set)" if plain else ""
     what = "no file matches" if is_pattern else "no file"
-    complaints.append(f"{option}: {what} {name}: tried {places}{hint}.")
+    complaints.append(f"{option}: {what} {name}: tried {places}{hint}.".replace("\n", "\\n"))
     return [Named(name, None)]
 
 

@@ -21,6 +21,8 @@ _LONGEST = 1 << 22
 FLAGS = "flags"
 _HARMLESS = {"split"}
 _LONGEST_FLAG = 20
+# Whole numbers are no texts, and however long they are, they are JSON: Python would refuse those of 4,300 digits.
+_JSON = json.JSONDecoder(parse_int=float)
 # Lines in which a key must occur, or it is the wrong one.
 _N_LOOKED_AT = 100
 
@@ -112,6 +114,7 @@ class _Keys:
 
     def __init__(self, columns: Sequence[Column], *, drop_flagged: bool) -> None:
         self._keys = [str(column) for column in columns]
+        self._parts = sorted({part for key in self._keys for part in (key, *key.split("."))})
         self._drops_flagged = drop_flagged
 
     def take(self, line: str) -> tuple[Found, ...]:
@@ -119,9 +122,25 @@ class _Keys:
         record = _parsed(line)
         if isinstance(record, Flaw):
             return (record,) * len(self._keys)
+        if twice := self._twice(line):
+            return (Flaw(BAD_RECORD, f"the key {twice!r} more than once in an object"),) * len(self._keys)
         if self._drops_flagged and (flaw := _flagged(record)):
             return (flaw,) * len(self._keys)
         return tuple(self._text(record, key) for key in self._keys)
+
+    def _twice(self, line: str) -> str | None:
+        """One of the keys, or a part of one, that an object has more than once: which text is meant, nothing tells."""
+        suspect = [part for part in self._parts if line.count(f'"{part}"') > 1]  # or in an object or text elsewhere
+        if not suspect:
+            return None
+        found: list[str] = []
+
+        def look(pairs: list[tuple[str, Any]]) -> None:
+            names = [name for name, _ in pairs]
+            found.extend(part for part in suspect if names.count(part) > 1)
+
+        json.JSONDecoder(object_pairs_hook=look, parse_int=float).decode(line)
+        return next(iter(found), None)
 
     def _text(self, record: dict[str, Any], key: str) -> Found:
         there, value = _value(record, key)
@@ -141,7 +160,7 @@ _KINDS = {type(None): "null", bool: "true or false", dict: "an object", list: "a
 
 def _parsed(line: str) -> dict[str, Any] | Flaw:
     try:
-        record = json.loads(line)
+        record = _JSON.decode(line)
     except (ValueError, RecursionError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         return Flaw(BAD_RECORD, f"not JSON ({what})" if line.strip() else "a blank line in place of a JSON object")

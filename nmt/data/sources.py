@@ -12,7 +12,7 @@ from typing import Any, Literal
 from nmt.data.compression import without_ending
 from nmt.data.dates import generate
 from nmt.data.fields import Column, Found, Reading
-from nmt.data.lines import complaint_about, count_lines, read_lines
+from nmt.data.lines import complaint_about, complaint_about_stream, count_lines, read_lines
 from nmt.data.locate import Named, dataset_place, locate, partners
 from nmt.data.records import complaint_about_records, read_records
 from nmt.data.splits import split_of
@@ -102,7 +102,9 @@ class Text:
 
 
 def _missing(place: Path | Loaded) -> str | None:
-    return f"{place}: is a folder; expected a file." if isinstance(place, Path) and place.is_dir() else None
+    if not isinstance(place, Path):
+        return None
+    return f"{place}: is a folder; expected a file." if place.is_dir() else complaint_about_stream(place)
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,8 @@ def told(sources: Iterable[Source]) -> Iterator[str]:
             yield f"{source.split}: {source.src.name}"
         elif source.chosen:
             yield f"{source.split}: {source.src.name} with {source.trg.name}"
+        if isinstance(source.src.place, Path) and source.src.place == source.trg.place and source.src.column is None:
+            yield f"WARNING: {source.split}: {source.src.name} is source and target: nothing is translated there"
 
 
 Facts = dict[str, Any]

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nmt.data.unpacking import (
     largest_page,
     n_row_of_file,
     n_row_of_stream,
+    refuse_shorter,
     refuse_too_many_bytes,
     refuse_too_many_rows,
 )
@@ -115,6 +117,10 @@ def size_and_digest(loaded: Loaded, column: Column) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
+def _nothing() -> None:
+    """Of what is not mapped, nothing can get lost."""
+
+
 @dataclass(frozen=True)
 class _Open:
     """A table that is open: its columns, how many rows, and those of some columns, in pieces."""
@@ -122,6 +128,7 @@ class _Open:
     schema: pa.Schema
     n_row: Callable[[], int]
     batches: Callable[[Sequence[_Way]], Iterator[pa.RecordBatch]]
+    still_whole: Callable[[], None] = _nothing  # is asked before bytes of a mapped file are touched
 
 
 @contextlib.contextmanager
@@ -179,27 +186,30 @@ def _parquet(path: Path, file: Any) -> _Open:
 
 def _arrow_file(path: Path, mapped: pa.MemoryMappedFile) -> _Open:
     n_row = n_row_of_file(path, mapped)
-    reader = pa.ipc.open_file(mapped)
+    reader, still_whole = pa.ipc.open_file(mapped), partial(refuse_shorter, path, mapped.size())
 
     def batches(ways: Sequence[_Way]) -> Iterator[pa.RecordBatch]:
         only = pa.ipc.open_file(mapped, options=_only(reader.schema, ways))
         for n in range(only.num_record_batches):
+            still_whole()
             yield only.get_batch(n)
 
-    return _Open(reader.schema, lambda: n_row, batches)
+    return _Open(reader.schema, lambda: n_row, batches, still_whole)
 
 
 def _arrow_stream(path: Path, mapped: pa.MemoryMappedFile) -> _Open:
     mapped.seek(0)
     n_row = n_row_of_stream(path, mapped)
     mapped.seek(0)
-    schema = pa.ipc.open_stream(mapped).schema
+    schema, still_whole = pa.ipc.open_stream(mapped).schema, partial(refuse_shorter, path, mapped.size())
 
     def batches(ways: Sequence[_Way]) -> Iterator[pa.RecordBatch]:
         mapped.seek(0)
-        yield from pa.ipc.open_stream(mapped, options=_only(schema, ways))
+        for batch in pa.ipc.open_stream(mapped, options=_only(schema, ways)):
+            yield batch
+            still_whole()
 
-    return _Open(schema, lambda: n_row, batches)
+    return _Open(schema, lambda: n_row, batches, still_whole)
 
 
 def _only(schema: pa.Schema, ways: Sequence[_Way]) -> pa.ipc.IpcReadOptions:
@@ -247,6 +257,7 @@ def _values(table: Table, columns: Sequence[Column], longest: int | None) -> Ite
             whole.validate()  # lengths and buffers; what is in them is looked at slice by slice
             sides = [_Texts(_follow(whole, way)) for way in ways]
             for start in range(0, len(whole), _N_ROW):
+                there.still_whole()
                 found = [side.some(start, longest) for side in sides]
                 if isinstance(table, Path):
                     n_byte += sum(size for size, _ in found)

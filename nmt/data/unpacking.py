@@ -41,6 +41,12 @@ def refuse_too_many_bytes(path: Path, n_byte: int) -> None:
         )
 
 
+def refuse_shorter(path: Path, n_byte: int) -> None:
+    """ArrowInvalid where a file that was mapped has lost bytes: to touch those would end the process by SIGBUS."""
+    if path.stat().st_size < n_byte:
+        raise pa.ArrowInvalid("it became shorter while it was read")
+
+
 # -- Parquet -----------------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +61,9 @@ def largest_page(path: Path, metadata: Any, columns: Sequence[str]) -> int:
             group = metadata.row_group(n_group)
             for chunk in map(group.column, range(group.num_columns)):
                 if chunk.path_in_schema in columns:
-                    largest = max([largest, *_pages(mapped, chunk)])
+                    for n_byte in _pages(mapped, chunk):
+                        largest = max(largest, n_byte)
+                        refuse_shorter(path, len(mapped))
                 if largest > MOST_OF_PAGE:
                     raise DataError(
                         f"{path}: a page of the column {chunk.path_in_schema!r} in row group {n_group + 1} unpacks to "
@@ -158,17 +166,18 @@ class _Message(NamedTuple):
 
 def n_row_of_file(path: Path, mapped: pa.MemoryMappedFile) -> int:
     """The rows of an Arrow file, by its headers. DataError if more is unpacked at once than may be."""
-    return _n_row(path, _checked(_messages_of_file(mapped)))
+    return _n_row(path, mapped, _checked(_messages_of_file(mapped)))
 
 
 def n_row_of_stream(path: Path, mapped: pa.MemoryMappedFile) -> int:
     """The same of a stream, from where it is."""
-    return _n_row(path, _checked(pa.ipc.MessageReader.open_stream(mapped)))
+    return _n_row(path, mapped, _checked(pa.ipc.MessageReader.open_stream(mapped)))
 
 
-def _n_row(path: Path, messages: Iterable[_Message]) -> int:
+def _n_row(path: Path, mapped: pa.MemoryMappedFile, messages: Iterable[_Message]) -> int:
     n_row, held = 0, dict[int, int]()
     for place, message in enumerate(messages, start=1):
+        refuse_shorter(path, mapped.size())
         n_row += message.rows
         if message.number is not None:
             held[message.number] = message.unpacked + (held.get(message.number, 0) if message.adds else 0)

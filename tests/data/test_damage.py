@@ -1,5 +1,7 @@
 """Damage is seen, and good text of any script is not taken for it."""
 
+import time
+
 import pytest
 
 from nmt.data.clean import filters_of, reason_to_drop
@@ -116,6 +118,22 @@ def test_vowel_signs_are_letters():
 def test_a_text_repeats_itself_wherever_that_begins(piece, n, found, before):
     around = ("The quick brown fox jumps over the lazy dog, which is asleep under a tree."[:before], "; then an end")
     assert repeats_itself(around[0] + piece * n + around[1], most=5) == found
+
+
+@pytest.mark.parametrize("row", ["_", "- ", "." * 40 + "!" + "?" * 20])
+@pytest.mark.parametrize("before", range(60, 130, 7))
+def test_what_follows_a_row_without_letters_is_looked_at(row, before):
+    around = (row * before)[:before] * 9
+    assert repeats_itself(around + "no " * 17, most=5) and repeats_itself(around + "add to cart " * 6, most=5)
+    assert not repeats_itself(around + "add to cart " * 4, most=5)
+
+
+@pytest.mark.parametrize("row", ["_", "0 ", "." * 40 + "!" + "?" * 20])
+def test_a_long_row_without_letters_takes_no_time(row):
+    text = (row * 16_000)[:16_000]
+    start = time.process_time()
+    assert not repeats_itself(text, most=5)
+    assert time.process_time() - start < 0.3
 
 
 def test_a_long_sentence_of_frequent_words_does_not_repeat_itself():

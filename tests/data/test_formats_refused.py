@@ -81,7 +81,8 @@ SURROGATE = '{"de": "\\ud800", "en": "x"}'
         ("a.jsonl", objects(GOOD, {"de": "x", "fr": "y"}), KEYS, 2, "no key 'en'; there are 'de', 'fr'"),
         ("a.jsonl", objects(GOOD, '{"de": "x", "en'), KEYS, 2, "not JSON"),
         ("a.jsonl", objects(GOOD, "[" * 100_000), KEYS, 2, "nested too deeply"),
-        ("a.jsonl", objects(GOOD, '{"n": 1' + "0" * 5000 + "}"), KEYS, 2, "not JSON"),
+        ("a.jsonl", objects(GOOD, '{"de": 1' + "0" * 5000 + ', "en": "x"}'), KEYS, 2, "a number under the key 'de'"),
+        ("a.jsonl", objects(GOOD, '{"de": "x", "de": "y", "en": "z"}'), KEYS, 2, "the key 'de' more than once"),
         ("a.jsonl", objects(GOOD, ""), KEYS, 2, "a blank line"),
         ("a.jsonl", objects(GOOD, ["x", "y"]), KEYS, 2, "a list in place of a JSON object"),
         ("a.jsonl", objects(GOOD, SURROGATE), KEYS, 2, "half a surrogate pair"),
@@ -108,6 +109,13 @@ def made(at, name, content):
             writer.write_table(rows)
     else:
         at.write(name, content)
+
+
+def test_what_stands_beside_the_keys_of_a_line_of_json_does_no_harm(at):
+    beside = ('{"n": 1' + "0" * 5000 + ", ", '{"id": "de", "also": {"de": 1, "en": 2}, ', '{"n": 1, "n": 2, ')
+    at.write("a.jsonl", "".join(f'{start}"de": "Hund {n}", "en": "dog"}}\n' for n, start in enumerate(beside)))
+    assert at.prepare({"file": "a.jsonl", **KEYS}, valid={"file": "a.jsonl", **KEYS}).read == 3
+    assert at.texts()[0] == ["Hund 0", "Hund 1", "Hund 2"]
 
 
 def bytes_as_text(rows):

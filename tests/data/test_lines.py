@@ -26,6 +26,7 @@ def made(tmp_path, content, name="text"):
         (b"a\n\nb\n\n", ["a", "", "b", ""]),
         (b"a\r\nb\r\r\nc\r", ["a", "b\r", "c"]),
         (b"a\rb\n", ["a\rb"]),
+        (b"a\n\r", ["a", ""]),
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         ("a\u2028b\u0085c\x0b\x0c\x1c\x1d\x1e\x00d\n".encode(), ["a\u2028b\u0085c\x0b\x0c\x1c\x1d\x1e\x00d"]),
     ],
