@@ -25,8 +25,9 @@ from nmt.data.report_page import page, refuse_foreign_page
 from nmt.data.report_text import Block
 from nmt.data.show import show_pairs
 from nmt.errors import DataError
+from nmt.recipe.data_options import CorpusFiles, ValidationSet
 from tests.data.awkward import AWKWARD
-from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in
+from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
@@ -129,6 +130,38 @@ def test_a_prepared_folder_tells_what_leaks_with_places_on_both_sides(tmp_path):
     assert any("2 of 3 valid pairs" in text for text in found["alarms"])
 
 
+def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
+    known = [(SRC[k], TRG[k]) for k in (3, 8, 9)]
+    several = {}
+    for name, pairs in {"one": [("neu", "new"), known[0]], "two": [known[1], ("x", "y")], "three": known[2:]}.items():
+        for lang, lines in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
+            several[name, lang] = write(tmp_path / f"{name}.{lang}", lines)
+    names = {lang: [several[name, lang] for name in ("one", "two")] for lang in ("de", "en")}
+    rows = [f"{src}\t{trg}" for src, trg in [("a", "b"), ("neu", "new"), (SRC[40], TRG[40])]]
+    valid = [
+        ValidationSet(src=names["de"], trg=names["en"]),
+        ValidationSet(file=write(tmp_path / "four.tsv", rows), src_column="a", trg_column="b", name="tsv"),
+    ]
+    test = CorpusFiles(
+        src=[several["three", "de"], *names["de"][::-1]], trg=[several["three", "en"], *names["en"][::-1]]
+    )
+    recipe = recipe_in(tmp_path, test=test)
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
+    prepare(recipe, tmp_path / "out", talk=lambda line: None)
+    found = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    for each in found["leaks"]["examples"]:
+        file, _, line = each["place"].rpartition(":")
+        text = Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1]
+        assert text == (f"{each['src']}\t{each['trg']}" if file.endswith("tsv") else each["src"])
+    places = [Path(each["place"]).name for each in found["leaks"]["examples"]]
+    assert places == ["one.de:2", "two.de:1", "four.tsv:3", "three.de:1", "two.de:1", "one.de:2"]
+    splits = [(one["split"], Path(one["src"]).name, one["pairs"]) for one in found["alignment"]]
+    assert splits == [
+        *[("valid", "one.de", 2), ("valid", "two.de", 2), ("valid-tsv", "four.tsv", 2)],
+        *[("test", "three.de", 1), ("test", "two.de", 2), ("test", "one.de", 2), ("train", "t.de", 200)],
+    ]
+
+
 # -- repetitions and shapes --------------------------------------------------------------------------------------------
 
 
@@ -183,6 +216,21 @@ def test_a_shift_is_an_alarm_that_names_file_and_line(tmp_path):
     trg.insert(300, trg[5])
     found = report_of(tmp_path, src, trg[:600], max_ratio=50.0)
     assert any("SHIFTED LINES" in text and "t.de:30" in text and "n+1" in text for text in found["alarms"])
+
+
+def test_a_shift_in_the_second_file_of_a_validation_set_is_found_there(tmp_path):
+    from tests.data.test_shift import corpus
+
+    src, trg = corpus(600)
+    moved = [*trg[:300], trg[5], *trg[300:599]]
+    sides = [[write(tmp_path / f"{n}.{k}", lines) for n in range(2)] for k, lines in enumerate((src, trg))]
+    write(Path(sides[1][1]), moved)
+    recipe = recipe_in(tmp_path)
+    valid = [ValidationSet(src=sides[0], trg=sides[1])]
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
+    prepare(recipe, tmp_path / "out", talk=lambda line: None)
+    (alarm,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["alarms"]
+    assert re.match(rf"SHIFTED LINES: {re.escape(sides[0][1])}:30\d: from line 30\d to the end, ", alarm)
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
