@@ -6,10 +6,8 @@ import os
 import random
 import re
 import sys
-import tomllib
 import unicodedata
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +17,10 @@ from nmt.data import blocks, duplicates
 from nmt.data.duplicates import PAIR, count_duplicates
 from nmt.data.leaks import Keys, Leaks
 from nmt.data.lines import read_lines
-from nmt.data.manifest import read_manifest, write_manifest
 from nmt.data.prepare import prepare
-from nmt.data.report_page import page, refuse_foreign_page
 from nmt.data.report_text import Block
 from nmt.data.show import show_pairs
-from nmt.errors import DataError
-from nmt.recipe.data_options import CorpusFiles, ValidationSet
+from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
 
@@ -162,6 +157,12 @@ def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
     ]
 
 
+def test_a_test_set_that_is_in_the_validation_set_is_told_of(tmp_path):
+    same = CorpusFiles(src=write(tmp_path / "x.de", ["neu", "q"]), trg=write(tmp_path / "x.en", ["new", "r"]))
+    found = report_of(tmp_path, valid=(["neu", "alt"], ["new", "old"]), test=same)
+    assert any("1 of 2 test pairs are in the validation pairs" in text for text in found["warnings"])
+
+
 # -- repetitions and shapes --------------------------------------------------------------------------------------------
 
 
@@ -233,99 +234,15 @@ def test_a_shift_in_the_second_file_of_a_validation_set_is_found_there(tmp_path)
     assert re.match(rf"SHIFTED LINES: {re.escape(sides[0][1])}:30\d: from line 30\d to the end, ", alarm)
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------
-
-HOSTILE = [
-    '<script>alert(1)</script> "quoted" \' & {{style}}',
-    "</li></ul><img src=x onerror=alert(1)>",
-    "\u202egnp.exe",
-]
-
-
-class Tags(HTMLParser):
-    """The tags of a page in order, and what is open at the end."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, *sorted(name for name, _ in attrs)))
-        if tag not in ("meta", "rect"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag != "rect":
-            assert self.open.pop() == tag
-
-
-@pytest.fixture
-def facts(tmp_path):
-    src, trg = [*SRC, *(line * 9 for line in HOSTILE)], [*TRG, "x", "x", "x"]
-    return report_of(tmp_path, src, trg, valid=([*SRC[:9], HOSTILE[0]], [*TRG[:9], HOSTILE[1]]))
-
-
-def test_nothing_in_a_text_is_markup(facts, tmp_path):
-    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    found = Tags(text)
-    assert found.open == [] and not {"script", "img", "a", "link"} & {tag for tag, *_ in found.tags}
-    assert "\u202e" not in text and "\\u202e" in text and "{{style}}" in text
-    assert not [name for _, *names in found.tags for name in names if name.startswith("on") or name in ("src", "href")]
-    tags = Tags(page(facts, "x", ("i", "j"))).tags
-    assert Tags(page(facts, "<b>x</b>", ("<i>", "&"))).tags == tags
-
-
-def test_the_page_needs_nothing_from_anywhere(facts, tmp_path):
-    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert not re.search(r"https?://|@import|url\(", text)
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1)
-    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]["nmt"]
-    (pattern,) = [one for one in patterns if "report" in one]
-    assert sorted(path.suffix for path in (ROOT / "nmt").glob(pattern) if path.suffix != ".py") == [".css", ".html"]
-
-
-def test_the_page_is_a_file_of_the_folder_and_an_old_folder_is_as_good_without(tmp_path):
-    recipe, out = recipe_in(tmp_path), tmp_path / "out"
-    prepare(recipe, out)
-    manifest = read_manifest(out)
-    assert "report.html" in manifest["files"]
-    (out / "report.html").unlink()
-    with pytest.raises(DataError, match=r"report\.html"):
-        prepare(recipe, out)
-    content = {key: manifest[key] for key in manifest if key not in ("made_by", "format", "files")}
-    write_manifest(out, content, [name for name in manifest["files"] if name != "report.html"])
-    said = []
-    prepare(recipe, out, talk=said.append)
-    assert "nothing to do" in said[-1]
-
-
-def test_only_a_page_of_ours_is_written_over(tmp_path):
-    for name, content in (("thesis.html", b"<p>mine"), ("empty.html", b"")):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=name):
-            refuse_foreign_page(tmp_path / name)
-    with pytest.raises(DataError, match="folder"):
-        refuse_foreign_page(tmp_path)
-    refuse_foreign_page(tmp_path / "new.html")
-    prepare(recipe_in(tmp_path), tmp_path / "out")
-    refuse_foreign_page(tmp_path / "out" / "report.html")
-
-
-def test_the_page_fits_a_phone_and_a_browser_has_nothing_to_complain_of(facts, tmp_path):
-    import browser
-    from browser import Browser
-
-    if not (browser.DRIVER and browser.BROWSER):
-        pytest.skip("no chromedriver or no chromium: apt-get install chromium chromium-driver")
-    with Browser(width=360, height=700, dark=True) as shown:
-        shown.open(tmp_path / "out" / "report.html")
-        assert shown.complaints() == []
-        assert shown.run("return document.documentElement.scrollWidth") == 360
-        assert any(HOSTILE[0][:20] in text for text in shown.texts("li p"))
-        ground = shown.run("return getComputedStyle(document.body).backgroundColor")
-        assert max(map(int, re.findall(r"\d+", ground)[:3])) < 60
+def test_docs_explain_every_entry_of_the_report(tmp_path):
+    more = [TrainingCorpus(src=write(tmp_path / "u.de", SRC), trg=write(tmp_path / "u.en", TRG))]
+    found = report_of(tmp_path, train=[*recipe_in(tmp_path).data.train, *more])
+    explained = (ROOT / "docs" / "data.md").read_text(encoding="utf-8").partition("### report.json")[2]
+    told = {
+        name for row in re.findall(r"^\| (`.*?) \|", explained, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)
+    }
+    parts = {f"leaks.{name}" for name in found["leaks"]} | {"leaks"}
+    assert told == (set(found) | parts) - {"leaks"}
 
 
 # -- what is stored, shown ---------------------------------------------------------------------------------------------
