@@ -75,8 +75,9 @@ def warnings(facts: Facts) -> list[str]:
     for one in facts.get("alignment", ()):
         if not one["judged"] and one["pairs"] >= 1000:
             found.append(
-                f"{one['src']} and {one['trg']}: lengths, numbers and names of the two sides do not go together, so "
-                "shifted lines would not be found. Look whether line 1 of one translates line 1 of the other."
+                f"{one['src']} and {one['trg']}: no line of one side tells anything of its line of the other, as where "
+                "the lines of a side are in another order. Look whether line n of one translates line n of the other; "
+                "shifted lines would not be found."
             )
     again = facts.get("duplicates", {}).get("pairs", 0)
     if again > 0.1 * max(facts["kept"], 1):
