@@ -210,7 +210,7 @@ def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> str:
     return (
         f"SHIFTED LINES: {src}:{first}: {lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {n} too many "
         f"in {longer}, or missing from {shorter}, at about line {first:,}. {look}, repair them and prepare again; "
-        "training on such pairs teaches nothing."
+        + ("training on such pairs teaches nothing." if one["split"] == "train" else "a score on such pairs is void.")
     )
 
 

@@ -232,6 +232,7 @@ def test_a_shift_in_the_second_file_of_a_validation_set_is_found_there(tmp_path)
     prepare(recipe, tmp_path / "out", talk=lambda line: None)
     (alarm,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["alarms"]
     assert re.match(rf"SHIFTED LINES: {re.escape(sides[0][1])}:30\d: from line 30\d to the end, ", alarm)
+    assert alarm.endswith("a score on such pairs is void.")
 
 
 def test_docs_explain_every_entry_of_the_report(tmp_path):
