@@ -129,8 +129,10 @@ def _become(body: Callable[[], int], talk: Path, ready: int, gate: int, environm
 
 
 def _survivors(session: int) -> list[int]:
-    """Processes of a session that are there ten seconds after its first one ended."""
-    until = time.monotonic() + 10
+    """Processes of a session that are there a minute after its first one ended: what has only begun ends when it has
+    imported what it needs, which takes a second, or ten and more where others have the cores.
+    """
+    until = time.monotonic() + 60
     while (found := processes_of(session)) and time.monotonic() < until:
         time.sleep(0.05)
     for pid in found:

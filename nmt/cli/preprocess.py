@@ -135,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--check",
         action="store_true",
         help="prepare nothing: read everything and write the report only, a page; exit code 1 if something is "
-        "seriously wrong with the data: shifted lines, test pairs among the training pairs, most pairs dropped",
+        "seriously wrong with the data: shifted lines, validation or test pairs among the training pairs, most pairs "
+        "dropped",
     )
     parser.add_argument(
         "--report",
@@ -219,9 +220,12 @@ def _check(recipe: Recipe, page: Path, crew: Crew | None) -> int:
     """Write the report, and nothing else. 1 if it has alarms."""
     report = DataReport()
     prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page, crew=crew)
-    found = report.alarms()
-    _talk("check: something is seriously wrong, see WARNING above" if found else "check: nothing serious")
-    return int(bool(found))
+    found = report.as_dict()
+    if found["alarms"]:
+        _talk("check: something is seriously wrong, see WARNING above")
+        return 1
+    _talk(f"check: nothing serious{', but see the warnings above' if found['warnings'] else ''}")
+    return 0
 
 
 def _show(folder: Path, n: int) -> int:

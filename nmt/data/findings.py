@@ -1,5 +1,6 @@
 """From what a survey measured to what report.json says: counts, places as file:line, and texts cut to a length."""
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -29,8 +30,6 @@ def findings(
     leaks = [(split, *example) for split in survey.leaks.splits for example in survey.leaks.examples(split, N_SHOWN)]
     numbers = {number for *_, number in leaks} | {number for number, _ in survey.duplicates["most"]}
     train = kept(numbers)
-    name_of = {source.split: source.src.name for source in sources}
-    first_of = {source.split: source.first_number for source in sources}
     return {
         "leaks": {
             "rows": survey.leaks.rows(),
@@ -38,9 +37,9 @@ def findings(
                 {
                     "level": level,
                     "part": part,
-                    "place": f"{name_of[split]}:{line + first_of[split]}",
-                    "src": cut(held_out[split][0][line]),
-                    "trg": cut(held_out[split][1][line]),
+                    "place": _place(sources, split, held_out[split].ends, line),
+                    "src": cut(held_out[split].src[line]),
+                    "trg": cut(held_out[split].trg[line]),
                     "train_place": train[number][0],
                     "train_src": cut(train[number][1]),
                     "train_trg": cut(train[number][2]),
@@ -81,6 +80,13 @@ def findings(
         "ratios": _ratios(survey.ratios),
         "scripts": survey.scripts(),
     }
+
+
+def _place(sources: Sequence[Source], split: str, ends: Sequence[int], line: int) -> str:
+    """file:line of a line of a set, which is counted from 0 through all its files."""
+    n = bisect.bisect_right(ends, line)
+    source = [source for source in sources if source.split == split][n]
+    return f"{source.src.name}:{line - (ends[n - 1] if n else 0) + source.first_number}"
 
 
 def _lengths(counts: NDArray[np.int64]) -> dict[str, Any]:

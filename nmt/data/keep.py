@@ -29,7 +29,7 @@ from nmt.data.report import DataReport
 from nmt.data.seen import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.sources import Source
 from nmt.data.splits import SIDES
-from nmt.data.survey import Survey
+from nmt.data.survey import Survey, Texts
 from nmt.data.workers import Hands
 from nmt.errors import DataError
 from nmt.progress import Bar
@@ -43,14 +43,14 @@ _WORTHWHILE = 2 * N_PAIR  # pairs for which it pays to start a process
 _LONGEST_KEPT = 1 << 20
 
 
-def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> tuple[list[str], list[str]]:
+def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
     """All lines of the validation or test files, as they stand."""
-    sides: tuple[list[str], list[str]] = ([], [])
+    found = Texts([], [], [])
     for source in sources:
         if source.split == split:
             reading = _reading(source, "refuse", "refuse", _LONGEST_KEPT, report)
             for number, pair in enumerate(source.pairs(reading), start=source.first_number):
-                for text, line, lines in zip((source.src, source.trg), pair, sides, strict=True):
+                for text, line, lines in zip((source.src, source.trg), pair, (found.src, found.trg), strict=True):
                     assert line is not None, "refused lines raise"
                     if isinstance(line, Flaw) or len(line.encode("utf-8")) > _LONGEST_KEPT - 8:
                         raise DataError(
@@ -59,7 +59,8 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
                         )
                     report.notes.update(oddities(line))
                     lines.append(line)
-    return sides
+            found.ends.append(len(found.src))
+    return found
 
 
 def n_process(config: DataConfig, n_pair: int, n_core: int | None = None) -> int:
@@ -74,7 +75,7 @@ def longest_read(config: DataConfig) -> int:
 
 def keep_training_pairs(
     sources: Sequence[Source],
-    held_out: dict[str, tuple[list[str], list[str]]],
+    held_out: dict[str, Texts],
     config: DataConfig,
     subwords: SubwordsConfig,
     report: DataReport,

@@ -41,6 +41,7 @@ from nmt.data.report_page import page
 from nmt.data.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
+from nmt.data.survey import Texts
 from nmt.data.tags import held_out_tags, known_tags
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.workers import Hands, Helpers
@@ -157,7 +158,7 @@ def _prepare(
             raise DataError("\n".join(["No training pair is left.", *report.table()]))
         report.corpora = corpora
         tags = held_out_tags(recipe.data)
-        for split, (src, trg) in held_out.items():
+        for split, (src, trg, _) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
             n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
@@ -248,11 +249,11 @@ def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iter
         yield table
 
 
-def _write_generated(held_out: dict[str, tuple[list[str], list[str]]], folder: Path) -> list[str]:
+def _write_generated(held_out: dict[str, Texts], folder: Path) -> list[str]:
     """Write the made-up validation and test lines as text too: there is no other file of them to translate."""
     names = []
-    for split, sides in held_out.items():
-        for side, lines in zip(("src", "trg"), sides, strict=True):
+    for split, (src, trg, _) in held_out.items():
+        for side, lines in (("src", src), ("trg", trg)):
             names.append(f"{split}.{side}")
             write_lines(folder / names[-1], lines)
     return names

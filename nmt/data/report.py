@@ -94,10 +94,6 @@ class DataReport:
         reasons = dict(sorted(dropped.items(), key=lambda each: (-each[1], each[0])))
         return {"name": name, "read": n_kept + dropped.total(), "kept": n_kept, "dropped": reasons}
 
-    def alarms(self) -> list[str]:
-        """What is seriously wrong, in words."""
-        return alarms(self.as_dict())
-
     def table(self) -> list[str]:
         """For people: one screen."""
         return table(self.as_dict())

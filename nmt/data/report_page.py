@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.report_bars import bars
-from nmt.data.report_words import by_corpus
+from nmt.data.report_words import remarks
 from nmt.errors import DataError
 
 Facts = dict[str, Any]
 
 _N_SCRIPTS = 8
+_N_ROWS = 12
 _MARK = b'<meta name="generator" content="nmt-preprocess">'
 _LONGEST_HEAD = 2000
 
@@ -80,8 +81,16 @@ def _tiles(facts: Facts) -> str:
 
 
 def _corpora(facts: Facts) -> Iterable[str]:
-    if told := by_corpus(facts):
-        yield "<h2>Corpora</h2><ul>" + "".join(f"<li>{_text(text)}</li>" for text in told) + "</ul>"
+    if corpora := facts.get("corpora"):
+        body = []
+        for one in corpora:
+            why = ", ".join(f"{_text(reason)} {n:,}" for reason, n in one["dropped"].items())
+            numbers = (one["read"], sum(one["dropped"].values()), one["kept"])
+            body.append([f"{_text(one['name'])} <small>{why}</small>", *(f"{n:,}" for n in numbers)])
+        yield "<h2>Corpora</h2>"
+        yield from _long_table(["Corpus", "read", "dropped", "kept"], body, 1, "corpora")
+    if told := remarks(facts):
+        yield "<h2>Also noticed</h2><ul>" + "".join(f"<li>{_text(text)}</li>" for text in told) + "</ul>"
 
 
 def _dropped(facts: Facts) -> Iterable[str]:
@@ -127,18 +136,15 @@ def _leaks(facts: Facts) -> Iterable[str]:
         "<p>How many lines have the same source, target, or both, among the kept training pairs or in another set: to "
         "the letter; but for case, punctuation and white space; but for numbers, too.</p>"
     )
-    head = [
-        "Lines of",
-        "in",
-        "of",
-        *(f"{a}, {b}" for a in ("to the letter", "nearly", "but for numbers") for b in ("source", "target", "pair")),
-    ]
-    body = [
-        [_text(row["split"]), _text(row["in"]), f"{row['lines']:,}"]
-        + [f"{row[level][part]:,}" for level in ("exact", "near", "numberless") for part in ("src", "trg", "pair")]
-        for row in rows
-    ]
-    yield _table(head, body, n_text=2)
+    yield '<div class="charts">'
+    levels = {"exact": "to the letter", "near": "nearly", "numberless": "but for numbers"}
+    for row in rows:
+        head = [f"{row['lines']:,} {_text(row['split'])} lines in {_text(row['in'])}", "source", "target", "pair"]
+        yield _table(
+            head,
+            [[name, *(f"{row[level][part]:,}" for part in ("src", "trg", "pair"))] for level, name in levels.items()],
+        )
+    yield "</div>"
     examples = []
     for each in facts["leaks"]["examples"]:
         there = {"src": each["train_src"], "trg": each["train_trg"]}
@@ -149,7 +155,8 @@ def _leaks(facts: Facts) -> Iterable[str]:
 
 def _alignment(facts: Facts) -> Iterable[str]:
     yield "<h2>Are the files parallel?</h2>"
-    body = []
+    bad: list[list[str]] = []
+    fine: list[list[str]] = []
     for one in facts["alignment"]:
         found = [
             f"lines {each['first']:,} to {each['last']:,}: "
@@ -157,8 +164,10 @@ def _alignment(facts: Facts) -> Iterable[str]:
             for each in one["stretches"]
         ]
         verdict = "; ".join(found) or ("yes" if one["judged"] else "cannot be told")
-        body.append([_text(one["src"]), _text(one["trg"]), _text(one["split"]), verdict, f"{one['pairs']:,}"])
-    yield _table(["Source", "Target", "Of", "Line by line", "Pairs"], body, n_text=4)
+        names = dict.fromkeys((one["src"], one["trg"]))
+        files = f"{'<br>'.join(map(_text, names))} <small>{_text(one['split'])}</small>"
+        (bad if one["stretches"] else fine).append([files, verdict, f"{one['pairs']:,}"])
+    yield from _long_table(["Files", "line by line", "pairs"], [*bad, *fine], 2, "pairs of files")
 
 
 def _duplicates(facts: Facts) -> Iterable[str]:
@@ -229,6 +238,13 @@ def _table(head: Sequence[str], body: Iterable[Sequence[str]], n_text: int = 1) 
 
     rows = "".join(row(cells, "td") for cells in body)
     return f'<div class="wide" tabindex="0"><table><thead>{row(head, "th")}</thead><tbody>{rows}</tbody></table></div>'
+
+
+def _long_table(head: Sequence[str], body: Sequence[Sequence[str]], n_text: int, what: str) -> Iterable[str]:
+    """A table of which the first rows are seen at once, the others when asked for."""
+    yield _table(head, body[:_N_ROWS], n_text)
+    if rest := body[_N_ROWS:]:
+        yield _more(f"{len(rest):,} more {what}", _table(head, rest, n_text))
 
 
 def _examples(examples: Iterable[tuple[str, Mapping[str, str]]]) -> str:

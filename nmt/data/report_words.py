@@ -13,6 +13,7 @@ MOST_LEAKED = 0.01  # of a validation or test set, as whole pairs
 MOST_DROPPED = 0.5  # of the training pairs
 
 _MOST_STRETCHES = 5  # of a file, in words
+_MOST_OF_A_KIND = 8  # corpora, notes, warnings that the summary has
 
 Facts = dict[str, Any]
 
@@ -65,11 +66,18 @@ def warnings(facts: Facts) -> list[str]:
                 f"{n_src:,} of {row['lines']:,} {row['split']} sources are in the training pairs, "
                 f"{n_src - n_pair:,} of them with another target."
             )
+    for row in facts.get("leaks", {}).get("rows", ()):
+        if row["in"] == "valid" and (n_pair := row["near"]["pair"]):
+            found.append(
+                f"{n_pair:,} of {row['lines']:,} {row['split']} pairs are in the validation pairs, by which the best "
+                "model is chosen."
+            )
     for one in facts.get("alignment", ()):
         if not one["judged"] and one["pairs"] >= 1000:
             found.append(
-                f"{one['src']} and {one['trg']}: lengths, numbers and names of the two sides do not go together, so "
-                "shifted lines would not be found. Look whether line 1 of one translates line 1 of the other."
+                f"{one['src']} and {one['trg']}: no line of one side tells anything of its line of the other, as where "
+                "the lines of a side are in another order. Look whether line n of one translates line n of the other; "
+                "shifted lines would not be found."
             )
     again = facts.get("duplicates", {}).get("pairs", 0)
     if again > 0.1 * max(facts["kept"], 1):
@@ -86,26 +94,41 @@ def table(facts: Facts) -> list[str]:
     lines = [f"training pairs: {facts['read']:,} read, {n_dropped:,} dropped, {facts['kept']:,} kept"]
     for reason, each in facts["dropped"].items():
         lines.append(f"  {each['count']:>9,}  {reason:<18}  {_shortened(each['first'])}")
-    lines += [f"  {text}" for text in by_corpus(facts)]
-    lines += [
-        f"  {name}: the target has {usual['median']:.2f} times the bytes of its source, as a rule; kept: "
+    lines += _first(by_corpus(facts, most=_MOST_OF_A_KIND), "corpora", len(facts.get("corpora", ())))
+    lines += _first(remarks(facts), "notes")
+    lines += _measures(facts)
+    for level, name in (("WARNING", "alarms"), ("warning", "warnings")):
+        lines += _first([f"{level}: {text}" for text in facts.get(name, ())], name)
+    return lines
+
+
+def _first(texts: Sequence[str], what: str, n: int = 0) -> Iterable[str]:
+    """Lines of the summary, not more than a screen has room for. n: how many there are, if these are not all."""
+    yield from (f"  {text}" for text in texts[:_MOST_OF_A_KIND])
+    if (n_more := max(n, len(texts)) - _MOST_OF_A_KIND) > 0:
+        yield f"  ... {n_more:,} more {what}: see the report"
+
+
+def remarks(facts: Facts) -> list[str]:
+    """What was learnt and what is odd but harmless."""
+    lines = [
+        f"{name}: the target has {usual['median']:.2f} times the bytes of its source, as a rule; kept: "
         f"{usual['low']:.2f} to {usual['high']:.2f}"
         for name, usual in facts["usual_ratio"].items()
     ]
     for key, text in _NOTES.items():
         if n := facts["notes"].get(key):
             places = f": {_shortened(facts['noted'][key])}" if key in facts["noted"] else ""
-            lines.append(f"  note: {text.format(n=f'{n:,}')}{places}")
-    lines += _measures(facts)
-    for level, texts in (("WARNING", facts.get("alarms", ())), ("warning", facts.get("warnings", ()))):
-        lines += [f"  {level}: {text}" for text in texts]
+            lines.append(f"note: {text.format(n=f'{n:,}')}{places}")
     return lines
 
 
-def by_corpus(facts: Facts) -> list[str]:
-    """Of several corpora, what became of the pairs of each."""
+def by_corpus(facts: Facts, *, most: int | None = None) -> list[str]:
+    """Of several corpora, what became of the pairs of each. most: of so many, of which the greatest share was lost."""
+    corpora = facts.get("corpora", [])
+    worst = sorted(range(len(corpora)), key=lambda n: -sum(corpora[n]["dropped"].values()) / corpora[n]["read"])
     lines = []
-    for one in facts.get("corpora", ()):
+    for one in (corpora[n] for n in sorted(worst[:most])):
         told = ", ".join(f"{reason} {n:,}" for reason, n in one["dropped"].items())
         n_dropped = f"{sum(one['dropped'].values()):,} dropped{f' ({told})' if told else ''}"
         lines.append(f"{one['name']}: {one['read']:,} read, {n_dropped}, {one['kept']:,} kept")
@@ -187,7 +210,7 @@ def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> str:
     return (
         f"SHIFTED LINES: {src}:{first}: {lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {n} too many "
         f"in {longer}, or missing from {shorter}, at about line {first:,}. {look}, repair them and prepare again; "
-        "training on such pairs teaches nothing."
+        + ("training on such pairs teaches nothing." if one["split"] == "train" else "a score on such pairs is void.")
     )
 
 

@@ -9,7 +9,7 @@ file in which each pair has `RECORD` bytes, 52; in memory there are some six byt
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -312,7 +312,9 @@ class _Judge:
                 continue
             gain = float((sums[k:after, state] - sums[k:after, FARTHEST]).sum(dtype=np.float64))
             stretches.append(Stretch(first + 1, end, None if state == _NONE else state - FARTHEST, gain))
-        return Alignment(n, tuple(stretches), self._strength(sums, way) / n)
+        found = Alignment(n, tuple(stretches), self._strength(sums, way) / n)
+        # Where nothing goes together, what goes best does so by chance: a path through noise is no shift.
+        return found if found.can_be_judged else replace(found, stretches=())
 
     def _are_alone(self, first: int, end: int) -> bool:
         """Whether lines that seem to go with none are worth a word: many, and their lengths and anchors deny it, too.

@@ -4,11 +4,12 @@ What a block has is measured in `measure.py`. Nothing is kept of a pair but, on 
 its alignment and 16 for its repetitions.
 """
 
+import itertools
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,17 @@ from nmt.data.workers import Hands
 
 _CODES = 0x110000
 _RARITY = np.dtype(np.uint32)
-Texts = tuple[list[str], list[str]]
+
+
+class Texts(NamedTuple):
+    """All lines of a validation or test set, which may have several files.
+
+    ends: how many lines there are up to the end of each of its sources.
+    """
+
+    src: list[str]
+    trg: list[str]
+    ends: list[int]
 
 
 class Survey:
@@ -43,14 +54,15 @@ class Survey:
         self.alignments: list[tuple[Source, Alignment]] = []
         self.duplicates: dict[str, Any] = {}
         keys, bags = {}, dict.fromkeys(SIDES, np.empty(0, np.uint64))
-        for split, (src, trg) in held_out.items():
+        for split, (src, trg, ends) in held_out.items():
             blocks = Block(src), Block(trg)
             keys[split] = Keys.of(*blocks)
             bags = {side: np.append(bags[side], block.bags()) for side, block in zip(SIDES, blocks, strict=True)}
-            of_split = [source for source in sources if source.split == split]
-            if len(of_split) == 1:
-                self._files.append((of_split[0], len(src)))
-                self._out["records"].write(records_of(*blocks, Anchors()).tobytes())
+            of_split = (source for source in sources if source.split == split)
+            for source, (start, end) in zip(of_split, itertools.pairwise([0, *ends]), strict=True):
+                self._files.append((source, end - start))
+                records = records_of(Block(src[start:end]), Block(trg[start:end]), Anchors())
+                self._out["records"].write(records.tobytes())
         self.leaks = Leaks(keys)
         self.held_out = HeldOut(self.leaks.known, bags)
 

@@ -93,6 +93,15 @@ def test_check_writes_a_page_and_no_data(files, capsys):
     assert "</html>" in (files / "mine.html").read_text(encoding="utf-8")
 
 
+def test_check_points_at_what_is_only_worth_a_look(files, capsys):
+    assert main([*OWN, "--check"]) == 0
+    assert capsys.readouterr().err.endswith("check: nothing serious\n")
+    (files / "valid.de").write_bytes(b"".join((files / "train.de").read_bytes().splitlines(keepends=True)[:5]))
+    (files / "valid.no").write_text("annet\n" * 5, encoding="utf-8")
+    assert main([*OWN, "--check"]) == 0
+    assert capsys.readouterr().err.endswith("check: nothing serious, but see the warnings above\n")
+
+
 def test_check_leaves_data_as_it_is_and_answers_one_where_something_is_seriously_wrong(files, capsys):
     assert main(OWN) == 0
     (files / "valid.de").write_bytes(b"".join((files / "train.de").read_bytes().splitlines(keepends=True)[:5]))

@@ -102,6 +102,33 @@ def test_ranks_make_what_one_process_makes_and_only_the_first_tells_of_it(tmp_pa
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "nothing is left beside it"
 
 
+class AllAtOnce:
+    """Stands in for a meeting and for helpers: whatever rank 0 says, the other ranks have done before it goes on."""
+
+    def __init__(self, n_rank):
+        self.ranks = Ranks(0, n_rank)
+
+    def say(self, stage):
+        for rank in range(1, self.ranks.n_rank):
+            crew._do_share(stage, rank, lambda tasks: self.each("", tasks), lambda: None, None)
+
+    def wait_for(self, ranks, part, until):
+        return iter([{}] * len(ranks))
+
+    def each(self, name, tasks):
+        yield from ({"answer": f"to {task['n']}"} for task in tasks)
+
+
+@pytest.mark.parametrize("n_rank", [1, 2, 3, 4, 5])
+def test_answers_come_in_the_order_of_the_tasks_whatever_their_number(tmp_path, n_rank):
+    others = AllAtOnce(n_rank)
+    ours = crew.Crew(others, tmp_path).with_helpers(others)
+    for n_task in range(2 * n_rank + 3):
+        answers = list(ours.each("count", ({"n": n} for n in range(n_task))))
+        assert answers == [{"answer": f"to {n}"} for n in range(n_task)]
+    assert not list(tmp_path.iterdir()), "and nothing is left"
+
+
 def test_what_was_prepared_by_one_process_is_nothing_to_do_for_two(tmp_path, capfd):
     recipe = recipe_in(tmp_path)
     assert together(recipe, tmp_path / "out", 1) == [0]

@@ -6,10 +6,8 @@ import os
 import random
 import re
 import sys
-import tomllib
 import unicodedata
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +17,12 @@ from nmt.data import blocks, duplicates
 from nmt.data.duplicates import PAIR, count_duplicates
 from nmt.data.leaks import Keys, Leaks
 from nmt.data.lines import read_lines
-from nmt.data.manifest import read_manifest, write_manifest
 from nmt.data.prepare import prepare
-from nmt.data.report_page import page, refuse_foreign_page
 from nmt.data.report_text import Block
 from nmt.data.show import show_pairs
-from nmt.errors import DataError
+from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
 from tests.data.awkward import AWKWARD
-from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in
+from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
@@ -129,6 +125,44 @@ def test_a_prepared_folder_tells_what_leaks_with_places_on_both_sides(tmp_path):
     assert any("2 of 3 valid pairs" in text for text in found["alarms"])
 
 
+def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
+    known = [(SRC[k], TRG[k]) for k in (3, 8, 9)]
+    several = {}
+    for name, pairs in {"one": [("neu", "new"), known[0]], "two": [known[1], ("x", "y")], "three": known[2:]}.items():
+        for lang, lines in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
+            several[name, lang] = write(tmp_path / f"{name}.{lang}", lines)
+    names = {lang: [several[name, lang] for name in ("one", "two")] for lang in ("de", "en")}
+    rows = [f"{src}\t{trg}" for src, trg in [("a", "b"), ("neu", "new"), (SRC[40], TRG[40])]]
+    valid = [
+        ValidationSet(src=names["de"], trg=names["en"]),
+        ValidationSet(file=write(tmp_path / "four.tsv", rows), src_column="a", trg_column="b", name="tsv"),
+    ]
+    test = CorpusFiles(
+        src=[several["three", "de"], *names["de"][::-1]], trg=[several["three", "en"], *names["en"][::-1]]
+    )
+    recipe = recipe_in(tmp_path, test=test)
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
+    prepare(recipe, tmp_path / "out", talk=lambda line: None)
+    found = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    for each in found["leaks"]["examples"]:
+        file, _, line = each["place"].rpartition(":")
+        text = Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1]
+        assert text == (f"{each['src']}\t{each['trg']}" if file.endswith("tsv") else each["src"])
+    places = [Path(each["place"]).name for each in found["leaks"]["examples"]]
+    assert places == ["one.de:2", "two.de:1", "four.tsv:3", "three.de:1", "two.de:1", "one.de:2"]
+    splits = [(one["split"], Path(one["src"]).name, one["pairs"]) for one in found["alignment"]]
+    assert splits == [
+        *[("valid", "one.de", 2), ("valid", "two.de", 2), ("valid-tsv", "four.tsv", 2)],
+        *[("test", "three.de", 1), ("test", "two.de", 2), ("test", "one.de", 2), ("train", "t.de", 200)],
+    ]
+
+
+def test_a_test_set_that_is_in_the_validation_set_is_told_of(tmp_path):
+    same = CorpusFiles(src=write(tmp_path / "x.de", ["neu", "q"]), trg=write(tmp_path / "x.en", ["new", "r"]))
+    found = report_of(tmp_path, valid=(["neu", "alt"], ["new", "old"]), test=same)
+    assert any("1 of 2 test pairs are in the validation pairs" in text for text in found["warnings"])
+
+
 # -- repetitions and shapes --------------------------------------------------------------------------------------------
 
 
@@ -185,99 +219,31 @@ def test_a_shift_is_an_alarm_that_names_file_and_line(tmp_path):
     assert any("SHIFTED LINES" in text and "t.de:30" in text and "n+1" in text for text in found["alarms"])
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------
+def test_a_shift_in_the_second_file_of_a_validation_set_is_found_there(tmp_path):
+    from tests.data.test_shift import corpus
 
-HOSTILE = [
-    '<script>alert(1)</script> "quoted" \' & {{style}}',
-    "</li></ul><img src=x onerror=alert(1)>",
-    "\u202egnp.exe",
-]
-
-
-class Tags(HTMLParser):
-    """The tags of a page in order, and what is open at the end."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, *sorted(name for name, _ in attrs)))
-        if tag not in ("meta", "rect"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag != "rect":
-            assert self.open.pop() == tag
+    src, trg = corpus(600)
+    moved = [*trg[:300], trg[5], *trg[300:599]]
+    sides = [[write(tmp_path / f"{n}.{k}", lines) for n in range(2)] for k, lines in enumerate((src, trg))]
+    write(Path(sides[1][1]), moved)
+    recipe = recipe_in(tmp_path)
+    valid = [ValidationSet(src=sides[0], trg=sides[1])]
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
+    prepare(recipe, tmp_path / "out", talk=lambda line: None)
+    (alarm,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["alarms"]
+    assert re.match(rf"SHIFTED LINES: {re.escape(sides[0][1])}:30\d: from line 30\d to the end, ", alarm)
+    assert alarm.endswith("a score on such pairs is void.")
 
 
-@pytest.fixture
-def facts(tmp_path):
-    src, trg = [*SRC, *(line * 9 for line in HOSTILE)], [*TRG, "x", "x", "x"]
-    return report_of(tmp_path, src, trg, valid=([*SRC[:9], HOSTILE[0]], [*TRG[:9], HOSTILE[1]]))
-
-
-def test_nothing_in_a_text_is_markup(facts, tmp_path):
-    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    found = Tags(text)
-    assert found.open == [] and not {"script", "img", "a", "link"} & {tag for tag, *_ in found.tags}
-    assert "\u202e" not in text and "\\u202e" in text and "{{style}}" in text
-    assert not [name for _, *names in found.tags for name in names if name.startswith("on") or name in ("src", "href")]
-    tags = Tags(page(facts, "x", ("i", "j"))).tags
-    assert Tags(page(facts, "<b>x</b>", ("<i>", "&"))).tags == tags
-
-
-def test_the_page_needs_nothing_from_anywhere(facts, tmp_path):
-    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert not re.search(r"https?://|@import|url\(", text)
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1)
-    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]["nmt"]
-    (pattern,) = [one for one in patterns if "report" in one]
-    assert sorted(path.suffix for path in (ROOT / "nmt").glob(pattern) if path.suffix != ".py") == [".css", ".html"]
-
-
-def test_the_page_is_a_file_of_the_folder_and_an_old_folder_is_as_good_without(tmp_path):
-    recipe, out = recipe_in(tmp_path), tmp_path / "out"
-    prepare(recipe, out)
-    manifest = read_manifest(out)
-    assert "report.html" in manifest["files"]
-    (out / "report.html").unlink()
-    with pytest.raises(DataError, match=r"report\.html"):
-        prepare(recipe, out)
-    content = {key: manifest[key] for key in manifest if key not in ("made_by", "format", "files")}
-    write_manifest(out, content, [name for name in manifest["files"] if name != "report.html"])
-    said = []
-    prepare(recipe, out, talk=said.append)
-    assert "nothing to do" in said[-1]
-
-
-def test_only_a_page_of_ours_is_written_over(tmp_path):
-    for name, content in (("thesis.html", b"<p>mine"), ("empty.html", b"")):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=name):
-            refuse_foreign_page(tmp_path / name)
-    with pytest.raises(DataError, match="folder"):
-        refuse_foreign_page(tmp_path)
-    refuse_foreign_page(tmp_path / "new.html")
-    prepare(recipe_in(tmp_path), tmp_path / "out")
-    refuse_foreign_page(tmp_path / "out" / "report.html")
-
-
-def test_the_page_fits_a_phone_and_a_browser_has_nothing_to_complain_of(facts, tmp_path):
-    import browser
-    from browser import Browser
-
-    if not (browser.DRIVER and browser.BROWSER):
-        pytest.skip("no chromedriver or no chromium: apt-get install chromium chromium-driver")
-    with Browser(width=360, height=700, dark=True) as shown:
-        shown.open(tmp_path / "out" / "report.html")
-        assert shown.complaints() == []
-        assert shown.run("return document.documentElement.scrollWidth") == 360
-        assert any(HOSTILE[0][:20] in text for text in shown.texts("li p"))
-        ground = shown.run("return getComputedStyle(document.body).backgroundColor")
-        assert max(map(int, re.findall(r"\d+", ground)[:3])) < 60
+def test_docs_explain_every_entry_of_the_report(tmp_path):
+    more = [TrainingCorpus(src=write(tmp_path / "u.de", SRC), trg=write(tmp_path / "u.en", TRG))]
+    found = report_of(tmp_path, train=[*recipe_in(tmp_path).data.train, *more])
+    explained = (ROOT / "docs" / "data.md").read_text(encoding="utf-8").partition("### report.json")[2]
+    told = {
+        name for row in re.findall(r"^\| (`.*?) \|", explained, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)
+    }
+    parts = {f"leaks.{name}" for name in found["leaks"]} | {"leaks"}
+    assert told == (set(found) | parts) - {"leaks"}
 
 
 # -- what is stored, shown ---------------------------------------------------------------------------------------------
