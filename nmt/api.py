@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from nmt.data.subwords import Subwords
-from nmt.data.tags import Tagging
+from nmt.data.tags import Tagging, known_tags
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.long_lines import limits_of
 from nmt.decoding.request import Request
@@ -84,7 +84,7 @@ class Model:
 
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
-        tags_of = Tagging(decode, self.subwords.src.tags, usual_lang)
+        tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
         return Translator(model, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of)
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nmt import checkpoint
+from nmt.data.manifest import RUN_DATA
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import MachineError, RunError
 from nmt.files import lock_file, sha256_of
@@ -50,7 +51,7 @@ class Run:
         self.folder = Path(folder)
         self.recipe_file = self.folder / "recipe.yaml"
         self.subwords_file = self.folder / "subwords.json"
-        self.data_file = self.folder / "data.json"
+        self.data_file = self.folder / RUN_DATA
         self.log_file = self.folder / "log.jsonl"
         self.checkpoints = self.folder / "checkpoints"
         self.model_folder = self.folder / "model"

@@ -24,6 +24,7 @@ RECIPE = "recipe.yaml"
 REPORT = "report.json"
 PAGE = "report.html"
 SUBWORDS = "subwords.json"
+RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was trained with
 # Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
 HASHED_BYTES = 1 << 30
 

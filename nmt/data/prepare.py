@@ -42,7 +42,7 @@ from nmt.data.sources import Source, facts_of, find_sources, refuse_changed, sta
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
 from nmt.data.survey import Texts
-from nmt.data.tags import held_out_tags, known_tags
+from nmt.data.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.workers import Hands, Helpers
 from nmt.errors import DataError
@@ -122,6 +122,7 @@ def _prepare(
                 f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
                 "Replace it with --overwrite, or choose another folder with data.out."
             )
+    must_have_room(recipe.data, recipe.subwords)
     with beside(only_report) if only_report else building(folder, replace=present) as temporary:
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")

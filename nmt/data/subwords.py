@@ -211,6 +211,10 @@ class Codec:
         """The name of the placeholder that an id is, "" if it is none."""
         return self.placeholders[i - self._first_placeholder] if self._first_placeholder <= i < self.n_text else ""
 
+    def placeholder_ids(self) -> dict[str, int]:
+        """The ids of the placeholders, by name."""
+        return {name: i for i, name in enumerate(self.placeholders, self._first_placeholder)}
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable text for each id, for pictures: a space shows as ▁, part of a character as its bytes <C3>."""
         return [self._piece(i) for i in ids]
@@ -234,7 +238,7 @@ class Subwords:
     def __init__(self, src: Codec, trg: Codec, normalize: str) -> None:
         self.src, self.trg, self.normalize = src, trg, normalize
         self.joint = src is trg
-        self.sha256 = hashlib.sha256(self._text().encode("utf-8") + b"\n").hexdigest()
+        self.sha256 = _digest(self._text())
 
     @classmethod
     def train(
@@ -318,18 +322,26 @@ class Subwords:
         ]
         return cls(codecs[0], codecs[-1], found["normalize"])
 
-    def _text(self) -> str:
+    def sha256_of_pieces(self) -> str:
+        """What `sha256` were without tags: the ids of a text follow from the rest."""
+        return _digest(self._text(with_tags=False)) if self.src.tags else self.sha256
+
+    def _text(self, *, with_tags: bool = True) -> str:
         codecs = [self.src] if self.joint else [self.src, self.trg]
         content = content_of(
             self.src.kind,
             self.normalize,
             self.src.symbols,
-            self.src.tags,
+            self.src.tags if with_tags else (),
             placeholders=self.src.placeholders,
             joint=self.joint,
             codecs=[codec.table() for codec in codecs],
         )
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8") + b"\n").hexdigest()
 
 
 def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:

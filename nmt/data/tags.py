@@ -9,6 +9,8 @@ from nmt.data.splits import split_of
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.protect_options import PER_KIND
+from nmt.recipe.subword_options import SubwordsConfig
 from nmt.recipe.tag_options import Tagged
 
 
@@ -27,6 +29,17 @@ def tags_of(pairs: Tagged, data: DataConfig) -> tuple[str, ...]:
 def known_tags(data: DataConfig) -> tuple[str, ...]:
     """All tags that a model of this recipe learns, in a fixed order."""
     return tuple(sorted({tag for corpus in data.train for tag in tags_of(corpus, data)}))
+
+
+def must_have_room(data: DataConfig, subwords: SubwordsConfig) -> None:
+    """Raises RecipeError if a vocabulary that is to be learnt has no room for its tags beside what it always has."""
+    tags = known_tags(data)
+    least = 264 + len(subwords.symbols) + PER_KIND * len(data.protect) + len(tags)
+    if tags and not subwords.vocab_from and subwords.vocab_size < least:
+        raise RecipeError(
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(tags)} tags of the training corpora "
+            f"beside 256 bytes, control symbols and placeholders (make it {least} or more)."
+        )
 
 
 def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
@@ -57,14 +70,18 @@ class Tagging:
     """What to put before a line: the tag of the language that it asks for, or else decode.trg_lang or the usual one,
     and its tags, or else decode.tags.
 
-    known: those of the model's vocabulary. Raises RecipeError for what it has not learnt; where nobody says into which
-    of several languages, not before a line leaves it open.
+    known: those of the model's vocabulary. learnt: those that it was trained with. It may know more, from the run that
+    its vocabulary is of: such a tag stands before a line where somebody asks for it.
+    Raises RecipeError for what it does not know; where nobody says into which of several languages, not before a line
+    leaves it open.
     """
 
-    def __init__(self, decode: DecodeConfig, known: tuple[str, ...], usual_lang: str) -> None:
+    def __init__(self, decode: DecodeConfig, known: tuple[str, ...], usual_lang: str, learnt: tuple[str, ...]) -> None:
         self._decode, self._known, self._usual_lang = decode, known, usual_lang
-        learnt = [tag.removeprefix("<2").removesuffix(">") for tag in known if tag.startswith("<2")]
-        self._languages = learnt or [usual_lang]
+        self._languages = [tag.removeprefix("<2").removesuffix(">") for tag in known if tag.startswith("<2")]
+        self._is_told = any(tag.startswith("<2") for tag in learnt)
+        if not self._is_told and usual_lang not in self._languages:
+            self._languages.insert(0, usual_lang)
         self._of_all = tuple(decode.tags)
         self._check_tags(self._of_all, "decode.tags")
         if decode.trg_lang:
@@ -72,9 +89,10 @@ class Tagging:
 
     def __call__(self, trg_lang: str | None = None, tags: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """The tags of a line. trg_lang, tags: what it says of itself, None where it says nothing."""
-        lang = trg_lang or self._decode.trg_lang or self._usual_lang
+        asked_for = trg_lang or self._decode.trg_lang
+        lang = asked_for or self._usual_lang
         if lang not in self._languages:
-            asked = f"{lang}, but" if trg_lang or self._decode.trg_lang else "not given, and"
+            asked = f"{lang}, but" if asked_for else "not given, and"
             where, how = ("", "") if trg_lang else ("decode.", " with --trg-lang")
             raise RecipeError(
                 f"{where}trg_lang: {asked} the model translates into {', '.join(self._languages)}: choose one of "
@@ -84,7 +102,9 @@ class Tagging:
             self._check_tags(tags, "tags")
         of_language = language_tag(lang)
         more = (f"<{tag}>" for tag in (self._of_all if tags is None else tags))
-        return (*([of_language] if of_language in self._known else []), *more)
+        # A model for one language was trained without its tag, though its vocabulary may be that of a run for several.
+        is_before = of_language in self._known and (self._is_told or lang != self._usual_lang)
+        return (*([of_language] if is_before else []), *more)
 
     def _check_tags(self, tags: tuple[str, ...], name: str) -> None:
         if unknown := [tag for tag in tags if f"<{tag}>" not in self._known or tag.startswith("2")]:

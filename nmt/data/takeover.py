@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmt.data.arrow import Rows
+from nmt.data.arrow import Rows, dtype_of_ids
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.manifest import HASHED_BYTES, MANIFEST, read_manifest
 from nmt.data.subwords import Subwords
@@ -58,8 +58,12 @@ class Taken(NamedTuple):
 
 
 def made_of(subwords: Subwords, max_len: int, tags: Sequence[int], text_digest: str) -> str:
-    """The digest of all that the rows of a corpus follow from. tags: ids that every source begins with."""
-    told = [_VERSION, metadata.version("tokenizers"), subwords.sha256, max_len, list(tags), text_digest]
+    """The digest of all that the rows of a corpus follow from. tags: ids that every source begins with.
+
+    Tags come after all pieces, so those of other corpora have no say, unless ids get longer by them.
+    """
+    pieces = subwords.sha256_of_pieces() if dtype_of_ids(subwords).itemsize == 2 else subwords.sha256
+    told = [_VERSION, metadata.version("tokenizers"), pieces, max_len, list(tags), text_digest]
     return hashlib.sha256(json.dumps(told).encode("utf-8")).hexdigest()
 
 

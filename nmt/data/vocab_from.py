@@ -14,13 +14,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.learn import SEED_PIECES, Lines, count_words, learn_merges, learnt_from, most_frequent
 from nmt.data.letters import BYTE_OF, in_characters, in_letters, in_words, units_of
-from nmt.data.manifest import SUBWORDS
+from nmt.data.manifest import MANIFEST, RUN_DATA, SUBWORDS, read_manifest
 from nmt.data.placeholders import kinds_of, shown
 from nmt.data.sentencepiece_file import codec_of, is_sentencepiece
 from nmt.data.subwords import LONGEST_PIECE, N_SPECIAL, Codec, Subwords
 from nmt.data.unigram import learn_scores
 from nmt.errors import DataError
-from nmt.files import sha256_of
+from nmt.files import parse_json, sha256_of
 from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS, SubwordsConfig
 
 # Old pieces are letters to the trainer of new merges: one code point each, beyond the surrogates.
@@ -40,7 +40,7 @@ class Given:
     def load(self, *, joint: bool) -> Subwords:
         """The subwords. joint: whether a model of SentencePiece makes one vocabulary or two."""
         if not is_sentencepiece(self.paths[0]):
-            return Subwords.load(self.paths[0])
+            return _as_written(self.paths[0])
         src = codec_of(self.paths[0])
         return Subwords(src, src if joint else codec_of(self.paths[-1]), src.normalize)
 
@@ -74,6 +74,26 @@ def _found(place: str) -> Path:
             f"{SUBWORDS} itself, or a model of SentencePiece ({' or '.join(SENTENCEPIECE_ENDINGS)})."
         )
     return found
+
+
+def _as_written(path: Path) -> Subwords:
+    """The subwords of a file. In a run or a folder of prepared data they have to be those that its ids are of."""
+    found, folder = Subwords.load(path), path.parent
+    told = read_manifest(folder)["subwords_sha256"] if (folder / MANIFEST).is_file() else _told_by_run(folder)
+    if told not in (None, found.sha256):
+        raise DataError(
+            f"subwords.vocab_from: {path} is not as it was written: its SHA-256 is not the one noted beside it. "
+            "Get the file back from a copy of the folder, or from a run that was trained with it."
+        )
+    return found
+
+
+def _told_by_run(folder: Path) -> Any:
+    try:
+        told = parse_json((folder / RUN_DATA).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return told.get("subwords") if isinstance(told, dict) else None
 
 
 def account_of(old: Subwords, new: Subwords, path: Given) -> list[str]:

@@ -7,7 +7,7 @@ Hu et al. 2019).
 Shapes: B sentences still searched, K hypotheses of each, R = B·K rows, V vocabulary, C candidates, P phrases.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,9 +36,20 @@ class Rules:
     """The rules of one batch, and the state of every hypothesis in them.
 
     min_len: (B,) fewest tokens, EOS not counted. no_repeat: no hypothesis has so many tokens in a row twice; 0: it may.
+    placeholders: their ids, of which a translation has each that stands for an item of its source once at most, and no
+    other. Where phrases are asked for, which may have items in them, it has those that it has.
     """
 
-    def __init__(self, pieces: Pieces, asked: Sequence[Request], *, min_len: Tensor, no_repeat: int, eos: int) -> None:
+    def __init__(
+        self,
+        pieces: Pieces,
+        asked: Sequence[Request],
+        *,
+        min_len: Tensor,
+        no_repeat: int,
+        eos: int,
+        placeholders: Mapping[str, int] | None = None,
+    ) -> None:
         self._pieces, self._eos, self._no_repeat = pieces, eos, no_repeat
         self._min_len = min_len
         self._streams = [pieces.stream(one.prefix) if one.prefix else b"" for one in asked]
@@ -49,6 +60,11 @@ class Rules:
         self._place = min_len.new_zeros(len(asked), 1)
         self._state = min_len.new_zeros(len(asked), 1, n_phrase)
         self._watches = [watch for sentence, one in enumerate(asked) for watch in self._watch(sentence, one)]
+        # (B, K, placeholders) which may still follow.
+        names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
+        there = [[one.asks or name in dict(one.items) for name in names] for one in asked]
+        self._left = torch.tensor(there, device=min_len.device, dtype=torch.bool).unsqueeze(1)
+        self._free = torch.tensor([[one.asks] for one in asked], device=min_len.device)  # (B, 1)
 
     @property
     def requires(self) -> bool:
@@ -58,6 +74,7 @@ class Rules:
     def spread(self, n: int) -> None:
         """Let each sentence, which has one hypothesis, have n of it."""
         self._place, self._state = self._place.repeat(1, n), self._state.repeat(1, n, 1)
+        self._left = self._left.repeat(1, n, 1)
 
     def forbid(self, logits: Tensor, prefix: Tensor) -> None:
         """Make impossible what may not follow. logits: (R, V), changed in place; prefix: (R, t) the tokens so far."""
@@ -65,6 +82,9 @@ class Rules:
         if self._no_repeat and n_token >= self._no_repeat:
             self._forbid_repeats(logits, prefix)
         logits[:, self._eos].masked_fill_((self._min_len > n_token).repeat_interleave(n), -torch.inf)
+        if len(self._placeholders):
+            possible = logits[:, self._placeholders]
+            logits[:, self._placeholders] = possible.masked_fill(~self._left.flatten(0, 1), -torch.inf)
         for watch, rows, state in self._watched():
             complete = watch.complete[state]
             if watch.required:
@@ -123,6 +143,8 @@ class Rules:
         place = self._place.gather(1, parent)
         self._place = place + self._n_byte[token] + ((place == 0) & self._no_space[token])
         self._state = self._state.gather(1, parent.unsqueeze(2).expand(-1, -1, self._state.size(2)))
+        written = (token.unsqueeze(2) == self._placeholders) & ~self._free.unsqueeze(2)
+        self._left = self._left.gather(1, parent.unsqueeze(2).expand(-1, -1, self._left.size(2))) & ~written
         for watch in self._watches:
             state = self._state[watch.sentence, :, watch.column]
             self._state[watch.sentence, :, watch.column] = watch.after[state, token[watch.sentence]].long()
@@ -133,8 +155,8 @@ class Rules:
         staying = [one for one in self._watches if one.sentence in place_of]
         self._watches = [replace(one, sentence=place_of[one.sentence]) for one in staying]
         self._streams = [self._streams[b] for b in place_of]
-        self._min_len, self._place, self._state = (
-            part[sentences] for part in (self._min_len, self._place, self._state)
+        self._min_len, self._place, self._state, self._left, self._free = (
+            part[sentences] for part in (self._min_len, self._place, self._state, self._left, self._free)
         )
 
     def may_end(self) -> Tensor:

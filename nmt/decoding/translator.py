@@ -297,9 +297,12 @@ class Translator:
             "n_real": self.subwords.trg.n_text,
             "rules": None,
         }
-        if any(request.asks for request in requests) or config.no_repeat or int(min_len.max()):
+        # Bare ids ask nothing of placeholders: they may be those of any text.
+        placeholders = {} if any(request is _NOTHING for _, request in rows) else self.subwords.trg.placeholder_ids()
+        if any(request.asks for request in requests) or config.no_repeat or int(min_len.max()) or placeholders:
             pieces, least = pieces_of(self.subwords.trg), min_len.to(self.model.device)
-            known["rules"] = Rules(pieces, requests, min_len=least, no_repeat=config.no_repeat, eos=EOS)
+            asked: dict[str, Any] = {"no_repeat": config.no_repeat, "placeholders": placeholders}
+            known["rules"] = Rules(pieces, requests, min_len=least, eos=EOS, **asked)
         with _evaluating(self.model):
             if not config.samples:
                 n_best = config.beam if self.utility or config.coverage else config.n_best

@@ -213,7 +213,7 @@ class Loaded:
     def translator(self, decode: DecodeConfig) -> EngineTranslator:
         """What translates with these options. Raises RecipeError for those that CTranslate2 has not."""
         utility = None
-        tags_of = Tagging(decode, (), self.recipe.data.trg_lang)  # models that know any are not exported
+        tags_of = Tagging(decode, (), self.recipe.data.trg_lang, ())  # models that know any are not exported
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
         limits = limits_of(decode, max_len=self.recipe.data.max_len, usual_src_len=self.run.usual_src_len())

@@ -60,6 +60,10 @@ def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[s
     if twice := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
         yield f"data.protect: {', '.join(twice)} occurs twice (name each once)"
         return
+    if named := [
+        one for one in subwords.symbols if one in {f"⟨{kind}{n + 1}⟩" for kind in kinds for n in range(PER_KIND)}
+    ]:
+        yield f"subwords.symbols: {named[0]} is how a placeholder of data.protect is shown (choose another symbol)"
     least = 264 + len(subwords.symbols) + PER_KIND * len(kinds)
     if kinds and not subwords.vocab_from and 264 + len(subwords.symbols) <= subwords.vocab_size < least:
         yield (

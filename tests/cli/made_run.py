@@ -1,5 +1,6 @@
 """A run folder as training would leave it, in no time: for the tests of nmt-translate."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,11 +24,15 @@ SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
 def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[str] = ()) -> Run:
     """Weights as they are drawn: nonsense comes out, but always the same. It has a checkpoint 7 as well.
 
-    tags: those that it knows.
+    tags: those that it knows, and was trained with.
     """
     run = Run(folder)
     run.folder.mkdir()
-    recipe = read_recipe(None, list(options.items()))
+    corpora = [
+        {"src": "a", "trg": "b", **({"trg_lang": tag[2:-1]} if tag.startswith("<2") else {"tags": [tag[1:-1]]})}
+        for tag in tags
+    ]
+    recipe = read_recipe(None, list({**options, "data.train": json.dumps(corpora)}.items()))
     write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
     given = {"tags": tags, "placeholders": names_of(recipe.data.protect)}

@@ -229,6 +229,8 @@ def test_kinds_are_those_that_there_are_and_in_one_order():
     for wrong, complaint in (("[urls]", "data.protect"), ("[url, url]", "data.protect: url occurs twice")):
         with pytest.raises(RecipeError, match=complaint):
             read_recipe(None, [*options, ("data.protect", wrong)])
+    with pytest.raises(RecipeError, match=r"⟨url1⟩ is how a placeholder of data\.protect is shown"):
+        read_recipe(None, [*options, ("data.protect", "[url]"), ("subwords.symbols", '["⟨url1⟩"]')])
     with pytest.raises(RecipeError, match="make it 284 or more"):
         read_recipe(None, [("name", "x"), ("subwords.vocab_size", "283"), ("data.protect", "[url, tag]")])
 

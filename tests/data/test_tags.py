@@ -148,3 +148,28 @@ def test_a_model_for_one_language_takes_its_own_name_and_no_other(tmp_path):
     assert model.translate(["ein Haus"], trg_lang="en")[0].src_ids == model.translate(["ein Haus"])[0].src_ids
     with pytest.raises(RecipeError, match="translates into en"):
         model.translate(["ein Haus"], trg_lang="fr")
+
+
+@pytest.mark.parametrize("lang", ["en", "it"])
+def test_a_model_for_one_language_reads_what_it_was_trained_on_with_the_subwords_of_one_for_several(tmp_path, lang):
+    (tmp_path / "several").mkdir()
+    several, _ = made(recipe_in(tmp_path / "several", {}, {"trg_lang": "fr"}))
+    one = recipe_in(tmp_path, {}, trg_lang=lang)
+    one = one.model_copy(update={"subwords": one.subwords.model_copy(update={"vocab_from": str(several.folder)})})
+    model = run_of(one, tmp_path)
+    trained = Prepared.open(one.data_folder).train.pairs(range(1))[0][0].tolist()
+    codec = model.subwords.src
+    assert codec.tags == ("<2en>", "<2fr>")
+    for options in ({}, {"trg_lang": lang}):
+        assert model.translate(SRC[:1], **options)[0].src_ids == trained
+    # What the other model knew can still be asked for.
+    assert codec.pieces(model.translate(SRC[:1], trg_lang="fr")[0].src_ids)[0] == "<2fr>"
+
+
+def test_tags_need_room_in_the_vocabulary(tmp_path):
+    """With less than they need it would be larger than was asked for."""
+    tags = {"tags": [f"t{n}" for n in range(37)]}
+    with pytest.raises(RecipeError, match=r"no room for the 37 tags .*make it 301 or more"):
+        made(recipe_in(tmp_path, tags))
+    tags["tags"].pop()
+    assert made(recipe_in(tmp_path, tags))[0].subwords.src.size <= 300

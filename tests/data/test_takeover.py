@@ -125,6 +125,14 @@ def test_a_corpus_with_other_tags_is_encoded_anew(tmp_path, encoded):
     assert n_pair == 60 and told.count("taken over") == 1
 
 
+def test_a_new_tag_of_a_new_corpus_leaves_the_rows_of_the_others(tmp_path, first, encoded):
+    """As when translated text is added: its tag is an id after those of all pieces."""
+    known = corpus(tmp_path, "a"), corpus(tmp_path, "b")
+    n_pair, told = again(tmp_path, encoded, *known, corpus(tmp_path, "c", tags=["bt"]))
+    assert n_pair == 60 and told.count("taken over") == 2
+    assert again(tmp_path, encoded, corpus(tmp_path, "a", tags=["bt"]), known[1])[0] == 60
+
+
 def test_with_another_vocabulary_all_is_encoded_anew(tmp_path, first, encoded):
     other = recipe_of(tmp_path, corpus(tmp_path, "c"))
     prepare(other, tmp_path / "other")

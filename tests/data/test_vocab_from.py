@@ -143,3 +143,25 @@ def test_data_is_prepared_with_the_subwords_of_other_data(tmp_path, monkeypatch,
         json.loads((tmp_path / "new" / "manifest.json").read_text(encoding="utf-8"))["inputs"][-1]["split"]
         == "subwords"
     )
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "data.json"])
+def test_subwords_that_are_not_those_that_were_written_are_refused(tmp_path, name):
+    """A damaged file may be a vocabulary all the same: the notes of its folder tell, prepared data or run."""
+    folder = tmp_path / "a"
+    if name == "manifest.json":
+        (tmp_path / "x").write_text("".join(f"{n} {line}\n" for n, line in enumerate(OLD)), encoding="utf-8")
+        pair = [str(tmp_path / "x")] * 2
+        options = ["--langs", "x", "y", "--subwords.vocab_size", "290", "--data.drop_identical", "false"]
+        assert main(["--train", *pair, "--valid", *pair, "--out", str(folder), *options]) == 0
+    else:
+        folder.mkdir()
+        (folder / name).write_text(json.dumps({"subwords": saved(folder).sha256}))
+    path = folder / "subwords.json"
+    assert find_subwords(str(folder)).load(joint=True).sha256 == Subwords.load(path).sha256
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["codecs"][0]["merges"].reverse()
+    path.write_text(json.dumps(content), encoding="utf-8")
+    Subwords.load(path)
+    with pytest.raises(DataError, match="is not as it was written"):
+        find_subwords(str(folder)).load(joint=True)

@@ -8,7 +8,7 @@ from fake_model import CopyModel
 
 from nmt.cli.translate_engine import Told, _text, answer_of
 from nmt.cli.translate_evidence import Witness, words_of_split
-from nmt.data.placeholders import character, names_of
+from nmt.data.placeholders import came_back, character, names_of
 from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.phrases import pieces_of
@@ -85,14 +85,34 @@ def test_a_vocabulary_without_placeholders_protects_nothing(subwords):
         assert found.src_ids == plain.src.encode([line])[0]
 
 
+def test_an_item_is_written_once_at_most_and_only_where_the_source_has_it(subwords):
+    """Whatever the model would rather write."""
+    for options in ({}, {"beam": 1}, {"samples": 3, "n_best": 3}):
+        config = DecodeConfig(**options)
+        for line, one, other in (("<b>see</b> now", "tag1", "tag2"), ("<b>see</b> now", "tag1", "url3")):
+            translator = Translator(Swapping(subwords, one, other), subwords, config)
+            # The same alone and beside a line that has all that could be written.
+            for lines in ([line], [line, "<i> <u> http://a.org http://b.org http://c.org"]):
+                found = next(translator.translate(lines))
+                assert not found.doubled and all(
+                    text.count("<b>") <= 1 and text.count("</b>") <= 1 for text in found.texts
+                )
+
+
 def test_items_that_are_lost_or_doubled_are_flagged(subwords):
     line = "<b>see</b> now"
-    (doubled,) = Translator(Swapping(subwords, "tag1", "tag2"), subwords, DecodeConfig()).translate([line])
-    assert (doubled.text, doubled.missing, doubled.doubled) == ("</b>see</b> now", ["<b>"], ["</b>"])
-    (strange,) = Translator(Swapping(subwords, "tag1", "url3"), subwords, DecodeConfig()).translate([line])
-    assert (strange.text, strange.missing, strange.doubled) == ("see</b> now", ["<b>"], ["⟨url3⟩"])
-    for one in (doubled, strange):
-        assert complaints_of(line, one) == ["missing", "doubled"]
+    url3 = subwords.trg.placeholder_ids()["url3"]
+    tag2 = subwords.trg.placeholder_ids()["tag2"]
+    source = Request(line).protected(subwords.src.protects)
+    told = dict(source.items)
+    ids = subwords.trg.encode([source.source])[0]
+    tag1 = subwords.trg.placeholder_ids()["tag1"]
+    for instead, missing, doubled in ((tag2, ["<b>"], ["</b>"]), (url3, ["<b>"], ["⟨url3⟩"])):
+        changed = [instead if i == tag1 else i for i in ids]
+        names = [name for i in changed if (name := subwords.trg.placeholder(i))]
+        assert came_back(line, names, "see now", told, KINDS) == (missing, doubled)
+    (lost,) = Translator(Swapping(subwords, "tag1", "url3"), subwords, DecodeConfig()).translate([line])
+    assert "<b>" in lost.missing and complaints_of(line, lost) == ["missing"]
 
 
 def test_a_given_translation_is_scored_as_it_was_written(subwords, model):
