@@ -53,9 +53,14 @@ def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: 
     if found := list(obstacles(config)):
         raise RunError(f"CTranslate2 has no place for {', '.join(found)}, so this model cannot be exported to it.")
     box, common = ct2.specs.transformer_spec, _common(ct2, config)
+
+    def shared(n_kv_head: int | None) -> int | None:
+        return n_kv_head if n_kv_head != config.n_head else None
+
+    of_encoder = shared(config.enc_n_kv_head or config.n_kv_head)
     spec = ct2.specs.TransformerSpec(
-        box.TransformerEncoderSpec(config.n_enc_layer, config.n_head, **common),
-        box.TransformerDecoderSpec(config.n_dec_layer, config.n_head, **common),
+        box.TransformerEncoderSpec(config.n_enc_layer, config.n_head, num_heads_kv=of_encoder, **common),
+        box.TransformerDecoderSpec(config.n_dec_layer, config.n_head, num_heads_kv=shared(config.n_kv_head), **common),
     )
     spec.config.layer_norm_epsilon = 1e-6
     spec.config.add_source_eos = True
@@ -93,7 +98,6 @@ def _common(ct2: Any, config: ModelConfig) -> dict[str, Any]:
         "layernorm_embedding": config.norm == "post",
         "ffn_glu": config.ffn == "swiglu",
         "rms_norm": config.norm_kind == "rms",
-        "num_heads_kv": config.n_kv_head if config.n_kv_head != config.n_head else None,
         "head_dim": d_head if d_head != config.d_model // config.n_head else None,
     }
     if config.position == "rotary":

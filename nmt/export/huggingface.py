@@ -80,8 +80,9 @@ def obstacles(recipe: Recipe) -> Iterator[str]:
         yield f"model.norm_kind: {config.norm_kind}"
     if config.ffn not in _ACTIVATIONS:
         yield f"model.ffn: {config.ffn}"
-    if config.n_kv_head not in (None, config.n_head):
-        yield "model.n_kv_head other than model.n_head"
+    for name in ("n_kv_head", "enc_n_kv_head"):
+        if getattr(config, name) not in (None, config.n_head):
+            yield f"model.{name} other than model.n_head"
     for name in ("d_k", "d_v"):
         if getattr(config, name) not in (None, config.d_model // config.n_head):
             yield f"model.{name} other than model.d_model / model.n_head"

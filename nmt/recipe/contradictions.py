@@ -82,8 +82,9 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
             f"model.n_head: {model.n_head} heads do not divide model.d_model, which is {model.d_model} (change one of "
             "them, or give both model.d_k and model.d_v)"
         )
-    if model.n_kv_head is not None and model.n_head % model.n_kv_head:
-        yield f"model.n_kv_head: {model.n_kv_head} does not divide model.n_head, which is {model.n_head}"
+    for name in ("n_kv_head", "enc_n_kv_head"):
+        if (shared := getattr(model, name)) is not None and model.n_head % shared:
+            yield f"model.{name}: {shared} does not divide model.n_head, which is {model.n_head}"
     d_k = model.d_k if model.d_k is not None else model.d_model // model.n_head
     if model.position == "rotary" and d_k % 2:
         yield f"model.position: rotary turns pairs, but model.d_k (or model.d_model / model.n_head) is {d_k}, odd"

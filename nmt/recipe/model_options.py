@@ -72,6 +72,11 @@ class TransformerOptions(Section):
     n_kv_head: PositiveInt | None = Field(
         None, description="Key/value heads: n_head = MHA, 1 = MQA, between = GQA; empty: n_head."
     )
+    enc_n_kv_head: PositiveInt | None = Field(
+        None,
+        description="The same of the encoder's self-attention, which keeps nothing from step to step that fewer heads "
+        "would make smaller; empty: n_kv_head.",
+    )
     d_k: PositiveInt | None = Field(None, description="Width of a query and a key; empty: d_model / n_head.")
     d_v: PositiveInt | None = Field(None, description="Width of a value; empty: d_model / n_head.")
     norm: Literal["post", "pre"] = Field(

@@ -30,6 +30,8 @@ pytest.importorskip("ctranslate2")
         {"n_position": 5},  # sinusoids go on beyond the table
         {"n_kv_head": 2},
         {"n_kv_head": 1, "attn_bias": "true"},
+        {"n_kv_head": 1, "enc_n_kv_head": 2},
+        {"enc_n_kv_head": 1},
         {"d_k": 16, "d_v": 16},
         {"ffn_bias": "false"},
         {"trg_emb_prj_weight_sharing": "false", "emb_src_trg_weight_sharing": "false"},

@@ -79,6 +79,7 @@ def test_small_states_are_normalised_alike(subwords, tmp_path, norm):
         ({"norm_kind": "rms"}, "model.norm_kind: rms"),
         ({"ffn": "swiglu"}, "model.ffn: swiglu"),
         ({"n_kv_head": 2}, "model.n_kv_head"),
+        ({"enc_n_kv_head": 1}, "model.enc_n_kv_head"),
         ({"d_k": 16}, "model.d_k"),
         ({"d_v": 16}, "model.d_v"),
     ],

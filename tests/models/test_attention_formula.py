@@ -157,7 +157,7 @@ def in_numpy(sublayer: MultiHeadAttention, x: Tensor, memory: Tensor, allowed: n
 def test_the_whole_sub_layer_is_that_of_numpy(over, norm, n_kv_head):
     torch.manual_seed(4)
     config = ModelConfig(d_model=8, n_head=H, n_kv_head=n_kv_head, d_k=6, d_v=D_V, attn_bias=True, norm=norm)
-    sublayer = MultiHeadAttention(config).double().eval()
+    sublayer = MultiHeadAttention(config, config.n_kv_head).double().eval()
     for parameter in sublayer.parameters():
         torch.nn.init.normal_(parameter)
     x, memory = torch.randn(B, T, 8).double(), torch.randn(B, T, 8).double()

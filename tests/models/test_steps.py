@@ -12,6 +12,7 @@ OPTIONS = {
     "ffn": ["relu", "gelu", "swiglu", "relu2"],
     "position": ["sinusoid", "learned", "rotary", "rotary over the source too"],
     "n_kv_head": [None, 1, 2],
+    "enc_n_kv_head": [None, 1],
     "qk_norm": [False, True],
     "attn_bias": [False, True],
     "ffn_bias": [True, False],

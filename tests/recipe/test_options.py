@@ -50,6 +50,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("model.n_head", {"model": {"n_head": 7}}),
         ("model.n_head", {"model": {"n_head": 7, "d_k": 8}}),
         ("model.n_kv_head", {"model": {"n_kv_head": 3}}),
+        ("model.enc_n_kv_head", {"model": {"n_kv_head": 2, "enc_n_kv_head": 3}}),
         ("model.position", {"model": {"position": "rotary", "d_k": 7}}),
         ("model.position", {"model": {"position": "sinusoid", "d_model": 33, "n_head": 3}}),
         ("model.rotary_enc_attn", {"model": {"rotary_enc_attn": True}}),

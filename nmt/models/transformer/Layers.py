@@ -17,7 +17,7 @@ class EncoderLayer(Layer):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.slf_attn = MultiHeadAttention(config)
+        self.slf_attn = MultiHeadAttention(config, config.enc_n_kv_head or config.n_kv_head)
         self.pos_ffn = PositionwiseFeedForward(config)
 
     def forward(
@@ -34,8 +34,8 @@ class DecoderLayer(Layer):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.rotary_enc_attn = config.rotary_enc_attn
-        self.slf_attn = MultiHeadAttention(config)
-        self.enc_attn = MultiHeadAttention(config)
+        self.slf_attn = MultiHeadAttention(config, config.n_kv_head)
+        self.enc_attn = MultiHeadAttention(config, config.n_kv_head)
         self.pos_ffn = PositionwiseFeedForward(config)
 
     def forward(

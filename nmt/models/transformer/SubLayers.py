@@ -20,13 +20,16 @@ def _make_attention(config: ModelConfig, d_k: int) -> ScaledDotProductAttention:
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of n_head heads, of which every n_head / n_kv_head share keys and values."""
+    """Attention of n_head heads, of which every n_head / n_kv_head share keys and values.
 
-    def __init__(self, config: ModelConfig) -> None:
+    One for queries (MQA, Shazeer 2019) or a few (GQA, Ainslie et al. 2023). n_kv_head: None: as many as n_head.
+    """
+
+    def __init__(self, config: ModelConfig, n_kv_head: int | None) -> None:
         super().__init__()
         d_model, n_head = config.d_model, config.n_head
         self.n_head = n_head
-        self.n_kv_head = config.n_kv_head or n_head
+        self.n_kv_head = n_kv_head or n_head
         self.d_k = config.d_k or d_model // n_head
         self.d_v = config.d_v or d_model // n_head
         self.w_qs = nn.Linear(d_model, n_head * self.d_k, bias=config.attn_bias)
