@@ -6,14 +6,19 @@ be a traceback, or be lost in a library. Only the standard library is imported h
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 def begin() -> None:
-    """Ctrl-C ends the process at once, until `begun`. Where it is ignored, or caught by others, that stays so."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    """Ctrl-C ends the process at once, until `begun`. Where it is ignored, or caught by others, that stays so.
+
+    In a thread of its own a command has no say in signals.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
@@ -25,7 +30,7 @@ def begun() -> None:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """For what is imported later than at the top of a module, since it takes long. In the main thread."""
+    """For what is imported later than at the top of a module, since it takes long."""
     begin()
     try:
         yield

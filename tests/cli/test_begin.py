@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -50,6 +51,19 @@ def test_every_installed_command_begins_there():
         f"nmt-{name}": f"nmt.cli.entry:{name}" for name in ("preprocess", "train", "translate", "export")
     }
     assert all(callable(getattr(entry, place.partition(":")[2])) for place in scripts.values())
+
+
+def test_in_a_thread_of_its_own_a_command_leaves_signals_alone():
+    before, found = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        with begin.importing():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before]
 
 
 def test_who_has_decided_about_ctrl_c_already_is_left_alone():
