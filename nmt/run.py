@@ -70,16 +70,25 @@ class Run:
 
     def usual_src_len(self) -> int | None:
         """What `nmt.training.claim` has noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
-        if not self.data_file.exists():
-            return None
-        known = checkpoint.read_json(self.data_file)
-        length = known.get(USUAL_SRC_LEN) if isinstance(known, dict) else None
+        length = self._told_of_data().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
     def subwords(self) -> Subwords:
-        """The vocabulary of the run."""
+        """The vocabulary of the run. Raises RunError for another than that which it was trained with."""
         self._must_exist()
-        return Subwords.load(self.subwords_file)
+        found, trained = Subwords.load(self.subwords_file), self._told_of_data().get("subwords")
+        if trained not in (None, found.sha256):
+            raise RunError(
+                f"{self.subwords_file}: its fingerprint is {found.sha256[:12]}, but the run was trained with "
+                f"{trained[:12] if isinstance(trained, str) else trained}, says {self.data_file.name}: the file was "
+                "changed, or is another run's. Get it back from a copy of the run or from the data it was trained on."
+            )
+        return found
+
+    def _told_of_data(self) -> dict[str, Any]:
+        """What `nmt.training.claim` has noted of the data; nothing for a model without it, as exported ones are."""
+        known = checkpoint.read_json(self.data_file) if self.data_file.exists() else {}
+        return known if isinstance(known, dict) else {}
 
     def updates(self) -> list[int]:
         """Updates of the checkpoints in the folder, oldest first. None of them is verified yet."""

@@ -1,5 +1,7 @@
 """nmt.load: what nmt-translate does, from Python."""
 
+import json
+import shutil
 import threading
 
 import pytest
@@ -118,6 +120,25 @@ def test_what_is_no_run_or_does_not_go_together_is_refused(folders, tmp_path):
         nmt.load(folders, checkpoint="model")
     with pytest.raises(AttributeError, match="lode"):
         nmt.lode("runs/mine")
+
+
+def test_another_vocabulary_than_that_of_training_is_refused_with_both_fingerprints(folders, tmp_path):
+    run = shutil.copytree(folders[0], tmp_path / "run")
+    own = Run(run).subwords().sha256
+    told = run / "data.json"
+    for content, is_fine in [({"train": "1", "subwords": own}, True), ({"train": "1"}, True), ({"subwords": 5}, False)]:
+        told.write_text(json.dumps(content) + "\n")
+        if is_fine:
+            assert Run(run).subwords().sha256 == own
+        else:
+            with pytest.raises(RunError, match="trained with 5"):
+                nmt.load(run)
+    told.write_text(json.dumps({"subwords": own}) + "\n")
+    nmt.load(run)
+    lines = ["another corpus has other words in it"] * 9
+    Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1).save(run / "subwords.json")
+    with pytest.raises(RunError, match=rf"subwords.json: its fingerprint is [0-9a-f]{{12}}, .* with {own[:12]}"):
+        nmt.load(run)
 
 
 def test_threads_may_share_a_model(folders):
