@@ -6,8 +6,8 @@ bytes of the text. What comes out depends on (seed, epoch, pair, place in the pa
 exact and any number of ranks gives the same.
 
 A word is looked up rather than cut: of each there are at most N_WAY ways, each drawn once, when it is first needed,
-from a seed made of the word and the number of the way. A batch then costs some array operations, and new words some
-microseconds each. Memory: at most _MOST_WAYS ways, some 150 MB; beyond that all are drawn again, to the same end. Words
+from a seed made of the word and the number of the way; new words are cut together. A batch then costs some array
+operations. Memory: at most _MOST_WAYS ways, some 100 MB; beyond that all are drawn again, to the same end. Words
 are told apart by 64 bits of hash: that any two of a million are taken for one another has a chance of 3 in 10^8.
 """
 
@@ -20,30 +20,38 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.bpe_dropout import Ints, Merges
+from nmt.data.chance import STEP, Numbers, mixed, seeds_of
 from nmt.data.corpus import Ids
 from nmt.data.letters import BYTE_OF, in_words
+from nmt.data.number_table import NumberTable
 from nmt.data.subwords import N_SPECIAL, Codec
 
 N_WAY = 16
 _MOST_WAYS = 1_000_000
 _MOST_REMEMBERED = 100_000
 _LONGEST = 200  # bytes of a word; a longer one stays as it is stored
-_STEP = 0x9E3779B97F4A7C15
 
-Numbers = NDArray[np.uint64]
-Cut = Callable[[str, Callable[[], float]], list[int]]
+Cut = Callable[[Sequence[str], Numbers], tuple[Ints, Ints]]
 
 
 class Resampler:
     """Cuts the words of sequences of ids anew."""
 
     def __init__(self, codec: Codec, cut: Cut) -> None:
-        """cut: from a word, in letters, and random numbers from 0 to 1 to ids; no symbol is ever given to it."""
-        self._codec, self._cut = codec, cut
+        """cut: from words, in letters, and a seed each to their ids, end to end, and how many each has. Symbols are not
+        given to it, and the word without letters has no ids.
+        """
+        self._cut = cut
         pre_tokenizer = in_words()
 
         @lru_cache(_MOST_REMEMBERED)
-        def words_of(raw: bytes) -> list[str]:
+        def words_of(unit: bytes) -> Sequence[str]:
+            """In letters; of ids that stay as they are the word that has none."""
+            ids = np.frombuffer(unit, np.int64).tolist()
+            raw = b"".join(codec.raw(ids))
+            if self._is_symbol[ids[0]] or len(raw) > _LONGEST:
+                return ("",)
             return [word for word, _ in pre_tokenizer.pre_tokenize_str(raw.decode("utf-8"))]
 
         self._words_of = words_of
@@ -52,7 +60,7 @@ class Resampler:
         self._is_symbol[N_SPECIAL + len(codec.plain_vocab()) :] = True  # and placeholders, and tags
         begins = [False] * N_SPECIAL + [piece[0] == space for piece in codec.vocab] + [False] * len(codec.tags)
         self._begins = np.array(begins) | self._is_symbol
-        self._slot_of: dict[int, int] = {}
+        self._slot_of = NumberTable()
         self._n_way = self._n_kept = 0
         self._n, self._start = np.zeros((2, 1024), dtype=np.int64)
         self._ids = np.zeros(4096, dtype=np.int32)
@@ -65,17 +73,17 @@ class Resampler:
         if len(self._slot_of) > _MOST_WAYS:
             self._slot_of.clear()
             self._n_way = self._n_kept = 0
-        ids = np.concatenate(sequences)
+        ids = np.concatenate(sequences).astype(np.int64, copy=False)
         n_id = np.array([len(one) for one in sequences])
         first, of_sequence = self._units(ids, n_id)
         n_in_unit = np.diff(first, append=len(ids))
         place = np.arange(len(ids)) - np.repeat(first, n_in_unit)
-        unit = np.add.reduceat(_mixed(ids.astype(np.uint64) * np.uint64(_STEP) + place.astype(np.uint64)), first)
+        unit = np.add.reduceat(mixed(ids.astype(np.uint64) * np.uint64(STEP) + place.astype(np.uint64)), first)
         n_unit = np.bincount(of_sequence, minlength=len(sequences))
         turn = np.arange(len(first)) - np.repeat(np.cumsum(n_unit) - n_unit, n_unit)
-        draw = _mixed(_mixed(pairs.astype(np.uint64) + _mixed(np.array([seed], np.uint64)))[of_sequence] + _seeds(turn))
+        draw = mixed(mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))[of_sequence] + seeds_of(turn))
         way = draw % np.uint64(N_WAY)
-        key = _mixed(unit + _seeds(way))
+        key = np.maximum(mixed(unit + seeds_of(way)), np.uint64(1))  # the table knows no 0
         slot = self._slots(ids, first, n_in_unit, key)
         n_new, start = self._n[slot], self._start[slot]
         found = self._ids[np.repeat(start - (np.cumsum(n_new) - n_new), n_new) + np.arange(int(n_new.sum()))]
@@ -95,59 +103,63 @@ class Resampler:
         self, ids: Ids, first: NDArray[np.int64], n_in_unit: NDArray[np.int64], key: Numbers
     ) -> NDArray[np.int64]:
         """Where the way of each word is kept; those that are needed for the first time are drawn."""
-        keys, example, inverse = np.unique(key, return_index=True, return_inverse=True)
-        known, slots = self._slot_of, []
-        for number, each in zip(keys.tolist(), example.tolist(), strict=True):
-            if (slot := known.get(number)) is None:
-                begin = int(first[each])
-                way = self._way(ids[begin : begin + int(n_in_unit[each])].tolist(), number)
-                slot = known[number] = self._keep(way)
-            slots.append(slot)
-        return np.array(slots)[inverse]
+        slots = self._slot_of.find(key)
+        if len(new := np.flatnonzero(slots < 0)):
+            different, places = np.unique(key[new], return_index=True)
+            places = new[places]
+            begins, ends = first[places].tolist(), (first[places] + n_in_unit[places]).tolist()
+            units = [ids[begin:end].tobytes() for begin, end in zip(begins, ends, strict=True)]
+            self._slot_of.add(different, self._keep(*self._ways(units, different)))
+            slots[new] = self._slot_of.find(key[new])
+        return slots
 
-    def _way(self, ids: list[int], seed: int) -> list[int]:
-        """One word cut anew. seed: of the draws."""
-        raw = b"".join(self._codec.raw(ids))
-        if self._is_symbol[ids[0]] or len(raw) > _LONGEST:
-            return ids
-        uniform = random.Random(seed).random
-        return [i for word in self._words_of(raw) for i in self._cut(word, uniform)]
+    def _ways(self, units: list[bytes], seeds: Numbers) -> tuple[Ints, Ints]:
+        """Some words cut anew: their ids end to end, and how many each has. seeds: of the draws of each."""
+        words = list(map(self._words_of, units))
+        n_word = np.array(list(map(len, words)))
+        found, n_found = self._cut(list(itertools.chain.from_iterable(words)), _of_words(seeds, n_word))
+        n_id = np.add.reduceat(n_found, np.cumsum(n_word) - n_word)
+        if all(n_id):
+            return found, n_id
+        cut = np.split(found, np.cumsum(n_id)[:-1])
+        ways = [way if len(way) else np.frombuffer(unit, np.int64) for unit, way in zip(units, cut, strict=True)]
+        return np.concatenate(ways), np.array(list(map(len, ways)))
 
-    def _keep(self, way: list[int]) -> int:
-        slot, begin = self._n_way, self._n_kept
-        self._n_way, self._n_kept = slot + 1, begin + len(way)
-        if slot == len(self._n):
-            self._n, self._start = np.resize(self._n, 2 * slot), np.resize(self._start, 2 * slot)
-        while self._n_kept > len(self._ids):
+    def _keep(self, ids: Ints, n_id: Ints) -> Ints:
+        """Remember ways, of n_id ids each. Returns where they are."""
+        n_way, end = self._n_way + len(n_id), self._n_kept + len(ids)
+        while n_way > len(self._n):
+            self._n, self._start = np.resize(self._n, 2 * len(self._n)), np.resize(self._start, 2 * len(self._n))
+        while end > len(self._ids):
             self._ids = np.resize(self._ids, 2 * len(self._ids))
-        self._ids[begin : self._n_kept] = way
-        self._n[slot], self._start[slot] = len(way), begin
-        return slot
+        self._ids[self._n_kept : end] = ids
+        slots = np.arange(self._n_way, n_way)
+        self._n[slots] = n_id
+        self._start[slots] = self._n_kept + np.cumsum(n_id) - n_id
+        self._n_way, self._n_kept = n_way, end
+        return slots
+
+
+def _of_words(seeds: Numbers, n_word: Ints) -> Numbers:
+    """A seed for each of the words that some units are made of, from one for each unit."""
+    turn = np.arange(int(n_word.sum())) - np.repeat(np.cumsum(n_word) - n_word, n_word)
+    return mixed(np.repeat(seeds, n_word) + seeds_of(turn))
 
 
 def with_dropout(codec: Codec, rate: float) -> Resampler:
     """BPE in which each merge is left out with probability `rate`, each time it could be made."""
     id_of = {piece: i for i, piece in enumerate(codec.vocab, N_SPECIAL)}
-    merges: dict[tuple[int, int], tuple[int, int]] = {}
+    known: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, (a, b) in enumerate(codec.merges):
-        merges.setdefault((id_of[a], id_of[b]), (rank, id_of[a + b]))
+        known.setdefault((id_of[a], id_of[b]), (rank, id_of[a + b]))
+    merges = Merges(known, rate)
 
-    none = len(merges)
+    @lru_cache(_MOST_REMEMBERED)
+    def letters(word: str) -> Ints:
+        return np.array([id_of[letter] for letter in word], dtype=np.int64)
 
-    def cut(word: str, uniform: Callable[[], float]) -> list[int]:
-        parts = [id_of[letter] for letter in word]
-        ranks = [merges.get(pair, (none, 0))[0] for pair in itertools.pairwise(parts)]
-        while True:
-            best, at = none, 0
-            for place, rank in enumerate(ranks):
-                if rank < best and uniform() >= rate:
-                    best, at = rank, place
-            if best == none:
-                return parts
-            parts[at : at + 2] = [merges[parts[at], parts[at + 1]][1]]
-            ranks[max(0, at - 1) : at + 2] = [
-                merges.get((parts[n], parts[n + 1]), (none, 0))[0] for n in (at - 1, at) if 0 <= n < len(parts) - 1
-            ]
+    def cut(words: Sequence[str], seeds: Numbers) -> tuple[Ints, Ints]:
+        return merges.cut([letters(word) for word in words], seeds)
 
     return Resampler(codec, cut)
 
@@ -175,7 +187,7 @@ def with_probabilities(codec: Codec, alpha: float) -> Resampler:
             steps.append([(math.exp(weight - total[end]), i, begin) for weight, i, begin in found])
         return steps
 
-    def cut(word: str, uniform: Callable[[], float]) -> list[int]:
+    def cut_one(word: str, uniform: Callable[[], float]) -> list[int]:
         steps, end, ids = last_pieces(word), len(word), list[int]()
         while end:
             left, last = uniform(), steps[end][-1]
@@ -188,15 +200,8 @@ def with_probabilities(codec: Codec, alpha: float) -> Resampler:
             end = last[2]
         return ids[::-1]
 
+    def cut(words: Sequence[str], seeds: Numbers) -> tuple[Ints, Ints]:
+        ways = [cut_one(word, random.Random(seed).random) for word, seed in zip(words, seeds.tolist(), strict=True)]
+        return np.array([i for way in ways for i in way], dtype=np.int64), np.array([len(way) for way in ways])
+
     return Resampler(codec, cut)
-
-
-def _mixed(x: Numbers) -> Numbers:
-    """Numbers that look like chance, one for each (the finaliser of splitmix64). Overflow is meant."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def _seeds(n: NDArray[np.integer]) -> Numbers:
-    return (n.astype(np.uint64) + np.uint64(1)) * np.uint64(_STEP)
