@@ -3,7 +3,8 @@
     python tools/bench_resampling.py RECIPE [--updates 20] [--turns 3] [--rate 0.1] [--device cuda]
 
 RECIPE is prepared already, with subwords.kind bpe, char or unigram. Of every turn the time counts in which the model is
-trained and in which it waits for batches, which a thread makes ahead. The first turns fill the memory of ways to cut
+trained and in which it waits for batches, which a thread makes ahead. Texts that are cut anew differ more in length, so
+that padded batches hold more padding, which takes time and is no token. The first turns fill the memory of ways to cut
 words, as the first minutes of a run do.
 """
 
@@ -22,21 +23,24 @@ from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_device, choose_precision
 
 
-def turn(engine: Engine, portions: Iterator[Portion], n_update: int) -> tuple[float, float]:
-    """Tokens of both sides a second, padding not counted, and the share of the time that was spent waiting."""
-    begin, waited, n_token = time.perf_counter(), 0.0, 0
+def turn(engine: Engine, portions: Iterator[Portion], n_update: int) -> tuple[float, float, float]:
+    """Tokens of both sides a second, padding not counted; the share of the time that was spent waiting; and the share
+    of padding.
+    """
+    begin, waited, n_token, n_place = time.perf_counter(), 0.0, 0, 0
     for _ in range(n_update):
         asked = time.perf_counter()
         portion = next(portions)
         waited += time.perf_counter() - asked
         n_gold = sum(item.batch.n_gold for item in portion.work)
         n_token += n_gold + sum(int((item.batch.src_seq != 0).sum()) for item in portion.work)
+        n_place += sum(item.batch.src_seq.numel() + item.batch.gold.numel() for item in portion.work)
         engine.backward(portion.work, n_gold)
         engine.settle()
         engine.step(1e-4, update=1)
     engine.settle()
     seconds = time.perf_counter() - begin
-    return n_token / seconds, waited / seconds
+    return n_token / seconds, waited / seconds, 1 - n_token / n_place
 
 
 def main() -> None:
@@ -63,10 +67,13 @@ def main() -> None:
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(args.turns + 1):
         for name, (engine, portions) in contenders.items():
-            speed, waited = turn(engine, portions, args.updates)
+            speed, waited, padding = turn(engine, portions, args.updates)
             if number:  # the first one warms up
                 speeds[name].append(speed)
-                print(f"turn {number}  {name:20} {speed:10,.0f} tokens/s, {waited:6.1%} waiting for batches")
+                print(
+                    f"turn {number}  {name:20} {speed:10,.0f} tokens/s, {waited:6.1%} waiting for batches, "
+                    f"{padding:6.1%} padding"
+                )
     plain, cut = (sorted(each)[len(each) // 2] for each in speeds.values())
     print(f"speed when cut anew / as stored: {cut / plain:.3f}")
 
