@@ -91,9 +91,16 @@ def starts(lengths: Sequence[int], n_place: int, n_sentence: int, longest: int) 
     return torch.from_numpy(where)
 
 
-def make_packed(corpus: Corpus, rows: Rows, n_place: int, n_sentence: int, longest: int) -> Batch:
-    """Fetch pairs by number and pack them into rows of n_place. longest: bound on the length of a sentence with EOS."""
+def make_packed(
+    corpus: Corpus, rows: Rows, n_place: int, n_sentence: int, longest: int, change: Change | None = None
+) -> Batch:
+    """Fetch pairs by number, change their ids if there is a way to, and pack them into rows of n_place.
+
+    longest: bound on the length of a sentence with EOS, which holds after the change too, as does n_place.
+    """
     src, trg = corpus.pairs(rows)
+    if change is not None:
+        src, trg = change(src, trg)
     src_start = starts([len(ids) + 1 for ids in src], n_place, n_sentence, longest)
     trg_start = starts([len(ids) + 1 for ids in trg], n_place, n_sentence, longest)
     return Batch(

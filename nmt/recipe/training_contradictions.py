@@ -38,9 +38,8 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
         yield "train.cuda_graphs: needs train.compile and batch.packed (set both to true, or this to false)"
     if not batch.packed:
         return
-    for name in ("split_rate", "bpe_dropout", "unigram_alpha"):
-        if getattr(batch, name):
-            yield f"batch.packed: batch.{name} makes pairs longer than they were planned with (set one of the two to 0)"
+    if batch.split_rate:
+        yield "batch.packed: batch.split_rate makes pairs longer than they were planned with (set one of the two to 0)"
     if batch.max_tokens == "auto":
         yield "batch.packed: all its rows have one length, batch.max_tokens, which must be a number, not auto"
     elif batch.max_tokens <= recipe.data.max_len:

@@ -42,7 +42,7 @@ class Feed:
             self.resampled = Resampled(
                 subwords, bpe_dropout=batch.bpe_dropout, unigram_alpha=batch.unigram_alpha, seed=recipe.seed
             )
-            planned = self.resampled.planned(data.train, self.max_tokens)
+            planned = self.resampled.planned(data.train, self.max_tokens, packed=batch.packed)
         self.plan = Plan(
             data.train.src_len,
             data.train.trg_len,
@@ -88,14 +88,17 @@ class Feed:
 
     def batch(self, rows: Rows, seed: int, epoch: int = 0) -> Batch:
         """Some pairs as the batch that training makes of them in an epoch. seed: of what is drawn for it."""
+        change = self._change(rows, seed, epoch)
         if self.plan.packed:
-            return make_packed(self.corpus, rows, self.plan.max_tokens, self.plan.most_packed, self.longest)
-        if self.resampled is not None:
-            return make_batch(self.corpus, rows, self.resampled.change(rows, epoch, self.max_tokens))
-        return make_batch(self.corpus, rows, self._splits(seed))
+            return make_packed(self.corpus, rows, self.max_tokens, self.plan.most_packed, self.longest, change)
+        return make_batch(self.corpus, rows, change)
 
-    def _splits(self, seed: int) -> Change | None:
-        """How a batch splits its subwords, if they are to be split."""
+    def _change(self, rows: Rows, seed: int, epoch: int) -> Change | None:
+        """How a batch cuts its words anew or splits its subwords, if they are to be."""
+        if self.resampled is not None:
+            if self.plan.packed:
+                return self.resampled.packed_change(rows, epoch, self.max_tokens, self.longest)
+            return self.resampled.change(rows, epoch, self.max_tokens)
         if self.splitters is None:
             return None
         split_src, split_trg = self.splitters

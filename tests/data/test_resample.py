@@ -171,6 +171,35 @@ def test_a_batch_keeps_to_its_budget_and_planning_leaves_room_for_it():
     assert all(len(ids) + 1 <= longest for side in tight for ids in side)
 
 
+BPE_TEXTS = ["the man sleeps on a sofa", "two men and a dog sleep", "dogs"] * 300
+
+
+def test_packed_rows_are_nearly_full_and_nothing_reaches_over_their_end():
+    subwords = Subwords(BPE, BPE, "nfc")
+    resampled = Resampled(subwords, bpe_dropout=0.3, unigram_alpha=0.0, seed=1)
+    corpus = Pairs(arrays(BPE, BPE_TEXTS))
+    lengths = np.array([len(ids) + 1 for ids in corpus.pairs(range(corpus.n_pair))[0]])
+    planned = resampled.planned(corpus, 2000, packed=True)
+    assert planned > resampled.planned(corpus, 2000)  # together they grow less than the one that grows most
+    rows = np.arange(np.searchsorted(np.cumsum(lengths), planned))
+    stored, shares = corpus.pairs(rows), []
+
+    def packed(epoch, n_place=2000, longest=100):
+        sides = resampled.packed_change(rows, epoch, n_place, longest)(*stored)
+        assert [[BPE.decode(ids) for ids in listed(side)] for side in sides] == [BPE_TEXTS[: len(rows)]] * 2
+        return [[len(ids) + 1 for ids in side] for side in sides]
+
+    for epoch in range(30):
+        for side in packed(epoch):
+            assert sum(side) <= 2000
+            shares.append(sum(side) / 2000)
+    assert np.mean(shares) > 0.9
+    longest = int(lengths.max())
+    assert all(max(side) <= longest + 2 for side in packed(0, longest=longest + 2))
+    tight = int(lengths[rows].sum())
+    assert all(tight - 9 <= sum(side) <= tight for side in packed(0, n_place=tight))
+
+
 @pytest.mark.parametrize(
     ("kind", "option", "value"),
     [("unigram", "bpe_dropout", "0.1"), ("word", "bpe_dropout", "0.1"), ("bpe", "unigram_alpha", "0.2")],

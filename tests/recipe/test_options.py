@@ -75,7 +75,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("train.parallel", {"train": {"parallel": "fsdp", "compile": True}}),
         ("batch.packed", {"batch": {"packed": True}}),
         ("batch.packed", {"batch": {"packed": True, "split_rate": 0.1}, "model": {"attn_dropout": 0.0}}),
-        ("batch.packed", {"batch": {"packed": True, "bpe_dropout": 0.1}, "model": {"attn_dropout": 0.0}}),
+        ("batch.packed", {"batch": {"packed": True, "split_rate": 0.1}, "model": {"attn_dropout": 0.0}}),
         ("batch.split_rate", {"batch": {"split_rate": 0.1, "bpe_dropout": 0.1}}),
         ("batch.packed", {"batch": {"packed": True, "max_tokens": 256}, "model": {"attn_dropout": 0.0}}),
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "lexical_attn": True}}),

@@ -63,6 +63,10 @@ VARIANTS = {
     "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}},
     "bf16": {"train": {"precision": "bf16"}},
     "packed": {"model": {"attn_dropout": 0.0}, "batch": {"packed": True, "max_tokens": 257}},
+    "packed, merges left out": {
+        "model": {"attn_dropout": 0.0},
+        "batch": {"packed": True, "max_tokens": 257, "bpe_dropout": 0.2},
+    },
     "subwords that fall apart": {"batch": {"split_rate": 0.2}},
     "merges left out": {"batch": {"bpe_dropout": 0.2}},
     "regularisers": {
