@@ -1,7 +1,9 @@
 """Kinds of attention on one corpus, measured: python tools/compare_attention.py OUT [--minutes 5] [--seeds 1 2]
 
-One recipe, recipes/multi30k.de-en.yaml, with one thing changed at a time: key/value heads, how positions are told,
-where the norm stands; and beside it the LSTM of recipes/multi30k.de-en.lstm.yaml. In parts, of which --only names some:
+One recipe, recipes/multi30k.de-en.yaml, with one thing changed at a time: key/value heads (of all attentions; of the
+decoder's alone, as Ainslie et al. 2023 have it; or with what they save given to the feed-forward sub-layers, as Shazeer
+2019 did), how positions are told, where the norm stands; and beside it the LSTM of recipes/multi30k.de-en.lstm.yaml. In
+parts, of which --only names some:
 
 speed   Training tokens/s of all of them on the same batches, in turns, in one process. What a kind can do in --minutes
         at its median speed is its number of updates: the budget is one of time, and yet nothing hangs on what else the
@@ -57,6 +59,8 @@ KINDS: dict[str, tuple[str, list[str]]] = {
     "MHA": (TRANSFORMER, []),
     "GQA": (TRANSFORMER, ["model.n_kv_head=2"]),
     "MQA": (TRANSFORMER, ["model.n_kv_head=1"]),
+    "MQA, decoder": (TRANSFORMER, ["model.n_kv_head=1", "model.enc_n_kv_head=4"]),
+    "MQA, wide": (TRANSFORMER, ["model.n_kv_head=1", "model.d_inner=800"]),
     "sinusoid": (TRANSFORMER, ["model.position=sinusoid", "model.rotary_enc_attn=false"]),
     "learned": (TRANSFORMER, ["model.position=learned", "model.rotary_enc_attn=false"]),
     "post-norm": (TRANSFORMER, ["model.norm=post"]),
