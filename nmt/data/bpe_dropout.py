@@ -8,11 +8,8 @@ as operations on arrays: a word alone would cost some fifty microseconds of Pyth
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nmt.data.chance import Numbers, mixed, seeds_of
-
-Ints = NDArray[np.int64]
+from nmt.data.chance import Ints, Numbers, mixed, seeds_of
 
 _NONE = np.iinfo(np.int64).max
 _PLACES = 1 << 20  # letters of a word, at most: a rank and a place share a number
@@ -23,7 +20,7 @@ class Merges:
     """The merges of a vocabulary as arrays, with the probability of leaving one out."""
 
     def __init__(self, merges: Mapping[tuple[int, int], tuple[int, int]], rate: float) -> None:
-        """merges: from the ids of two neighbours to (rank, id of both together)."""
+        """merges: from the ids of two neighbours to (rank, id of both together). rate: from 0 to less than 1."""
         order = sorted(merges)
         pairs = np.array(order, dtype=np.int64).reshape(-1, 2)
         found = np.array([merges[pair] for pair in order], dtype=np.int64).reshape(-1, 2)
@@ -31,8 +28,7 @@ class Merges:
         self._pair = np.append(pairs[:, 0] << _HALF | pairs[:, 1], _NONE)
         self._rank = np.append(found[:, 0], _NONE)
         self._made = np.append(found[:, 1], 0)
-        self._threshold = np.uint64(min(int(rate * 2.0**64), 2**64 - 1))
-        self._never = rate >= 1
+        self._threshold = np.uint64(rate * 2.0**64)
 
     def cut(self, letters: Sequence[Ints], seeds: Numbers) -> tuple[Ints, Ints]:
         """Words cut anew: their ids end to end, and how many each has.
@@ -40,8 +36,8 @@ class Merges:
         letters: W arrays of ids. seeds: (W,), from which all that is left out follows.
         """
         n_letter = np.array([len(one) for one in letters], dtype=np.int64)
-        if not n_letter.any() or self._never:
-            return np.concatenate([np.zeros(0, dtype=np.int64), *letters]), n_letter
+        if not n_letter.any():
+            return np.zeros(0, dtype=np.int64), n_letter
         assert n_letter.max() < _PLACES
         part = np.concatenate(letters).astype(np.int64)
         word = np.repeat(np.arange(len(n_letter)), n_letter)

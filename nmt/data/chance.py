@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.uint64]
+Ints = NDArray[np.int64]
 
 STEP = 0x9E3779B97F4A7C15
 

@@ -6,9 +6,7 @@ A dict of so many integers is an object for each, all over memory: a look at eac
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.chance import Numbers
-
-Ints = NDArray[np.int64]
+from nmt.data.chance import Ints, Numbers
 
 _EMPTY = np.uint64(0)
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.chance import STEP, mixed, seeds_of
+
 Hashes = NDArray[np.uint64]
 
 # Words of a line that are kept as anchors of its alignment, and marks of it, each as 16 bits.
@@ -26,7 +28,7 @@ _FIRST_WIDE = 0x2E80  # scripts without spaces: a Latin word or number between t
 _LINE_FEED, _SPACE = 10, 32
 _SHORTEST_WORD = 3
 _MOST_RARITY = (1 << 20) - 1
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD = np.uint64(STEP)
 _FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F], dtype=np.uint32)
 _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
@@ -84,10 +86,10 @@ class Block:
     def bags(self) -> Hashes:
         """A number for each line that is the same for lines with the same letters, marks and symbols, however often
         punctuation, white space and numbers stand between them: equal hashes of `near` have equal bags."""
-        mixed = (self._folded.astype(np.uint64) + np.uint64(1)) * _ODD
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD
-        mixed[(self._kind == _OTHER) | (self._kind == _DIGIT)] = 0
-        total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])[self._ends]
+        letters = (self._folded.astype(np.uint64) + np.uint64(1)) * _ODD
+        letters = (letters ^ (letters >> np.uint64(29))) * _ODD
+        letters[(self._kind == _OTHER) | (self._kind == _DIGIT)] = 0
+        total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(letters)])[self._ends]
         return np.diff(total, prepend=np.uint64(0))
 
     def _between_numbers(self) -> NDArray[np.int64]:
@@ -154,11 +156,8 @@ def row_hashes(values: NDArray[Any], n_of: NDArray[Any]) -> Hashes:
     """
     starts = np.cumsum(n_of) - n_of
     place = np.arange(len(values)) - np.repeat(starts, n_of)
-    # The steps of SplitMix64, after which a value in one place has nothing to do with the same one in another.
-    mixed = values.astype(np.uint64) + (place.astype(np.uint64) + np.uint64(1)) * _ODD
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), starts)
+    # Mixed, a value in one place has nothing to do with the same one in another.
+    return np.add.reduceat(mixed(values.astype(np.uint64) + seeds_of(place)), starts)
 
 
 class Anchors:

@@ -126,7 +126,7 @@ def remarks(facts: Facts) -> list[str]:
 def by_corpus(facts: Facts, *, most: int | None = None) -> list[str]:
     """Of several corpora, what became of the pairs of each. most: of so many, of which the greatest share was lost."""
     corpora = facts.get("corpora", [])
-    worst = sorted(range(len(corpora)), key=lambda n: -sum(corpora[n]["dropped"].values()) / corpora[n]["read"])
+    worst = sorted(range(len(corpora)), key=lambda n: corpora[n]["kept"] / max(1, corpora[n]["read"]))
     lines = []
     for one in (corpora[n] for n in sorted(worst[:most])):
         told = ", ".join(f"{reason} {n:,}" for reason, n in one["dropped"].items())

@@ -20,8 +20,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.bpe_dropout import Ints, Merges
-from nmt.data.chance import STEP, Numbers, mixed, seeds_of
+from nmt.data.bpe_dropout import Merges
+from nmt.data.chance import STEP, Ints, Numbers, mixed, seeds_of
 from nmt.data.corpus import Ids
 from nmt.data.letters import BYTE_OF, in_words
 from nmt.data.number_table import NumberTable

@@ -10,7 +10,7 @@ from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.protect_options import PER_KIND
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.recipe.subword_options import SMALLEST, SubwordsConfig
 from nmt.recipe.tag_options import Tagged
 
 
@@ -34,7 +34,7 @@ def known_tags(data: DataConfig) -> tuple[str, ...]:
 def must_have_room(data: DataConfig, subwords: SubwordsConfig) -> None:
     """Raises RecipeError if a vocabulary that is to be learnt has no room for its tags beside what it always has."""
     tags = known_tags(data)
-    least = 264 + len(subwords.symbols) + PER_KIND * len(data.protect) + len(tags)
+    least = SMALLEST + len(subwords.symbols) + PER_KIND * len(data.protect) + len(tags)
     if tags and not subwords.vocab_from and subwords.vocab_size < least:
         raise RecipeError(
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(tags)} tags of the training corpora "

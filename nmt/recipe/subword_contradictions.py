@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nmt.recipe.protect_options import PER_KIND
-from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS
+from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS, SMALLEST
 
 if TYPE_CHECKING:
     from nmt.recipe.data_options import DataConfig
@@ -30,10 +30,10 @@ def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
     yield from _of_sentencepiece(subwords)
     if subwords.extend and not subwords.vocab_from:
         yield "subwords.extend: there is nothing to extend (name a run with subwords.vocab_from, or remove this)"
-    if not subwords.vocab_from and subwords.vocab_size < 264 + len(symbols):  # as many as without symbols
+    if not subwords.vocab_from and subwords.vocab_size < SMALLEST + len(symbols):  # as many as without symbols
         yield (
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
-            f"256 bytes and the control symbols (make it {264 + len(symbols)} or more)"
+            f"256 bytes and the control symbols (make it {SMALLEST + len(symbols)} or more)"
         )
 
 
@@ -64,8 +64,8 @@ def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[s
         one for one in subwords.symbols if one in {f"⟨{kind}{n + 1}⟩" for kind in kinds for n in range(PER_KIND)}
     ]:
         yield f"subwords.symbols: {named[0]} is how a placeholder of data.protect is shown (choose another symbol)"
-    least = 264 + len(subwords.symbols) + PER_KIND * len(kinds)
-    if kinds and not subwords.vocab_from and 264 + len(subwords.symbols) <= subwords.vocab_size < least:
+    least = SMALLEST + len(subwords.symbols) + PER_KIND * len(kinds)
+    if kinds and not subwords.vocab_from and SMALLEST + len(subwords.symbols) <= subwords.vocab_size < least:
         yield (
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {PER_KIND * len(kinds)} placeholders of "
             f"data.protect (make it {least} or more)"

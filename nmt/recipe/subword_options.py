@@ -8,6 +8,7 @@ from nmt.recipe.section import Count, PositiveInt, Section, list_to_tuple
 
 # A file with one of these is a model of SentencePiece.
 SENTENCEPIECE_ENDINGS = (".spm", ".model")
+SMALLEST = 264  # pieces: 256 bytes and the control symbols, in a round number
 
 
 class SubwordsConfig(Section):
@@ -19,7 +20,7 @@ class SubwordsConfig(Section):
         "probability (Kudo 2018); word, whole words, rare ones byte by byte; char, single characters, rare ones byte "
         "by byte; sentencepiece, those of a model file of SentencePiece, which vocab_from names.",
     )
-    vocab_size: Annotated[int, Field(ge=264, le=1_000_000)] = Field(
+    vocab_size: Annotated[int, Field(ge=SMALLEST, le=1_000_000)] = Field(
         8000,
         description="Pieces, control symbols, `symbols` and 256 bytes included; the model's size is the next multiple "
         "of 8.",

@@ -34,7 +34,8 @@ def folders_of(run: Run) -> list[Path]:
 def verify_run(run: Run) -> Iterator[Finding]:
     """One finding for each of `folders_of`, after checking that recipe and subwords are the run's."""
     recipe, subwords = run.recipe(), run.subwords()
-    checkpoint.read_json(run.data_file)  # says so where it is missing
+    if checkpoint.read_json(run.data_file).get("subwords") != subwords.sha256:
+        raise RunError(f"{run.data_file}: does not say which subwords the run was trained with: it was changed.")
     with torch.device("meta"):  # names and shapes without memory
         model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
     for folder in folders_of(run):
