@@ -1,14 +1,17 @@
 """How much training slows down when words are cut anew on the fly: tokens a second with and without, in turns.
 
-    python tools/bench_resampling.py RECIPE [--updates 20] [--turns 3] [--rate 0.1] [--device cuda]
+    python tools/bench_resampling.py RECIPE [--updates 5] [--turns 30] [--skip 0] [--rate 0.1] [--device cuda]
 
 RECIPE is prepared already, with subwords.kind bpe, char or unigram. Of every turn the time counts in which the model is
-trained and in which it waits for batches, which a thread makes ahead. Texts that are cut anew differ more in length, so
-that padded batches hold more padding, which takes time and is no token. The first turns fill the memory of ways to cut
-words, as the first minutes of a run do.
+trained and in which it waits for batches, which a thread makes ahead. Texts that are cut anew are longer, which costs
+attention a little more for each token, however batches are made: so there is a third contender, which trains on the
+same batches as the second but has them all before the clock starts. The first minutes of a run fill the memory of ways
+to cut words; --skip makes batches until it is as full as it is after so many updates.
 """
 
 import argparse
+import itertools
+import statistics
 import time
 from collections.abc import Iterator
 
@@ -47,8 +50,9 @@ def main() -> None:
     """Measure in turns, print each and the ratio of the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
-    parser.add_argument("--updates", type=int, default=20, help="of a turn")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=5, help="of a turn")
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--skip", type=int, default=0, help="updates whose batches are made and left before the clock")
     parser.add_argument("--rate", type=float, default=0.1, help="batch.bpe_dropout, or batch.unigram_alpha")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
@@ -58,24 +62,40 @@ def main() -> None:
     precision = choose_precision(recipe.train.precision, device)
     precision.apply()
 
-    def started(rate: float) -> tuple[Engine, Iterator[Portion]]:
+    def started(rate: float, *, ready: bool = False) -> tuple[Engine, Iterator[Portion]]:
         one: Recipe = recipe.model_copy(update={"batch": recipe.batch.model_copy(update={option: rate})})
         engine = Engine(new_model(one, data, device).train(), one, precision=precision, ranks=Ranks())
-        return engine, Feed(one, data, Ranks()).begin(Position())
+        portions = Feed(one, data, Ranks()).begin(Position())
+        for _ in range(args.skip):
+            next(portions)
+        return engine, iter(list(itertools.islice(portions, (args.turns + 1) * args.updates))) if ready else portions
 
-    contenders = {"stored": started(0.0), f"{option} {args.rate}": started(args.rate)}
+    contenders = {
+        "stored": started(0.0),
+        f"{option} {args.rate}": started(args.rate),
+        "the same, made before": started(args.rate, ready=True),
+    }
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders)
     for number in range(args.turns + 1):
-        for name, (engine, portions) in contenders.items():
-            speed, waited, padding = turn(engine, portions, args.updates)
+        for name in order:
+            speed, waited, padding = turn(*contenders[name], args.updates)
             if number:  # the first one warms up
                 speeds[name].append(speed)
                 print(
-                    f"turn {number}  {name:20} {speed:10,.0f} tokens/s, {waited:6.1%} waiting for batches, "
+                    f"turn {number}  {name:22} {speed:10,.0f} tokens/s, {waited:6.1%} waiting for batches, "
                     f"{padding:6.1%} padding"
                 )
-    plain, cut = (sorted(each)[len(each) // 2] for each in speeds.values())
-    print(f"speed when cut anew / as stored: {cut / plain:.3f}")
+        order.append(order.pop(0))  # each is the first as often
+    plain, cut, ready = speeds.values()
+    print(f"speed when cut anew / as stored: {_ratio(cut, plain)}")
+    print(f"speed when cut anew / with the same batches, made before: {_ratio(cut, ready)}")
+
+
+def _ratio(some: list[float], others: list[float]) -> str:
+    """The median of the ratios turn by turn, and the quartiles: a shared machine is not as fast in every turn."""
+    low, middle, high = statistics.quantiles([a / b for a, b in zip(some, others, strict=True)], n=4)
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

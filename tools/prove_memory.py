@@ -47,7 +47,7 @@ data = Prepared.open(sys.argv[1])
 opened = time.perf_counter()
 plan = Plan(data.train.src_len, data.train.trg_len, seed=1, max_tokens=4096, per_update=1, pool=100_000)
 update, _ = plan.at(Position())
-batch = make_batch(data.train, update[0])
+batch = make_batch(*data.train.pairs(update[0]))
 done = time.perf_counter()
 print(json.dumps({"open": opened - begin, "first batch": done - begin}))
 """

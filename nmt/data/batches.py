@@ -1,7 +1,6 @@
-"""Pair numbers in, tensors out: with BOS and EOS, padded or packed; and reading ahead.
+"""Ids of pairs in, tensors out: with BOS and EOS, padded or packed; and reading ahead.
 
-The reader owns no position: it is told which pairs to fetch, so reading ahead cannot make a
-checkpoint wrong.
+The reader owns no position: it is told what to make, so reading ahead cannot make a checkpoint wrong.
 """
 
 import itertools
@@ -16,15 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.corpus import Corpus, Ids
-from nmt.data.mixture import Rows
+from nmt.data.corpus import Ids
 from nmt.data.padding import pad
 from nmt.data.subwords import BOS, EOS, PAD
 
 T = TypeVar("T")
 R = TypeVar("R")
-# From the source and target ids of some pairs to those that are trained on.
-Change = Callable[[list[Ids], list[Ids]], tuple[list[Ids], list[Ids]]]
 
 
 @dataclass(frozen=True)
@@ -57,11 +53,8 @@ class Batch:
         return Batch(src, trg, gold, self.n_gold, send(self.src_start), send(self.trg_start))
 
 
-def make_batch(corpus: Corpus, rows: Rows, change: Change | None = None) -> Batch:
-    """Fetch pairs by number, change their ids if there is a way to, and pad them."""
-    src, trg = corpus.pairs(rows)
-    if change is not None:
-        src, trg = change(src, trg)
+def make_batch(src: Sequence[Ids], trg: Sequence[Ids]) -> Batch:
+    """Pad some pairs."""
     n_gold = sum(map(len, trg)) + len(trg)
     return Batch(pad(src, after=(EOS,)), pad(trg, before=(BOS,)), pad(trg, after=(EOS,)), n_gold)
 
@@ -91,16 +84,8 @@ def starts(lengths: Sequence[int], n_place: int, n_sentence: int, longest: int) 
     return torch.from_numpy(where)
 
 
-def make_packed(
-    corpus: Corpus, rows: Rows, n_place: int, n_sentence: int, longest: int, change: Change | None = None
-) -> Batch:
-    """Fetch pairs by number, change their ids if there is a way to, and pack them into rows of n_place.
-
-    longest: bound on the length of a sentence with EOS, which holds after the change too, as does n_place.
-    """
-    src, trg = corpus.pairs(rows)
-    if change is not None:
-        src, trg = change(src, trg)
+def make_packed(src: Sequence[Ids], trg: Sequence[Ids], n_place: int, n_sentence: int, longest: int) -> Batch:
+    """Pack some pairs into rows of n_place. longest: bound on the length of a sentence with EOS."""
     src_start = starts([len(ids) + 1 for ids in src], n_place, n_sentence, longest)
     trg_start = starts([len(ids) + 1 for ids in trg], n_place, n_sentence, longest)
     return Batch(

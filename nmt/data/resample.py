@@ -25,6 +25,7 @@ from nmt.data.chance import STEP, Ints, Numbers, mixed, seeds_of
 from nmt.data.corpus import Ids
 from nmt.data.letters import BYTE_OF, in_words
 from nmt.data.number_table import NumberTable
+from nmt.data.steer import AS_STORED, Lengths, steer
 from nmt.data.subwords import N_SPECIAL, Codec
 
 N_WAY = 16
@@ -58,6 +59,7 @@ class Resampler:
         space = next(letter for letter, byte in BYTE_OF.items() if byte == 0x20)
         self._is_symbol = np.zeros(codec.size, dtype=bool)
         self._is_symbol[N_SPECIAL + len(codec.plain_vocab()) :] = True  # and placeholders, and tags
+        self._has_symbols = bool(self._is_symbol.any())
         begins = [False] * N_SPECIAL + [piece[0] == space for piece in codec.vocab] + [False] * len(codec.tags)
         self._begins = np.array(begins) | self._is_symbol
         self._slot_of = NumberTable()
@@ -65,44 +67,63 @@ class Resampler:
         self._n, self._start = np.zeros((2, 1024), dtype=np.int64)
         self._ids = np.zeros(4096, dtype=np.int32)
 
-    def __call__(self, sequences: Sequence[Ids], pairs: NDArray[np.int64], seed: int) -> list[Ids]:
+    def __call__(
+        self, sequences: Sequence[Ids], pairs: NDArray[np.int64], seed: int, wanted: Ints | None = None
+    ) -> list[Ids]:
         """Sequences of ids, without BOS and EOS -> as many of the same texts.
 
-        pairs: their numbers. seed: of the draws, together with those.
+        pairs: their numbers. seed: of the draws, together with those. wanted: how many ids each shall become, no fewer
+        than it has: none becomes more, and few become fewer.
         """
         if len(self._slot_of) > _MOST_WAYS:
             self._slot_of.clear()
             self._n_way = self._n_kept = 0
         ids = np.concatenate(sequences).astype(np.int64, copy=False)
         n_id = np.array([len(one) for one in sequences])
-        first, of_sequence = self._units(ids, n_id)
+        first = np.flatnonzero(self.begins(ids, n_id))
+        of_sequence = np.repeat(np.arange(len(n_id)), n_id)[first]
         n_in_unit = np.diff(first, append=len(ids))
-        place = np.arange(len(ids)) - np.repeat(first, n_in_unit)
-        unit = np.add.reduceat(mixed(ids.astype(np.uint64) * np.uint64(STEP) + place.astype(np.uint64)), first)
+        unit = _numbers_of(ids, first, n_in_unit)
         n_unit = np.bincount(of_sequence, minlength=len(sequences))
         turn = np.arange(len(first)) - np.repeat(np.cumsum(n_unit) - n_unit, n_unit)
-        draw = mixed(mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))[of_sequence] + seeds_of(turn))
-        way = draw % np.uint64(N_WAY)
-        key = np.maximum(mixed(unit + seeds_of(way)), np.uint64(1))  # the table knows no 0
-        slot = self._slots(ids, first, n_in_unit, key)
-        n_new, start = self._n[slot], self._start[slot]
-        found = self._ids[np.repeat(start - (np.cumsum(n_new) - n_new), n_new) + np.arange(int(n_new.sum()))]
+        chance = mixed(
+            mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))[of_sequence] + seeds_of(turn)
+        )
+
+        def draw(some: Ints, chance: Numbers) -> tuple[Ints, Ints]:
+            slots = self._slots(ids, first[some], n_in_unit[some], unit[some], chance % np.uint64(N_WAY))
+            return slots, self._n[slots]
+
+        slot, n_new = draw(np.arange(len(first)), chance)
+        if wanted is not None:
+            steer(slot, Lengths(of_sequence, n_new, n_in_unit, wanted), chance, draw)
+        found = self._gathered(ids, first, slot, n_new)
         ends = np.cumsum(np.bincount(of_sequence, n_new, minlength=len(sequences)).astype(np.int64))
-        return np.split(found.astype(np.int64), ends[:-1])
+        return np.split(found, ends[:-1])
 
-    def _units(self, ids: Ids, n_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where words begin, and the sequence that each is in. Symbols are words; no piece reaches over a beginning."""
+    def usual(self, pieces: Ints, n_way: int) -> NDArray[np.float64]:
+        """How many ids each of some pieces becomes where it is a word, as the mean of n_way of its ways."""
+        first, n_in_unit = np.arange(len(pieces)), np.ones(len(pieces), dtype=np.int64)
+        unit = _numbers_of(pieces, first, n_in_unit)
+        ways = [np.full(len(pieces), way, dtype=np.uint64) for way in range(n_way)]
+        slots = [self._slots(pieces, first, n_in_unit, unit, way) for way in ways]
+        usual: NDArray[np.float64] = np.mean(self._n[np.array(slots)], axis=0)
+        return usual
+
+    def begins(self, ids: Ids, n_id: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Whether a word begins at each id. Symbols are words; no piece reaches over a beginning.
+
+        n_id: of each sequence.
+        """
         begins = self._begins[ids]
-        begins[1:] |= self._is_symbol[ids[:-1]]
-        sequence_starts = np.cumsum(n_id) - n_id
-        begins[sequence_starts[n_id > 0]] = True
-        first = np.flatnonzero(begins)
-        return first, np.repeat(np.arange(len(n_id)), n_id)[first]
+        if self._has_symbols:
+            begins[1:] |= self._is_symbol[ids[:-1]]
+        begins[(np.cumsum(n_id) - n_id)[n_id > 0]] = True
+        return begins
 
-    def _slots(
-        self, ids: Ids, first: NDArray[np.int64], n_in_unit: NDArray[np.int64], key: Numbers
-    ) -> NDArray[np.int64]:
-        """Where the way of each word is kept; those that are needed for the first time are drawn."""
+    def _slots(self, ids: Ids, first: Ints, n_in_unit: Ints, unit: Numbers, way: Numbers) -> Ints:
+        """Where ways of words are kept; those that are needed for the first time are drawn."""
+        key = np.maximum(mixed(unit + seeds_of(way)), np.uint64(1))  # the table knows no 0
         slots = self._slot_of.find(key)
         if len(new := np.flatnonzero(slots < 0)):
             different, places = np.unique(key[new], return_index=True)
@@ -112,6 +133,16 @@ class Resampler:
             self._slot_of.add(different, self._keep(*self._ways(units, different)))
             slots[new] = self._slot_of.find(key[new])
         return slots
+
+    def _gathered(self, ids: Ids, first: Ints, slot: Ints, n_new: Ints) -> Ids:
+        """The ids of all words end to end, of a way each or as they are stored in `ids`, from `first` on."""
+        stored = slot == AS_STORED
+        start = np.where(stored, first, self._start[slot])
+        place = np.repeat(start - (np.cumsum(n_new) - n_new), n_new) + np.arange(int(n_new.sum()))
+        stored = np.repeat(stored, n_new)
+        found = self._ids[np.where(stored, 0, place)].astype(np.int64)
+        found[stored] = ids[place[stored]]
+        return found
 
     def _ways(self, units: list[bytes], seeds: Numbers) -> tuple[Ints, Ints]:
         """Some words cut anew: their ids end to end, and how many each has. seeds: of the draws of each."""
@@ -138,6 +169,12 @@ class Resampler:
         self._start[slots] = self._n_kept + np.cumsum(n_id) - n_id
         self._n_way, self._n_kept = n_way, end
         return slots
+
+
+def _numbers_of(ids: Ids, first: Ints, n_in_unit: Ints) -> Numbers:
+    """A number for each word, by which it is known: made of its ids and their order."""
+    place = np.arange(len(ids)) - np.repeat(first, n_in_unit)
+    return np.add.reduceat(mixed(ids.astype(np.uint64) * np.uint64(STEP) + place.astype(np.uint64)), first)
 
 
 def _of_words(seeds: Numbers, n_word: Ints) -> Numbers:

@@ -5,11 +5,12 @@ The feed owns no position: it is told where to begin, so reading ahead cannot ma
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from nmt.data.batches import Batch, Change, make_batch, make_packed, read_ahead
-from nmt.data.corpus import Prepared
+from nmt.data.batches import Batch, make_batch, make_packed, read_ahead
+from nmt.data.corpus import Ids, Prepared
 from nmt.data.mixture import Rows, mixture_of
 from nmt.data.plan import Plan, Position
 from nmt.data.resampled import Resampled
@@ -18,6 +19,17 @@ from nmt.recipe.options import Recipe
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
+
+# Pairs of a rank whose words are cut anew at once, or some more.
+_N_TOGETHER = 500
+
+
+class _Update(NamedTuple):
+    """The batches of an update over all ranks, its position, and the one after it."""
+
+    batches: list[Rows]
+    position: Position
+    following: Position
 
 
 @dataclass(frozen=True)
@@ -36,39 +48,46 @@ class Feed:
         self.seed, self.corpus, self.ranks = recipe.seed, data.train, ranks
         assert recipe.batch.max_tokens != "auto", "resolve the recipe first"
         batch, subwords = recipe.batch, data.subwords
+        self.max_tokens = recipe.batch.max_tokens
+        self.longest = recipe.data.max_len + 1  # with EOS
         self.resampled: Resampled | None = None
-        self.max_tokens = planned = recipe.batch.max_tokens
         if batch.bpe_dropout or batch.unigram_alpha:
             self.resampled = Resampled(
-                subwords, bpe_dropout=batch.bpe_dropout, unigram_alpha=batch.unigram_alpha, seed=recipe.seed
+                data.train,
+                subwords,
+                bpe_dropout=batch.bpe_dropout,
+                unigram_alpha=batch.unigram_alpha,
+                seed=recipe.seed,
+                most=min(self.longest, self.max_tokens) - 1,
+                quiet=not ranks.is_main,
             )
-            planned = self.resampled.planned(data.train, self.max_tokens, packed=batch.packed)
+        lengths = self.resampled or data.train
         self.plan = Plan(
-            data.train.src_len,
-            data.train.trg_len,
+            lengths.src_len,
+            lengths.trg_len,
             seed=recipe.seed,
-            max_tokens=planned,
+            max_tokens=self.max_tokens,
             per_update=recipe.batch.per_update,
             pool=recipe.batch.pool,
             packed=recipe.batch.packed,
             tokens_per_update=recipe.batch.tokens_per_update,
             mixture=mixture_of(recipe.data, data.sizes),
         )
-        self.longest = recipe.data.max_len + 1  # with EOS
         rate = batch.split_rate
         self.splitters = (Splitter(subwords.src, rate), Splitter(subwords.trg, rate)) if rate else None
 
     def begin(self, position: Position) -> Iterator[Portion]:
         """The portions from a position on, for ever."""
 
-        def todo() -> Iterator[tuple[list[Rows], Position, Position]]:
+        def todo() -> Iterator[_Update]:
             following = position
             while True:
                 here = following
                 update, following = self.plan.at(here)
-                yield update, here, following
+                yield _Update(update, here, following)
 
-        return read_ahead(lambda item: self._make(*item), todo())
+        for portions in read_ahead(self._make, self._groups(todo())):
+            yield from portions
 
     def n_gold(self, portion: Portion) -> int:
         """Target tokens of the whole update, over all ranks."""
@@ -78,29 +97,48 @@ class Feed:
         # What was cut anew is known only where the batch was made.
         return int(self.ranks.sum(sum(item.batch.n_gold for item in portion.work if item.counts))[0])
 
-    def _make(self, update: list[Rows], position: Position, following: Position) -> Portion:
-        work, layer_seed = [], dropout_seed(self.seed, position)
-        for (index, rows), counts in self.ranks.share(list(enumerate(update))):
-            # The index counts over all ranks, so the masks do not depend on how many there are.
-            seed = dropout_seed(self.seed, position, index)
-            work.append(Work(self.batch(rows, seed, position.epoch), counts, seed, layer_seed))
-        return Portion(work, position, following)
-
     def batch(self, rows: Rows, seed: int, epoch: int = 0) -> Batch:
         """Some pairs as the batch that training makes of them in an epoch. seed: of what is drawn for it."""
-        change = self._change(rows, seed, epoch)
-        if self.plan.packed:
-            return make_packed(self.corpus, rows, self.max_tokens, self.plan.most_packed, self.longest, change)
-        return make_batch(self.corpus, rows, change)
+        return self._batch(*self._texts(rows, epoch), seed)
 
-    def _change(self, rows: Rows, seed: int, epoch: int) -> Change | None:
-        """How a batch cuts its words anew or splits its subwords, if they are to be."""
-        if self.resampled is not None:
-            if self.plan.packed:
-                return self.resampled.packed_change(rows, epoch, self.max_tokens, self.longest)
-            return self.resampled.change(rows, epoch, self.max_tokens)
-        if self.splitters is None:
-            return None
-        split_src, split_trg = self.splitters
-        rng = np.random.default_rng(seed)
-        return lambda src, trg: (split_src(src, rng), split_trg(trg, rng))
+    def _groups(self, updates: Iterator[_Update]) -> Iterator[list[_Update]]:
+        """Updates of an epoch that are made at once: to cut many words anew takes hardly longer than a few."""
+        group, n_pair = list[_Update](), 0
+        for update in updates:
+            group.append(update)
+            n_pair += sum(map(len, update.batches))
+            ends = update.position.epoch != update.following.epoch
+            if self.resampled is None or ends or n_pair >= _N_TOGETHER * self.ranks.world_size:
+                yield group
+                group, n_pair = [], 0
+
+    def _make(self, group: list[_Update]) -> list[Portion]:
+        """The portions of some updates of one epoch."""
+        shares = [self.ranks.share(list(enumerate(update.batches))) for update in group]
+        all_rows = [rows for share in shares for (_, rows), _ in share]
+        src, trg = self._texts(np.concatenate(all_rows), group[0].position.epoch)
+        ends = iter(np.cumsum(list(map(len, all_rows))).tolist())
+        portions, start = [], 0
+        for update, share in zip(group, shares, strict=True):
+            work = []
+            for (index, _), counts in share:
+                # The index counts over all ranks, so the masks do not depend on how many there are.
+                seed, end = dropout_seed(self.seed, update.position, index), next(ends)
+                batch = self._batch(src[start:end], trg[start:end], seed)
+                work.append(Work(batch, counts, seed, dropout_seed(self.seed, update.position)))
+                start = end
+            portions.append(Portion(work, update.position, update.following))
+        return portions
+
+    def _texts(self, rows: Rows, epoch: int) -> tuple[list[Ids], list[Ids]]:
+        """Some pairs, cut anew if they are to be."""
+        src, trg = self.corpus.pairs(rows)
+        return (src, trg) if self.resampled is None else self.resampled.cut(src, trg, rows, epoch)
+
+    def _batch(self, src: list[Ids], trg: list[Ids], seed: int) -> Batch:
+        if self.splitters is not None:
+            rng = np.random.default_rng(seed)
+            src, trg = (split(ids, rng) for split, ids in zip(self.splitters, (src, trg), strict=True))
+        if self.plan.packed:
+            return make_packed(src, trg, self.max_tokens, self.plan.most_packed, self.longest)
+        return make_batch(src, trg)

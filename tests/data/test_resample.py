@@ -7,7 +7,6 @@ import pytest
 
 from nmt.data.letters import BYTE_OF
 from nmt.data.resample import N_WAY, with_dropout, with_probabilities
-from nmt.data.resampled import Resampled
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RecipeError
 from nmt.recipe.reader import read_recipe
@@ -66,6 +65,21 @@ def test_what_comes_out_depends_on_the_seed_and_the_pair_alone(how):
         assert listed(other([ids[n] for n in few], few, 1)) == [whole[n] for n in few]
     assert listed(resampler(ids, PAIRS, 2)) != whole
     assert listed(resampler(ids, PAIRS + 100, 1)) != whole
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_text_of_a_wanted_length_is_the_same_text(how):
+    codec, make, _, some = HOW[how]
+    resampler, ids = make(codec, some), arrays(codec)
+    n_id = np.array(list(map(len, ids)))
+    wanted = np.ceil(n_id * (1.2 if how == "bpe" else 1.05)).astype(np.int64)
+    found = resampler(ids, PAIRS, 1, wanted)
+    assert [codec.decode(one) for one in listed(found)] == [codec.normalised(line) for line in LINES]
+    assert all(len(one) <= most for one, most in zip(found, wanted, strict=True))
+    assert np.mean([len(one) for one in found]) > 0.9 * wanted.mean()
+    few = np.array([30, 2, 17])
+    assert listed(make(codec, some)([ids[n] for n in few], few, 1, wanted[few])) == [listed(found)[n] for n in few]
+    assert all(len(one) <= n for one, n in zip(resampler(ids, PAIRS, 1, n_id), n_id, strict=True))
 
 
 def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
@@ -140,64 +154,6 @@ def test_a_way_is_as_likely_as_its_probability_to_the_power_of_alpha():
     for way, each in weight.items():
         ids = tuple(codec.vocab.index(piece) + N_SPECIAL for piece in way)
         assert found[ids] == pytest.approx(each / sum(weight.values()), abs=0.015)
-
-
-class Pairs:
-    """A corpus in memory."""
-
-    def __init__(self, ids):
-        self._ids, self.n_pair = ids, len(ids)
-
-    def pairs(self, rows):
-        return [self._ids[n] for n in rows], [self._ids[n] for n in rows]
-
-
-def test_a_batch_keeps_to_its_budget_and_planning_leaves_room_for_it():
-    subwords = Subwords(BPE, BPE, "nfc")
-    resampled = Resampled(subwords, bpe_dropout=0.3, unigram_alpha=0.0, seed=1)
-    corpus = Pairs(arrays(BPE, ["the man sleeps on a sofa", "two men and a dog sleep"] * 300))
-    planned = resampled.planned(corpus, 1000)
-    assert 300 < planned < 900
-    longest = max(len(ids) + 1 for ids in corpus.pairs(range(2))[0])
-    rows = np.arange(planned // longest)
-    n_new = 0
-    for epoch in range(10):
-        stored = corpus.pairs(rows)
-        found = resampled.change(rows, epoch, 1000)(*stored)
-        assert all(len(rows) * (len(ids) + 1) <= 1000 for side in found for ids in side)
-        n_new += sum(len(a) > len(b) for a, b in zip(found[0], stored[0], strict=True))
-    assert n_new > 0.5 * 10 * len(rows)
-    tight = resampled.change(rows, 0, len(rows) * longest)(*stored)
-    assert all(len(ids) + 1 <= longest for side in tight for ids in side)
-
-
-BPE_TEXTS = ["the man sleeps on a sofa", "two men and a dog sleep", "dogs"] * 300
-
-
-def test_packed_rows_are_nearly_full_and_nothing_reaches_over_their_end():
-    subwords = Subwords(BPE, BPE, "nfc")
-    resampled = Resampled(subwords, bpe_dropout=0.3, unigram_alpha=0.0, seed=1)
-    corpus = Pairs(arrays(BPE, BPE_TEXTS))
-    lengths = np.array([len(ids) + 1 for ids in corpus.pairs(range(corpus.n_pair))[0]])
-    planned = resampled.planned(corpus, 2000, packed=True)
-    assert planned > resampled.planned(corpus, 2000)  # together they grow less than the one that grows most
-    rows = np.arange(np.searchsorted(np.cumsum(lengths), planned))
-    stored, shares = corpus.pairs(rows), []
-
-    def packed(epoch, n_place=2000, longest=100):
-        sides = resampled.packed_change(rows, epoch, n_place, longest)(*stored)
-        assert [[BPE.decode(ids) for ids in listed(side)] for side in sides] == [BPE_TEXTS[: len(rows)]] * 2
-        return [[len(ids) + 1 for ids in side] for side in sides]
-
-    for epoch in range(30):
-        for side in packed(epoch):
-            assert sum(side) <= 2000
-            shares.append(sum(side) / 2000)
-    assert np.mean(shares) > 0.9
-    longest = int(lengths.max())
-    assert all(max(side) <= longest + 2 for side in packed(0, longest=longest + 2))
-    tight = int(lengths[rows].sum())
-    assert all(tight - 9 <= sum(side) <= tight for side in packed(0, n_place=tight))
 
 
 @pytest.mark.parametrize(

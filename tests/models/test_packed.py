@@ -68,8 +68,8 @@ def loss_and_gradient(model, batch, **regularize):
 )
 def test_packed_is_padded(options):
     model, rows = model_of(**options), np.arange(4)
-    loss, gradient = loss_and_gradient(model, make_batch(PAIRS, rows))
-    packed_loss, packed_gradient = loss_and_gradient(model, make_packed(PAIRS, rows, N_PLACE, 5, LONGEST))
+    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.pairs(rows)))
+    packed_loss, packed_gradient = loss_and_gradient(model, make_packed(*PAIRS.pairs(rows), N_PLACE, 5, LONGEST))
     torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
     for one, other in zip(gradient, packed_gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
@@ -79,15 +79,17 @@ def test_packed_is_padded(options):
 def test_two_packed_passes_are_two_padded_ones(options):
     """With every word cut out nothing is left to chance."""
     model, rows = model_of(), np.arange(4)
-    loss, gradient = loss_and_gradient(model, make_batch(PAIRS, rows), **options)
-    packed_loss, packed_gradient = loss_and_gradient(model, make_packed(PAIRS, rows, N_PLACE, 5, LONGEST), **options)
+    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.pairs(rows)), **options)
+    packed_loss, packed_gradient = loss_and_gradient(
+        model, make_packed(*PAIRS.pairs(rows), N_PLACE, 5, LONGEST), **options
+    )
     torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
     for one, other in zip(gradient, packed_gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 def test_all_packed_batches_have_one_shape_and_cover_their_row():
-    batches = [make_packed(PAIRS, np.array(rows), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
+    batches = [make_packed(*PAIRS.pairs(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
     for name in ("src_seq", "trg_seq", "gold", "src_start", "trg_start"):
         assert len({getattr(batch, name).shape for batch in batches}) == 1
     for batch in batches:
@@ -108,7 +110,7 @@ def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
     torch.compiler.reset()
     monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_with(self, backend=count, fullgraph=True))
     compile_parts(model, Recipe.model_validate(COMPILED))
-    batches = [make_packed(PAIRS, np.array(rows), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
+    batches = [make_packed(*PAIRS.pairs(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
     losses = [loss_and_gradient(model, batch)[0] for batch in batches]
     assert len(seen) == 2
     plain = model_of(position="rotary")
@@ -123,7 +125,7 @@ def test_the_kernel_for_packed_rows_is_the_written_out_attention(n_kv_head):
     results = []
     for make in (make_batch, lambda *args: make_packed(*args, N_PLACE, 5, LONGEST)):
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            results.append(loss_and_gradient(model, make(PAIRS, np.arange(4)).to(torch.device("cuda"))))
+            results.append(loss_and_gradient(model, make(*PAIRS.pairs(np.arange(4))).to(torch.device("cuda"))))
     (loss, gradient), (packed_loss, packed_gradient) = results
     torch.testing.assert_close(packed_loss, loss, rtol=2e-2, atol=0)
     for one, other in zip(gradient, packed_gradient, strict=True):

@@ -1,0 +1,149 @@
+"""Pairs that are cut anew are as long as batches were planned for: the budget holds, and padding stays what it was."""
+
+import numpy as np
+import pytest
+
+from nmt.data.arrow import Rows
+from nmt.data.batches import make_batch, make_packed
+from nmt.data.growth import Growth
+from nmt.data.plan import Plan
+from nmt.data.resample import with_dropout, with_probabilities
+from nmt.data.resampled import Resampled
+from nmt.data.subwords import Subwords
+from nmt.recipe.subword_options import SubwordsConfig
+
+WORDS = [
+    "the",
+    "a",
+    "man",
+    "woman",
+    "two",
+    "dogs",
+    "sleeping",
+    "unbelievable",
+    "quickly",
+    "house-boat",
+    "über",
+    "<url>",
+]
+RATES = {"bpe": {"bpe_dropout": 0.3, "unigram_alpha": 0.0}, "unigram": {"bpe_dropout": 0.0, "unigram_alpha": 0.05}}
+
+
+def lines(n, seed):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, n_word)) for n_word in rng.integers(1, 40, n)]
+
+
+def subwords_of(kind, joint=True):
+    config = SubwordsConfig(kind=kind, vocab_size=360, symbols=("<url>",), joint=joint)
+    return Subwords.train(lambda: lines(200, 8), lambda: lines(200, 9), config, 1)
+
+
+class Pairs:
+    """A corpus in memory."""
+
+    def __init__(self, subwords, n):
+        self.sides = [
+            [np.array(ids) for ids in codec.encode(lines(n, seed))]
+            for seed, codec in enumerate((subwords.src, subwords.trg))
+        ]
+        self.src_len, self.trg_len = (np.array(list(map(len, side)), dtype=np.int32) for side in self.sides)
+        self.n_pair = n
+
+    def pairs(self, rows):
+        return tuple([side[n] for n in rows] for side in self.sides)
+
+    def rows(self, start, stop):
+        return tuple(
+            Rows(np.concatenate(side[start:stop]).astype(np.uint16), n[start:stop])
+            for side, n in zip(self.sides, (self.src_len, self.trg_len), strict=True)
+        )
+
+
+def made(kind="bpe", *, n=3000, most=1000, joint=True, seed=1):
+    subwords = subwords_of(kind, joint)
+    corpus = Pairs(subwords, n)
+    return subwords, corpus, Resampled(corpus, subwords, **RATES[kind], seed=seed, most=most)
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_texts_become_as_long_as_they_do_without_being_told(kind):
+    subwords, corpus, _ = made(kind, n=500)
+    make = with_dropout if kind == "bpe" else with_probabilities
+    resampler = make(subwords.src, max(RATES[kind].values()))
+    growth = Growth(subwords.src, resampler, corpus.sides[0])
+    usual = growth.lengths(np.concatenate(corpus.sides[0]).astype(np.uint16), corpus.src_len)
+    rows = np.arange(corpus.n_pair)
+    became = np.mean([[len(ids) for ids in resampler(corpus.sides[0], rows, seed)] for seed in range(40)], axis=0)
+    assert usual.sum() == pytest.approx(became.sum(), rel=0.02)
+    assert np.mean(np.abs(usual - became) / became) < 0.05
+    alone = growth.lengths(np.concatenate(corpus.sides[0][:1]), corpus.src_len[:1])
+    assert alone[0] == pytest.approx(usual[0])
+    assert corpus.src_len.sum() * 1.05 < usual.sum()
+
+
+@pytest.mark.parametrize("kind", RATES)
+@pytest.mark.parametrize("joint", [True, False])
+def test_pairs_are_cut_to_the_lengths_that_were_planned(kind, joint):
+    _, corpus, resampled = made(kind, joint=joint)
+    rows = np.arange(corpus.n_pair)
+    for planned, stored in ((resampled.src_len, corpus.src_len), (resampled.trg_len, corpus.trg_len)):
+        assert (planned >= stored).all() and planned.sum() > 1.05 * stored.sum()
+    found = []
+    for epoch in range(3):
+        found.append(resampled.cut(*corpus.pairs(rows), rows, epoch))
+        for side, planned in zip(found[-1], (resampled.src_len, resampled.trg_len), strict=True):
+            lengths = np.array(list(map(len, side)))
+            assert (lengths <= planned).all()
+            assert np.mean(lengths == planned) > 0.75
+    same = [np.array_equal(a, b) for a, b in zip(found[0][0], found[1][0], strict=True)]
+    assert np.mean(same) < 0.2
+
+
+def plan(lengths, **options):
+    return Plan(lengths.src_len, lengths.trg_len, seed=1, max_tokens=1000, per_update=1, pool=100_000, **options)
+
+
+def batches(corpus, resampled, rows_of, make):
+    return [make(*resampled.cut(*corpus.pairs(rows), rows, 0)) for (rows,) in rows_of]
+
+
+def test_a_batch_keeps_to_its_budget_and_holds_hardly_more_padding_than_without():
+    _, corpus, resampled = made()
+    used = held = 0
+    for batch in batches(corpus, resampled, plan(resampled).updates(0), make_batch):
+        assert max(batch.src_seq.numel(), batch.gold.numel()) <= 1000
+        used += int((batch.src_seq != 0).sum()) + batch.n_gold
+        held += batch.src_seq.numel() + batch.gold.numel()
+    assert 1 - used / held < plan(corpus).padding_share(0) + 0.02
+
+
+def test_packed_rows_are_nearly_full_and_nothing_reaches_over_their_end():
+    _, corpus, resampled = made(most=300)
+    planned = plan(resampled, packed=True)
+
+    def make(src, trg):
+        return make_packed(src, trg, 1000, planned.most_packed, 301)
+
+    full = [
+        (batch.n_gold, int((batch.src_seq != 0).sum()))
+        for batch in batches(corpus, resampled, planned.updates(0), make)
+    ]
+    assert np.mean([max(sides) for sides in full[:-1]]) > 950
+
+
+def test_no_side_grows_over_the_longest_that_is_allowed_and_none_shrinks():
+    _, corpus, resampled = made(most=30)
+    assert (resampled.src_len <= np.maximum(corpus.src_len, 30)).all()
+    rows = np.flatnonzero(corpus.src_len >= 30)
+    (src, _), (stored, _) = resampled.cut(*corpus.pairs(rows), rows, 0), corpus.pairs(rows)
+    assert len(rows) and all(len(a) <= len(b) for a, b in zip(src, stored, strict=True))
+
+
+def test_lengths_follow_from_the_seed_and_from_no_order(monkeypatch):
+    resampled = made()[2]
+    monkeypatch.setattr("nmt.data.resampled._N_AT_ONCE", 7)
+    again, other = made()[2], made(seed=2)[2]
+    assert np.array_equal(again.src_len, resampled.src_len) and np.array_equal(again.trg_len, resampled.trg_len)
+    assert not np.array_equal(other.src_len, resampled.src_len)
+    assert other.src_len.sum() == pytest.approx(resampled.src_len.sum(), rel=0.01)
