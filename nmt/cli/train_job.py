@@ -13,6 +13,7 @@ from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.allocator import keep_freed_blocks
 from nmt.training.check import check as check_recipe
+from nmt.training.kernels import remember_kernels
 from nmt.training.launch import launch
 from nmt.training.selftest import selftest as test_model
 from nmt.training.verify import folders_of, verify_run
@@ -46,9 +47,15 @@ class StopSignal:
         return 128 + self.number if self.number else 0
 
 
+def _prepare_libraries() -> None:
+    """For a process that trains, before its first tensors."""
+    keep_freed_blocks()
+    remember_kernels()
+
+
 def train(recipe: Recipe) -> int:
     """Train, or go on. Returns the exit code."""
-    keep_freed_blocks()
+    _prepare_libraries()
     stop = StopSignal()
     outcome = launch(recipe, stop)
     return stop.exit_code if outcome == "stopped" else 0
@@ -56,14 +63,14 @@ def train(recipe: Recipe) -> int:
 
 def check(recipe: Recipe) -> int:
     """Print what the recipe needs here, and what is likely to go wrong. Returns the exit code."""
-    keep_freed_blocks()
+    _prepare_libraries()
     print("\n".join(check_recipe(recipe, lambda text: print(text, file=sys.stderr))))
     return 0
 
 
 def selftest(recipe: Recipe) -> int:
     """Print whether the model of the recipe can learn. Returns the exit code."""
-    keep_freed_blocks()
+    _prepare_libraries()
     failed = 0
     for passed, text in test_model(recipe):
         print(f"{'pass' if passed else 'FAIL'}  {text}", flush=True)

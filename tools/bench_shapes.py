@@ -1,0 +1,65 @@
+"""What batches of new shapes cost on a CPU, where oneDNN prepares each new shape of a product before it makes it.
+
+    python tools/bench_shapes.py RECIPE [--batches 60] [--precision bf16]
+
+RECIPE is prepared already. Some batches are trained on, each twice in a row, then all of them again, each twice in a
+row. The ratio of the two times of a batch says what there was to prepare: at first the shape is new, later it was seen
+some batches ago. ONEDNN_PRIMITIVE_CACHE_CAPACITY=1024 in front of the command is oneDNN by itself.
+"""
+
+import argparse
+import itertools
+import resource
+import statistics
+import time
+
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.recipe.reader import read_recipe
+from nmt.training.engine import Engine
+from nmt.training.feed import Feed, Portion
+from nmt.training.kernels import remember_kernels
+from nmt.training.launch import new_model
+from nmt.training.parallel import Ranks
+from nmt.training.precision import choose_device, choose_precision
+
+
+def seconds(engine: Engine, portion: Portion) -> float:
+    """Of one update."""
+    begin = time.perf_counter()
+    engine.backward(portion.work, sum(item.batch.n_gold for item in portion.work))
+    engine.settle()
+    engine.step(1e-4, update=1)
+    engine.settle()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    """Train, and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--batches", type=int, default=60)
+    parser.add_argument("--precision", default="auto")
+    args = parser.parse_args()
+    remember_kernels()
+    recipe = read_recipe(args.recipe, [("train.precision", args.precision)])
+    data, device = Prepared.open(recipe.data_folder), choose_device("cpu")
+    precision = choose_precision(recipe.train.precision, device)
+    precision.apply()
+    engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
+    feed = Feed(recipe, data, Ranks()).begin(Position())
+    for portion in itertools.islice(feed, 3):
+        seconds(engine, portion)
+    portions = list(itertools.islice(feed, args.batches))
+    shapes = {(item.batch.src_seq.shape, item.batch.gold.shape) for portion in portions for item in portion.work}
+    print(f"{precision.name}: {len(portions)} updates of {len(shapes)} shapes")
+    for what in ("a new shape", "a shape seen before"):
+        times = [(seconds(engine, portion), seconds(engine, portion)) for portion in portions]
+        ratio = statistics.median(first / second for first, second in times)
+        again = statistics.median(second for _, second in times)
+        print(f"{what:20} {ratio:.3f} of the time of the same batch at once again, which takes {1000 * again:,.0f} ms")
+    print(f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB at most")
+
+
+if __name__ == "__main__":
+    main()
