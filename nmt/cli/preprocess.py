@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.command import add_override_flags, overrides_of, printable, run
+from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
 from nmt.cli.stop import Stop
 from nmt.data.crew import Crew, must_be_same, work_for_rank_0
@@ -158,9 +159,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     several.add_argument("--rank", metavar="I", type=_count, help="with --ranks: which of them this is, from 0")
     several.add_argument(
         "--ranks",
-        metavar="N",
-        type=_number,
-        help="so many processes of this command, on any machines that share files, prepare the data together",
+        metavar="N|array",
+        type=n_rank,
+        help="so many processes of this command, on any machines that share files, prepare the data together; array: "
+        "the jobs of sbatch --array do, and Slurm says which of them this is",
     )
     several.add_argument(
         "--rank-timeout",

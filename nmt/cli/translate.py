@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from nmt.cli.begin import importing
 from nmt.cli.command import add_override_flags, add_shorthand, run
+from nmt.cli.rank_flag import n_rank
 from nmt.recipe.model_options import ATTENTIONS
 
 _DESCRIPTION = """\
@@ -195,10 +196,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--rank", type=_count, metavar="I", help="With --ranks: which of them this is, from 0.")
     add(
         "--ranks",
-        type=_positive,
-        metavar="N",
+        type=n_rank,
+        metavar="N|array",
         help="So many commands, on any machines, share --input and one folder for --output: each answers its windows, "
-        "and the last one joins the parts. Under torchrun both are known.",
+        "and the last one joins the parts. Under torchrun both are known; array: the jobs of sbatch --array are "
+        "the ranks.",
     )
     add_override_flags(parser, ["decode"])
     return parser
