@@ -48,7 +48,7 @@ def turn(engine: Engine, portions: Iterator[Portion], n_update: int) -> tuple[fl
 
 
 def main() -> None:
-    """Measure in turns, print each and the ratio of the medians."""
+    """Measure in turns, print each and the medians of their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--updates", type=int, default=5, help="of a turn")
