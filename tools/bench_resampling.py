@@ -1,22 +1,24 @@
-"""How much training slows down when words are cut anew on the fly: tokens a second with and without, in turns.
+"""How much training slows down when words are cut anew on the fly: seconds of the same updates, with three readers.
 
-    python tools/bench_resampling.py RECIPE [--updates 5] [--turns 30] [--skip 0] [--rate 0.1] [--device cuda]
+    python tools/bench_resampling.py RECIPE [--turns 60] [--updates 6] [--skip 0] [--rate 0.1] [--device cuda]
 
-RECIPE is prepared already, with subwords.kind bpe, char or unigram. Of every turn the time counts in which the model is
-trained and in which it waits for batches, which a thread makes ahead. Texts that are cut anew are longer, which costs
-attention a little more for each token, however batches are made: so there is a third contender, which has its batches,
-those that follow the second's, before the clock starts. The first minutes of a run fill the memory of ways to cut
-words; --skip makes batches until it is as full as it is after so many updates.
+RECIPE is prepared already, with subwords.kind bpe, char or unigram. Each update is done three times, on one batch.
+Beside it a thread makes batches ahead: as they are stored; with words that are cut anew; and as they are stored once
+more, which says what the benchmark can see. What is read is put aside, for other batches are other work: how much of
+them is padding is told by itself. The first minutes of a run fill the memory of ways to cut words; --skip makes batches
+until it is as full as it is after so many updates.
 """
 
 import argparse
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Iterator
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
+from nmt.data.subwords import PAD
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
@@ -27,32 +29,48 @@ from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_device, choose_precision
 
 
-def turn(engine: Engine, portions: Iterator[Portion], n_update: int) -> tuple[float, float, float]:
-    """Tokens of both sides a second, padding not counted; the share of the time that was spent waiting; and the share
-    of padding.
-    """
-    begin, waited, n_token, n_place = time.perf_counter(), 0.0, 0, 0
-    for _ in range(n_update):
+class Reader:
+    """Portions of one feed, and what they cost whoever trains."""
+
+    def __init__(self, feed: Feed, skip: int) -> None:
+        self._portions: Iterator[Portion] = feed.begin(Position())
+        self._n_full = self._n_place = 0
+        self.waited = 0.0
+        self.seconds: list[float] = []  # of each turn
+        for _ in range(skip):
+            next(self._portions)
+
+    def read(self) -> None:
+        """One portion, which the thread then makes another for."""
         asked = time.perf_counter()
-        portion = next(portions)
-        waited += time.perf_counter() - asked
-        n_gold = sum(item.batch.n_gold for item in portion.work)
-        n_token += n_gold + sum(int((item.batch.src_seq != 0).sum()) for item in portion.work)
-        n_place += sum(item.batch.src_seq.numel() + item.batch.gold.numel() for item in portion.work)
-        engine.backward(portion.work, n_gold)
-        engine.settle()
-        engine.step(1e-4, update=1)
+        portion = next(self._portions)
+        self.waited += time.perf_counter() - asked
+        for matrix in (side for item in portion.work for side in (item.batch.src_seq, item.batch.gold)):
+            self._n_full += int((matrix != PAD).sum())
+            self._n_place += matrix.numel()
+
+    @property
+    def full(self) -> float:
+        """The share of all places in batches that is not padding."""
+        return self._n_full / self._n_place
+
+
+def train(engine: Engine, portion: Portion) -> float:
+    """Seconds of one update."""
+    begin = time.perf_counter()
+    engine.backward(portion.work, sum(item.batch.n_gold for item in portion.work))
     engine.settle()
-    seconds = time.perf_counter() - begin
-    return n_token / seconds, waited / seconds, 1 - n_token / n_place
+    engine.step(1e-4, update=1)
+    engine.settle()
+    return time.perf_counter() - begin
 
 
 def main() -> None:
-    """Measure in turns, print each and the medians of their ratios."""
+    """Measure in turns, print each and the means of their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
-    parser.add_argument("--updates", type=int, default=5, help="of a turn")
-    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--updates", type=int, default=6, help="of a turn; some are cut at once")
     parser.add_argument("--skip", type=int, default=0, help="updates whose batches are made and left before the clock")
     parser.add_argument("--rate", type=float, default=0.1, help="batch.bpe_dropout, or batch.unigram_alpha")
     parser.add_argument("--device", default="auto")
@@ -64,42 +82,45 @@ def main() -> None:
     precision = choose_precision(recipe.train.precision, device)
     precision.apply()
 
-    def started(rate: float, *, ready: bool = False) -> tuple[Engine, Iterator[Portion]]:
+    def feed(rate: float) -> Feed:
         one: Recipe = recipe.model_copy(update={"batch": recipe.batch.model_copy(update={option: rate})})
-        engine = Engine(new_model(one, data, device).train(), one, precision=precision, ranks=Ranks())
-        portions = Feed(one, data, Ranks()).begin(Position())
-        n_update = (args.turns + 1) * args.updates
-        # Not the same batches: whoever is the second to train on a shape finds its kernels made.
-        for _ in range(args.skip + n_update * ready):
-            next(portions)
-        return engine, iter(list(itertools.islice(portions, n_update))) if ready else portions
+        return Feed(one, data, Ranks())
 
-    contenders = {
-        "stored": started(0.0),
-        f"{option} {args.rate}": started(args.rate),
-        "others, made before": started(args.rate, ready=True),
+    engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
+    updates = feed(args.rate).begin(Position())
+    readers = {
+        "stored": Reader(feed(0.0), args.skip),
+        f"{option} {args.rate}": Reader(feed(args.rate), args.skip),
+        "stored again": Reader(feed(0.0), args.skip),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in contenders}
-    order = list(contenders)
-    for number in range(args.turns + 1):
-        for name in order:
-            speed, waited, padding = turn(*contenders[name], args.updates)
-            if number:  # the first one warms up
-                speeds[name].append(speed)
-                print(
-                    f"turn {number}  {name:22} {speed:10,.0f} tokens/s, {waited:6.1%} waiting for batches, "
-                    f"{padding:6.1%} padding"
-                )
-        order.append(order.pop(0))  # each is the first as often
-    plain, cut, ready = speeds.values()
-    print(f"speed when cut anew / as stored: {_ratio(cut, plain)}")
-    print(f"speed when cut anew / with such batches, made before: {_ratio(cut, ready)}")
+    order = list(readers)
+    for number in range(args.turns):
+        seconds = dict.fromkeys(readers, 0.0)
+        for portion in itertools.islice(updates, args.updates):
+            train(engine, portion)  # whoever is the second to train on a shape finds its kernels made
+            order.append(order.pop(0))  # each is the first as often
+            for name in order:
+                readers[name].read()
+                seconds[name] += train(engine, portion)
+        for name, reader in readers.items():
+            reader.seconds.append(seconds[name])
+        print(f"turn {number + 1}  " + "  ".join(f"{name} {seconds[name]:.2f} s" for name in readers), flush=True)
+    plain, cut, again = readers.values()
+    n_update = args.turns * args.updates
+    waited = 1000 * (cut.waited - (plain.waited + again.waited) / 2) / n_update
+    update = 1000 * statistics.median(plain.seconds) / args.updates
+    print(f"an update: {update:,.0f} ms; longer wait for its batch when cut anew: {waited:.2f} ms")
+    print(f"time when cut anew / as stored:     {_ratio(cut, plain)}")
+    print(f"time as stored again / as stored:   {_ratio(again, plain)}")
+    print(f"places filled when cut anew / as stored: {cut.full / plain.full:.4f} ({cut.full:.1%} / {plain.full:.1%})")
 
 
-def _ratio(some: list[float], others: list[float]) -> str:
-    """The median of the ratios turn by turn, and the quartiles: a shared machine is not as fast in every turn."""
-    low, middle, high = statistics.quantiles([a / b for a, b in zip(some, others, strict=True)], n=4)
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+def _ratio(one: Reader, other: Reader) -> str:
+    """The mean of the ratios turn by turn, its standard error, and the quartiles of the turns."""
+    logs = [math.log(a / b) for a, b in zip(one.seconds, other.seconds, strict=True)]
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    low, _, high = (math.exp(log) for log in statistics.quantiles(logs, n=4))
+    return f"{math.exp(statistics.mean(logs)):.4f} +- {error:.4f} (half of the turns: {low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

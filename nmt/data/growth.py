@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.corpus import Ids
-from nmt.data.resample import N_WAY, Resampler
+from nmt.data.resample import Resampler
 from nmt.data.subwords import N_SPECIAL, Codec
+from nmt.data.ways import N_WAY
 
 _N_FREQUENT = 2000  # pieces, the first ones, of which all ways are looked at
 _N_WAY_OF_RARE = 4

@@ -21,7 +21,7 @@ from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
 
 # Pairs of a rank whose words are cut anew at once, or some more.
-_N_TOGETHER = 500
+_N_TOGETHER = 1000
 
 
 class _Update(NamedTuple):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from nmt.data.letters import BYTE_OF
-from nmt.data.resample import N_WAY, with_dropout, with_probabilities
+from nmt.data.resample import with_dropout, with_probabilities
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.data.ways import N_WAY
 from nmt.errors import RecipeError
 from nmt.recipe.reader import read_recipe
 from nmt.recipe.subword_options import SubwordsConfig
@@ -86,7 +87,7 @@ def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
     resampler, ids = with_dropout(BPE, 0.3), arrays(BPE)
     whole, other = (listed(with_dropout(BPE, 0.3)(ids, PAIRS, seed)) for seed in (1, 2))
     assert listed(resampler(ids, PAIRS, 1)) == whole
-    monkeypatch.setattr("nmt.data.resample._MOST_WAYS", 3)
+    monkeypatch.setattr("nmt.data.ways._MOST_WORDS", 3)
     assert listed(resampler(ids, PAIRS, 2)) == other
     assert listed(resampler(ids[:4], PAIRS[:4], 1)) == whole[:4]
 
