@@ -24,6 +24,7 @@ from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.models.base import SearchModel
+from nmt.models.prepacked import prepacked
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
@@ -42,7 +43,7 @@ class Model:
         self._max_len = min(one.data.max_len for one in (self.recipe, *(other.recipe() for other in others)))
         known = [length for one in (run, *others) if (length := one.usual_src_len())]
         self._usual_src_len = min(known) if known else None
-        self._half: SearchModel | None = None
+        self._ready: dict[bool, SearchModel] = {}  # in bf16 or not
         self._making = threading.Lock()
 
     def translate(
@@ -73,19 +74,22 @@ class Model:
 
     def translator(self, decode: DecodeConfig) -> Translator:
         """What translates with these options."""
-        model, utility = self.model, None
+        utility = None
         usual_lang = self.recipe.data.trg_lang
-        if decode.precision == "bf16":
-            with self._making:  # once, whichever thread comes first
-                self._half = self._half or copy.deepcopy(self.model).to(torch.bfloat16)
-            model = self._half
         if decode.mbr != "none":
             from nmt.evaluation.pairwise import expected_utility
 
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
         tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
+        model = self._ready_for(decode.precision == "bf16")
         return Translator(model, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of)
+
+    def _ready_for(self, half: bool) -> SearchModel:
+        with self._making:  # once, whichever thread comes first
+            if half not in self._ready:
+                self._ready[half] = prepacked(copy.deepcopy(self.model).to(torch.bfloat16) if half else self.model)
+            return self._ready[half]
 
 
 def load(

@@ -1,0 +1,68 @@
+"""Linear layers for translation on a CPU, their matrices laid out once as oneDNN reads them fastest.
+
+Each product of a search multiplies a few hundred rows by a matrix that never changes. As it is, the library lays it out
+anew every time, or reads it slowly. The arithmetic stays fp32, or bf16; sums may be made in another order.
+"""
+
+import copy
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class PrepackedLinear(nn.Linear):
+    """A linear layer that is no longer trained. What it cannot do faster, nn.Linear does with the same weight."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self._packed = _packed(linear.weight.detach())
+
+    def forward(self, input: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or not input.numel():
+            return super().forward(input)
+        return _product(input, self._packed, self.bias)
+
+
+def prepacked(model: ModuleT) -> ModuleT:
+    """A model with the same parameters whose linear layers are laid out for this processor.
+
+    It takes the memory of their matrices once more. The model itself where that is not to be had: on a GPU, in fp64, in
+    a torch without oneDNN.
+    """
+    linears = [module for module in model.modules() if type(module) is nn.Linear]
+    if not linears or not all(_can(linear.weight) for linear in linears):
+        return model
+    # A copy of the modules, not of what they hold.
+    held: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    copied = copy.deepcopy(model, held)
+    for module in list(copied.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                setattr(module, name, PrepackedLinear(child))
+    return copied
+
+
+def _can(weight: Tensor) -> bool:
+    """Whether this torch and this processor multiply by such a weight laid out so."""
+    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
+        return False
+    try:  # two rows of the matrix, times themselves
+        some = weight.detach()[:2]
+        _product(some, _packed(some), None)
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
+def _packed(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+    return packed
+
+
+def _product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return product

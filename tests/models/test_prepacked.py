@@ -1,0 +1,74 @@
+"""Linear layers laid out for the processor multiply as they did, and hold the same parameters."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from nmt.models import prepacked as prepacking
+from nmt.models.prepacked import PrepackedLinear, prepacked
+
+
+def linear_of(dtype, bias=True):
+    torch.manual_seed(1)
+    return nn.Linear(40, 56, bias=bias).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(40,), (1, 40), (7, 40), (3, 5, 40), (0, 40), (2, 0, 40)])
+def test_the_product_is_that_of_the_layer(dtype, bias, shape):
+    layer = linear_of(dtype, bias)
+    packed, x = PrepackedLinear(layer), torch.randn(shape, dtype=dtype)
+    with torch.inference_mode():
+        expected = (x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)).to(dtype)
+        torch.testing.assert_close(packed(x), expected)
+        if len(shape) == 3:  # and of rows that are not side by side
+            y = torch.randn(40, 3, 5, dtype=dtype).permute(1, 2, 0)
+            torch.testing.assert_close(packed(y), layer(y.contiguous()))
+
+
+def test_a_model_has_the_same_parameters_and_gives_the_same(make, batch):
+    model = make().float()
+    fast = prepacked(model)
+    assert fast is not model and not any(type(module) is nn.Linear for module in fast.modules())
+    assert sum(type(module) is PrepackedLinear for module in fast.modules()) > 10
+    assert {name: id(one) for name, one in fast.named_parameters()} == {
+        name: id(one) for name, one in model.named_parameters()
+    }
+    assert fast.state_dict().keys() == model.state_dict().keys()
+    assert all(type(module) is not PrepackedLinear for module in model.modules())
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(*batch), model(*batch))
+
+
+def test_where_there_is_nothing_to_be_won_it_is_the_model(make, monkeypatch):
+    assert prepacked(double := make()) is double
+    assert prepacked(bare := nn.LayerNorm(3)) is bare
+    model = make().float()
+
+    def fails(*_):
+        raise RuntimeError("mkldnn_linear: needs a processor with more")
+
+    monkeypatch.setattr(prepacking, "_product", fails)
+    assert prepacked(model) is model
+
+
+def test_gradients_go_through_the_weight_itself():
+    layer = linear_of(torch.float32)
+    packed, x = PrepackedLinear(layer), torch.randn(4, 40)
+    packed(x).square().sum().backward()
+    mine = copy.deepcopy(layer.weight.grad)
+    layer.weight.grad = None
+    layer(x).square().sum().backward()
+    assert torch.equal(mine, layer.weight.grad)
+
+
+def test_what_is_multiplied_by_is_what_was_laid_out():
+    layer = linear_of(torch.float32)
+    packed, x = PrepackedLinear(layer), torch.randn(4, 40)
+    with torch.inference_mode():
+        before = packed(x)
+        layer.weight.zero_()
+        assert torch.equal(packed(x), before) and before.abs().min() > 0
