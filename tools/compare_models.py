@@ -83,13 +83,13 @@ def make(out: Path, task: str, name: str, seed: int) -> Made:
     """Prepare, train and translate, or take what is there, and count."""
     recipe_name, changes = MODELS[name]
     recipe = RECIPES / f"dates-book.{recipe_name}.yaml"
-    data = out / "prepared" / task
+    data = out / "prepared" / (f"{task}.{seed}" if TASKS[task].changes == GENERATED else task)
     run = out / f"{task}.{name.replace(', ', '-').lower()}.{seed}"
     updates = int(read_recipe(recipe).train.updates * TASKS[task].longer.get(recipe_name, 1))
     every = str(-(-updates // N_CHECKPOINT))
     common = [*TASKS[task].changes, *changes, "--data.out", str(data)]
     if not data.is_dir():
-        _command("preprocess", recipe, *common)
+        _command("preprocess", recipe, *common, "--seed", seed)  # which dates are made follows from it
     _command(
         "train", recipe, *common, "--train.out", run, "--seed", seed, "--train.updates", updates, "--train.save_every",
         every, "--train.keep_last", N_CHECKPOINT + 1, "--valid.every", updates,
