@@ -12,6 +12,7 @@ from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import RecipeError, RunError
 from nmt.models.build import build_model
+from nmt.models.prepacked import PrepackedLinear
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from nmt.run import Run
@@ -74,6 +75,15 @@ def test_half_precision_is_another_arithmetic_of_the_same_model(folders):
     assert half != exact and half == pytest.approx(exact, rel=0.02)
     assert {p.dtype for p in model.model.parameters()} == {torch.float32}  # as it was, for who scores meanwhile
     assert [one.score for one in model.translate(LINES)] == exact
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_translates_on_a_cpu_is_laid_out_for_it_once(folders, precision):
+    for model in (nmt.load(folders[0], device="cpu"), nmt.load(folders, device="cpu")):
+        ready = model.translator(model.decode(precision=precision)).model
+        assert any(isinstance(module, PrepackedLinear) for module in ready.modules())
+        assert model.translator(model.decode(precision=precision)).model is ready
+        assert not any(isinstance(module, PrepackedLinear) for module in model.model.modules())
 
 
 def test_an_ensemble_is_neither_of_its_models(folders):

@@ -43,7 +43,6 @@ class Resampler:
         self._cut = cut
         pre_tokenizer = in_words()
 
-        @lru_cache(_MOST_REMEMBERED)
         def words_of(unit: bytes) -> Sequence[str]:
             """In letters; of ids that stay as they are the word that has none."""
             ids = np.frombuffer(unit, np.int64).tolist()
@@ -116,7 +115,7 @@ class Resampler:
         ends = (first + n_in_unit).tolist()
         units = [ids[begin:end].tobytes() for begin, end in zip(first.tolist(), ends, strict=True)]
         seeds = mixed((unit[:, None] + seeds_of(np.arange(n_way))).ravel())
-        words = [self._words_of(unit) for unit in units for _ in range(n_way)]
+        words = [some for unit in units for some in itertools.repeat(self._words_of(unit), n_way)]
         n_word = np.array(list(map(len, words)))
         found, n_found = self._cut(list(itertools.chain.from_iterable(words)), _of_words(seeds, n_word))
         n_id = np.add.reduceat(n_found, np.cumsum(n_word) - n_word)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nmt.data.chance import Ints, Numbers, mixed, seeds_of
 
-_MOST_REMEMBERED = 100_000
+_MOST_REMEMBERED = 10_000  # words that come with others, like a comma: of one the ways are drawn once
 _BITS = np.uint64(24)  # of chance in a draw: a place and such a number are exact together
 
 

@@ -143,7 +143,8 @@ def test_two_devices_in_either_way_give_the_losses_and_weights_of_one(recipe_of,
         assert a.keys() == b.keys() and len(a) > 8
         assert all(abs(a[key] - b[key]) <= 1e-6 * a[key] for key in a), (name, a, b)
         assert_same_run(ones[name], several, 8, bound=1e-5)
-    assert_same_run(runs["adam", "ddp"], runs["adam", "fsdp"], 8, bound=1e-6)
+    # Both add up the same numbers: what is apart is the last bit or two.
+    assert_same_run(runs["adam", "ddp"], runs["adam", "fsdp"], 8, bound=2 * torch.finfo(torch.float32).eps)
     model, where = Run(runs["adam", "fsdp"].run_folder).load_model(torch.device("cpu"))
     assert where == "model" and not model.training
     # One rank has two large batches where the other has a small one and nothing.
