@@ -117,15 +117,27 @@ def test_the_proof_of_memory_prepares_what_it_says_and_opens_it_as_training_does
         folders.append(folder)
         prepared = Prepared.open(folder / "prepared").manifest
         assert (prepared["inputs"][0]["n_line"], prepared["n_pair"]["valid"]) == (400, 1000)
-        return found, 3 << 20, 1 << 20
+        return found, len(folders) << 20, 1 << 20
 
     proof["_watched"] = watched
-    code, said = text_of(proof["main"], *files, "--pairs", 400, "--workers", 1, "--folder", tmp_path)
-    assert code == 0 and len(folders) == 2
-    assert re.search(r"^ +400 pairs, [\d,]+ bytes of text: .* peak 3 MiB$", said, re.MULTILINE)
-    assert re.search(r"training: open after [\d.]+ s, first batch after [\d.]+ s, peak 3 MiB", said)
+    code, said = text_of(proof["main"], *files, "--pairs", 400, "--runs", 2, "--workers", 1, "--folder", tmp_path)
+    assert code == 0 and len(folders) == 4
+    for n in (1, 2):
+        assert re.search(rf"^ +400 pairs, [\d,]+ bytes of text: .* peak {n} MiB$", said, re.MULTILINE)
+    for n, rate in ((3, "0.0"), (4, "0.1")):
+        assert re.search(
+            rf"training, bpe_dropout {rate}: open after [\d.]+ s, first batch after [\d.]+ s, peak {n} MiB", said
+        )
     assert "grows by 0.0% from 400 to 400 pairs" in said
     assert not folders[0].exists()
+
+
+def test_the_median_of_the_peaks_counts(files, tmp_path):
+    proof, left = loaded("prove_memory.py"), [5, 3, 4]
+    proof["_watched"] = lambda *_: ({}, left.pop(0) if left else 9, 1)
+    (tmp_path / "prepared").mkdir()
+    proof["shutil"] = type("shutil", (), {"rmtree": lambda *_, **__: None})
+    assert proof["_one"](tmp_path, [("a", "b")], 2, 1, 3) == 4
 
 
 @pytest.mark.parametrize(

@@ -93,13 +93,12 @@ def main() -> None:
         f"{option} {args.rate}": Reader(feed(args.rate), args.skip),
         "stored again": Reader(feed(0.0), args.skip),
     }
-    order = list(readers)
+    orders = itertools.cycle(itertools.permutations(readers))  # each is as often before and after each other
     for number in range(args.turns):
         seconds = dict.fromkeys(readers, 0.0)
         for portion in itertools.islice(updates, args.updates):
             train(engine, portion)  # whoever is the second to train on a shape finds its kernels made
-            order.append(order.pop(0))  # each is the first as often
-            for name in order:
+            for name in next(orders):
                 readers[name].read()
                 seconds[name] += train(engine, portion)
         for name, reader in readers.items():

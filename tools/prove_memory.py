@@ -2,8 +2,10 @@
 
 Makes corpora of so many pairs from the pairs of a corpus, prepares each in a process of its own, and prints seconds,
 pairs a second, bytes on the disk for each pair, and the peak of the memory: of that process and its helpers together,
-as Linux tells it every tenth of a second (shared pages are counted once, by their share). Then it opens what was
-prepared as nmt-train does and prints how long it takes until the first batch is there, and the memory of that.
+as Linux tells it every tenth of a second (shared pages are counted once, by their share). The median of some runs
+counts, for what a helper has in memory when it is told is chance. Then it opens what was prepared as nmt-train does and
+prints how long it takes until the first batch is there, with words as they are stored and cut anew, and the memory of
+that.
 
 A pair is made of two pairs drawn by a seed, put together side by side, with all numbers in it drawn anew, the same on
 both sides: so hardly any pair comes twice, and sentences of the corpus are still sentences. Without files it takes
@@ -17,6 +19,8 @@ import json
 import os
 import random
 import re
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,15 +43,19 @@ _N_VALID = 1000
 
 _BEGIN = """
 import json, sys, time
-from nmt.data.batches import make_batch
 from nmt.data.corpus import Prepared
-from nmt.data.plan import Plan, Position
+from nmt.data.plan import Position
+from nmt.recipe.reader import read_recipe
+from nmt.training.allocator import keep_freed_blocks
+from nmt.training.feed import Feed
+from nmt.training.parallel import Ranks
+keep_freed_blocks()
 begin = time.perf_counter()
 data = Prepared.open(sys.argv[1])
 opened = time.perf_counter()
-plan = Plan(data.train.src_len, data.train.trg_len, seed=1, max_tokens=4096, per_update=1, pool=100_000)
-update, _ = plan.at(Position())
-batch = make_batch(*data.train.pairs(update[0]))
+rate = ("batch.bpe_dropout", sys.argv[2])
+portions = Feed(read_recipe(None, [("name", "memory"), rate]), data, Ranks()).begin(Position())
+next(portions)
 done = time.perf_counter()
 print(json.dumps({"open": opened - begin, "first batch": done - begin}))
 """
@@ -58,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="source and target, plain or compressed")
     parser.add_argument("--pairs", type=int, nargs="+", default=[1_000_000, 10_000_000], metavar="N", help="sizes")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="preparations of each size; the median counts")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--folder", metavar="DIR", help="where to write: a corpus of the largest size, and its data")
     args = parser.parse_args(argv)
@@ -73,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         for n_pair in args.pairs:
-            peaks.append(_one(folder, short, n_pair, args.workers))
+            peaks.append(_one(folder, short, n_pair, args.workers, args.runs))
     growth = peaks[-1] / peaks[0]
     print(f"peak memory grows by {growth - 1:.1%} from {args.pairs[0]:,} to {args.pairs[-1]:,} pairs")
     return int(growth > _MOST_GROWTH or max(peaks) > _MOST_BYTES)
@@ -93,7 +102,8 @@ def made(pairs: Sequence[tuple[str, str]], n_pair: int, seed: int = 1) -> Iterat
         yield src, trg
 
 
-def _one(folder: Path, pairs: Sequence[tuple[str, str]], n_pair: int, n_worker: int) -> int:
+def _one(folder: Path, pairs: Sequence[tuple[str, str]], n_pair: int, n_worker: int, n_run: int) -> float:
+    """The median peak of some preparations."""
     files = {f"{split}.{side}": folder / f"{split}.{side}" for split in ("train", "valid") for side in ("src", "trg")}
     for split, n, seed in (("train", n_pair, 1), ("valid", _N_VALID, 2)):
         with files[f"{split}.src"].open("wb") as src_file, files[f"{split}.trg"].open("wb") as trg_file:
@@ -108,23 +118,29 @@ def _one(folder: Path, pairs: Sequence[tuple[str, str]], n_pair: int, n_worker: 
     overrides = [("name", "memory"), ("data.train", texts["train"]), ("data.valid", texts["valid"])]
     overrides += [("data.src_lang", "en"), ("data.trg_lang", "fr"), ("data.workers", str(n_worker))]
     out = folder / "prepared"
-    begin = time.perf_counter()
-    stages, peak, disk = _watched(command(out, overrides), folder)
-    seconds = time.perf_counter() - begin
-    told = ", ".join(f"{stage} {value:.1f}" for stage, value in stages.items())
-    print(
-        f"{n_pair:>12,} pairs, {n_byte:,} bytes of text: {seconds:.0f} s, {n_pair / seconds:,.0f} pairs/s, "
-        f"peak {peak / 2**20:,.0f} MiB\n{'':14}{told}"
-    )
+    peaks = []
+    for _ in range(n_run):
+        shutil.rmtree(out, ignore_errors=True)
+        begin = time.perf_counter()
+        stages, peak, disk = _watched(command(out, overrides), folder)
+        seconds = time.perf_counter() - begin
+        peaks.append(peak)
+        told = ", ".join(f"{stage} {value:.1f}" for stage, value in stages.items())
+        print(
+            f"{n_pair:>12,} pairs, {n_byte:,} bytes of text: {seconds:.0f} s, {n_pair / seconds:,.0f} pairs/s, "
+            f"peak {peak / 2**20:,.0f} MiB\n{'':14}{told}",
+            flush=True,
+        )
     size = sum(path.stat().st_size for path in out.iterdir())
     print(
         f"{'':14}bytes a pair: {n_byte / n_pair:.0f} of text, {(disk - n_byte) / n_pair:.0f} on the disk at most while "
         f"it works, {size / n_pair:.0f} in the prepared folder"
     )
-    begun, memory, _ = _watched([sys.executable, "-c", _BEGIN, str(out)], folder)
-    told = ", ".join(f"{what} after {value:.1f} s" for what, value in begun.items())
-    print(f"{'':14}training: {told}, peak {memory / 2**20:,.0f} MiB", flush=True)
-    return peak
+    for rate in ("0.0", "0.1"):
+        begun, memory, _ = _watched([sys.executable, "-c", _BEGIN, str(out), rate], folder)
+        told = ", ".join(f"{what} after {value:.1f} s" for what, value in begun.items())
+        print(f"{'':14}training, bpe_dropout {rate}: {told}, peak {memory / 2**20:,.0f} MiB", flush=True)
+    return statistics.median(peaks)
 
 
 def _watched(arguments: list[str], folder: Path) -> tuple[dict[str, float], int, int]:

@@ -21,11 +21,12 @@ from nmt.data.clean import BAD_UTF8, ODD, Filter, filters_of, most_bytes, odditi
 from nmt.data.duplicates import N_SHOWN, count_duplicates
 from nmt.data.filter_block import KEPT, REASON_OF, UNREAD, codes_of, conditions_of
 from nmt.data.learn import WordsOf
-from nmt.data.lexicon import Lexicon, gathered
+from nmt.data.lexicon import Lexicon
 from nmt.data.lines import is_plain, lines_of_block
 from nmt.data.measure import HeldOut, aligned_by, measured
 from nmt.data.pack import read_packed, write_packed
 from nmt.data.placeholders import BYTES, in_names, protected_pair
+from nmt.data.ragged import gathered
 from nmt.data.ratio import UsualRatio
 from nmt.data.report_text import cut, rarest
 from nmt.data.seen import keys_of, kinds_of

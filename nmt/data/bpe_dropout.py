@@ -1,19 +1,34 @@
 """BPE-dropout (Provilkov, Emelianenko, Voita 2020) of many words at once: merges are left out by chance.
 
 In each turn every merge that could be made is left out with the same probability, and of those that remain each word
-makes the earliest learnt, the leftmost of equals; where none remains the word is done. All words take a turn together,
-as operations on arrays: a word alone would cost some fifty microseconds of Python.
+makes the earliest learnt, the leftmost of equals; where none remains the word is done. So the number of merges that a
+way leaves out before the one it makes is drawn at once, and ways of a word that have made the same merges until now are
+one: most leave out none, or one or two. All words take a turn together, as operations on arrays: a word alone would
+cost some fifty microseconds of Python.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from nmt.data.chance import Ints, Numbers, mixed, seeds_of
+from nmt.data.ragged import places, turns
 
 _NONE = np.iinfo(np.int64).max
-_PLACES = 1 << 20  # letters of a word, at most: a rank and a place share a number
 _HALF = 32  # bits of an id where two share a number
+_MOST = 1 << 20  # merges that a way leaves out at once: no word has so many
+
+
+class _Words(NamedTuple):
+    """Words with the merges made so far, as parts end to end.
+
+    part: ids. merge: of each part with the next one, a place in the arrays of merges. n_part: of each word.
+    """
+
+    part: Ints
+    merge: Ints
+    n_part: Ints
 
 
 class Merges:
@@ -26,75 +41,92 @@ class Merges:
         found = np.array([merges[pair] for pair in order], dtype=np.int64).reshape(-1, 2)
         # One more at the end, of no pair, so that every search ends within.
         self._pair = np.append(pairs[:, 0] << _HALF | pairs[:, 1], _NONE)
-        self._rank = np.append(found[:, 0], _NONE)
+        self._rank = np.append(found[:, 0], 0)
         self._made = np.append(found[:, 1], 0)
-        self._threshold = np.uint64(rate * 2.0**64)
+        self._none = len(order)
+        below = [rate * 2.0**64]  # n merges or more are left out where a number is below the n-th of these
+        while below[-1] >= 1 and len(below) < _MOST:
+            below.append(below[-1] * rate)
+        self._below = np.array([int(one) for one in reversed(below)], dtype=np.uint64)
 
-    def cut(self, letters: Sequence[Ints], seeds: Numbers) -> tuple[Ints, Ints]:
-        """Words cut anew: their ids end to end, and how many each has.
+    def cut(self, letters: Ints, n_letter: Ints, seeds: Numbers) -> tuple[Ints, Ints]:
+        """Ways to cut words: their ids, those of all ways of a word end to end, and how many each way has.
 
-        letters: W arrays of ids. seeds: (W,), from which all that is left out follows.
+        letters: ids of W words, end to end. n_letter: (W,) of each. seeds: (W, N), one for each way, from which all
+        that it leaves out follows.
         """
-        n_letter = np.array([len(one) for one in letters], dtype=np.int64)
-        if not n_letter.any():
-            return np.zeros(0, dtype=np.int64), n_letter
-        assert n_letter.max() < _PLACES
-        part = np.concatenate(letters).astype(np.int64)
-        word = np.repeat(np.arange(len(n_letter)), n_letter)
-        place = np.arange(len(part)) - np.repeat(np.cumsum(n_letter) - n_letter, n_letter)
-        merge = self._merges_of(part[:-1], part[1:])  # of each part with the next one
-        merge[word[:-1] != word[1:]] = len(self._pair) - 1
-        merge = np.append(merge, len(self._pair) - 1)
-        done: list[tuple[Ints, Ints]] = []
-        turn = 0
-        while len(part):
-            best = self._best(merge, word, place, seeds, turn)
-            going = np.zeros(len(n_letter), dtype=bool)
-            going[word[best]] = True
-            stays = going[word]
-            if 2 * np.count_nonzero(stays) < len(part):  # those that are done are carried along while they are few
-                done.append((part[~stays], word[~stays]))
-                best = np.cumsum(stays)[best] - 1
-                part, word, place, merge = part[stays], word[stays], place[stays], merge[stays]
-            else:
-                merge[~stays] = len(self._pair) - 1
-            if not len(best):
-                continue
-            part[best] = self._made[merge[best]]
-            kept = np.ones(len(part), dtype=bool)
-            kept[best + 1] = False
-            part, word, place, merge = part[kept], word[kept], place[kept], merge[kept]
-            self._look_again(part, word, merge, best - np.arange(len(best)))
+        n_bit = int(n_letter.max(initial=0)).bit_length()
+        merge = np.append(self._merges_of(letters[:-1], letters[1:]), self._none)[: len(letters)]
+        merge[np.cumsum(n_letter)[n_letter > 0] - 1] = self._none
+        words = _Words(letters, merge, n_letter)
+        way = np.arange(seeds.size)  # those that go on
+        word = np.repeat(np.arange(len(n_letter)), seeds.shape[1])  # of each of them
+        start, n_id = np.zeros_like(way), np.zeros_like(way)  # of each way, in what is done
+        done, n_done, turn = [letters[:0]], 0, 0
+        while len(way):
+            possible, n_possible = self._possible(words, n_bit)
+            left_out = np.minimum(self._n_left_out(seeds.ravel()[way], turn), n_possible[word])
+            # Ways of a word part where they leave out another number, up to all that are possible.
+            first = np.cumsum(n_possible + 1) - n_possible - 1
+            choice = first[word] + left_out
+            is_taken = np.zeros(len(possible) + len(n_possible), dtype=bool)
+            is_taken[choice] = True
+            taken = np.flatnonzero(is_taken)
+            came_of = np.repeat(np.arange(len(n_possible)), n_possible + 1)[taken]
+            ends = taken - first[came_of] == n_possible[came_of]
+            word = (np.cumsum(is_taken) - 1)[choice]
+
+            ended = came_of[ends]
+            n_part = words.n_part[ended]
+            start_of, n_of = np.zeros((2, len(taken)), dtype=np.int64)
+            start_of[ends], n_of[ends] = n_done + np.cumsum(n_part) - n_part, n_part
+            is_done = ends[word]
+            start[way[is_done]], n_id[way[is_done]] = start_of[word[is_done]], n_of[word[is_done]]
+            done.append(words.part[places((np.cumsum(words.n_part) - words.n_part)[ended], n_part)])
+            n_done += len(done[-1])
+
+            way, word = way[~is_done], (np.cumsum(~ends) - 1)[word[~is_done]]
+            words = self._merged(words, came_of[~ends], possible[(taken - came_of)[~ends]])
             turn += 1
-        parts, words = (np.concatenate([one[n] for one in done]) for n in (0, 1))
-        return parts[np.argsort(words, kind="stable")], np.bincount(words, minlength=len(n_letter))
+        return np.concatenate(done)[places(start, n_id)], n_id
+
+    def _n_left_out(self, seeds: Numbers, turn: int) -> Ints:
+        """How many merges ways leave out before the one that they make, were there enough of them."""
+        drawn = mixed(seeds + seeds_of(np.array([turn])))
+        n_left_out = np.zeros(len(drawn), dtype=np.int64)
+        some = np.flatnonzero(drawn < self._below[-1])
+        n_left_out[some] = len(self._below) - np.searchsorted(self._below, drawn[some], side="right")
+        return n_left_out
+
+    def _possible(self, words: _Words, n_bit: int) -> tuple[Ints, Ints]:
+        """The merges that words could make, those of each from the earliest learnt on, as the places of their left
+        parts, and how many each word has. n_bit: of a place in a word.
+        """
+        at = np.flatnonzero(words.merge < self._none)
+        word = np.repeat(np.arange(len(words.n_part)), words.n_part)[at]
+        start = np.cumsum(words.n_part) - words.n_part
+        rank = self._rank[words.merge[at]]
+        order = np.sort((word << self._none.bit_length() | rank) << n_bit | (at - start[word]))
+        return start[word] + (order & (1 << n_bit) - 1), np.bincount(word, minlength=len(words.n_part))
+
+    def _merged(self, words: _Words, of: Ints, at: Ints) -> _Words:
+        """Some words with one merge more each. of: which; at: where the left part is."""
+        start = np.cumsum(words.n_part) - words.n_part
+        n_part = words.n_part[of] - 1
+        new_start = np.cumsum(n_part) - n_part
+        left = at - start[of]
+        # The right part is left out.
+        kept = places(start[of], n_part) + (turns(n_part) > np.repeat(left, n_part))
+        part, merge = words.part[kept], words.merge[kept]
+        left += new_start
+        part[left] = self._made[words.merge[at]]
+        merge[left] = self._none
+        for here in (left[left + 1 < new_start + n_part], left[left > new_start] - 1):
+            merge[here] = self._merges_of(part[here], part[here + 1])
+        return _Words(part, merge, n_part)
 
     def _merges_of(self, left: Ints, right: Ints) -> Ints:
-        """Where the merge of two neighbours is in the arrays."""
+        """Where the merges of neighbours are in the arrays."""
         pair = left << _HALF | right
         found = np.searchsorted(self._pair, pair)
-        return np.where(self._pair[found] == pair, found, len(self._pair) - 1)
-
-    def _best(self, merge: Ints, word: Ints, place: Ints, seeds: Numbers, turn: int) -> Ints:
-        """The part that each word merges with its next one, for words that have any that is not left out."""
-        possible = np.flatnonzero(merge < len(self._pair) - 1)
-        own = seeds[word[possible]] + seeds_of(place[possible] + turn * _PLACES)
-        possible = possible[mixed(own) >= self._threshold]
-        if not len(possible):
-            return possible
-        rank = self._rank[merge[possible]] * _PLACES + place[possible]
-        words = word[possible]
-        starts = np.flatnonzero(np.append(True, words[1:] != words[:-1]))
-        least = np.minimum.reduceat(rank, starts)
-        best: Ints = possible[rank == np.repeat(least, np.diff(starts, append=len(words)))]
-        return best
-
-    def _look_again(self, part: Ints, word: Ints, merge: Ints, at: Ints) -> None:
-        """Find the merges of parts that have just been made, and of those before them."""
-        none = len(self._pair) - 1
-        for here in (at, at - 1):
-            here = here[here >= 0]
-            ends = here + 1 == len(part)
-            after = np.where(ends, here, here + 1)
-            apart = ends | (word[here] != word[after])
-            merge[here] = np.where(apart, none, self._merges_of(part[here], part[after]))
+        return np.where(self._pair[found] == pair, found, self._none)

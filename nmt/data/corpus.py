@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrow import Rows
 from nmt.data.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
-from nmt.data.splits import SIDES, VALID, set_of
+from nmt.data.splits import VALID, set_of
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
@@ -54,11 +54,8 @@ class Corpus:
 
     def rows(self, start: int, stop: int) -> tuple[Rows, Rows]:
         """The ids of pairs that follow one another, as they are stored."""
-        part = self._table.slice(start, stop - start)
-        src, trg = (
-            Rows(part[name].combine_chunks().flatten().to_numpy(), part[f"{name}_len"].to_numpy()) for name in SIDES
-        )
-        return src, trg
+        src, trg = self._src.between(start, stop), self._trg.between(start, stop)
+        return Rows(src, self.src_len[start:stop]), Rows(trg, self.trg_len[start:stop])
 
     def texts(self) -> tuple[list[str], list[str]]:
         """The lines as they stood in the files. Training pairs keep none."""
@@ -142,6 +139,17 @@ class _Rows:
     def are_within(self, low: int, high: int) -> bool:
         """Whether low <= id < high everywhere."""
         return all(int(v.min()) >= low and int(v.max()) < high for v in self._values if len(v))
+
+    def between(self, start: int, stop: int) -> NDArray[Any]:
+        """The ids of rows that follow one another, end to end."""
+        found = []
+        for c in range(int(np.searchsorted(self._first, start, side="right")) - 1, len(self._offsets)):
+            if (first := int(self._first[c])) >= stop:
+                break
+            offsets = self._offsets[c]
+            begin, end = offsets[max(start - first, 0)], offsets[min(stop - first, len(offsets) - 1)]
+            found.append(self._values[c][begin:end])
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def take(self, rows: NDArray[np.integer]) -> list[Ids]:
         """Copies of some rows."""

@@ -26,11 +26,11 @@ from nmt.data.block_index import ENTRY, BlockReader, Indexed, indexed
 from nmt.data.block_work import task_of
 from nmt.data.fields import Reading
 from nmt.data.keep import learn_ratio, longest_read, n_process
-from nmt.data.meeting import Meeting, Seen, n_core
+from nmt.data.meeting import Meeting, Seen
 from nmt.data.parts import PartWriter, read_part
 from nmt.data.ratio import UsualRatio
 from nmt.data.sources import Facts, Source, facts_of, survey
-from nmt.data.workers import Content, Helpers, Work
+from nmt.data.workers import Content, Helpers, Work, n_core
 from nmt.errors import DataError, MachineError
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig

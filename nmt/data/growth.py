@@ -8,10 +8,6 @@ from numpy.typing import NDArray
 from nmt.data.corpus import Ids
 from nmt.data.resample import Resampler
 from nmt.data.subwords import N_SPECIAL, Codec
-from nmt.data.ways import N_WAY
-
-_N_FREQUENT = 2000  # pieces, the first ones, of which all ways are looked at
-_N_WAY_OF_RARE = 4
 
 
 class Growth:
@@ -28,10 +24,7 @@ class Growth:
         pieces = np.array(
             [piece for piece in range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab())) if _is_text(codec, piece)]
         )
-        frequent = pieces < N_SPECIAL + _N_FREQUENT
-        for some, n_way in ((pieces[frequent], N_WAY), (pieces[~frequent], _N_WAY_OF_RARE)):
-            if len(some):
-                usual[some] = resampler.usual(some, n_way)
+        usual[pieces] = resampler.usual(pieces)
         ids, n_id = np.concatenate(sample), np.array(list(map(len, sample)))
         words = np.split(ids, np.flatnonzero(resampler.begins(ids, n_id))[1:])
         words = [word for word in words if len(word) > 1]
@@ -46,13 +39,16 @@ class Growth:
 
         ids: of all, end to end. n_id: of each.
         """
-        ids = ids.astype(np.intp)
+        ids, n_id = ids.astype(np.intp), n_id.astype(np.int64)
         begins = self._resampler.begins(ids, n_id)
         is_whole = begins & np.append(begins[1:], True)
-        sums = np.append(0.0, np.cumsum(self._usual[ids + is_whole * self._n_piece]))
-        ends = np.cumsum(n_id, dtype=np.int64)
-        becomes: NDArray[np.float64] = np.maximum(sums[ends] - sums[ends - n_id], n_id)
-        return becomes
+        becomes = np.zeros(len(n_id))
+        some = n_id > 0
+        becomes[some] = np.add.reduceat(
+            self._usual.take(ids + is_whole * self._n_piece), (np.cumsum(n_id) - n_id)[some]
+        )
+        grown: NDArray[np.float64] = np.maximum(becomes, n_id)
+        return grown
 
 
 def _is_text(codec: Codec, piece: int) -> bool:

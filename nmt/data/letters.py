@@ -50,6 +50,14 @@ def words_of_easy(units: Sequence[str]) -> tuple[list[str], list[int]]:
     return words if found else [], n_of
 
 
+def kind_of(character: str) -> int:
+    """LETTER, DIGIT or MARK of an easy character, 0 of any other. `in_words` cuts between two kinds, but for what
+    follows an apostrophe and what a space is before.
+    """
+    found = _KIND.fullmatch(character)
+    return (found.lastindex or 0) if found else 0
+
+
 def in_words() -> pre_tokenizers.PreTokenizer:
     """Cuts text into words with the space before them, numbers, punctuation and white space."""
     # The space before a line is put there by `Codec.encode`, always, so that `decode` can take away exactly one.
@@ -76,5 +84,8 @@ BYTE_OF = _byte_alphabet()
 _LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
 # None of these, nor of the marks, is another one in a normal form.
 _EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"
-_EASY = re.compile(f" [!-~’‘“”„«»–—•€§°{_EASY_LETTERS}]+")
+_EASY_MARKS = "!-/:-@\\[-`{-~’‘“”„«»–—•€§°"
+_EASY = re.compile(f" [{_EASY_MARKS}{_EASY_LETTERS}0-9]+")
+_KIND = re.compile(f"([{_EASY_LETTERS}])|([0-9])|([{_EASY_MARKS}])")
+LETTER, DIGIT, MARK = 1, 2, 3
 _EASY_WORD = re.compile(f"\n|'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ \n{_EASY_LETTERS}0-9]+")

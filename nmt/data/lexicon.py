@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from nmt.data.learn import MOST_REMEMBERED
 from nmt.data.placeholders import BYTES
+from nmt.data.ragged import Grown
 
 Numbers = NDArray[np.int64]
 
@@ -90,67 +91,3 @@ class Lexicon:
         self._parts[name] = part, len(self._units)
         found: P = part
         return found
-
-
-class Grown:
-    """An array that grows at its end."""
-
-    def __init__(self, dtype: Any) -> None:
-        self._room, self._n = np.empty(0, dtype), 0
-
-    def add(self, values: NDArray[Any]) -> None:
-        """Some values more."""
-        n = self._n + len(values)
-        if n > len(self._room):  # twice as much, or each value would be copied again and again
-            self._room = np.concatenate([self.values, np.empty(2 * n - self._n, self._room.dtype)])
-        self._room[self._n : n] = values
-        self._n = n
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """All of them."""
-        return self._room[: self._n]
-
-
-class GrownRows:
-    """Rows of different lengths, which become more."""
-
-    def __init__(self, dtype: Any) -> None:
-        self._values, self._n_of, self._starts = Grown(dtype), Grown(np.int64), Grown(np.int64)
-
-    def add(self, values: NDArray[Any], n_of: NDArray[Any]) -> None:
-        """Some rows more: their values, end to end, and how many each has."""
-        self._starts.add(len(self._values.values) + np.cumsum(n_of) - n_of)
-        self._n_of.add(n_of)
-        self._values.add(values)
-
-    def __len__(self) -> int:
-        return len(self._n_of.values)
-
-    def of(self, numbers: NDArray[Any]) -> tuple[NDArray[Any], Numbers]:
-        """Some of them, end to end, and how many values each has."""
-        return _taken(self._values.values, self._starts.values[numbers], self._n_of.values[numbers])
-
-
-def gathered(values: NDArray[Any], n_of: NDArray[Any], at: NDArray[Any]) -> tuple[NDArray[Any], Numbers]:
-    """Rows of different lengths, end to end, in another order and number: their values, and how many each has.
-
-    values: of all rows, end to end; n_of: how many each row has; at: the rows that are wanted.
-    """
-    n_of = n_of.astype(np.int64)
-    return _taken(values, (np.cumsum(n_of) - n_of)[at], n_of[at])
-
-
-def _taken(values: NDArray[Any], starts: Numbers, n: Numbers) -> tuple[NDArray[Any], Numbers]:
-    ends = np.cumsum(n)
-    place = np.repeat(starts - (ends - n), n)
-    place += np.arange(len(place))
-    return values.take(place), n
-
-
-def in_order(
-    parts: Sequence[tuple[NDArray[Any], NDArray[Any]]], numbers: Sequence[NDArray[Any]]
-) -> tuple[NDArray[Any], Numbers]:
-    """Rows from several parts, each of values end to end and how many each row has, in the order of their numbers."""
-    values, n_of = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return gathered(values, n_of, np.argsort(np.concatenate(numbers)))

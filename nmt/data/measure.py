@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nmt.data.duplicates import PAIR
 from nmt.data.leaks import LEVELS, PARTS, Keys, Known
 from nmt.data.letters import units_of
-from nmt.data.lexicon import GrownRows, gathered
+from nmt.data.ragged import GrownRows, gathered
 from nmt.data.report_text import N_HASH, Block, Hashes, row_hashes, smallest
 from nmt.data.shift import LONGEST as LONGEST_TOLD
 from nmt.data.splits import SIDES

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import socket
-import sys
 import threading
 import time
 import zlib
@@ -283,10 +282,3 @@ def _rank_of(name: str) -> int:
 
 def _who(seen: Seen) -> str:
     return f"process {seen['pid']} on {seen['host']}" if "pid" in seen else "of which nothing is known"
-
-
-def n_core() -> int:
-    """Cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

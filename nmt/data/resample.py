@@ -13,7 +13,6 @@ for one another has a chance of 3 in 10^8.
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +21,13 @@ from nmt.data.bpe_dropout import Merges
 from nmt.data.chance import STEP, Ints, Numbers, mixed, seeds_of
 from nmt.data.corpus import Ids
 from nmt.data.letters import BYTE_OF, in_words
+from nmt.data.ragged import gathered, places, turns
 from nmt.data.steer import Lengths, steer
 from nmt.data.subwords import N_SPECIAL, Codec
 from nmt.data.unigram_ways import Unigram
 from nmt.data.ways import N_WAY, Ways
+from nmt.data.word_starts import WordStarts
 
-_MOST_REMEMBERED = 100_000
 _LONGEST = 200  # bytes of a word; a longer one stays as it is stored
 
 Cut = Callable[[Sequence[str], Numbers], tuple[Ints, Ints]]
@@ -37,27 +37,12 @@ class Resampler:
     """Cuts the words of sequences of ids anew."""
 
     def __init__(self, codec: Codec, cut: Cut) -> None:
-        """cut: from words, in letters, and a seed each to their ids, end to end, and how many each has. Symbols are not
-        given to it, and the word without letters has no ids.
+        """cut: from W words, in letters, and (W, N) seeds, one for each way, to the ids of all ways of a word, end to
+        end, and how many each way has. Symbols are not given to it, and the word without letters has no ids.
         """
         self._cut = cut
-        pre_tokenizer = in_words()
-
-        def words_of(unit: bytes) -> Sequence[str]:
-            """In letters; of ids that stay as they are the word that has none."""
-            ids = np.frombuffer(unit, np.int64).tolist()
-            raw = b"".join(codec.raw(ids))
-            if self._is_symbol[ids[0]] or len(raw) > _LONGEST:
-                return ("",)
-            return [word for word, _ in pre_tokenizer.pre_tokenize_str(raw.decode("utf-8"))]
-
-        self._words_of = words_of
-        space = next(letter for letter, byte in BYTE_OF.items() if byte == 0x20)
-        self._is_symbol = np.zeros(codec.size, dtype=bool)
-        self._is_symbol[N_SPECIAL + len(codec.plain_vocab()) :] = True  # and placeholders, and tags
-        self._has_symbols = bool(self._is_symbol.any())
-        begins = [False] * N_SPECIAL + [piece[0] == space for piece in codec.vocab] + [False] * len(codec.tags)
-        self._begins = np.array(begins) | self._is_symbol
+        self._codec, self._in_words = codec, in_words()
+        self.begins = WordStarts(codec)
         self._kept = Ways()
 
     def __call__(
@@ -73,69 +58,81 @@ class Resampler:
         first = np.flatnonzero(self.begins(ids, n_id))
         of_sequence = np.repeat(np.arange(len(n_id)), n_id)[first]
         n_in_unit = np.diff(first, append=len(ids))
-        unit = _numbers_of(ids, first, n_in_unit)
-        kept = self._kept.first(unit, lambda new: self._drawn(ids, first[new], n_in_unit[new], unit[new], N_WAY))
+        kept = self._known(ids, first, n_in_unit)
         n_unit = np.bincount(of_sequence, minlength=len(sequences))
-        turn = np.arange(len(first)) - np.repeat(np.cumsum(n_unit) - n_unit, n_unit)
-        chance = mixed(
-            mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))[of_sequence] + seeds_of(turn)
-        )
+        of_pair = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
+        chance = mixed(of_pair[of_sequence] + seeds_of(turns(n_unit)))
 
         def draw(some: Ints, chance: Numbers) -> tuple[Ints, Ints]:
             ways = kept[some] + (chance % np.uint64(N_WAY)).astype(np.int64)
             return ways, self._kept.n_id(ways)
 
+        def longer(some: Ints, n_id: Ints, most: Ints, chance: Numbers) -> tuple[Ints, Ints]:
+            each = np.arange(N_WAY)
+            n_of = self._kept.n_id(kept[some, None] + each)
+            fits = (n_of > n_id[:, None]) & (n_of <= most[:, None])
+            at = np.where(fits, mixed(chance[:, None] + seeds_of(each)), 0).argmax(axis=1)
+            return kept[some] + at, n_of[np.arange(len(some)), at]
+
         way, n_new = draw(np.arange(len(first)), chance)
         if wanted is not None:
-            steer(way, Lengths(of_sequence, n_new, n_in_unit, wanted), chance, draw)
+            steer(way, Lengths(of_sequence, n_new, n_in_unit, wanted), chance, draw, longer)
         found = self._kept.gathered(way, ids, first, n_new)
         ends = np.cumsum(np.bincount(of_sequence, n_new, minlength=len(sequences)).astype(np.int64)).tolist()
         return [found[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
-    def usual(self, pieces: Ints, n_way: int) -> NDArray[np.float64]:
-        """How many ids each of some pieces becomes where it is a word, as the mean of n_way of its ways."""
-        first, n_in_unit = np.arange(len(pieces)), np.ones(len(pieces), dtype=np.int64)
-        _, n_id = self._drawn(pieces, first, n_in_unit, _numbers_of(pieces, first, n_in_unit), n_way)
-        usual: NDArray[np.float64] = n_id.reshape(-1, n_way).mean(axis=1)
+    def usual(self, pieces: Ints) -> NDArray[np.float64]:
+        """How many ids each of some pieces becomes where it is a word, the mean of its ways, which are known then."""
+        known = self._known(pieces, np.arange(len(pieces)), np.ones(len(pieces), dtype=np.int64))
+        usual: NDArray[np.float64] = self._kept.n_id(known[:, None] + np.arange(N_WAY)).mean(axis=1)
         return usual
 
-    def begins(self, ids: Ids, n_id: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Whether a word begins at each id. Symbols are words; no piece reaches over a beginning.
+    def _known(self, ids: Ints, first: Ints, n_in_unit: Ints) -> Ints:
+        """Where the ways of words begin, of new ones too, which are drawn."""
+        unit = _numbers_of(ids, first, n_in_unit)
+        return self._kept.first(unit, lambda new: self._drawn(ids, first[new], n_in_unit[new], unit[new]))
 
-        n_id: of each sequence.
-        """
-        begins = self._begins[ids]
-        if self._has_symbols:
-            begins[1:] |= self._is_symbol[ids[:-1]]
-        begins[(np.cumsum(n_id) - n_id)[n_id > 0]] = True
-        return begins
+    def _drawn(self, ids: Ints, first: Ints, n_in_unit: Ints, unit: Numbers) -> tuple[Ints, Ints]:
+        """All ways of words: their ids end to end, and how many each has."""
+        stored = ids[places(first, n_in_unit)]
+        units = self._words_of(stored, np.cumsum(n_in_unit) - n_in_unit)
+        n_word = np.array(list(map(len, units)))
+        seeds = mixed(unit[:, None] + seeds_of(np.arange(N_WAY)))
+        seeds = mixed(np.repeat(seeds, n_word, axis=0) + seeds_of(turns(n_word))[:, None])
+        found, n_found = self._cut(list(itertools.chain.from_iterable(units)), seeds)
+        # Of each way of a unit those of its words; where none has any ids, the unit as it is stored.
+        way = np.repeat(np.tile(np.arange(N_WAY), len(units)), n_in_way := np.repeat(n_word, N_WAY))
+        at = places(np.repeat(np.cumsum(n_word) - n_word, N_WAY), n_in_way) * N_WAY + way
+        found, n_found = gathered(found, n_found, at)
+        n_id = np.add.reduceat(n_found, np.cumsum(n_in_way) - n_in_way)
+        at = np.where(n_id, np.arange(len(n_id)), len(n_id) + np.repeat(np.arange(len(units)), N_WAY))
+        return gathered(np.append(found, stored), np.append(n_id, n_in_unit), at)
 
-    def _drawn(self, ids: Ints, first: Ints, n_in_unit: Ints, unit: Numbers, n_way: int) -> tuple[Ints, Ints]:
-        """The first ways of words: their ids end to end, and how many each has."""
-        ends = (first + n_in_unit).tolist()
-        units = [ids[begin:end].tobytes() for begin, end in zip(first.tolist(), ends, strict=True)]
-        seeds = mixed((unit[:, None] + seeds_of(np.arange(n_way))).ravel())
-        words = [some for unit in units for some in itertools.repeat(self._words_of(unit), n_way)]
-        n_word = np.array(list(map(len, words)))
-        found, n_found = self._cut(list(itertools.chain.from_iterable(words)), _of_words(seeds, n_word))
-        n_id = np.add.reduceat(n_found, np.cumsum(n_word) - n_word)
-        if n_id.all():
-            return found, n_id
-        cut = np.split(found, np.cumsum(n_id)[:-1])
-        of_way = [way if len(way) else np.frombuffer(units[n // n_way], np.int64) for n, way in enumerate(cut)]
-        return np.concatenate(of_way), np.array(list(map(len, of_way)))
+    def _words_of(self, ids: Ints, first: Ints) -> list[Sequence[str]]:
+        """The words of units, in letters; one that has none where a unit stays as it is stored."""
+        is_word = np.logical_and.reduceat(self.begins.is_letters[ids], first).tolist()
+        ends, all_ids, vocab = [*first[1:].tolist(), len(ids)], ids.tolist(), self._codec.vocab
+        words: list[Sequence[str]] = []
+        for begin, end, is_one in zip(first.tolist(), ends, is_word, strict=True):
+            unit = all_ids[begin:end]
+            if self.begins.is_symbol[unit[0]]:
+                words.append(("",))
+                continue
+            letters = "".join([vocab[i - N_SPECIAL] for i in unit])
+            if len(letters) > _LONGEST:
+                words.append(("",))
+            elif is_one:
+                words.append((letters,))
+            else:
+                text = b"".join(self._codec.raw(unit)).decode("utf-8")
+                words.append([word for word, _ in self._in_words.pre_tokenize_str(text)])
+        return words
 
 
 def _numbers_of(ids: Ids, first: Ints, n_in_unit: Ints) -> Numbers:
     """A number for each word, by which it is known: made of its ids and their order."""
     place = np.arange(len(ids)) - np.repeat(first, n_in_unit)
     return np.add.reduceat(mixed(ids.astype(np.uint64) * np.uint64(STEP) + place.astype(np.uint64)), first)
-
-
-def _of_words(seeds: Numbers, n_word: Ints) -> Numbers:
-    """A seed for each of the words that some units are made of, from one for each unit."""
-    turn = np.arange(int(n_word.sum())) - np.repeat(np.cumsum(n_word) - n_word, n_word)
-    return mixed(np.repeat(seeds, n_word) + seeds_of(turn))
 
 
 def with_dropout(codec: Codec, rate: float) -> Resampler:
@@ -146,12 +143,13 @@ def with_dropout(codec: Codec, rate: float) -> Resampler:
         known.setdefault((id_of[a], id_of[b]), (rank, id_of[a + b]))
     merges = Merges(known, rate)
 
-    @lru_cache(_MOST_REMEMBERED)
-    def letters(word: str) -> Ints:
-        return np.array([id_of[letter] for letter in word], dtype=np.int64)
+    id_of_code = np.zeros(max(map(ord, BYTE_OF)) + 1, dtype=np.int64)
+    for letter in BYTE_OF:
+        id_of_code[ord(letter)] = id_of.get(letter, 0)
 
     def cut(words: Sequence[str], seeds: Numbers) -> tuple[Ints, Ints]:
-        return merges.cut([letters(word) for word in words], seeds)
+        letters = id_of_code[np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)]
+        return merges.cut(letters, np.array(list(map(len, words)), dtype=np.int64), seeds)
 
     return Resampler(codec, cut)
 

@@ -5,6 +5,9 @@ just that long (nmt/data/steer.py). So batches are planned by these lengths as t
 full, hold hardly more padding, and never more than batch.max_tokens, on any number of ranks.
 """
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,10 +17,12 @@ from nmt.data.growth import Growth
 from nmt.data.mixture import Rows
 from nmt.data.resample import Resampler, with_dropout, with_probabilities
 from nmt.data.subwords import Codec, Subwords
+from nmt.data.workers import n_core
 from nmt.progress import Bar
 
 _N_MEASURED = 1000  # pairs
-_N_AT_ONCE = 2000  # pairs
+_MOST_THREADS = 4
+_N_AT_ONCE = 100_000  # ids of a side, or some more: operations on arrays that stay in the processor's cache
 
 
 class Resampled:
@@ -59,16 +64,25 @@ class Resampled:
         growths = [Growth(codec, resampler, some) for codec, resampler, some in sides]
         seeds = self._seeds()
         lengths = [np.empty(corpus.n_pair, dtype=np.int32) for _ in sides]
-        parts = range(0, corpus.n_pair, _N_AT_ONCE)
-        start: int
-        for start in Bar(parts, desc="lengths", unit=f" x {_N_AT_ONCE} pairs", disable=quiet, leave=False):
-            stop = min(start + _N_AT_ONCE, corpus.n_pair)
+        n_at_once = 1 + int(_N_AT_ONCE / (1 + corpus.src_len.mean()))
+
+        def tell(start: int) -> None:
+            stop = min(start + n_at_once, corpus.n_pair)
             for rows, growth, all_lengths, seed in zip(corpus.rows(start, stop), growths, lengths, seeds, strict=True):
                 chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(seed))
                 usual = growth.lengths(rows.values, rows.lengths)
                 # Up or down by chance, so that many pairs together grow as they should.
                 whole = np.floor(usual + (chance >> np.uint64(11)) * 2.0**-53).astype(np.int32)
                 all_lengths[start:stop] = np.clip(whole, rows.lengths, np.maximum(most, rows.lengths))
+
+        parts = range(0, corpus.n_pair, n_at_once)
+        threads = ThreadPoolExecutor(min(_MOST_THREADS, n_core()))
+        try:
+            told = threads.map(tell, parts)
+            unit = f" x {n_at_once} pairs"
+            deque(Bar(told, desc="lengths", total=len(parts), unit=unit, disable=quiet, leave=False), maxlen=0)
+        finally:
+            threads.shutdown(cancel_futures=True)
         return lengths[0], lengths[1]
 
     def _seeds(self, *epoch: int) -> list[int]:

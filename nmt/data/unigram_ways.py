@@ -43,9 +43,9 @@ class Unigram:
         self._ends = lru_cache(_MOST_REMEMBERED)(self._ends_of)
 
     def cut(self, words: Sequence[str], seeds: Numbers) -> tuple[Ints, Ints]:
-        """Words cut anew: their ids end to end, and how many each has.
+        """Ways to cut words: their ids, those of all ways of a word end to end, and how many each way has.
 
-        seeds: (W,), from which all that is drawn follows.
+        seeds: (W, N), one for each way, from which all that is drawn for it follows.
         """
         number = {word: n for n, word in enumerate(dict.fromkeys(words))}
         n_letter = np.array(list(map(len, number)), dtype=np.int64)
@@ -57,8 +57,8 @@ class Unigram:
         # Sorted, for it grows with the place and within one: so a search finds a place's piece.
         share, begin = below + (n_before + shift), begin + shift
 
-        word = np.array([number[one] for one in words], dtype=np.int64)
-        way, at = np.arange(len(words)), (first + n_letter)[word]
+        word = np.repeat(np.array([number[one] for one in words], dtype=np.int64), seeds.shape[1])
+        way, at, seeds = np.arange(seeds.size), (first + n_letter)[word], seeds.ravel()
         home = first[word]
         steps: list[tuple[Ints, Ints]] = []
         while len(going := np.flatnonzero(at > home)):
@@ -68,7 +68,7 @@ class Unigram:
             steps.append((way, piece[found]))
             at = begin[found]
         ways, ids = (np.concatenate([step[n] for step in steps[::-1]] or [way[:0]]) for n in (0, 1))
-        return ids[np.argsort(ways, kind="stable")], np.bincount(ways, minlength=len(words))
+        return ids[np.argsort(ways, kind="stable")], np.bincount(ways, minlength=len(seeds))
 
     def _ends_of(self, word: str) -> _Ends:
         total = [0.0]  # of the ways to cut so many letters, as a logarithm

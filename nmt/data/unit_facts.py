@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.lexicon import Grown, GrownRows, Lexicon
+from nmt.data.lexicon import Lexicon
+from nmt.data.ragged import Grown, GrownRows
 from nmt.data.report_text import Block, Hashes, row_hashes
 
 

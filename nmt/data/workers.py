@@ -202,3 +202,10 @@ def _next(stdin: BinaryIO) -> dict[str, Any] | None:
         return read_packed(stdin.read)
     except ValueError:
         return None
+
+
+def n_core() -> int:
+    """Cores that this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -18,11 +18,12 @@ from nmt.data.fields import Reading
 from nmt.data.filter_block import KEPT, REASON_OF, codes_of, conditions_of
 from nmt.data.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
 from nmt.data.letters import in_words, is_easy, words_of_easy
-from nmt.data.lexicon import Lexicon, gathered
+from nmt.data.lexicon import Lexicon
 from nmt.data.lines import lines_of_block, read_lines
 from nmt.data.measure import aligned_by, line_hashes
 from nmt.data.placeholders import BYTES, names_of, protected
 from nmt.data.prepare import prepare
+from nmt.data.ragged import gathered
 from nmt.data.ratio import UsualRatio
 from nmt.data.report_text import N_ANCHOR, N_MARK, NO_ANCHOR, Block, rarest, smallest
 from nmt.data.sources import Source, Text

@@ -14,7 +14,14 @@ from nmt.recipe.reader import read_recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
-LINES = ["a man sleeps on a sofa", "two men and a dog sleep", "the man's dogs, 12 <url>!", "", "sleeping dogs"] * 8
+LINES = [
+    "a man sleeps on a sofa",
+    "two men and a dog sleep",
+    "the man's dogs, 12 <url>!",
+    "",
+    "sleeping dogs",
+    "man'sleeping",
+] * 8
 LINES += [line for line in AWKWARD if len(line) < 1000]
 PAIRS = np.arange(len(LINES))
 
@@ -100,6 +107,31 @@ def test_what_follows_a_symbol_is_cut_anew_too():
     assert len({len(ids) for ids in found}) > 1
 
 
+def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
+    """Letters of which the pieces do not say that they are letters."""
+    lines = ["αβγδ αβγδ"] * 20
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264), 1).src
+    resampler, ids = with_dropout(codec, 0.5), arrays(codec, ["1αβγδ1αβγδ"] * 50)
+    assert sum(resampler.begins(ids[0], np.array([len(ids[0])]))) == 1
+    pieces = [codec.pieces(found.tolist()) for found in resampler(ids, np.arange(50), 1)]
+    between = [" ".join(some).split(" 1 ") for some in pieces]
+    assert any(left != right for _, left, right in between) and any(left == right for _, left, right in between)
+
+
+def test_the_letters_after_an_apostrophe_are_cut_as_encoding_cuts_them():
+    lines = ["-sofa -sofa"] * 20
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264), 1).src
+    stored = arrays(codec, ["a'sofa"])
+    assert "sofa" in codec.vocab and "sofa" not in codec.pieces(stored[0].tolist())
+    assert listed(with_dropout(codec, 0.0)(stored, np.arange(1), 1)) == listed(stored)
+
+
+def test_a_very_long_word_stays_as_it_is():
+    lines = ["sofa" * 49, "sofa" * 51]
+    found = with_dropout(BPE, 0.5)(arrays(BPE, lines), np.arange(2), 1)
+    assert [ids == stored for ids, stored in zip(listed(found), listed(arrays(BPE, lines)), strict=True)] == [0, 1]
+
+
 def in_new_pairs(codec, resampler, word, n=4000):
     return Counter(tuple(codec.pieces(ids.tolist())) for ids in resampler(arrays(codec, [word] * n), np.arange(n), 0))
 
@@ -126,7 +158,7 @@ def test_dropout_moves_borders_and_does_not_only_split():
 
 def chances(resampler, word, n=20_000):
     seeds = np.random.default_rng(3).integers(0, 2**64, n, dtype=np.uint64)
-    ids, n_id = resampler._cut([word] * n, seeds)
+    ids, n_id = resampler._cut([word], seeds[None])
     found = Counter(tuple(way.tolist()) for way in np.split(ids, np.cumsum(n_id)[:-1]))
     return {ids: count / n for ids, count in found.items()}
 

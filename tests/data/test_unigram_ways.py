@@ -15,7 +15,7 @@ SEEDS = np.random.default_rng(5).integers(0, 2**64, 20_000, dtype=np.uint64)
 
 
 def cut(alpha, words, seeds):
-    ids, n_id = Unigram(PIECES, alpha).cut(words, seeds)
+    ids, n_id = Unigram(PIECES, alpha).cut(words, seeds.reshape(len(words), -1))
     return [tuple(ids[begin:end].tolist()) for begin, end in pairwise([0, *np.cumsum(n_id).tolist()])]
 
 
@@ -27,6 +27,9 @@ def test_words_together_are_cut_as_each_alone():
     words = [WORDS[n % len(WORDS)] for n in range(300)]
     alone = [cut(0.3, [word], SEEDS[n : n + 1])[0] for n, word in enumerate(words)]
     assert cut(0.3, words, SEEDS[:300]) == alone
+    assert cut(0.3, words[::10], SEEDS[:300]) == [
+        cut(0.3, [words[n - n % 10]], SEEDS[n : n + 1])[0] for n in range(300)
+    ]
     assert len(set(alone[::6])) > 5
     assert list(map(text, alone)) == words
 

@@ -57,7 +57,7 @@ def test_too_many_words_are_forgotten_and_drawn_again(monkeypatch):
             assert Asked(ways, some).are_right()
     last = Asked(ways, NUMBERS[-50:])
     assert last.are_right() and not last.drawn  # of so few words the memory still holds
-    assert len(ways._n) <= 4 * 150 * N_WAY
+    assert len(ways._ways) <= 150 * N_WAY
 
 
 def test_a_number_that_is_0_is_a_word_too():
