@@ -145,7 +145,7 @@ def with_dropout(codec: Codec, rate: float) -> Resampler:
 
     id_of_code = np.zeros(max(map(ord, BYTE_OF)) + 1, dtype=np.int64)
     for letter in BYTE_OF:
-        id_of_code[ord(letter)] = id_of.get(letter, 0)
+        id_of_code[ord(letter)] = id_of[letter]
 
     def cut(words: Sequence[str], seeds: Numbers) -> tuple[Ints, Ints]:
         letters = id_of_code[np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)]

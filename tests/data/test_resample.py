@@ -32,7 +32,11 @@ def codec_of(kind):
 
 
 BPE, UNIGRAM = codec_of("bpe"), codec_of("unigram")
-HOW = {"bpe": (BPE, with_dropout, 0.0, 0.3), "unigram": (UNIGRAM, with_probabilities, 10_000.0, 0.2)}
+HOW = {
+    "bpe": (BPE, with_dropout, 0.0, 0.3),
+    "char": (codec_of("char"), with_dropout, 0.0, 0.3),
+    "unigram": (UNIGRAM, with_probabilities, 10_000.0, 0.2),
+}
 
 
 def arrays(codec, lines=LINES):
