@@ -5,6 +5,7 @@
 RECIPE is prepared already. Some batches are trained on, each twice in a row, then all of them again, each twice in a
 row. The ratio of the two times of a batch says what there was to prepare: at first the shape is new, later it was seen
 some batches ago. ONEDNN_PRIMITIVE_CACHE_CAPACITY=1024 in front of the command is oneDNN by itself.
+How many batches of how many shapes an epoch has, and how much of them is padding, is printed first.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import statistics
 import time
 
 from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
+from nmt.data.plan import Plan, Position
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
@@ -34,6 +35,13 @@ def seconds(engine: Engine, portion: Portion) -> float:
     return time.perf_counter() - begin
 
 
+def in_an_epoch(plan: Plan) -> str:
+    """What to print of its batches."""
+    batches = [rows for update in plan.updates(0) for rows in update]
+    shapes = {(len(rows), *(plan.padded(int(side.max())) for side in plan.lengths(rows))) for rows in batches}
+    return f"an epoch: {len(batches):,} batches of {len(shapes):,} shapes, {plan.padding_share(0):.2%} padding"
+
+
 def main() -> None:
     """Train, and print medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -47,7 +55,10 @@ def main() -> None:
     precision = choose_precision(recipe.train.precision, device)
     precision.apply()
     engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
-    feed = Feed(recipe, data, Ranks()).begin(Position())
+    source = Feed(recipe, data, Ranks())
+    if not source.plan.packed:
+        print(in_an_epoch(source.plan))
+    feed = source.begin(Position())
     for portion in itertools.islice(feed, 3):
         seconds(engine, portion)
     portions = list(itertools.islice(feed, args.batches))

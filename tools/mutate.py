@@ -315,7 +315,7 @@ MUTATIONS = (
     Mutation(
         "resumed at the beginning of the epoch",
         "nmt/training/state.py",
-        'Position(state["epoch"], state["update_in_epoch"])',
+        'Position(state["epoch"], 0 if begun_in_other_batches(state) else state["update_in_epoch"])',
         'Position(state["epoch"], 0)',
         EVERY_PAIR,
     ),

@@ -53,10 +53,11 @@ class Batch:
         return Batch(src, trg, gold, self.n_gold, send(self.src_start), send(self.trg_start))
 
 
-def make_batch(src: Sequence[Ids], trg: Sequence[Ids]) -> Batch:
-    """Pad some pairs."""
+def make_batch(src: Sequence[Ids], trg: Sequence[Ids], padded: Callable[[int], int] = int) -> Batch:
+    """Pad some pairs. padded: what a side is padded to whose longest sentence, EOS counted, has so many ids."""
     n_gold = sum(map(len, trg)) + len(trg)
-    return Batch(pad(src, after=(EOS,)), pad(trg, before=(BOS,)), pad(trg, after=(EOS,)), n_gold)
+    trg_seq, gold = pad(trg, before=(BOS,), padded=padded), pad(trg, after=(EOS,), padded=padded)
+    return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, n_gold)
 
 
 def pack(

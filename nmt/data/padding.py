@@ -1,6 +1,6 @@
 """Sequences of ids as a padded matrix, and sentences cut into batches by their length: all that translation needs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,10 +11,19 @@ from nmt.data.mixture import Rows
 from nmt.data.subwords import PAD
 
 
-def pad(sequences: Sequence[NDArray[np.int64]], *, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> Tensor:
-    """Ids of different lengths -> (B, L) int64, each framed by `before` and `after`, then PAD."""
+def pad(
+    sequences: Sequence[NDArray[np.int64]],
+    *,
+    before: tuple[int, ...] = (),
+    after: tuple[int, ...] = (),
+    padded: Callable[[int], int] = int,
+) -> Tensor:
+    """Ids of different lengths -> (B, L) int64, each framed by `before` and `after`, then PAD.
+
+    padded: from the length of the longest to L, which is no less.
+    """
     frame = len(before) + len(after)
-    length = max(map(len, sequences)) + frame
+    length = padded(max(map(len, sequences)) + frame)
     matrix = np.full((len(sequences), length), PAD, dtype=np.int64)
     for row, ids in zip(matrix, sequences, strict=True):
         row[: len(before)] = before

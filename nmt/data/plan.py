@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 
 from nmt.data.mixture import Mixture, Rows
 
+# To be raised where the same lengths, seed and options would make other batches: a place in an epoch of others is none.
+VERSION = 2
 # Pair numbers, in as few bytes as hold them.
 Order = NDArray[np.integer[Any]]
 # Batches of packed pairs that are cut at a time.
 _N_CUT = 256
+# Lengths that sides are padded to between a power of two and the next.
+_N_STEP = 16
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,13 @@ class Plan:
 
     Pairs are shuffled, taken a pool at a time, sorted by length within the pool, cut to the token
     budget, and the batches mixed. The answer does not depend on workers, ranks or what was asked before.
+    Sides are padded to one of a few lengths, so that shapes of batches come back: what is prepared for a shape, such as
+    oneDNN's kernels, is then prepared once. Pairs padded alike are neighbours, which saves as much padding as it costs.
     An epoch is made pool by pool as far as it is asked for. In memory are its pairs in their order, four bytes each,
     and some numbers for each batch; of two epochs, since one begins while the other ends.
 
     src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
-    max_tokens: bound on sentences x longest side (EOS counted) of a batch; a longer pair is a batch alone.
+    max_tokens: bound on sentences x longest side (EOS and padding counted) of a batch; a longer pair is a batch alone.
     packed: max_tokens bounds the tokens of each side instead; nothing is sorted, since nothing is padded.
     per_update: batches per update, over all ranks. tokens_per_update: if not 0, an update takes batches until their
     target tokens (EOS counted) are so many instead; the last of an epoch takes what is left.
@@ -68,6 +74,8 @@ class Plan:
         self.mixture = None if mixture is None or mixture.is_even else mixture
         # As many sentences as a packed batch may hold: with fewer tokens each it is cut before it is full.
         self.most_packed = max(1, max_tokens // 8)
+        # Padding makes no batch larger than the longest pair or the budget would.
+        self.most_padded = min(max_tokens, 1 + int(max(src_len.max(), trg_len.max())))
         self._epoch = lru_cache(maxsize=2)(self._begin)
 
     def at(self, position: Position) -> tuple[list[Rows], Position]:
@@ -91,6 +99,10 @@ class Plan:
     def n_gold(self, update: list[Rows]) -> int:
         """Target tokens an update predicts, EOS counted, padding not: known without looking at the data."""
         return sum(int(self._trg_len[rows].sum(dtype=np.int64)) + len(rows) for rows in update)
+
+    def padded(self, length: int) -> int:
+        """What a side is padded to whose longest sentence, EOS counted, has so many subwords."""
+        return int(padded(np.array(length), self.most_padded))
 
     def padding_share(self, epoch: int) -> float:
         """Share of padding in the source and target matrices of an epoch, from 0 to 1."""
@@ -179,13 +191,13 @@ class _Epoch:
         """Put the next pool in the order of its batches; return their starts and the end of the last."""
         plan, first = self._plan, self._n_cut
         pool = self._order[first : first + plan.pool]
-        src_len, trg_len = plan.lengths(pool)
-        # Both sides count in the cost, so both decide the order: the longer side first, then the target.
-        by_length = _order_of(np.maximum(src_len, trg_len), trg_len, src_len)
+        lengths = plan.lengths(pool)
+        src_len, trg_len = (padded(side, plan.most_padded) for side in lengths)
+        by_length = _order_of(src_len, trg_len)
         src_len, trg_len = src_len[by_length], trg_len[by_length]
         cut = _cut(np.maximum(src_len, trg_len), plan.max_tokens)
         n_of = np.diff(cut, append=len(pool))
-        self._n_used += int(src_len.sum() + trg_len.sum())
+        self._n_used += sum(int(side.sum()) for side in lengths)
         self._n_held += int(n_of @ (np.maximum.reduceat(src_len, cut) + np.maximum.reduceat(trg_len, cut)))
         mixed = self._rng.permutation(len(cut))
         n_of, ends = n_of[mixed], np.cumsum(n_of[mixed])
@@ -207,15 +219,32 @@ class _Epoch:
         return np.array(edges, dtype=np.int64)
 
 
-def _order_of(longest: NDArray[np.int64], trg_len: NDArray[np.int64], src_len: NDArray[np.int64]) -> NDArray[np.int64]:
-    """np.lexsort((src_len, trg_len, longest)): by the longest, then the target, then the source, then the place."""
-    n_bit = [int(values.max()).bit_length() for values in (longest, trg_len, src_len)] + [len(longest).bit_length()]
-    if sum(n_bit) > 63:
-        return np.lexsort((src_len, trg_len, longest))
+def padded(length: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """The next of the lengths that sides are padded to, `most` at most: powers of two and _N_STEP - 1 between each two.
+
+    Those up to 2 _N_STEP, and those over `most`, stay as they are.
+    """
+    n_bit = np.maximum(0, np.frexp(length)[1] - _N_STEP.bit_length())
+    rounded: NDArray[np.int64] = -(-length >> n_bit) << n_bit
+    return np.maximum(length, np.minimum(rounded, most))
+
+
+def _order_of(src_len: NDArray[np.int64], trg_len: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pairs by their longer side, which the budget counts; among those of one such length, by source less target.
+
+    So neighbours differ little in both sides. Every other length turns the order round: where one ends, the next begins
+    with pairs like its last.
+    """
+    longest, more = np.maximum(src_len, trg_len), src_len - trg_len
+    _, number = np.unique(longest, return_inverse=True)
+    more = np.where(number % 2, -more, more)
+    n_most, n_place = int(longest.max()), len(longest)
+    if 2 * (n_most + 1) ** 2 * n_place >= 1 << 63:
+        return np.lexsort((more, longest))
     # All in one number, place and all, sorts several times as fast.
-    key = ((longest << n_bit[1] | trg_len) << n_bit[2] | src_len) << n_bit[3] | np.arange(len(longest))
+    key: NDArray[np.int64] = (longest * (2 * n_most + 1) + more + n_most) * n_place + np.arange(n_place)
     key.sort()
-    return key & ((1 << n_bit[3]) - 1)
+    return key % n_place
 
 
 def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:

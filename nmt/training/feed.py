@@ -141,4 +141,4 @@ class Feed:
             src, trg = (split(ids, rng) for split, ids in zip(self.splitters, (src, trg), strict=True))
         if self.plan.packed:
             return make_packed(src, trg, self.max_tokens, self.plan.most_packed, self.longest)
-        return make_batch(src, trg)
+        return make_batch(src, trg, self.plan.padded)

@@ -32,6 +32,7 @@ from nmt.training.precision import Precision, choose_device, choose_precision
 from nmt.training.record import Record
 from nmt.training.resolve import resolve
 from nmt.training.space import check_space
+from nmt.training.state import begun_in_other_batches
 from nmt.training.trainer import Trainer
 from nmt.training.trial import Trial
 
@@ -138,6 +139,9 @@ def _train(
         if folder is not None:
             trainer.restore(folder, state)
             record.say(f"going on from {folder.name} on {device} in {precision.name}")
+            if begun_in_other_batches(state):
+                epoch = state["epoch"]
+                record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
         with trainer.stopwatch.host("telling"):
             record.tell_others(recipe, trainer.state.update)
         if folder is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.plan import Position
+from nmt.data.plan import VERSION, Position
 from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
@@ -79,6 +79,7 @@ class TrainState:
             "update": self.update,
             "epoch": self.position.epoch,
             "update_in_epoch": self.position.update,
+            "plan": VERSION,
             "n_skipped": self.n_skipped,
             "n_bad": self.n_bad,
             "n_token": self.n_token,
@@ -96,12 +97,13 @@ class TrainState:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "TrainState":
+        """What `to_json` wrote, by any version. An epoch that was begun in other batches begins anew."""
         later = {
             name: state[name] for name in ("stops", "wall_seconds", "measure_seconds", "save_seconds") if name in state
         }
         return cls(
             state["update"],
-            Position(state["epoch"], state["update_in_epoch"]),
+            Position(state["epoch"], 0 if begun_in_other_batches(state) else state["update_in_epoch"]),
             state["n_skipped"],
             state["n_bad"],
             state["n_token"],
@@ -128,6 +130,11 @@ class TrainState:
         best = self.best_update(metric)
         later = [entry for entry in self.history if best is not None and entry["update"] > best]
         return bool(patience) and len(later) >= patience
+
+
+def begun_in_other_batches(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint's place lies within an epoch whose batches this version makes of other pairs."""
+    return bool(state["update_in_epoch"]) and state.get("plan", 1) != VERSION
 
 
 def goodness(measured: dict[str, Any], metric: str) -> float:

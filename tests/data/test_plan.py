@@ -86,6 +86,33 @@ def test_gold_tokens_are_counted_with_end_marks_and_without_padding():
     assert sum(map(a_plan.n_gold, a_plan.updates(0))) == trg.sum() + 1000
 
 
+@pytest.mark.parametrize("longest, max_tokens", [(90, 1000), (61, 1000), (300, 45)])
+def test_sides_are_padded_to_few_lengths_and_batches_still_fit(longest, max_tokens):
+    sides = [np.random.default_rng(seed).integers(1, longest, 5000, dtype=np.int32) for seed in (1, 2)]
+    a_plan = Plan(*sides, seed=1, max_tokens=max_tokens, per_update=1, pool=1000)
+    most = min(max_tokens, longest)
+    for n in range(1, longest + 1):
+        assert a_plan.padded(n) == widened(n, most) >= n
+    n_held = n_long = 0
+    for rows in batches(a_plan, 0):
+        n_src, n_trg = (a_plan.padded(int(side[rows].max()) + 1) for side in sides)
+        assert len(rows) * max(n_src, n_trg) <= max_tokens or (len(rows) == 1 and max(n_src, n_trg) <= longest)
+        n_held += len(rows) * (n_src + n_trg)
+        n_long += max(n_src, n_trg) > 64
+    assert n_long or longest < 64
+    assert a_plan.padding_share(0) == pytest.approx(1 - sum(int(side.sum()) + 5000 for side in sides) / n_held)
+
+
+def test_shapes_of_long_sentences_come_back():
+    rng = np.random.default_rng(0)
+    src = rng.integers(60, 250, 40_000, dtype=np.int32)
+    trg = (src * rng.uniform(0.8, 1.25, len(src))).astype(np.int32)
+    a_plan, shapes = Plan(src, trg, seed=1, max_tokens=4000, per_update=1, pool=10_000), []
+    for rows in batches(a_plan, 0):
+        shapes.append((len(rows), *(a_plan.padded(int(side[rows].max()) + 1) for side in (src, trg))))
+    assert len(set(shapes)) < 0.3 * len(shapes)
+
+
 def test_sorting_by_length_saves_padding():
     assert plan(pool=1000).padding_share(0) < 0.6 * plan(pool=20).padding_share(0)
 
@@ -109,8 +136,25 @@ def test_long_packed_rows_have_hardly_any_padding():
     assert a_plan.padding_share(0) < 0.06  # of which the end of the epoch is half
 
 
+def widened(n, most):
+    """What a side of n subwords is padded to: a multiple of a step such that it is fewer than 32 of them."""
+    step = 1
+    while n // step >= 32:
+        step *= 2
+    return max(n, min(-(-n // step) * step, most))
+
+
+def neighbours(rows, src, trg, most):
+    """Pairs in the order in which they are cut into batches, and the length of the longer side of each."""
+    more = {row: widened(src[row], most) - widened(trg[row], most) for row in rows}
+    longest = {row: widened(max(src[row], trg[row]), most) for row in rows}
+    found = sorted(set(longest.values()))
+    turned = {length: -1 if number % 2 else 1 for number, length in enumerate(found)}
+    return sorted(rows, key=lambda row: (longest[row], turned[longest[row]] * more[row])), longest
+
+
 def plainly(src_len, trg_len, epoch, *, seed, max_tokens, per_update, pool, packed=False, tokens_per_update=0, mixture):
-    """The updates of an epoch as lists of lists, all at once: what runs that began long ago were trained on."""
+    """The updates of an epoch as lists of lists, all at once: if these change, plan.VERSION does."""
     src, trg = src_len.astype(np.int64) + 1, trg_len.astype(np.int64) + 1
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(src) if mixture is None else mixture.rows(seed, epoch))
@@ -127,10 +171,10 @@ def plainly(src_len, trg_len, epoch, *, seed, max_tokens, per_update, pool, pack
     else:
         for start in range(0, len(order), pool):
             rows = order[start : start + pool]
-            rows = rows[np.lexsort((src[rows], trg[rows], np.maximum(src[rows], trg[rows])))]
+            rows, longest = neighbours(rows.tolist(), src, trg, min(max_tokens, max(src.max(), trg.max())))
             batches = [[]]
             for row in rows:
-                if batches[-1] and (len(batches[-1]) + 1) * max(src[row], trg[row]) > max_tokens:
+                if batches[-1] and (len(batches[-1]) + 1) * longest[row] > max_tokens:
                     batches.append([])
                 batches[-1].append(row)
             found += [batches[i] for i in rng.permutation(len(batches))]

@@ -12,6 +12,7 @@ from nmt.errors import RunError
 from nmt.files import sha256_of
 from nmt.models import base
 from nmt.run import Run
+from nmt.training import state as state_module
 from nmt.training.finish import final_update
 from nmt.training.launch import launch
 
@@ -106,6 +107,17 @@ def test_a_stop_exactly_at_the_end_of_an_epoch_goes_on_with_the_next(recipe_of):
     assert (state["epoch"], state["update_in_epoch"]) == (1, 0)
     launch(chain)
     assert digest(Run(whole.run_folder), 30) == digest(Run(chain.run_folder), 30)
+
+
+def test_an_epoch_that_an_earlier_version_began_in_other_batches_begins_anew(recipe_of, monkeypatch, capfd):
+    recipe = recipe_of("run")
+    launch(recipe, StopAt(4))
+    assert "other batches" not in capfd.readouterr().err
+    monkeypatch.setattr(state_module, "VERSION", state_module.VERSION + 1)
+    launch(recipe, StopAt(2))
+    state = checkpoint.verify(Run(recipe.run_folder).checkpoint(8))
+    assert (state["update"], state["epoch"], state["update_in_epoch"]) == (8, 0, 3)
+    assert "this version makes other batches: epoch 0, counted from 0, begins anew" in capfd.readouterr().err
 
 
 def test_a_stop_in_the_middle_of_a_validation_is_made_up_for(recipe_of):

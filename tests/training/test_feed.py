@@ -1,0 +1,32 @@
+"""The feed: batches of the shapes that the plan counted with."""
+
+from itertools import islice
+
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.data.prepare import prepare
+from nmt.data.subwords import PAD
+from nmt.recipe.options import Recipe
+from nmt.training.feed import Feed
+from nmt.training.parallel import Ranks
+
+
+def test_batches_are_as_wide_as_planned(tmp_path):
+    """Characters of 33 to 120 letters a line, so lengths that are padded to multiples of 2 and of 4."""
+    lines = [f"{'ab ' * n}{number}\n" for n in range(10, 40) for number in range(8)]
+    for side, end in (("de", "!"), ("en", ".")):
+        (tmp_path / f"pairs.{side}").write_text("".join(lines).replace("\n", f"{end}\n"), "utf-8", newline="\n")
+    pairs = {"src": str(tmp_path / "pairs.de"), "trg": str(tmp_path / "pairs.en")}
+    data = {"out": str(tmp_path / "data"), "src_lang": "de", "trg_lang": "en", "train": pairs, "valid": pairs}
+    batch = {"max_tokens": 600}
+    recipe = Recipe(name="wide", data=data, subwords={"kind": "char"}, batch=batch)
+    prepare(recipe, recipe.data_folder)
+    feed, found = Feed(recipe, Prepared.open(recipe.data_folder), Ranks()), set()
+    for portion in islice(feed.begin(Position()), feed.plan.n_update(0)):
+        for item in portion.work:
+            src, trg, gold = item.batch.src_seq, item.batch.trg_seq, item.batch.gold
+            n_src, n_trg = (int((seq != PAD).sum(1).max()) for seq in (src, gold))
+            assert (src.size(1), gold.size(1)) == (feed.plan.padded(n_src), feed.plan.padded(n_trg))
+            assert gold.shape == trg.shape and src.size(0) * max(src.size(1), trg.size(1)) <= 600
+            found.add(src.size(1) - n_src)
+    assert {0, 1} <= found  # some were padded beyond their longest, some not
