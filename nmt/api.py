@@ -15,11 +15,15 @@ from typing import Any
 
 import torch
 
-from nmt.data.subwords import Subwords
+from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.data.tags import Tagging, known_tags
+from nmt.data.translation_table import TranslationTable
+from nmt.data.translations import translations_of
+from nmt.decoding.beam import impossible
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.long_lines import limits_of
 from nmt.decoding.request import Request
+from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
@@ -44,6 +48,7 @@ class Model:
         known = [length for one in (run, *others) if (length := one.usual_src_len())]
         self._usual_src_len = min(known) if known else None
         self._ready: dict[bool, SearchModel] = {}  # in bf16 or not
+        self._translations: TranslationTable | None = None
         self._making = threading.Lock()
 
     def translate(
@@ -83,7 +88,19 @@ class Model:
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
         tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
         model = self._ready_for(decode.precision == "bf16")
-        return Translator(model, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of)
+        how: dict[str, Any] = {"utility": utility, "limits": limits, "tags_of": tags_of}
+        return Translator(model, self.subwords, decode, shortlist=self._shortlist(decode.shortlist), **how)
+
+    def _shortlist(self, n: int) -> Shortlist | None:
+        if not n:
+            return None
+        trg = self.subwords.trg
+        never = impossible(PAD, BOS, trg.n_text, trg.n_vocab)
+        with self._making:
+            if self._translations is None:
+                data = self.recipe.data_folder
+                self._translations = translations_of(self.run.translations_file, data, self.subwords)
+        return Shortlist(self._translations, n, first=EOS, never=never, device=self.model.device)
 
     def _ready_for(self, half: bool) -> SearchModel:
         with self._making:  # once, whichever thread comes first

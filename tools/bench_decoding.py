@@ -1,10 +1,10 @@
 """How fast translation is, beside CTranslate2 with the same weights: python tools/bench_decoding.py RUN --input FILE
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
-alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, CTranslate2 in fp32 and
-int8, and if asked (--hf) `generate` of transformers; each as one process with one thread, as one with a thread a core,
-and as one process a core. Prints sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where
-there are references, and ratios.
+alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, if asked once more with
+short lists of target subwords (--shortlist), CTranslate2 in fp32 and int8, and if asked (--hf) `generate` of
+transformers; each as one process with one thread, as one with a thread a core, and as one process a core. Prints
+sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there are references, and ratios.
 """
 
 import argparse
@@ -44,9 +44,10 @@ Run = Callable[[Ids], Ids]
 def ours(args: argparse.Namespace, arithmetic: str) -> Run:
     """Our search on batches of so many tokens."""
     model = nmt.load(args.run, device=args.device)
+    precision, _, shortlist = arithmetic.partition("/")
     # CTranslate2 divides by the length; so do we here.
     how = {"beam": args.beam, "n_best": 1, "length_penalty": "average", "alpha": 1.0, "max_tokens": args.max_tokens}
-    translator = model.translator(model.decode(**how, precision=arithmetic))
+    translator = model.translator(model.decode(**how, precision=precision, shortlist=int(shortlist or 0)))
 
     def run(sources: Ids) -> Ids:
         found: dict[int, list[int]] = {}
@@ -197,9 +198,9 @@ def table(contenders: Sequence[Contender], bleu: Callable[[Ids], str]) -> Iterat
         yield f"{one.name:22}{speed[one.name]:12.0f}{per_second:12.0f}{same:12.1%}{bleu(one.found):>8}"
     for peer in ("ct2 float32", "ct2 int8", "hf fp32", "hf bf16"):
         best = max((one for one in speed if one.startswith(peer)), key=speed.__getitem__, default=None)
-        for mine in ("nmt fp32", "nmt bf16"):
-            own = max((one for one in speed if one.startswith(mine)), key=speed.__getitem__, default=None)
-            if best and own:
+        for mine in dict.fromkeys(name.partition(",")[0] for name in speed if name.startswith("nmt")):
+            own = max((one for one in speed if one.partition(",")[0] == mine), key=speed.__getitem__)
+            if best:
                 yield f"{own}: {speed[own] / speed[best]:.2f}x {best}"
 
 
@@ -231,6 +232,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, help="of the CPU, to use; default: all")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument("--shortlist", type=int, help="ours once more, with decode.shortlist")
     parser.add_argument("--theirs", nargs="*", default=["float32", "int8"])
     parser.add_argument("--hf", nargs="*", default=[], choices=["fp32", "bf16"], help="generate of transformers")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
@@ -240,10 +242,11 @@ def main() -> None:
             work(args)
             return
         cores = 1 if args.device == "cuda" else args.cores or os.cpu_count() or 1
+        listed = [f"{one}/{args.shortlist}" for one in args.ours if args.shortlist]
         ways = {(1, 1), (1, cores), (cores, 1)}
         contenders = [
             Contender(engine, arithmetic, workers, threads, sys.argv[1:])
-            for engine, every in (("nmt", args.ours), ("ct2", args.theirs), ("hf", args.hf))
+            for engine, every in (("nmt", [*args.ours, *listed]), ("ct2", args.theirs), ("hf", args.hf))
             for arithmetic in every
             for workers, threads in sorted(ways)
         ]

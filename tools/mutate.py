@@ -101,9 +101,23 @@ MUTATIONS = (
     Mutation(
         "logit scale forgotten while decoding",
         MODELS,
-        "return self.project(hidden.flatten(0, 1))",
+        "return self.logits(hidden.flatten(0, 1), state)",
         "return self.trg_word_prj(hidden.flatten(0, 1))",
         "tests/models/test_steps.py",
+    ),
+    Mutation(
+        "logit scale forgotten in short lists",
+        "nmt/models/base.py",
+        "-1, hidden.size(-1)) * self.logit_scale",
+        "-1, hidden.size(-1))",
+        "tests/models/test_narrow.py",
+    ),
+    Mutation(
+        "what is not on a short list counts as nothing",
+        "nmt/models/narrow.py",
+        "(means + log_other.unsqueeze(1)).logsumexp(-1, keepdim=True)",
+        "(means + log_other.unsqueeze(1)).logsumexp(-1, keepdim=True) - 99.0",
+        "tests/models/test_narrow.py",
     ),
     Mutation(
         "output matrix not tied",

@@ -9,6 +9,7 @@ EOS is forced. The shortcut ends it earlier if no unfinished hypothesis can stil
 A beam of one is greedy search, which looks no further than its first end.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
+from nmt.models.narrow import Narrow
 
 # Taking finished sentences out copies every cache once, so it waits until it saves that much of a step.
 WORTHWHILE_SHARE = 0.25
@@ -92,19 +94,24 @@ def search(
     early_stop: bool = True,
     rules: Rules | None = None,
     diversity: float = 0.0,
+    shortlist: Callable[[Tensor], Narrow] | None = None,
 ) -> list[list[Hypothesis]]:
     """The n_best translations of each sentence, best first.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
     n_real: ids from here on only pad the vocabulary. early_stop=False searches on when nothing can win.
     rules: what a translation must and must not contain; where none that was found has all that is required, what has
-    not comes back, unfinished. diversity: see `fallen_behind`. Fewer than n_best come back only where fewer exist.
+    not comes back, unfinished. diversity: see `fallen_behind`. shortlist: from src_seq to the target ids among which
+    a translation is looked for, EOS first and none that is impossible: not together with rules. Fewer than n_best come
+    back only where fewer exist.
     """
-    assert 1 <= n_best <= beam
+    assert 1 <= n_best <= beam and (rules is None or shortlist is None)
     finished = _Finished(src_seq.size(0), n_best, src_seq.device)
     max_len = max_len.to(src_seq.device)
     sentence = torch.arange(src_seq.size(0), device=src_seq.device)  # (B,) place in src_seq
     state = model.start(src_seq)
+    if shortlist is not None:
+        model.narrow(state, shortlist(src_seq))
     last = torch.full_like(sentence, bos)
     score: Tensor | None = None  # (B, K) of the live hypotheses; one a sentence before the first step
     prefix = src_seq.new_zeros(src_seq.size(0), 1, 0)  # (B, K, t)
@@ -115,11 +122,12 @@ def search(
         logits = full_precision(model.step(last, state))
         if score is None or never is None:
             score = logits.new_zeros(len(sentence), 1)
-            never = last.new_tensor(impossible(pad, bos, n_real, logits.size(-1)))
+            n_column = logits.size(-1)
+            never = last.new_tensor([n_column - 1] if shortlist else impossible(pad, bos, n_real, n_column))
         n_live = score.size(1)
         # The normaliser sees every column, like the training loss: only producing some of them is forbidden.
         forbidden = logits[:, never]
-        eos_logit = logits[:, eos].clone()
+        eos_logit = logits[:, 0 if shortlist else eos].clone()
         total = None if rules is None else logits.logsumexp(-1)
         logits[:, never] = -torch.inf
         if rules is not None:
@@ -127,6 +135,8 @@ def search(
         # Of one hypothesis no more than `beam` go on and one ends.
         best, token = top(logits, min(beam + 1, logits.size(-1)))
         normaliser = log_total(logits, best[:, 0], forbidden) if total is None else total
+        if (columns := state.columns) is not None:
+            token = columns.gather(1, token.view(len(columns), -1)).view_as(token)
         forced_score = at_cap = None
         if n_token >= shortest_cap or rules is not None:
             at_cap = max_len <= n_token

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from nmt.decoding.scorer import full_precision
 from nmt.models.base import Attns, DecoderState, SearchModel
+from nmt.models.narrow import Narrow
 
 
 class _States(DecoderState):
@@ -16,6 +17,10 @@ class _States(DecoderState):
     def __init__(self, states: list[DecoderState]) -> None:
         super().__init__({}, {}, states[0].n_sentence)
         self.states = states
+
+    @property
+    def columns(self) -> Tensor | None:
+        return self.states[0].columns
 
     def reorder(self, rows: Tensor) -> None:
         for state in self.states:
@@ -50,6 +55,11 @@ class Ensemble(SearchModel):
 
     def start(self, src_seq: Tensor) -> DecoderState:
         return _States([model.start(src_seq) for model in self._members()])
+
+    def narrow(self, state: DecoderState, to: Narrow) -> None:
+        assert isinstance(state, _States)
+        for model, its in zip(self._members(), state.states, strict=True):
+            model.narrow(its, to)
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         assert isinstance(state, _States)

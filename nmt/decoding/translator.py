@@ -39,10 +39,11 @@ from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, fingerprint, sample
 from nmt.decoding.scorer import Look, as_array, full_precision, score_tokens
+from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.tagging import Sources, TagsOf
 from nmt.decoding.translation import Scored, Translation, read_at_once
 from nmt.errors import MachineError, NmtError, RecipeError
-from nmt.models.base import Attns, SearchModel
+from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
@@ -60,6 +61,7 @@ class Translator:
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
     tags_of: the tags to put before a line; without it they are those of the subwords.
+    shortlist: where to look for the subwords of a translation of which nothing is asked; without it, everywhere.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Translator:
         utility: Callable[[Sequence[str]], list[float]] | None = None,
         limits: Limits | None = None,
         tags_of: TagsOf | None = None,
+        shortlist: Shortlist | None = None,
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
@@ -81,6 +84,7 @@ class Translator:
         self.config = config
         self.utility = utility
         self.limits = limits or Limits()
+        self.shortlist = shortlist
         self.sources = Sources(subwords.src, tags_of)
 
     @property
@@ -142,7 +146,7 @@ class Translator:
         self, src_ids: list[list[int]], trg_ids: list[list[int]], look: Look | None = None
     ) -> list[list[float]]:
         """Log-probability of each token of given translations, EOS included."""
-        with _evaluating(self.model):
+        with evaluating(self.model):
             return score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, look=look)
 
     def attention(self, translation: Translation) -> Attns:
@@ -158,7 +162,7 @@ class Translator:
     def _attention(self, translation: Translation) -> Attns:
         src_seq = pad([as_array(translation.src_ids)], after=(EOS,))
         trg_seq = pad([as_array(translation.hypotheses[0].ids)], before=(BOS,))
-        with torch.inference_mode(), _evaluating(self.model):
+        with torch.inference_mode(), evaluating(self.model):
             _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
         found: Attns = attns.changed(lambda weights: full_precision(weights[:, 0]).cpu())
         return found
@@ -303,10 +307,10 @@ class Translator:
             pieces, least = pieces_of(self.subwords.trg), min_len.to(self.model.device)
             asked: dict[str, Any] = {"no_repeat": config.no_repeat, "placeholders": placeholders}
             known["rules"] = Rules(pieces, requests, min_len=least, eos=EOS, **asked)
-        with _evaluating(self.model):
+        with evaluating(self.model):
             if not config.samples:
                 n_best = config.beam if self.utility or config.coverage else config.n_best
-                known["diversity"] = config.diversity
+                known |= {"diversity": config.diversity, "shortlist": None if known["rules"] else self.shortlist}
                 found = search(self.model, src_seq, beam=config.beam, n_best=n_best, **known)
                 if not config.coverage:
                     return found
@@ -378,18 +382,3 @@ class Translator:
         written = [name for i in ids if (name := codec.placeholder(i))]
         without = codec.decode(ids, dict.fromkeys(codec.placeholders, " "))
         return came_back(restored(request.source, items), written, without, items, codec.protects)
-
-
-class _evaluating:
-    """Dropout off inside, and as it was afterwards: a translation is never drawn by lot."""
-
-    def __init__(self, model: SearchModel) -> None:
-        self._model, self._training = model, model.training
-
-    def __enter__(self) -> None:
-        if self._training:
-            self._model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        if self._training:
-            self._model.train()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nmt.models.droppable import Layer, WordEmbedding
+from nmt.models.narrow import Narrow, Normals, narrow_logits
 
 
 class DecoderState:
@@ -33,6 +34,12 @@ class DecoderState:
         self.ancestry: Tensor | None = None
         self.n_sentence = n_sentence
         self.n_step = 0  # target tokens read so far, so the position of the next one
+        self.normals: Normals | None = None  # after `SearchModel.narrow`
+
+    @property
+    def columns(self) -> Tensor | None:
+        """(B, n) the target ids that each sentence has logits of, if `SearchModel.narrow` was called."""
+        return self.per_sentence.get(_COLUMNS)
 
     def look_back(self, visible: Tensor) -> Tensor:
         """Open a slot for the next token of each row: the mask (B, 1, K, slots) of what the rows may look at.
@@ -70,6 +77,10 @@ class DecoderState:
         self.per_sentence = {name: tensor.index_select(0, sentences) for name, tensor in self.per_sentence.items()}
         self.seen = {name: tensor.index_select(0, sentences) for name, tensor in self.seen.items()}
         self.n_sentence = sentences.size(0)
+
+
+# Names in DecoderState.per_sentence, after `SearchModel.narrow`: as in `Narrow`, and rows of the output matrix.
+_COLUMNS, _LOG_OTHER, _OUTPUT = "columns", "log_other", "output"
 
 
 class Packing(NamedTuple):
@@ -136,9 +147,29 @@ class SearchModel(nn.Module, ABC):
         R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
         """
 
+    @abstractmethod
+    def narrow(self, state: DecoderState, to: Narrow) -> None:
+        """From now on let `step` give logits (R, n + 1): of n target ids of each sentence in their order, and one that
+        stands for all others."""
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+class evaluating:
+    """Dropout off inside, and as it was afterwards: a translation is never drawn by lot."""
+
+    def __init__(self, model: SearchModel) -> None:
+        self._model, self._training = model, model.training
+
+    def __enter__(self) -> None:
+        if self._training:
+            self._model.eval()
+
+    def __exit__(self, *_: object) -> None:
+        if self._training:
+            self._model.train()
 
 
 class TranslationModel(SearchModel):
@@ -165,6 +196,23 @@ class TranslationModel(SearchModel):
     @abstractmethod
     def output_weight(self) -> Tensor:
         """(V, D), the matrix of the output layer: losses that never hold all the logits multiply by it themselves."""
+
+    @abstractmethod
+    def project(self, hidden: Tensor) -> Tensor:
+        """(..., D), last states -> (..., V) their logits."""
+
+    def narrow(self, state: DecoderState, to: Narrow) -> None:
+        weight = self.output_weight
+        state.per_sentence |= {_COLUMNS: to.columns, _LOG_OTHER: to.log_other, _OUTPUT: weight[to.columns]}
+        state.normals = to.normals(weight)
+
+    def logits(self, hidden: Tensor, state: DecoderState) -> Tensor:
+        """The end of a step: (R, D), last states -> logits (R, V), or those that `narrow` has left."""
+        if state.normals is None:
+            return self.project(hidden)
+        each = hidden.view(state.n_sentence, -1, hidden.size(-1)) * self.logit_scale
+        known = state.per_sentence
+        return narrow_logits(each, known[_OUTPUT], known[_LOG_OTHER], state.normals).flatten(0, 1)
 
     def recompute_activations(self) -> None:
         """From now on, in training, let every layer that can forget what its backward pass needs, and compute it again

@@ -9,6 +9,8 @@ from nmt.recipe.tag_options import Tag
 
 # What changes how samples are drawn, and means nothing where none are.
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
+# As many subwords as the frequent ones of a language, and what a beam needs to choose from.
+LEAST_SHORTLIST = 64
 # Subwords that any single character fits into, also where its normal form is several.
 LEAST_SRC_LEN = 16
 
@@ -58,6 +60,13 @@ class DecodeConfig(Section):
         "fp32",
         description="Arithmetic of the model in nmt-translate. bf16 is much faster where the processor has it, and "
         "scores are off in their third digit.",
+    )
+    shortlist: Literal[0] | Annotated[int, Field(ge=LEAST_SHORTLIST)] = Field(
+        0,
+        description="Of beam search in nmt-translate: look for the subwords of a translation among so many for each "
+        "sentence: those that its own are most often translated by in the training pairs, and frequent ones; 0: among "
+        "all. Faster; try 256. Scores are estimates, a few hundredths off. Lines of which anything is asked look among "
+        "all.",
     )
     low_score: Annotated[float, Field(le=0.0)] = Field(
         -1.5,

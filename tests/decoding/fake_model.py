@@ -31,6 +31,9 @@ class HashModel(TranslationModel):
     def output_weight(self) -> Tensor:
         raise AssertionError("search has no use for this")
 
+    def project(self, hidden: Tensor) -> Tensor:
+        raise AssertionError("search has no use for this")
+
     def _logits(self, key: Tensor) -> Tensor:
         return self.table[key % len(self.table)]
 

@@ -242,7 +242,7 @@ class Seq2Seq(TranslationModel):
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         known, states = self._read(src_seq)
         hidden, attn = self.decoder(trg_seq, states, known)
-        logits = self._logits(hidden)
+        logits = self.project(hidden)
         return (logits, Attns(None, None, None if attn is None else attn[None, :, None])) if return_attns else logits
 
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
@@ -270,9 +270,9 @@ class Seq2Seq(TranslationModel):
         if isinstance(self.decoder, FeedingDecoder):
             state.per_row["found"] = found.flatten(0, 1)
         state.n_step += 1
-        return self._logits(hidden.flatten(0, 1))
+        return self.logits(hidden.flatten(0, 1), state)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    def project(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.trg_word_prj(hidden if self.logit_scale == 1.0 else hidden * self.logit_scale)
         return logits
 

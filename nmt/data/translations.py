@@ -1,0 +1,64 @@
+"""The table of subwords and their translations that belongs to a run: counted when it is first asked for, and kept.
+
+The file has the fields of `TranslationTable`.
+"""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from nmt.data.corpus import Prepared
+from nmt.data.subwords import Subwords
+from nmt.data.translation_table import TranslationTable, translation_table
+from nmt.errors import DataError, RunError
+from nmt.files import replacing
+
+_SUBWORDS = "subwords"  # in the file: the fingerprint of those that it is about
+
+
+def translations_of(path: Path, folder: Path, subwords: Subwords) -> TranslationTable:
+    """The table in a file, or else, and then put there, that of the training pairs in a folder of prepared data.
+
+    Raises RunError where there is neither. A table that was damaged is made anew.
+    """
+    found = _read(path, subwords)
+    if found is None:
+        found = _counted(folder, subwords)
+        tensors = {name: np.ascontiguousarray(part) for name, part in found._asdict().items()}
+        with contextlib.suppress(OSError), replacing(path) as file:  # what may not be kept is counted again
+            file.write(save(tensors, {_SUBWORDS: subwords.sha256}))
+    return found
+
+
+def _read(path: Path, subwords: Subwords) -> TranslationTable | None:
+    try:
+        with safe_open(path, "numpy") as file:
+            if (file.metadata() or {}).get(_SUBWORDS) != subwords.sha256:
+                return None
+            table = TranslationTable(*(file.get_tensor(name) for name in TranslationTable._fields))
+    except (OSError, SafetensorError):
+        return None
+    n_src, n_trg = subwords.src.n_vocab, subwords.trg.n_vocab
+    fits = len(table.trg) == n_src and table.share.shape == table.trg.shape and len(table.frequent) == n_trg
+    fits = fits and bool(((table.trg >= 0) & (table.trg < n_trg)).all() and (table.share >= 0).all())
+    return table if fits and np.array_equal(np.sort(table.frequent), np.arange(n_trg)) else None
+
+
+def _counted(folder: Path, subwords: Subwords) -> TranslationTable:
+    needed = "decode.shortlist needs the data that the run was trained on, once"
+    try:
+        data = Prepared.open(folder)
+    except DataError as error:
+        raise RunError(f"{needed}: {error} Or leave that option at 0.") from None
+    if data.subwords.sha256 != subwords.sha256:
+        raise RunError(
+            f"{needed}, but {folder} has other subwords than the run: prepare the data again as it was, or leave that "
+            "option at 0."
+        )
+    print(f"{folder}: counting which subwords translate each other, once for this run", file=sys.stderr)
+    src, trg = subwords.src.n_vocab, subwords.trg.n_vocab
+    return translation_table(data.train, src, trg, joint=subwords.joint, quiet=False)
