@@ -17,7 +17,6 @@ import torch
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.data.tags import Tagging, known_tags
-from nmt.data.translation_table import TranslationTable
 from nmt.data.translations import translations_of
 from nmt.decoding.beam import impossible
 from nmt.decoding.ensemble import Ensemble
@@ -48,7 +47,7 @@ class Model:
         known = [length for one in (run, *others) if (length := one.usual_src_len())]
         self._usual_src_len = min(known) if known else None
         self._ready: dict[bool, SearchModel] = {}  # in bf16 or not
-        self._translations: TranslationTable | None = None
+        self._shortlists: dict[int, Shortlist] = {}  # by length
         self._making = threading.Lock()
 
     def translate(
@@ -94,13 +93,12 @@ class Model:
     def _shortlist(self, n: int) -> Shortlist | None:
         if not n:
             return None
-        trg = self.subwords.trg
-        never = impossible(PAD, BOS, trg.n_text, trg.n_vocab)
         with self._making:
-            if self._translations is None:
-                data = self.recipe.data_folder
-                self._translations = translations_of(self.run.translations_file, data, self.subwords)
-        return Shortlist(self._translations, n, first=EOS, never=never, device=self.model.device)
+            if n not in self._shortlists:
+                table = translations_of(self.run.translations_file, self.recipe.data_folder, self.subwords)
+                never = impossible(PAD, BOS, self.subwords.trg.n_text, self.subwords.trg.n_vocab)
+                self._shortlists[n] = Shortlist(table, n, first=EOS, never=never, device=self.model.device)
+            return self._shortlists[n]
 
     def _ready_for(self, half: bool) -> SearchModel:
         with self._making:  # once, whichever thread comes first

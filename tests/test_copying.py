@@ -10,7 +10,7 @@ from safetensors.numpy import load, save
 
 import nmt
 from nmt.data.prepare import prepare
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.data.translations import translations_of
 from nmt.decoding.retry import tries
 from nmt.decoding.shortlist import Shortlist
@@ -18,6 +18,7 @@ from nmt.decoding.translator import Translator
 from nmt.errors import RecipeError, RunError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
+from nmt.recipe.subword_options import SubwordsConfig
 from nmt.run import Run
 from nmt.training.launch import launch
 
@@ -105,6 +106,7 @@ def test_with_a_shortlist_it_copies_as_well_and_no_line_depends_on_another(run, 
         assert one.score == pytest.approx(exact.score, abs=0.05) and one.score != exact.score
     alone = [model.translate([line], shortlist=64)[0].text for line in lines]
     assert alone == [one.text for one in found]
+    assert model.translate(lines[:2], shortlist=64, beam=70)[0].text == whole[0]  # more hypotheses than subwords
     # So few subwords that a search without the likeliest translations could not copy.
     few = Shortlist(counts_of(run), 20, first=EOS, never=[PAD, BOS], device=torch.device("cpu"))
     src_seq = torch.tensor([[*run.subwords().src.encode(["p o n m l"])[0], EOS, PAD]])
@@ -142,6 +144,10 @@ def test_the_counts_of_a_run_are_kept_and_made_anew_where_they_are_damaged_or_an
         found = counts_of(copied)
         assert all(np.array_equal(a, b) for a, b in zip(first, found, strict=True)) and path.read_bytes() == kept
     path.unlink()
+    lines = ["x y"] * 9
+    other = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+    with pytest.raises(RunError, match=r"prepared has other subwords than the run: prepare the data again"):
+        translations_of(path, copied.recipe().data_folder, other)
     data = copied.recipe().data_folder
     data.rename(tmp_path / "elsewhere")
     try:

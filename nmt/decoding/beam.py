@@ -136,7 +136,9 @@ def search(
         best, token = top(logits, min(beam + 1, logits.size(-1)))
         normaliser = log_total(logits, best[:, 0], forbidden) if total is None else total
         if (columns := state.columns) is not None:
-            token = columns.gather(1, token.view(len(columns), -1)).view_as(token)
+            # What stands for all others is no token; it comes, impossible, where there are too few.
+            listed = token.view(len(columns), -1).clamp(max=columns.size(1) - 1)
+            token = columns.gather(1, listed).view_as(token)
         forced_score = at_cap = None
         if n_token >= shortest_cap or rules is not None:
             at_cap = max_len <= n_token
