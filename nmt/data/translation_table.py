@@ -5,14 +5,17 @@ more of them forget what is rare. A sentence is the set of its subwords, and EOS
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.corpus import Corpus, Ids
+from nmt.data.chance import Ints
 from nmt.data.subwords import EOS
 from nmt.progress import Bar
+
+if TYPE_CHECKING:  # translation reads the table, and no corpus
+    from nmt.data.corpus import Corpus
 
 MAX_MEETINGS = 40_000_000  # of a source and a target subword in a pair: rare words gain by more, time and memory lose
 N_KEPT = 64  # translations of a source subword
@@ -40,11 +43,11 @@ class _Meetings(NamedTuple):
     pair: (E,) source · n_trg + target, those of one target subword of one pair together; begin: where those begin.
     """
 
-    pair: Ids
-    begin: Ids
+    pair: Ints
+    begin: Ints
 
     @property
-    def n_of(self) -> Ids:
+    def n_of(self) -> Ints:
         """How many source subwords there are for each target subword of each pair."""
         return np.diff(self.begin, append=len(self.pair))
 
@@ -52,7 +55,7 @@ class _Meetings(NamedTuple):
 class _Counts(NamedTuple):
     """How often pairs of subwords translate each other: their numbers, ascending, and the expected count of each."""
 
-    pair: Ids
+    pair: Ints
     weight: NDArray[np.float64]
 
     def shares(self, n_src: int, n_trg: int) -> NDArray[np.float64]:
@@ -64,7 +67,7 @@ class _Counts(NamedTuple):
 
 
 def translation_table(
-    corpus: Corpus, n_src: int, n_trg: int, *, joint: bool, n_meeting: int = MAX_MEETINGS, quiet: bool = True
+    corpus: "Corpus", n_src: int, n_trg: int, *, joint: bool, n_meeting: int = MAX_MEETINGS, quiet: bool = True
 ) -> TranslationTable:
     """The table of a corpus, of pairs evenly spread over it where it has more than about n_meeting meetings.
 
@@ -96,7 +99,7 @@ def translation_table(
     return TranslationTable(*_best(counts.pair, counts.shares(n_src, n_trg), n_src, n_trg), order)
 
 
-def _meetings(src: list[Ids], trg: list[Ids], n_src: int, n_trg: int) -> _Meetings:
+def _meetings(src: list[Ints], trg: list[Ints], n_src: int, n_trg: int) -> _Meetings:
     of_src, src_ids = _different([np.append(ids, EOS) for ids in src], n_src)
     of_trg, trg_ids = _different(trg, n_trg)
     n_of = np.bincount(of_src, minlength=len(src))
@@ -107,14 +110,14 @@ def _meetings(src: list[Ids], trg: list[Ids], n_src: int, n_trg: int) -> _Meetin
     return _Meetings(src_ids[place] * n_trg + np.repeat(trg_ids, n_each), begin)
 
 
-def _different(sentences: list[Ids], n_vocab: int) -> tuple[Ids, Ids]:
+def _different(sentences: list[Ints], n_vocab: int) -> tuple[Ints, Ints]:
     """The sentence of each subword, and the subword, each once in a sentence."""
     sentence = np.repeat(np.arange(len(sentences)), list(map(len, sentences)))
     key = np.unique(sentence * n_vocab + np.concatenate(sentences))
     return key // n_vocab, key % n_vocab
 
 
-def _expected(some: _Meetings, pair: Ids, share: NDArray[np.float64]) -> NDArray[np.float64]:
+def _expected(some: _Meetings, pair: Ints, share: NDArray[np.float64]) -> NDArray[np.float64]:
     """How much of each target subword each source subword of its pair has translated, by shares of before."""
     weight = share[np.searchsorted(pair, some.pair)]
     expected: NDArray[np.float64] = weight / np.repeat(np.add.reduceat(weight, some.begin), some.n_of)
@@ -134,7 +137,9 @@ def _merged(counts: list[_Counts]) -> _Counts:
     return _Counts(pair[begin], np.add.reduceat(count, begin))
 
 
-def _best(pair: Ids, share: NDArray[np.float64], n_src: int, n_trg: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _best(
+    pair: Ints, share: NDArray[np.float64], n_src: int, n_trg: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The N_KEPT largest shares of each source subword, and their target subwords."""
     whole = np.rint(share * UNIT).astype(np.int64)
     # Source, then the larger share, then target, in one number.

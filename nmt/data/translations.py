@@ -11,7 +11,6 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from nmt.data.corpus import Prepared
 from nmt.data.subwords import Subwords
 from nmt.data.translation_table import TranslationTable, translation_table
 from nmt.errors import DataError, RunError
@@ -49,6 +48,8 @@ def _read(path: Path, subwords: Subwords) -> TranslationTable | None:
 
 
 def _counted(folder: Path, subwords: Subwords) -> TranslationTable:
+    from nmt.data.corpus import Prepared  # which takes a while, and is needed once
+
     needed = "decode.shortlist needs the data that the run was trained on, once"
     try:
         data = Prepared.open(folder)
