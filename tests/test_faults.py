@@ -1,4 +1,4 @@
-"""Training and preparing are broken on purpose, in a few of the ways of the whole sweeps, and nothing is lost."""
+"""Every command is broken on purpose, in a few of the ways of the whole sweeps, and nothing is lost."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ TOOLS = Path(__file__).parents[1] / "tools"
 
 
 @pytest.mark.skipif(not has_strace(), reason="needs strace, and the right to watch other processes")
-@pytest.mark.parametrize("script", ["sweep_faults.py", "sweep_preprocessing.py"])
+@pytest.mark.parametrize("script", ["sweep_faults.py", "sweep_preprocessing.py", "sweep_translation.py"])
 def test_a_few_faults_of_each_kind_are_survived(script):
     command = [sys.executable, str(TOOLS / script), "--short"]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600, check=False)

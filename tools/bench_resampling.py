@@ -1,17 +1,20 @@
 """How much training slows down when words are cut anew on the fly: seconds of the same updates, with three readers.
 
-    python tools/bench_resampling.py RECIPE [--turns 60] [--updates 6] [--skip 0] [--rate 0.1] [--device cuda]
+    python tools/bench_resampling.py RECIPE [--turns 60] [--updates 6] [--skip 0] [--of N] [--rate 0.1] [--device cuda]
 
 RECIPE is prepared already, with subwords.kind bpe, char or unigram. Each update is done three times, on one batch.
 Beside it a thread makes batches ahead: as they are stored; with words that are cut anew; and as they are stored once
 more, which says what the benchmark can see. What is read is put aside, for other batches are other work: how much of
-them is padding is told by itself. The first minutes of a run fill the memory of ways to cut words; --skip makes batches
-until it is as full as it is after so many updates.
+them is padding is told by itself. The first minutes of a run fill the memory of ways to cut words, and cost more than
+the rest: the turns are a sample of a run of so many updates as --of says, by default as many as the recipe's; of those
+between them the batches are only made. With --of 0 they follow each other: the beginning of a run, or what comes after
+--skip updates.
 """
 
 import argparse
 import itertools
 import math
+import random
 import statistics
 import time
 from collections.abc import Iterator
@@ -21,12 +24,15 @@ from nmt.data.plan import Position
 from nmt.data.subwords import PAD
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
+from nmt.training.allocator import keep_freed_blocks
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
 from nmt.training.kernels import remember_kernels
 from nmt.training.launch import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_device, choose_precision
+
+_SETTLED = 0.5  # seconds, in which the threads have made what they make ahead
 
 
 class Reader:
@@ -37,7 +43,11 @@ class Reader:
         self._n_full = self._n_place = 0
         self.waited = 0.0
         self.seconds: list[float] = []  # of each turn
-        for _ in range(skip):
+        self.skip(skip)
+
+    def skip(self, n: int) -> None:
+        """Leave some portions, which were made all the same."""
+        for _ in range(n):
             next(self._portions)
 
     def read(self) -> None:
@@ -72,10 +82,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--updates", type=int, default=6, help="of a turn; some are cut at once")
     parser.add_argument("--skip", type=int, default=0, help="updates whose batches are made and left before the clock")
+    parser.add_argument("--of", type=int, help="updates that the turns are a sample of")
     parser.add_argument("--rate", type=float, default=0.1, help="batch.bpe_dropout, or batch.unigram_alpha")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    remember_kernels()  # as nmt-train does
+    remember_kernels()  # these two as nmt-train does
+    keep_freed_blocks()
     recipe = read_recipe(args.recipe, [])
     option = "unigram_alpha" if recipe.subwords.kind == "unigram" else "bpe_dropout"
     data, device = Prepared.open(recipe.data_folder), choose_device(args.device)
@@ -94,7 +106,15 @@ def main() -> None:
         "stored again": Reader(feed(0.0), args.skip),
     }
     orders = itertools.cycle(itertools.permutations(readers))  # each is as often before and after each other
+    of = recipe.train.updates if args.of is None else args.of
+    between = max(0, of - args.skip - args.turns * args.updates) / args.turns
+    chance = random.Random(1)
     for number in range(args.turns):
+        # Not at equal distances: the updates whose words are cut at once have nearly such.
+        if n_left := round(between * chance.uniform(0, 2)):
+            for reader in readers.values():
+                reader.skip(n_left)
+            time.sleep(_SETTLED)
         seconds = dict.fromkeys(readers, 0.0)
         for portion in itertools.islice(updates, args.updates):
             train(engine, portion)  # whoever is the second to train on a shape finds its kernels made

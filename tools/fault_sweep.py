@@ -1,6 +1,7 @@
 """What all sweeps over faults share: what a fault is, and letting them happen, counted and told.
 
-Which faults there are is in `sweep_faults.py` for training and in `sweep_preprocessing.py` for preparing data.
+Which faults there are is in `sweep_faults.py` for training, in `sweep_preprocessing.py` for preparing data and in
+`sweep_translation.py` for translation.
 """
 
 import argparse

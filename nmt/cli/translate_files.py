@@ -1,6 +1,7 @@
 """The files of nmt-translate: what is wrong with them is said before any work, and input is read as bytes."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,7 +121,9 @@ def check_count(n_line: int, n_given: int, given: str, args: argparse.Namespace)
 
 
 class InputFile:
-    """The input as a binary file: a path, plain or compressed, or stdin."""
+    """The input as a binary file: a path, plain or compressed, or stdin. Refused at its end if it was written to
+    meanwhile, for then it may have been read half as it was and half as it is.
+    """
 
     def __init__(self, path: str | None) -> None:
         self.path = path
@@ -134,11 +137,22 @@ class InputFile:
             except (OSError, ValueError):  # a stdin that a program made of memory has no descriptor
                 self.file = sys.stdin.buffer
             return self.file
+        self._watched = open(self.path, "rb")  # the same file, whatever gets its name
+        self._was = self._stamp()
         self.file = opened(self.path)
         return self.file
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if self.path is not None:
-            self.file.close()
-            if isinstance(error, DAMAGE):
-                raise damaged(self.path, error) from None
+        if self.path is None:
+            return
+        is_now = self._stamp()
+        self._watched.close()
+        self.file.close()
+        if isinstance(error, DAMAGE):
+            raise damaged(self.path, error) from None
+        if error is None and is_now != self._was:
+            raise DataError(f"{self.path}: changed while it was read. Translate it again when nothing writes to it.")
+
+    def _stamp(self) -> tuple[int, int]:
+        found = os.fstat(self._watched.fileno())
+        return found.st_size, found.st_mtime_ns

@@ -135,7 +135,7 @@ def _to_file(
         with _job(args, share, stop, references, alignments) as job:
             if share.n_rank == 1:
                 answers = _answers(job, _progress(job, journal.n_line), journal)
-                write_whole(args, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
+                write_whole(args, share, chain.from_iterable(answers), journal, lambda: _finish(job))
                 return
             _do_share(job, journal)
             with alone(output.with_name(f"{output.name}.journal-lock")):
@@ -144,7 +144,7 @@ def _to_file(
                 elif (parts := finished_parts(paths, fit, _say)) is not None:
                     with closing(together(paths, parts)) as record:
                         answers = _answers(job, _progress(job, 0, "joining"), record)
-                        write_whole(args, chain.from_iterable(answers), journal, paths, lambda: _finish(job))
+                        write_whole(args, share, chain.from_iterable(answers), journal, lambda: _finish(job))
 
 
 def _do_share(job: _Job, journal: Journal) -> None:

@@ -85,9 +85,9 @@ def check_still_free(args: argparse.Namespace, share: Share) -> None:
 
 
 def write_whole(
-    args: argparse.Namespace, lines: Iterable[str], journal: Journal, paths: list[Path], finish: Callable[[], None]
+    args: argparse.Namespace, share: Share, lines: Iterable[str], journal: Journal, finish: Callable[[], None]
 ) -> None:
-    """Write the output, and delete the journals in `paths`, whose answers are in it. journal: that of this process.
+    """Write the output, and delete all journals, whose answers are in it. journal: that of this process.
 
     finish: reports on it, before it gets its name: so that a restart reports again. What it could not do is raised when
     the output is there.
@@ -102,12 +102,13 @@ def write_whole(
             raw = line.encode("utf-8") + b"\n"
             digest.update(raw)
             file.write(raw)
+        check_still_free(args, share)  # hours may have passed
         journal.mark(OUTPUT, [file.tell(), digest.hexdigest()])
         try:
             finish()
         except (NmtError, OSError) as error:
             wrong = error
-    for path in paths:
+    for path in share.journals(Path(args.output)):
         path.unlink(missing_ok=True)
     if wrong is not None:
         raise wrong

@@ -1,6 +1,7 @@
 """nmt-translate --output goes on where it was, however it ended, and ends with the bytes of an undisturbed run."""
 
 import errno
+import io
 import json
 import os
 import resource
@@ -301,6 +302,59 @@ def test_an_input_that_changed_is_translated_anew_from_there(command, translate,
     wanted, _ = translate("-i", command.place / "in", *flags)
     assert command.out.read_text(encoding="utf-8").split("\n")[:-1] == wanted
     assert json.loads(wanted[3])["source"] == "something else"
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """Have something done while the model answers for the third time."""
+
+    def put(harm):
+        real = translate_engine.Engine.answer
+        both = at(3, lambda *args: (harm(), real(*args))[1], real)
+        monkeypatch.setattr(translate_engine.Engine, "answer", both)
+
+    return put
+
+
+@pytest.mark.parametrize("what", ["longer", "other words"])
+def test_an_input_that_is_written_to_meanwhile_is_refused(command, translate, meanwhile, what):
+    there = SOURCE + b"left\n" if what == "longer" else SOURCE.replace(b"ship", b"left")
+    wanted, _ = translate("--decode.window", 2, source=SOURCE)
+    (command.place / "in").write_bytes(SOURCE)
+    flags = ("-i", command.place / "in", "-o", command.out, "--decode.window", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nmt.cli.translate_files.opened", lambda path: io.BytesIO(SOURCE))  # it has read ahead
+        meanwhile(lambda: (command.place / "in").write_bytes(there))
+        _, err = translate(*flags, code=2)
+    assert "in: changed while it was read" in err and not command.out.exists()
+    (command.place / "in").write_bytes(SOURCE)
+    translate(*flags)
+    assert command.out.read_text(encoding="utf-8").split("\n")[:-1] == wanted
+
+
+def test_an_input_that_another_file_replaces_is_read_to_its_end(command, translate, meanwhile):
+    source = command.place / "in"
+    source.write_bytes(SOURCE)
+
+    def replace():
+        (command.place / "new").write_bytes(b"left\n")
+        os.replace(command.place / "new", source)
+
+    meanwhile(replace)
+    lines, _ = translate("-i", source, "--decode.window", 2)
+    assert len(lines) == len(LINES)
+
+
+@pytest.mark.parametrize("name", ["out", "links"])
+def test_a_file_that_came_meanwhile_is_not_replaced(command, translate, meanwhile, name):
+    flags = ("-o", command.out, "--alignments", command.place / "links", "--decode.window", 2)
+    meanwhile(lambda: (command.place / name).write_bytes(b"mine"))
+    _, err = translate(*flags, source=SOURCE, code=2)
+    assert f"{name} exists already" in err
+    assert sorted(path.name for path in command.place.iterdir()) == sorted([name, "out.journal"])
+    assert (command.place / name).read_bytes() == b"mine"
+    translate(*flags, "--overwrite", source=SOURCE)
+    assert sorted(path.name for path in command.place.iterdir()) == ["links", "out"]
 
 
 def test_from_stdin_it_goes_on_as_well(command, translate):
