@@ -1,7 +1,9 @@
-"""How a command begins: while its modules are imported, Ctrl-C ends it at once and without a word.
+"""How a command begins and ends: while its modules are imported, and when its work is over, Ctrl-C ends it at once and
+without a word.
 
-That takes a second, and some more with torch. There is nothing yet to put in order then, and a KeyboardInterrupt would
-be a traceback, or be lost in a library. Only the standard library is imported here.
+Imports take a second, and some more with torch; Python takes a moment to tidy up at the end, in which an impatient user
+presses Ctrl-C again. There is nothing to put in order then, and a KeyboardInterrupt would be a traceback, or be lost in
+a library. Only the standard library is imported here.
 """
 
 import os
@@ -26,6 +28,12 @@ def begun() -> None:
     """Ctrl-C is a KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ended(code: int) -> int:
+    """The work is over: Ctrl-C ends the process at once again. Returns the exit code."""
+    begin()
+    return code
 
 
 @contextmanager

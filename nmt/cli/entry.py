@@ -1,6 +1,7 @@
-"""The installed commands. What each of them imports, it imports after `begin`, which sees to Ctrl-C meanwhile."""
+"""The installed commands. What each of them imports, it imports after `begin`, which sees to Ctrl-C
+meanwhile, as `ended` does when the work is over."""
 
-from nmt.cli.begin import begin
+from nmt.cli.begin import begin, ended
 
 
 def preprocess() -> int:
@@ -8,7 +9,7 @@ def preprocess() -> int:
     begin()
     from nmt.cli.preprocess import main
 
-    return main()
+    return ended(main())
 
 
 def train() -> int:
@@ -16,7 +17,7 @@ def train() -> int:
     begin()
     from nmt.cli.train import main
 
-    return main()
+    return ended(main())
 
 
 def translate() -> int:
@@ -24,7 +25,7 @@ def translate() -> int:
     begin()
     from nmt.cli.translate import main
 
-    return main()
+    return ended(main())
 
 
 def export() -> int:
@@ -32,4 +33,4 @@ def export() -> int:
     begin()
     from nmt.cli.export import main
 
-    return main()
+    return ended(main())

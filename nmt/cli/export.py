@@ -1,7 +1,7 @@
 """nmt-export: a trained model for another engine, and the proof that it is still the same model."""
 
 if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin
+    from nmt.cli.begin import begin, ended
 
     begin()
 
@@ -160,4 +160,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main()))

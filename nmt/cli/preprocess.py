@@ -1,7 +1,7 @@
 """nmt-preprocess: the text of a recipe, or of a few files named on the command line -> a folder of prepared data."""
 
 if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin
+    from nmt.cli.begin import begin, ended
 
     begin()
 
@@ -258,4 +258,4 @@ def _talk(line: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ended(main()))

@@ -20,6 +20,7 @@ class Stop:
 
     def __init__(self, names: Sequence[str] = ("SIGINT", "SIGTERM")) -> None:
         self._names, self._number = names, 0
+        self._ended = 0  # number of the signal that has ended the command
         self._waits = False
         self._before: dict[int, signal._HANDLER] = {}
 
@@ -32,9 +33,12 @@ class Stop:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        # Code in C that was interrupted may make an error of its own of it.
+        if self._ended and kind is not None and issubclass(kind, Exception):
+            raise SystemExit(128 + self._ended) from None
 
     @contextmanager
     def finishing(self, wanted: bool = True) -> Iterator[None]:
@@ -52,6 +56,7 @@ class Stop:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if not self._waits or self._number:
+            self._ended = number
             raise SystemExit(128 + number)
         self._number = number
         with contextlib.suppress(OSError):

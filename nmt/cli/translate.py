@@ -4,7 +4,7 @@ Nothing here needs torch, so that --help and mistakes in the flags are answered 
 """
 
 if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin
+    from nmt.cli.begin import begin, ended
 
     begin()
 
@@ -229,4 +229,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended(main()))

@@ -137,9 +137,13 @@ class InputFile:
             except (OSError, ValueError):  # a stdin that a program made of memory has no descriptor
                 self.file = sys.stdin.buffer
             return self.file
-        self._watched = open(self.path, "rb")  # the same file, whatever gets its name
-        self._was = self._stamp()
         self.file = opened(self.path)
+        try:
+            self._watched = open(self.path, "rb")  # that file, whatever gets its name
+            self._was = self._stamp()
+        except BaseException:
+            self.file.close()
+            raise
         return self.file
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:

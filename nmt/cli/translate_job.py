@@ -186,13 +186,7 @@ def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]
     given = read_lines(args.score) if args.score else iter(())
     # Where nobody waits for an answer, windows are full: then a restart cuts the same ones.
     patience = None if args.input or args.output else PATIENCE
-
-    def arriving() -> Iterator[tuple[Request, bool]]:
-        for number, raw in enumerate(read_stream(file), start=1):
-            line, valid = decode_line(raw)
-            yield job.request_of(line, f"{job.source_name}:{number}"), valid
-
-    coming = windows(arriving(), job.translator.config.window, patience)
+    coming = windows(_arriving(file, job.request_of, job.source_name), job.translator.config.window, patience)
     while True:
         with job.stop.finishing(bool(job.ahead)):  # an idle command need not wait for a line to end
             window = next(coming, None)
@@ -212,6 +206,15 @@ def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]
         yield Window(lines, keys)
     if surplus := sum(1 for _ in given):
         check_count(job.n_read, job.n_read + surplus, args.score, args)
+
+
+def _arriving(file: BinaryIO, request_of: Reader, name: str) -> Iterator[tuple[Request, bool]]:
+    """Requests, and whether their lines were valid UTF-8. A thread reads them that may outlive the job, and then must
+    not be the last to know the model: to let go of tensors while Python ends would abort the process.
+    """
+    for number, raw in enumerate(read_stream(file), start=1):
+        line, valid = decode_line(raw)
+        yield request_of(line, f"{name}:{number}"), valid
 
 
 def _solved(

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command still imports its modules ends it without a word."""
+"""Ctrl-C while a command still imports its modules, or when its work is over, ends it without a word."""
 
 import os
 import signal
@@ -26,6 +26,12 @@ sys.meta_path.insert(0, Finder())
 sys.argv = ["nmt", "none"]
 {start}
 """
+PRESSED_AT_THE_END = """
+import atexit, os, runpy, signal, sys
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv = ["nmt", "none", *{flags}]
+{start}
+"""
 AS_COMMAND = "from nmt.cli import entry; sys.exit(entry.{command}())"
 AS_MODULE = "runpy.run_module('nmt.cli.{command}', run_name='__main__')"
 
@@ -43,6 +49,17 @@ def test_ctrl_c_ends_a_command_that_is_still_being_imported(command, start, modu
     code = PRESSED.format(module=module, start=start.format(command=command))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
+@pytest.mark.parametrize("start", [AS_COMMAND, AS_MODULE])
+@pytest.mark.parametrize("command", ["preprocess", "train", "translate", "export"])
+def test_ctrl_c_ends_a_command_whose_work_is_over(command, start):
+    flags = ["--to", "safetensors", "--output", "none"] if command == "export" else []
+    code = PRESSED_AT_THE_END.format(flags=flags, start=start.format(command=command))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=ROOT)
+    assert done.returncode == 130
+    assert done.stderr.startswith(f"nmt-{command}: error: none".encode()) and done.stderr.count(b"\n") == 1
 
 
 def test_every_installed_command_begins_there():

@@ -1,15 +1,20 @@
 """A signal ends nmt-translate between two lines, not within one."""
 
+import gc
 import os
 import signal
 import sys
+import threading
 import time
+import weakref
 
 import pytest
 from fault_lab import Child
 
 from nmt.cli import translate_engine
+from nmt.cli.stop import Stop
 from nmt.cli.translate import main
+from nmt.errors import NmtError
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
 
@@ -73,3 +78,34 @@ def test_a_reader_that_goes_away_ends_it_without_a_word(folder, tmp_path, worker
     os.close(reader)
     ended = child.wait()
     assert (ended.code, ended.said, ended.left) == (141, "", [])
+
+
+def test_what_a_library_makes_of_a_signal_is_the_signal_all_the_same():
+    with pytest.raises(SystemExit) as end, Stop():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except SystemExit:
+            raise ValueError("as code in C does") from None
+    assert end.value.code == 130
+    with pytest.raises(ValueError, match="of another kind"), Stop():
+        raise ValueError("of another kind")
+
+
+def test_the_thread_that_waits_for_lines_knows_nothing_of_the_model(folder, monkeypatch):
+    source, typed = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(source, "r", encoding="utf-8"))
+    engines = []
+
+    def fail(engine, *_):
+        engines.append(weakref.ref(engine))
+        raise NmtError("enough")
+
+    monkeypatch.setattr(translate_engine.Engine, "answer", fail)
+    os.write(typed, b"the ship\n")
+    assert main([folder]) == NmtError.exit_code
+    gc.collect()
+    readers = [thread for thread in threading.enumerate() if thread.name == "reader"]
+    assert readers and engines and engines[0]() is None
+    os.close(typed)
+    for thread in readers:
+        thread.join()
