@@ -9,6 +9,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault_process import Ended, last_words, nobody
+from fault_process import Ended, has_strace, last_words, nobody
 from tqdm import tqdm
 
 # Every call that gives, takes or makes sure a name or a length; Python and Rust use different ones for the same.
@@ -54,6 +55,44 @@ def arguments(about: str, short: str) -> argparse.Namespace:
 def in_memory() -> str | None:
     """Where files cost no disk: what is tested is the order of the calls, not the disk."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def calls_in(trace: Path) -> Counter[str]:
+    """How often each call is in what strace wrote."""
+    lines = trace.read_text(encoding="utf-8").split("\n")
+    return Counter(line.split()[1].partition("(")[0] for line in lines if "(" in line)
+
+
+def main_of(
+    script: str,
+    about: str,
+    making: str,
+    lab_of: Callable[[Path], Any],
+    calls_of: Callable[..., Counter[str]],
+    faults: Callable[[dict[bool, Counter[str]]], Iterator[Fault]],
+    short: Sequence[str],
+) -> int:
+    """A sweep over a command that makes files where there are none, or in place of old ones. Returns the exit code.
+
+    script: its name; about: its docstring; making: what is made before. calls_of: from a lab and `old` to how often the
+    command makes each call; faults: from those to all faults; short: the names of those of the short form.
+    """
+    args = arguments(about, "a few faults of each class")
+    if not has_strace():
+        print(f"{script}: strace is missing, or may not watch other processes", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="nmt-faults-", dir=in_memory()) as temporary:
+        lab = lab_of(args.folder or Path(temporary))
+        lab.folder.mkdir(exist_ok=True)
+        lab.folder.chmod(0o755)  # another user must get in
+        print(making, file=sys.stderr)
+        lab.build()
+        is_short = args.short and not args.only
+        counts = {
+            old: Counter(dict.fromkeys((*NAMING, "write"), 40)) if is_short else calls_of(lab, old=old)
+            for old in (False, True)
+        }
+        return sweep(lab, chosen(faults(counts), args, short), f"python tools/{script}.py")
 
 
 def chosen(faults: Iterator[Fault], args: argparse.Namespace, short: Sequence[str]) -> list[Fault]:

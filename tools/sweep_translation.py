@@ -11,14 +11,12 @@ right to become another user: what cannot be tried is named. What must hold is i
 """
 
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-from fault_process import has_strace, nobody
-from fault_sweep import NAMING, Fault, arguments, chosen, in_memory, spread, sweep
+from fault_process import nobody
+from fault_sweep import NAMING, Fault, main_of, spread
 from translating_faults import (
     CHANGES,
     DAMAGE,
@@ -48,7 +46,7 @@ from translating_lab import Lab
 
 SHORT = (
     "kill new fsync 2",
-    "kill write 20",
+    "kill write 19",
     "disk fails ENOSPC write 10",
     "signal SIGINT 1",
     "journal cut",
@@ -60,22 +58,9 @@ SHORT = (
 
 def main() -> int:
     """Entry point. Returns the exit code."""
-    args = arguments(__doc__, "a few faults of each class")
-    if not has_strace():
-        print("sweep_translation: strace is missing, or may not watch other processes", file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory(prefix="nmt-faults-", dir=in_memory()) as temporary:
-        lab = Lab(args.folder or Path(temporary))
-        lab.folder.mkdir(exist_ok=True)
-        lab.folder.chmod(0o755)  # another user must get in
-        print("training a model, and translating with it", file=sys.stderr)
-        lab.build()
-        is_short = args.short and not args.only
-        counts = {
-            old: Counter(dict.fromkeys((*NAMING, "write"), 20)) if is_short else calls_of(lab, old=old)
-            for old in (False, True)
-        }
-        return sweep(lab, chosen(faults(counts), args, SHORT), "python tools/sweep_translation.py")
+    return main_of(
+        "sweep_translation", __doc__, "training a model, and translating with it", Lab, calls_of, faults, SHORT
+    )
 
 
 def faults(counts: dict[bool, Counter[str]]) -> Iterator[Fault]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fault_process import Ended, nobody, processes_of
-from fault_sweep import NAMING, expect, small_disk
+from fault_sweep import NAMING, calls_in, expect, small_disk
 from translating_lab import Lab
 
 SIGNALS = ("SIGTERM", "SIGINT")
@@ -25,8 +25,7 @@ def calls_of(lab: Lab, *, old: bool) -> Counter[str]:
     trace = lab.folder / "talk" / "calls"
     flags = lab.clear(old=old)
     lab.translate(*flags).attach("-e", f"trace={','.join(NAMING)},write", trace=trace).go().wait()
-    words = (line.split()[1].partition("(")[0] for line in trace.read_text(encoding="utf-8").split("\n") if "(" in line)
-    return Counter(words)
+    return calls_in(trace)
 
 
 # -- kills and errors at calls -----------------------------------------------------------------------------------------
