@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,17 @@ def main_of(
             for old in (False, True)
         }
         return sweep(lab, chosen(faults(counts), args, short), f"python tools/{script}.py")
+
+
+def kills(counts: dict[bool, Counter[str]], killed_at: Callable[..., list[str]]) -> Iterator[Fault]:
+    """SIGKILL at every call that names something, and at some writes. counts: of the calls, by whether it replaces."""
+    for old in (False, True):
+        for call in NAMING:
+            for n in range(1, counts[old][call] + 1):
+                name = f"kill {'old' if old else 'new'} {call} {n}"
+                yield Fault("kill", name, partial(killed_at, call=call, n=n, old=old))
+    for n in spread(counts[True]["write"], 20):
+        yield Fault("kill", f"kill write {n}", partial(killed_at, call="write", n=n, old=True))
 
 
 def chosen(faults: Iterator[Fault], args: argparse.Namespace, short: Sequence[str]) -> list[Fault]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from fault_process import nobody
-from fault_sweep import NAMING, Fault, main_of, spread
+from fault_sweep import NAMING, Fault, kills, main_of, spread
 from preparing_faults import (
     CHANGES,
     SIGNALS,
@@ -61,13 +61,7 @@ def main() -> int:
 
 def faults(counts: dict[bool, Counter[str]]) -> Iterator[Fault]:
     """All faults. counts: of the calls, where there is nothing before and where there is."""
-    for old in (False, True):
-        for call in NAMING:
-            for n in range(1, counts[old][call] + 1):
-                name = f"kill {'old' if old else 'new'} {call} {n}"
-                yield Fault("kill", name, partial(killed_at, call=call, n=n, old=old))
-    for n in spread(counts[True]["write"], 20):
-        yield Fault("kill", f"kill write {n}", partial(killed_at, call="write", n=n, old=True))
+    yield from kills(counts, killed_at)
     for n in (1, 2, 3, 5, 10, 20, 30, 40):
         yield Fault("kill", f"kill write of two {n}", partial(killed_at, call="write", n=n, old=True, n_worker=2))
     for n in range(20):

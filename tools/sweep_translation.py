@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from fault_process import nobody
-from fault_sweep import NAMING, Fault, main_of, spread
+from fault_sweep import NAMING, Fault, kills, main_of, spread
 from translating_faults import (
     CHANGES,
     DAMAGE,
@@ -65,13 +65,7 @@ def main() -> int:
 
 def faults(counts: dict[bool, Counter[str]]) -> Iterator[Fault]:
     """All faults. counts: of the calls, where there is nothing before and where there is."""
-    for old in (False, True):
-        for call in NAMING:
-            for n in range(1, counts[old][call] + 1):
-                name = f"kill {'old' if old else 'new'} {call} {n}"
-                yield Fault("kill", name, partial(killed_at, call=call, n=n, old=old))
-    for n in spread(counts[True]["write"], 20):
-        yield Fault("kill", f"kill write {n}", partial(killed_at, call="write", n=n, old=True))
+    yield from kills(counts, killed_at)
     for n in range(20):
         yield Fault("kill at random", f"kill at random {n}", partial(killed_at_random, seed=n))
     for call in (*NAMING, "write"):
