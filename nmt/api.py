@@ -86,9 +86,10 @@ class Model:
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
         tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
-        model = self._ready_for(decode.precision == "bf16")
-        how: dict[str, Any] = {"utility": utility, "limits": limits, "tags_of": tags_of}
-        return Translator(model, self.subwords, decode, shortlist=self._shortlist(decode.shortlist), **how)
+        model, shortlist = self._ready_for(decode.precision == "bf16"), self._shortlist(decode.shortlist)
+        return Translator(
+            model, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of, shortlist=shortlist
+        )
 
     def _shortlist(self, n: int) -> Shortlist | None:
         if not n:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from fault_process import Ended, nobody, processes_of
+from fault_process import Ended, nobody, processes_of, wrong_end
 from fault_sweep import NAMING, calls_in, expect, small_disk
 from translating_lab import Lab
 
@@ -129,13 +129,14 @@ def _to_helper(lab: Lab, seed: int, *signals: tuple[int, float]) -> Ended:
 # -- journals, files and disks -----------------------------------------------------------------------------------------
 
 
-def _held(lab: Lab, meanwhile: Callable[[], object], *, user: int = 0) -> Ended:
+def _held(lab: Lab, meanwhile: Callable[[], object]) -> Ended:
     """Stop a command that has some answers, do something, and let it go on."""
-    child = lab.translate(user=user).go()
-    if lab.wait_for_answers(child):
-        child.send(signal.SIGSTOP)
-        meanwhile()
-        child.send(signal.SIGCONT)
+    lab.clear()
+    child = lab.translate().go()
+    lab.wait_for_answers(child)
+    child.send(signal.SIGSTOP)
+    meanwhile()
+    child.send(signal.SIGCONT)
     return child.wait()
 
 
@@ -146,8 +147,6 @@ def _stopped(lab: Lab) -> None:
     lab.wait_for_answers(child, 60)
     child.send(signal.SIGKILL)
     child.wait()
-    if lab.out.exists():
-        raise RuntimeError("it ended before it could be killed")
 
 
 def _cut(share: float) -> Callable[[bytes, random.Random], bytes]:
@@ -179,23 +178,18 @@ def journal_damaged(lab: Lab, *, how: str) -> list[str]:
 
 def journal_removed(lab: Lab) -> list[str]:
     """The journal is deleted while the command works: at the end nobody misses it."""
-    lab.clear()
     return lab.at_the_end(_held(lab, lab.journal.unlink))
 
 
 def two_at_once(lab: Lab) -> list[str]:
     """A second command for the same output is refused, and the first goes on."""
-    lab.clear()
     refused: list[Ended] = []
     first = _held(lab, lambda: refused.append(lab.translate(talk="second").go().wait()))
-    if not refused:
-        return ["the first ended before there was a second"]
     return expect(refused[0], 1, 2, said="in use") + lab.at_the_end(first)
 
 
 def folder_moved(lab: Lab) -> list[str]:
     """The folder of the output is moved away."""
-    lab.clear()
     away = lab.folder / "talk" / "away"
     ended = _held(lab, lambda: lab.disk.rename(away))
     wrong = expect(ended, 1, 2, said="disk")
@@ -206,7 +200,6 @@ def folder_moved(lab: Lab) -> list[str]:
 
 def output_appears(lab: Lab) -> list[str]:
     """Somebody writes a file of the output's name meanwhile."""
-    lab.clear()
     ended = _held(lab, lambda: lab.out.write_bytes(b"mine"))
     if lab.out.read_bytes() != b"mine":
         return ["the file of somebody else is gone"]
@@ -219,21 +212,23 @@ def _rewrite(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "shorter": lambda path: _rewrite(path, path.read_bytes()[: path.stat().st_size // 2]),
-    "longer": lambda path: _rewrite(path, path.read_bytes() + b"Hund\n"),
-    "other words": lambda path: _rewrite(path, path.read_bytes().replace(b"Hund", b"Ball")),
-    "replaced": lambda path: shutil.copyfile(path, path.with_name("new")).rename(path),
-    "removed": Path.unlink,
+# What happens to the input, and whether it happens to the file that was opened, and not only to its name.
+CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "shorter": (lambda path: _rewrite(path, path.read_bytes()[: path.stat().st_size // 2]), True),
+    "longer": (lambda path: _rewrite(path, path.read_bytes() + b"Hund\n"), True),
+    "other words": (lambda path: _rewrite(path, path.read_bytes().replace(b"Hund", b"Ball")), True),
+    "replaced": (lambda path: shutil.copyfile(path, path.with_name("new")).rename(path), False),
+    "removed": (Path.unlink, False),
 }
 
 
 def input_changed(lab: Lab, *, how: str) -> list[str]:
     """The input changes while it is read: refused, or read as it was."""
-    lab.clear()
-    ended = _held(lab, lambda: CHANGES[how](lab.source))
+    change, to_the_file = CHANGES[how]
+    ended = _held(lab, lambda: change(lab.source))
     lab.write_lines()
-    return expect(ended, 0, 1, 2) + lab.after_fault(ended) + lab.after_rerun()
+    wrong = expect(ended, 2, said="changed while it was read") if to_the_file else expect(ended, 0)
+    return wrong + lab.after_fault(ended) + lab.after_rerun()
 
 
 def read_only_before(lab: Lab) -> list[str]:
@@ -270,7 +265,8 @@ def stream_killed(lab: Lab, *, seed: int) -> list[str]:
     child = lab.stream().go()
     time.sleep(random.Random(seed).uniform(0, lab.seconds))
     child.send(signal.SIGKILL)
-    return expect(child.wait(), 0, 137) + lab.is_cut_between_lines()
+    ended = child.wait()
+    return expect(ended, 0, 137) + lab.after_stream(ended)
 
 
 def stream_signalled(lab: Lab, *, name: str, seed: int) -> list[str]:
@@ -280,7 +276,7 @@ def stream_signalled(lab: Lab, *, name: str, seed: int) -> list[str]:
     child.send(getattr(signal, name))
     ended = child.wait()
     wrong = [] if ended.code == 0 else expect(ended, 128 + getattr(signal, name))
-    return wrong + ([] if "Traceback" not in ended.said else ["a traceback"]) + lab.is_cut_between_lines()
+    return wrong + lab.after_stream(ended)
 
 
 def stream_to(lab: Lab, *, name: str, code: int, said: str) -> list[str]:
@@ -294,7 +290,8 @@ def stream_to(lab: Lab, *, name: str, code: int, said: str) -> list[str]:
         child = lab.stream(target=target)
     os.close(target)
     ended = child.go().wait()
-    return expect(ended, code, said=said) + ([] if said or not ended.said else [f"it said: {ended.said[-200:]}"])
+    wrong = expect(ended, code, said=said) + wrong_end(ended)
+    return wrong + ([] if said or not ended.said else [f"it said: {ended.said[-200:]}"])
 
 
 def stream_ends_early(lab: Lab, *, share: float) -> list[str]:
@@ -311,4 +308,4 @@ def stream_ends_early(lab: Lab, *, share: float) -> list[str]:
     n_line = part.count(b"\n")
     wanted, found = lab.text.split(b"\n")[:n_line], lab.streamed().split(b"\n")
     is_whole = len(found) == n_line + 1 + (not part.endswith(b"\n") and bool(part))
-    return expect(ended, 0) + ([] if found[:n_line] == wanted and is_whole else ["T5 other lines"])
+    return expect(ended, 0) + wrong_end(ended) + ([] if found[:n_line] == wanted and is_whole else ["T5 other lines"])

@@ -152,14 +152,13 @@ class Lab:
             shutil.copytree(self.folder / "kept" / "old", self.disk, dirs_exist_ok=True)
         return ("--overwrite",) if old else ()
 
-    def wait_for_answers(self, child: Child, n_line: int = 1) -> bool:
-        """Wait until the journal has so many. False if the command ends before."""
+    def wait_for_answers(self, child: Child, n_line: int = 1) -> None:
+        """Wait until the journal has so many. Raises RunError if it never does, for then nothing is tried."""
         until = time.monotonic() + _PATIENCE
-        while child.runs() and time.monotonic() < until:
-            if self.n_answered() >= n_line:
-                return True
+        while self.n_answered() < n_line:
+            if not child.runs() or time.monotonic() > until:
+                raise RunError(f"there were no {n_line} answers to wait for: {last_words(child.wait().said)}")
             time.sleep(0.001)
-        return False
 
     def n_answered(self) -> int:
         """Lines that the journal has the answers to."""
@@ -207,12 +206,12 @@ class Lab:
             wrong.append(f"T4 left behind: {left}")
         return wrong
 
-    def is_cut_between_lines(self) -> list[str]:
+    def after_stream(self, ended: Ended) -> list[str]:
         """What does not hold of a stream that was ended before its time: it is the beginning, in whole lines."""
-        found = self.streamed()
+        wrong, found = wrong_end(ended), self.streamed()
         if not self.text.startswith(found) or (found and not found.endswith(b"\n")):
-            return [f"T1 what came out is not the beginning of the whole, in whole lines: {found[-80:]!r}"]
-        return []
+            wrong.append(f"T1 what came out is not the beginning of the whole, in whole lines: {found[-80:]!r}")
+        return wrong
 
     def there(self) -> dict[str, str]:
         """SHA-256 of each file that the command is to write."""

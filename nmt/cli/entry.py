@@ -1,5 +1,6 @@
-"""The installed commands. What each of them imports, it imports after `begin`, which sees to Ctrl-C
-meanwhile, as `ended` does when the work is over."""
+"""The installed commands. What each of them imports, it imports after `begin`, which sees to Ctrl-C meanwhile; `ended`
+does when the work is over.
+"""
 
 from nmt.cli.begin import begin, ended
 
