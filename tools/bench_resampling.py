@@ -5,10 +5,9 @@
 RECIPE is prepared already, with subwords.kind bpe, char or unigram. Each update is done three times, on one batch.
 Beside it a thread makes batches ahead: as they are stored; with words that are cut anew; and as they are stored once
 more, which says what the benchmark can see. What is read is put aside, for other batches are other work: how much of
-them is padding is told by itself. The first minutes of a run fill the memory of ways to cut words, and cost more than
-the rest: the turns are a sample of a run of so many updates as --of says, by default as many as the recipe's; of those
-between them the batches are only made. With --of 0 they follow each other: the beginning of a run, or what comes after
---skip updates.
+them is padding is told by itself, and so is the time from the opening of the data to the first batch. The turns are a
+sample of a run of so many updates as --of says, by default as many as the recipe's; of those between them the batches
+are only made. With --of 0 they follow each other: the beginning of a run, or what comes after --skip updates.
 """
 
 import argparse
@@ -17,7 +16,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
@@ -38,12 +37,16 @@ _SETTLED = 0.5  # seconds, in which the threads have made what they make ahead
 class Reader:
     """Portions of one feed, and what they cost whoever trains."""
 
-    def __init__(self, feed: Feed, skip: int) -> None:
-        self._portions: Iterator[Portion] = feed.begin(Position())
+    def __init__(self, open_feed: Callable[[], Feed], skip: int) -> None:
+        """skip: portions to leave; one is left to see how long the first one takes."""
+        begin = time.perf_counter()
+        self._portions: Iterator[Portion] = open_feed().begin(Position())
+        self.skip(1)
+        self.first = time.perf_counter() - begin
         self._n_full = self._n_place = 0
         self.waited = 0.0
         self.seconds: list[float] = []  # of each turn
-        self.skip(skip)
+        self.skip(skip - 1)
 
     def skip(self, n: int) -> None:
         """Leave some portions, which were made all the same."""
@@ -101,9 +104,9 @@ def main() -> None:
     engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
     updates = feed(args.rate).begin(Position())
     readers = {
-        "stored": Reader(feed(0.0), args.skip),
-        f"{option} {args.rate}": Reader(feed(args.rate), args.skip),
-        "stored again": Reader(feed(0.0), args.skip),
+        "stored": Reader(lambda: feed(0.0), args.skip),
+        f"{option} {args.rate}": Reader(lambda: feed(args.rate), args.skip),
+        "stored again": Reader(lambda: feed(0.0), args.skip),
     }
     orders = itertools.cycle(itertools.permutations(readers))  # each is as often before and after each other
     of = recipe.train.updates if args.of is None else args.of
@@ -129,6 +132,7 @@ def main() -> None:
     waited = 1000 * (cut.waited - (plain.waited + again.waited) / 2) / n_update
     update = 1000 * statistics.median(plain.seconds) / args.updates
     print(f"an update: {update:,.0f} ms; longer wait for its batch when cut anew: {waited:.2f} ms")
+    print(f"from the opening to the first batch: {cut.first:.2f} s, as stored {plain.first:.2f} s")
     print(f"time when cut anew / as stored:     {_ratio(cut, plain)}")
     print(f"time as stored again / as stored:   {_ratio(again, plain)}")
     print(f"places filled when cut anew / as stored: {cut.full / plain.full:.4f} ({cut.full:.1%} / {plain.full:.1%})")

@@ -55,10 +55,8 @@ class Resampler:
         """
         ids = np.concatenate(sequences).astype(np.int64, copy=False)
         n_id = np.array([len(one) for one in sequences])
-        first = np.flatnonzero(self.begins(ids, n_id))
+        first, n_in_unit, kept = self._words(ids, n_id)
         of_sequence = np.repeat(np.arange(len(n_id)), n_id)[first]
-        n_in_unit = np.diff(first, append=len(ids))
-        kept = self._known(ids, first, n_in_unit)
         n_unit = np.bincount(of_sequence, minlength=len(sequences))
         of_pair = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
         chance = mixed(of_pair[of_sequence] + seeds_of(turns(n_unit)))
@@ -81,11 +79,24 @@ class Resampler:
         ends = np.cumsum(np.bincount(of_sequence, n_new, minlength=len(sequences)).astype(np.int64)).tolist()
         return [found[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
+    def meet(self, ids: Ids, n_id: NDArray[np.integer]) -> None:
+        """Draw the ways of all words of some sequences that were not met yet.
+
+        ids: of all, end to end. n_id: of each.
+        """
+        self._words(ids.astype(np.int64), n_id.astype(np.int64))
+
     def usual(self, pieces: Ints) -> NDArray[np.float64]:
         """How many ids each of some pieces becomes where it is a word, the mean of its ways, which are known then."""
         known = self._known(pieces, np.arange(len(pieces)), np.ones(len(pieces), dtype=np.int64))
         usual: NDArray[np.float64] = self._kept.n_id(known[:, None] + np.arange(N_WAY)).mean(axis=1)
         return usual
+
+    def _words(self, ids: Ids, n_id: Ints) -> tuple[Ints, Ints, Ints]:
+        """The words of sequences: where each begins in `ids`, how many it has of them, and where its ways begin."""
+        first = np.flatnonzero(self.begins(ids, n_id))
+        n_in_unit = np.diff(first, append=len(ids))
+        return first, n_in_unit, self._known(ids, first, n_in_unit)
 
     def _known(self, ids: Ints, first: Ints, n_in_unit: Ints) -> Ints:
         """Where the ways of words begin, of new ones too, which are drawn."""

@@ -23,6 +23,7 @@ from nmt.progress import Bar
 _N_MEASURED = 1000  # pairs
 _MOST_THREADS = 4
 _N_AT_ONCE = 100_000  # ids of a side, or some more: operations on arrays that stay in the processor's cache
+_N_MET = 5  # so many times that are read for their words alone
 
 
 class Resampled:
@@ -47,11 +48,17 @@ class Resampled:
         self._src = resampler(subwords.src)
         self._trg = self._src if subwords.joint else resampler(subwords.trg)
         self._seed = seed
+        self._n_at_once = 1 + int(_N_AT_ONCE / (1 + corpus.src_len.mean()))  # pairs
         # In subwords, as those of the corpus, that all pairs will have.
         self.src_len, self.trg_len = self._lengths(corpus, subwords, most, quiet)
+        # While the model is made, when cores are idle: in the first epoch it would be beside the training.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="meet-words")
+        self._met = thread.submit(self._meet, corpus)
+        thread.shutdown(wait=False)
 
     def cut(self, src: list[Ids], trg: list[Ids], rows: Rows, epoch: int) -> tuple[list[Ids], list[Ids]]:
         """The ids of some pairs as they are in an epoch. rows: their numbers."""
+        self._met.result()
         seeds = self._seeds(epoch)
         src_len, trg_len = (lengths[rows].astype(np.int64) for lengths in (self.src_len, self.trg_len))
         return self._src(src, rows, seeds[0], src_len), self._trg(trg, rows, seeds[1], trg_len)
@@ -64,10 +71,9 @@ class Resampled:
         growths = [Growth(codec, resampler, some) for codec, resampler, some in sides]
         seeds = self._seeds()
         lengths = [np.empty(corpus.n_pair, dtype=np.int32) for _ in sides]
-        n_at_once = 1 + int(_N_AT_ONCE / (1 + corpus.src_len.mean()))
 
         def tell(start: int) -> None:
-            stop = min(start + n_at_once, corpus.n_pair)
+            stop = min(start + self._n_at_once, corpus.n_pair)
             for rows, growth, all_lengths, seed in zip(corpus.rows(start, stop), growths, lengths, seeds, strict=True):
                 chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(seed))
                 usual = growth.lengths(rows.values, rows.lengths)
@@ -75,15 +81,23 @@ class Resampled:
                 whole = np.floor(usual + (chance >> np.uint64(11)) * 2.0**-53).astype(np.int32)
                 all_lengths[start:stop] = np.clip(whole, rows.lengths, np.maximum(most, rows.lengths))
 
-        parts = range(0, corpus.n_pair, n_at_once)
+        parts = range(0, corpus.n_pair, self._n_at_once)
         threads = ThreadPoolExecutor(min(_MOST_THREADS, n_core()))
         try:
             told = threads.map(tell, parts)
-            unit = f" x {n_at_once} pairs"
+            unit = f" x {self._n_at_once} pairs"
             deque(Bar(told, desc="lengths", total=len(parts), unit=unit, disable=quiet, leave=False), maxlen=0)
         finally:
             threads.shutdown(cancel_futures=True)
         return lengths[0], lengths[1]
+
+    def _meet(self, corpus: Corpus) -> None:
+        """Draw the ways of the words of some pairs: of all there are in a small corpus, else of most that are met."""
+        starts = range(0, corpus.n_pair, self._n_at_once)
+        for at in np.unique(np.linspace(0, len(starts) - 1, _N_MET).astype(int)).tolist():
+            sides = corpus.rows(starts[at], min(starts[at] + self._n_at_once, corpus.n_pair))
+            for rows, resampler in zip(sides, (self._src, self._trg), strict=True):
+                resampler.meet(rows.values, rows.lengths)
 
     def _seeds(self, *epoch: int) -> list[int]:
         return [int(seed) for seed in np.random.SeedSequence([self._seed, *epoch]).generate_state(2, np.uint64)]

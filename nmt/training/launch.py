@@ -24,6 +24,7 @@ from nmt.run import Run
 from nmt.training import parallel
 from nmt.training.budget import Budget
 from nmt.training.claim import claim, find_start
+from nmt.training.feed import Feed
 from nmt.training.finish import choose_final, final_update, is_finished
 from nmt.training.initial import find_origin, first_weights
 from nmt.training.named import freeze
@@ -115,6 +116,7 @@ def _train(
         folder, state = _start(run, recipe, ranks)
         precision = _same_precision(recipe, state, device, ranks)
         precision.apply()
+        feed = Feed(recipe, data, ranks)  # first, since it goes on with its preparations while the model is made
         model = new_model(recipe, data, device)
         if ranks.is_main:
             check_space(run, recipe, model)
@@ -129,6 +131,7 @@ def _train(
             recipe,
             data,
             model,
+            feed=feed,
             precision=precision,
             ranks=ranks,
             run=run,

@@ -47,6 +47,7 @@ class Trainer:
         data: Prepared,
         model: TranslationModel,
         *,
+        feed: Feed,
         precision: Precision,
         ranks: Ranks,
         run: Run,
@@ -59,7 +60,7 @@ class Trainer:
         self.state = TrainState()
         self.stopwatch = Stopwatch.of(model.device)
         self.engine = Engine(model, recipe, precision=precision, ranks=ranks, stopwatch=self.stopwatch)
-        self.feed = Feed(recipe, data, ranks)
+        self.feed = feed
         self.validation = Validation(recipe, data, precision)
         self.meter, self.pace = Meter(), Pace()
         self.budget, self.passed = budget or Budget(recipe.train), 0.0
