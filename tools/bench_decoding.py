@@ -26,8 +26,8 @@ import nmt
 from nmt.api import Model
 from nmt.data.lines import read_lines
 from nmt.data.padding import pad
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import EOS, PAD
-from nmt.decoding.scorer import as_array
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import score
 from nmt.export import huggingface
@@ -101,7 +101,7 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
         order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
         for first in range(0, len(order), args.ct2_batch):
             some = order[first : first + args.ct2_batch]
-            src_seq = pad([as_array(sources[n]) for n in some], after=(EOS,)).to(args.device)
+            src_seq = pad(Ragged.of([sources[n] for n in some]), after=(EOS,)).to(args.device)
             out = peer.generate(
                 input_ids=src_seq,
                 attention_mask=src_seq != PAD,

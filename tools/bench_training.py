@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from bench_peers import PEERS, PeerStep
 
-from nmt.data.corpus import Ids, Prepared
+from nmt.data.corpus import Prepared
 from nmt.data.mixture import Rows
 from nmt.data.plan import Position
+from nmt.data.ragged import Ragged
 from nmt.errors import NmtError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
@@ -53,11 +54,11 @@ class Synthetic:
         self.src_len, self.trg_len = (side.round().clip(1, longest).astype(np.int32) for side in (src, trg))
         self.n_vocab = n_vocab
 
-    def pairs(self, rows: Rows) -> tuple[list[Ids], list[Ids]]:
+    def picked(self, rows: Rows) -> tuple[Ragged, Ragged]:
         """Ids of some pairs; none is a control symbol."""
         rng = np.random.default_rng(int(rows[0]))
         src, trg = (
-            [rng.integers(4, self.n_vocab, n, dtype=np.int64) for n in length[rows]]
+            Ragged(rng.integers(4, self.n_vocab, length[rows].sum()), length[rows])
             for length in (self.src_len, self.trg_len)
         )
         return src, trg

@@ -5,44 +5,16 @@ offsets within a record batch have 32 bits, which is checked, and batches are fe
 less than 64.
 """
 
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import Subwords
-
-Ids = NDArray[Any]
-
-
-class Rows(NamedTuple):
-    """Rows of ids, end to end, and how many each has."""
-
-    values: Ids
-    lengths: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: np.dtype[Any]) -> "Rows":
-        """Of lists."""
-        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
-        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum(dtype=np.int64)))
-        assert not len(values) or values.max() <= np.iinfo(dtype).max, "ids do not fit"
-        return cls(values.astype(dtype), lengths)
-
-    def some(self, chosen: NDArray[np.bool_]) -> "Rows":
-        """Some of the rows."""
-        return self if chosen.all() else Rows(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
-
-    def part(self, start: int, stop: int) -> "Rows":
-        """Rows that follow one another."""
-        ends = np.cumsum(self.lengths[:stop], dtype=np.int64)
-        first = int(ends[start - 1]) if start else 0
-        return Rows(self.values[first : int(ends[-1]) if stop else 0], self.lengths[start:stop])
 
 
 def dtype_of_ids(subwords: Subwords) -> np.dtype[Any]:
@@ -51,7 +23,7 @@ def dtype_of_ids(subwords: Subwords) -> np.dtype[Any]:
     return np.dtype(np.uint16 if fits else np.int32)
 
 
-def table_of(src: Rows, trg: Rows) -> pa.Table:
+def table_of(src: Ragged, trg: Ragged) -> pa.Table:
     """The columns src, trg, src_len, trg_len of some pairs."""
     columns: dict[str, pa.Array] = {}
     for name, rows in (("src", src), ("trg", trg)):
@@ -62,9 +34,9 @@ def table_of(src: Rows, trg: Rows) -> pa.Table:
     return pa.table({name: columns[name] for name in ("src", "trg", "src_len", "trg_len")})
 
 
-def in_batches(blocks: Iterable[tuple[Rows, Rows]], n_row: int) -> Iterator[pa.Table]:
+def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[pa.Table]:
     """Tables of n_row pairs each, the last of fewer, however the blocks were cut. blocks: both sides of some pairs."""
-    waiting: list[tuple[Rows, Rows]] = []
+    waiting: list[tuple[Ragged, Ragged]] = []
     n_waiting = 0
     for src, trg in blocks:
         start, n_pair = 0, len(src.lengths)
@@ -80,8 +52,8 @@ def in_batches(blocks: Iterable[tuple[Rows, Rows]], n_row: int) -> Iterator[pa.T
         yield table_of(*(_joined(side) for side in zip(*waiting, strict=True)))
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
-    return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def _joined(parts: Sequence[Ragged]) -> Ragged:
+    return Ragged(np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts]))
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> int:

@@ -5,7 +5,7 @@ The reader owns no position: it is told what to make, so reading ahead cannot ma
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.corpus import Ids
-from nmt.data.padding import pad
+from nmt.data.padding import framed, pad
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS, PAD
 
 T = TypeVar("T")
@@ -53,50 +53,46 @@ class Batch:
         return Batch(src, trg, gold, self.n_gold, send(self.src_start), send(self.trg_start))
 
 
-def make_batch(src: Sequence[Ids], trg: Sequence[Ids], padded: Callable[[int], int] = int) -> Batch:
+def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> Batch:
     """Pad some pairs. padded: what a side is padded to whose longest sentence, EOS counted, has so many ids."""
-    n_gold = sum(map(len, trg)) + len(trg)
     trg_seq, gold = pad(trg, before=(BOS,), padded=padded), pad(trg, after=(EOS,), padded=padded)
-    return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, n_gold)
+    return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, _n_gold(trg))
 
 
-def pack(
-    sequences: Sequence[NDArray[np.int64]], n_place: int, *, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
-) -> Tensor:
-    """Ids of different lengths, each framed by `before` and `after`, end to end and then PAD -> (1, n_place) int64."""
-    framed = [part for ids in sequences for part in (before, ids, after)]
-    row = np.full((1, n_place), PAD, dtype=np.int64)
-    used = np.concatenate(framed)
-    row[0, : len(used)] = used
-    return torch.from_numpy(row)
-
-
-def starts(lengths: Sequence[int], n_place: int, n_sentence: int, longest: int) -> Tensor:
-    """Where packed sentences begin, (N + 1,) int32; the last is n_place, where the row ends.
+def starts(lengths: NDArray[np.integer], n_place: int, n_sentence: int, longest: int) -> NDArray[np.int32]:
+    """Where packed sentences begin, (N + 1,); the last is n_place, where the row ends.
 
     What is left of the row is cut into sentences of padding of at most `longest`. N is that of any batch of at most
     n_sentence sentences, so that all batches have one shape: the last sentences may be empty.
     """
-    assert len(lengths) <= n_sentence and max(lengths) <= longest
-    used = np.concatenate([[0], np.cumsum(lengths)])
+    assert len(lengths) <= n_sentence and lengths.max() <= longest
+    used = np.append(0, np.cumsum(lengths))
     where = np.full(n_sentence + n_place // longest + 2, n_place, dtype=np.int32)
     begins = np.concatenate([used, np.arange(used[-1] + longest, n_place, longest)])
     where[: len(begins)] = begins
-    return torch.from_numpy(where)
+    return where
 
 
-def make_packed(src: Sequence[Ids], trg: Sequence[Ids], n_place: int, n_sentence: int, longest: int) -> Batch:
+def make_packed(src: Ragged, trg: Ragged, n_place: int, n_sentence: int, longest: int) -> Batch:
     """Pack some pairs into rows of n_place. longest: bound on the length of a sentence with EOS."""
-    src_start = starts([len(ids) + 1 for ids in src], n_place, n_sentence, longest)
-    trg_start = starts([len(ids) + 1 for ids in trg], n_place, n_sentence, longest)
+    src_start, trg_start = (starts(side.lengths + 1, n_place, n_sentence, longest) for side in (src, trg))
     return Batch(
-        pack(src, n_place, after=(EOS,)),
-        pack(trg, n_place, before=(BOS,)),
-        pack(trg, n_place, after=(EOS,)),
-        sum(map(len, trg)) + len(trg),
-        src_start,
-        trg_start,
+        _row(src, src_start, n_place, after=(EOS,)),
+        _row(trg, trg_start, n_place, before=(BOS,)),
+        _row(trg, trg_start, n_place, after=(EOS,)),
+        _n_gold(trg),
+        torch.from_numpy(src_start),
+        torch.from_numpy(trg_start),
     )
+
+
+def _row(side: Ragged, start: NDArray[np.int32], n_place: int, **frame: tuple[int, ...]) -> Tensor:
+    """(1, n_place) ids of packed sentences."""
+    return torch.from_numpy(framed(side, start[: len(side.lengths)].astype(np.int64), n_place, **frame)[None])
+
+
+def _n_gold(trg: Ragged) -> int:
+    return len(trg.values) + len(trg.lengths)
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrow import Rows, dtype_of_ids
+from nmt.data.arrow import dtype_of_ids
 from nmt.data.clean import BAD_UTF8, ODD, Filter, filters_of, most_bytes, oddities
 from nmt.data.duplicates import N_SHOWN, count_duplicates
 from nmt.data.filter_block import KEPT, REASON_OF, UNREAD, codes_of, conditions_of
@@ -26,7 +26,7 @@ from nmt.data.lines import is_plain, lines_of_block
 from nmt.data.measure import HeldOut, aligned_by, measured
 from nmt.data.pack import read_packed, write_packed
 from nmt.data.placeholders import BYTES, in_names, protected_pair
-from nmt.data.ragged import gathered
+from nmt.data.ragged import Ragged, gathered
 from nmt.data.ratio import UsualRatio
 from nmt.data.report_text import cut, rarest
 from nmt.data.seen import keys_of, kinds_of
@@ -176,7 +176,7 @@ class Task:
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 values = np.insert(values, np.repeat(starts, len(task["before"])), task["before"] * len(starts))
                 lengths = lengths + len(task["before"])
-            rows.append(Rows(values.astype(dtype), lengths.astype(np.int32)))
+            rows.append(Ragged(values.astype(dtype), lengths.astype(np.int32)))
         fits = np.logical_and(*(each.lengths <= self._config.max_len for each in rows))
         answer: dict[str, Any] = {"fits": fits, "too_long": _too_long(block, fits)}
         for name, codec, each in zip(SIDES, codecs, rows, strict=True):
@@ -193,7 +193,7 @@ class Task:
         kept, n_unit = block["kept"], block[f"{name}_n_unit"].astype(np.int64)
         if codec.sentencepiece:  # its lines have to be whole
             texts = learnt_texts_of(block)[SIDES.index(name)] if kept.any() else []
-            lines = Rows.of(codec.encode(texts), np.dtype(np.int32))
+            lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
         known, units = self._units_of(block, name)
         ids = ids_in(known, self._words_of, codec, cuts).rows.of(units)

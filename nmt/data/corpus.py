@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nmt.data.arrow import Rows
 from nmt.data.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
+from nmt.data.ragged import Ragged, places
 from nmt.data.splits import VALID, set_of
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
@@ -32,10 +32,12 @@ class Corpus:
         """size: ids of the source and of the target side are below; fingerprint: SHA-256 of the file."""
         self.path, self.fingerprint = path, fingerprint
         try:
-            self._table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+            with pa.memory_map(str(path)) as mapped:
+                file = mapped.read_buffer()
+            self._table = pa.ipc.open_stream(file).read_all()
             self._table.validate(full=True)
-            self._src = _Rows(self._table["src"])
-            self._trg = _Rows(self._table["trg"])
+            self._src = _Rows(self._table["src"], file)
+            self._trg = _Rows(self._table["trg"], file)
             self.src_len: NDArray[np.int32] = self._table["src_len"].to_numpy()
             self.trg_len: NDArray[np.int32] = self._table["trg_len"].to_numpy()
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
@@ -47,15 +49,20 @@ class Corpus:
             if not rows.are_within(N_SPECIAL, below):
                 raise DataError(f"{path}: ids outside the vocabulary; its subwords belong to other data.")
 
-    def pairs(self, indices: Iterable[int] | NDArray[np.integer]) -> tuple[list[Ids], list[Ids]]:
+    def pairs(self, numbers: Iterable[int] | NDArray[np.integer]) -> tuple[list[Ids], list[Ids]]:
         """The source and target ids of some pairs, without BOS and EOS; each an array of its own."""
-        rows = np.fromiter(indices, np.int64) if not isinstance(indices, np.ndarray) else indices
-        return self._src.take(rows), self._trg.take(rows)
+        rows = np.fromiter(numbers, np.int64) if not isinstance(numbers, np.ndarray) else numbers
+        src, trg = (Ragged(side.values.astype(np.int64), side.lengths) for side in self.picked(rows))
+        return src.rows(), trg.rows()
 
-    def rows(self, start: int, stop: int) -> tuple[Rows, Rows]:
+    def picked(self, numbers: NDArray[np.integer]) -> tuple[Ragged, Ragged]:
+        """The ids of some pairs, without BOS and EOS, as they are stored: the sources, and the targets."""
+        return self._src.picked(numbers), self._trg.picked(numbers)
+
+    def rows(self, start: int, stop: int) -> tuple[Ragged, Ragged]:
         """The ids of pairs that follow one another, as they are stored."""
         src, trg = self._src.between(start, stop), self._trg.between(start, stop)
-        return Rows(src, self.src_len[start:stop]), Rows(trg, self.trg_len[start:stop])
+        return Ragged(src, self.src_len[start:stop]), Ragged(trg, self.trg_len[start:stop])
 
     def texts(self) -> tuple[list[str], list[str]]:
         """The lines as they stood in the files. Training pairs keep none."""
@@ -116,18 +123,21 @@ class Prepared:
 
 
 class _Rows:
-    """A column of id lists as numpy arrays over the mapped file: nothing is copied before `take`."""
+    """A column of id lists as numpy arrays over the mapped file: nothing is copied before rows are asked for."""
 
-    def __init__(self, column: pa.ChunkedArray) -> None:
+    def __init__(self, column: pa.ChunkedArray, file: pa.Buffer) -> None:
         self._offsets: list[NDArray[np.int32]] = []
         self._values: list[NDArray[Any]] = []
-        for chunk in column.chunks:
+        for chunk in column.chunks or [pa.array([], column.type)]:
             if chunk.null_count or not pa.types.is_list(chunk.type) or not pa.types.is_integer(chunk.type.value_type):
                 raise ValueError("a column of ids is not made of lists of whole numbers")
             self._offsets.append(chunk.offsets.to_numpy(zero_copy_only=True))
             self._values.append(chunk.values.to_numpy(zero_copy_only=True))
         # Chunk c holds the rows first[c] up to first[c + 1].
         self._first = np.fromiter(itertools.accumulate((len(o) - 1 for o in self._offsets), initial=0), np.int64)
+        # All chunks as one array, and where each begins in it: rows of any of them are looked up together.
+        self._all_offsets, self._offsets_at = _as_one(self._offsets, file)
+        self._all_values, self._values_at = _as_one(self._values, file)
 
     def are_as_long_as(self, told: NDArray[np.int32]) -> bool:
         """Whether the rows have so many ids each."""
@@ -151,11 +161,23 @@ class _Rows:
             found.append(self._values[c][begin:end])
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def take(self, rows: NDArray[np.integer]) -> list[Ids]:
+    def picked(self, numbers: NDArray[np.integer]) -> Ragged:
         """Copies of some rows."""
-        chunks: Sequence[int] = (np.searchsorted(self._first, rows, side="right") - 1).tolist()
-        found = []
-        for row, c in zip(rows.tolist(), chunks, strict=True):
-            offsets, place = self._offsets[c], row - int(self._first[c])
-            found.append(self._values[c][offsets[place] : offsets[place + 1]].astype(np.int64))
-        return found
+        chunk = np.searchsorted(self._first, numbers, side="right") - 1
+        at = self._offsets_at[chunk] + numbers - self._first[chunk]
+        begin = self._all_offsets[at]
+        n_id = self._all_offsets[at + 1] - begin
+        return Ragged(self._all_values[places(self._values_at[chunk] + begin, n_id)], n_id)
+
+
+def _as_one(parts: Sequence[NDArray[Any]], file: pa.Buffer) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """An array that holds arrays of a mapped file, and the place where each begins in it: the whole file, if Arrow has
+    left them there; else a copy of them, end to end.
+    """
+    size = parts[0].dtype.itemsize
+    begins = [part.ctypes.data - file.address if part.size else 0 for part in parts]
+    ends = [begin + part.nbytes for begin, part in zip(begins, parts, strict=True)]
+    if min(begins) >= 0 and max(ends) <= file.size and not any(begin % size for begin in begins):
+        return np.frombuffer(file, parts[0].dtype, count=file.size // size), np.array(begins, dtype=np.int64) // size
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    return np.concatenate(parts), np.cumsum(lengths) - lengths

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrow import Rows, in_batches, write_arrow
+from nmt.data.arrow import in_batches, write_arrow
 from nmt.data.clean import TOO_LONG
 from nmt.data.duplicates import N_SHOWN
 from nmt.data.keep import progress_bar
 from nmt.data.kept import Block, KeptPairs
 from nmt.data.manifest import SUBWORDS
+from nmt.data.ragged import Ragged
 from nmt.data.report import DataReport
 from nmt.data.splits import SIDES
 from nmt.data.subwords import Subwords
@@ -30,7 +31,7 @@ from nmt.recipe.data_options import DataConfig
 # Rows of a record batch.
 BLOCK = 10_000
 
-Part = tuple[Rows, Rows]  # both sides of some pairs
+Part = tuple[Ragged, Ragged]  # both sides of some pairs
 
 
 def encode_training_pairs(
@@ -114,7 +115,7 @@ class _Sum:
         self._n_pair += block.n_kept
         for side, name in enumerate(SIDES):
             self._add(side, found[f"{name}_n_word"], found[f"{name}_n_char"], found[f"{name}_counts"], use)
-        src, trg = (Rows(found[f"{name}_values"], found[f"{name}_lengths"]).some(found["fits"]) for name in SIDES)
+        src, trg = (Ragged(found[f"{name}_values"], found[f"{name}_lengths"]).some(found["fits"]) for name in SIDES)
         return src, trg
 
     def copied(self, there: Taken, blocks: list[Block], use: VocabularyUse) -> Iterator[Part]:

@@ -1,11 +1,9 @@
 """How long texts usually become when their words are cut anew: what batches are planned by."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.corpus import Ids
+from nmt.data.ragged import Ragged
 from nmt.data.resample import Resampler
 from nmt.data.subwords import N_SPECIAL, Codec
 
@@ -17,7 +15,7 @@ class Growth:
     measured, since its borders move.
     """
 
-    def __init__(self, codec: Codec, resampler: Resampler, sample: Sequence[Ids]) -> None:
+    def __init__(self, codec: Codec, resampler: Resampler, sample: Ragged) -> None:
         """sample: of the texts that will be asked for."""
         self._resampler = resampler
         usual = np.ones(codec.size)
@@ -25,21 +23,18 @@ class Growth:
             [piece for piece in range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab())) if _is_text(codec, piece)]
         )
         usual[pieces] = resampler.usual(pieces)
-        ids, n_id = np.concatenate(sample), np.array(list(map(len, sample)))
-        words = np.split(ids, np.flatnonzero(resampler.begins(ids, n_id))[1:])
-        words = [word for word in words if len(word) > 1]
+        begins = np.flatnonzero(resampler.begins(sample.values, sample.lengths))
+        words = Ragged(sample.values, np.diff(begins, append=len(sample.values)))
+        words = words.some(words.lengths > 1)
         factor = 1.0
-        if words:
-            factor = sum(map(len, resampler(words, np.arange(len(words)), 0))) / usual[np.concatenate(words)].sum()
+        if n_word := len(words.lengths):
+            factor = len(resampler(words, np.arange(n_word), 0).values) / usual[words.values].sum()
         # Of a piece that is part of a word, then of one that is a word.
         self._usual, self._n_piece = np.concatenate([usual * factor, usual]), codec.size
 
-    def lengths(self, ids: Ids, n_id: NDArray[np.integer]) -> NDArray[np.float64]:
-        """How many ids each of some texts usually becomes, no fewer than it has.
-
-        ids: of all, end to end. n_id: of each.
-        """
-        ids, n_id = ids.astype(np.intp), n_id.astype(np.int64)
+    def lengths(self, rows: Ragged) -> NDArray[np.float64]:
+        """How many ids each of some texts usually becomes, no fewer than it has."""
+        ids, n_id = rows.values.astype(np.intp), rows.lengths.astype(np.int64)
         begins = self._resampler.begins(ids, n_id)
         is_whole = begins & np.append(begins[1:], True)
         becomes = np.zeros(len(n_id))

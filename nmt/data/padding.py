@@ -1,6 +1,6 @@
 """Sequences of ids as a padded matrix, and sentences cut into batches by their length: all that translation needs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -8,11 +8,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.mixture import Rows
+from nmt.data.ragged import Ragged, places
 from nmt.data.subwords import PAD
 
 
+def framed(
+    rows: Ragged, starts: NDArray[np.int64], n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
+) -> NDArray[np.int64]:
+    """(n_place,) ids: rows from `starts` on, each framed by `before` and `after`, and PAD elsewhere."""
+    ids = np.full(n_place, PAD, dtype=np.int64)
+    ids[places(starts + len(before), rows.lengths)] = rows.values
+    for n, one in enumerate(before):
+        ids[starts + n] = one
+    for n, one in enumerate(after, len(before)):
+        ids[starts + rows.lengths + n] = one
+    return ids
+
+
 def pad(
-    sequences: Sequence[NDArray[np.int64]],
+    rows: Ragged,
     *,
     before: tuple[int, ...] = (),
     after: tuple[int, ...] = (),
@@ -22,14 +36,9 @@ def pad(
 
     padded: from the length of the longest to L, which is no less.
     """
-    frame = len(before) + len(after)
-    length = padded(max(map(len, sequences)) + frame)
-    matrix = np.full((len(sequences), length), PAD, dtype=np.int64)
-    for row, ids in zip(matrix, sequences, strict=True):
-        row[: len(before)] = before
-        row[len(before) : len(before) + len(ids)] = ids
-        row[len(before) + len(ids) : frame + len(ids)] = after
-    return torch.from_numpy(matrix)
+    n_row, length = len(rows.lengths), padded(int(rows.lengths.max()) + len(before) + len(after))
+    ids = framed(rows, np.arange(n_row) * length, n_row * length, before, after)
+    return torch.from_numpy(ids.reshape(n_row, length))
 
 
 def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:

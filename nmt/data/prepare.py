@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nmt.data.arrow import Rows, dtype_of_ids, table_of, write_arrow
+from nmt.data.arrow import dtype_of_ids, table_of, write_arrow
 from nmt.data.corpus import Prepared
 from nmt.data.crew import Crew
 from nmt.data.encode import BLOCK, encode_training_pairs
@@ -36,6 +36,7 @@ from nmt.data.manifest import (
     write_manifest,
 )
 from nmt.data.placeholders import names_of, protected_pair
+from nmt.data.ragged import Ragged
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
 from nmt.data.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
@@ -244,7 +245,7 @@ def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iter
         pairs = [protected_pair(*pair, subwords.src.protects)[:2] for pair in zip(*lines, strict=True)]
         codecs, dtype = (subwords.src, subwords.trg), dtype_of_ids(subwords)
         sides = ([pair[n] for pair in pairs] for n in range(2))
-        table = table_of(*(Rows.of(codec.encode(side), dtype) for codec, side in zip(codecs, sides, strict=True)))
+        table = table_of(*(Ragged.of(codec.encode(side), dtype) for codec, side in zip(codecs, sides, strict=True)))
         for name, text in zip(("src_text", "trg_text"), lines, strict=True):
             table = table.append_column(name, pa.array(text, pa.large_string()))
         yield table

@@ -1,12 +1,56 @@
 """Rows of different lengths in two arrays, their values end to end and how many each row has; and arrays that grow."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.chance import Ints
+
+_WIDE = np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths: the values of all, end to end, and how many each row has."""
+
+    values: NDArray[Any]
+    lengths: NDArray[Any]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: np.dtype[Any] = _WIDE) -> "Ragged":
+        """Of lists."""
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum(dtype=np.int64)))
+        assert not len(values) or values.max() <= np.iinfo(dtype).max, "ids do not fit"
+        return cls(values.astype(dtype, copy=False), lengths)
+
+    def some(self, chosen: NDArray[np.bool_]) -> "Ragged":
+        """Some of the rows."""
+        return self if chosen.all() else Ragged(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
+
+    def part(self, start: int, stop: int) -> "Ragged":
+        """Rows that follow one another."""
+        ends = np.cumsum(self.lengths[:stop], dtype=np.int64)
+        first = int(ends[start - 1]) if start else 0
+        return Ragged(self.values[first : int(ends[-1]) if stop else 0], self.lengths[start:stop])
+
+    def parts(self, n_row: Sequence[int]) -> "Iterator[Ragged]":
+        """All rows in parts, of so many rows each."""
+        last = np.cumsum(n_row)
+        ends = np.append(0, np.cumsum(self.lengths, dtype=np.int64))[last]
+        start = begin = 0
+        for stop, end in zip(last.tolist(), ends.tolist(), strict=True):
+            yield Ragged(self.values[begin:end], self.lengths[start:stop])
+            start, begin = stop, end
+
+    def rows(self) -> list[NDArray[Any]]:
+        """Each row as an array of its own."""
+        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
+        return [self.values[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
 
 class Grown:
@@ -86,9 +130,7 @@ def turns(n_of: Ints) -> Ints:
     return places(np.zeros_like(n_of), n_of)
 
 
-def in_order(
-    parts: Sequence[tuple[NDArray[Any], NDArray[Any]]], numbers: Sequence[NDArray[Any]]
-) -> tuple[NDArray[Any], Ints]:
-    """Rows from several parts, each of values end to end and how many each row has, in the order of their numbers."""
-    values, n_of = (np.concatenate(column) for column in zip(*parts, strict=True))
+def in_order(parts: Sequence[Ragged], numbers: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], Ints]:
+    """Rows from several parts, in the order of their numbers: their values, and how many each has."""
+    values, n_of = np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts])
     return gathered(values, n_of, np.argsort(np.concatenate(numbers)))

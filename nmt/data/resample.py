@@ -21,7 +21,7 @@ from nmt.data.bpe_dropout import Merges
 from nmt.data.chance import STEP, Ints, Numbers, mixed, seeds_of
 from nmt.data.corpus import Ids
 from nmt.data.letters import BYTE_OF, in_words
-from nmt.data.ragged import gathered, places, turns
+from nmt.data.ragged import Ragged, gathered, places, turns
 from nmt.data.steer import Lengths, steer
 from nmt.data.subwords import N_SPECIAL, Codec
 from nmt.data.unigram_ways import Unigram
@@ -34,7 +34,7 @@ Cut = Callable[[Sequence[str], Numbers], tuple[Ints, Ints]]
 
 
 class Resampler:
-    """Cuts the words of sequences of ids anew."""
+    """Cuts the words of texts anew, which are ids."""
 
     def __init__(self, codec: Codec, cut: Cut) -> None:
         """cut: from W words, in letters, and (W, N) seeds, one for each way, to the ids of all ways of a word, end to
@@ -45,21 +45,18 @@ class Resampler:
         self.begins = WordStarts(codec)
         self._kept = Ways()
 
-    def __call__(
-        self, sequences: Sequence[Ids], pairs: NDArray[np.int64], seed: int, wanted: Ints | None = None
-    ) -> list[Ids]:
-        """Sequences of ids, without BOS and EOS -> as many of the same texts.
+    def __call__(self, rows: Ragged, pairs: NDArray[np.int64], seed: int, wanted: Ints | None = None) -> Ragged:
+        """Ids of texts, without BOS and EOS -> of the same texts.
 
         pairs: their numbers. seed: of the draws, together with those. wanted: how many ids each shall become, no fewer
         than it has: none becomes more, and few become fewer.
         """
-        ids = np.concatenate(sequences).astype(np.int64, copy=False)
-        n_id = np.array([len(one) for one in sequences])
+        ids, n_id = _wide(rows)
         first, n_in_unit, kept = self._words(ids, n_id)
-        of_sequence = np.repeat(np.arange(len(n_id)), n_id)[first]
-        n_unit = np.bincount(of_sequence, minlength=len(sequences))
+        of_row = np.repeat(np.arange(len(n_id)), n_id)[first]
+        n_unit = np.bincount(of_row, minlength=len(n_id))
         of_pair = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
-        chance = mixed(of_pair[of_sequence] + seeds_of(turns(n_unit)))
+        chance = mixed(of_pair[of_row] + seeds_of(turns(n_unit)))
 
         def draw(some: Ints, chance: Numbers) -> tuple[Ints, Ints]:
             ways = kept[some] + (chance % np.uint64(N_WAY)).astype(np.int64)
@@ -74,17 +71,13 @@ class Resampler:
 
         way, n_new = draw(np.arange(len(first)), chance)
         if wanted is not None:
-            steer(way, Lengths(of_sequence, n_new, n_in_unit, wanted), chance, draw, longer)
+            steer(way, Lengths(of_row, n_new, n_in_unit, wanted), chance, draw, longer)
         found = self._kept.gathered(way, ids, first, n_new)
-        ends = np.cumsum(np.bincount(of_sequence, n_new, minlength=len(sequences)).astype(np.int64)).tolist()
-        return [found[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+        return Ragged(found, np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64))
 
-    def meet(self, ids: Ids, n_id: NDArray[np.integer]) -> None:
-        """Draw the ways of all words of some sequences that were not met yet.
-
-        ids: of all, end to end. n_id: of each.
-        """
-        self._words(ids.astype(np.int64), n_id.astype(np.int64))
+    def meet(self, rows: Ragged) -> None:
+        """Draw the ways of all words of some texts that were not met yet."""
+        self._words(*_wide(rows))
 
     def usual(self, pieces: Ints) -> NDArray[np.float64]:
         """How many ids each of some pieces becomes where it is a word, the mean of its ways, which are known then."""
@@ -93,7 +86,7 @@ class Resampler:
         return usual
 
     def _words(self, ids: Ids, n_id: Ints) -> tuple[Ints, Ints, Ints]:
-        """The words of sequences: where each begins in `ids`, how many it has of them, and where its ways begin."""
+        """The words of texts: where each begins in `ids`, how many it has of them, and where its ways begin."""
         first = np.flatnonzero(self.begins(ids, n_id))
         n_in_unit = np.diff(first, append=len(ids))
         return first, n_in_unit, self._known(ids, first, n_in_unit)
@@ -138,6 +131,11 @@ class Resampler:
                 text = b"".join(self._codec.raw(unit)).decode("utf-8")
                 words.append([word for word, _ in self._in_words.pre_tokenize_str(text)])
         return words
+
+
+def _wide(rows: Ragged) -> tuple[Ints, Ints]:
+    """Ids and how many each row has, to reckon with."""
+    return rows.values.astype(np.int64, copy=False), rows.lengths.astype(np.int64, copy=False)
 
 
 def _numbers_of(ids: Ids, first: Ints, n_in_unit: Ints) -> Numbers:

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.chance import STEP, mixed
-from nmt.data.corpus import Corpus, Ids
+from nmt.data.corpus import Corpus
 from nmt.data.growth import Growth
 from nmt.data.mixture import Rows
+from nmt.data.ragged import Ragged
 from nmt.data.resample import Resampler, with_dropout, with_probabilities
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.workers import n_core
@@ -56,7 +57,7 @@ class Resampled:
         self._met = thread.submit(self._meet, corpus)
         thread.shutdown(wait=False)
 
-    def cut(self, src: list[Ids], trg: list[Ids], rows: Rows, epoch: int) -> tuple[list[Ids], list[Ids]]:
+    def cut(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """The ids of some pairs as they are in an epoch. rows: their numbers."""
         self._met.result()
         seeds = self._seeds(epoch)
@@ -66,7 +67,7 @@ class Resampled:
     def _lengths(
         self, corpus: Corpus, subwords: Subwords, most: int, quiet: bool
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        sample = corpus.pairs(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
+        sample = corpus.picked(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
         sides = ((subwords.src, self._src, sample[0]), (subwords.trg, self._trg, sample[1]))
         growths = [Growth(codec, resampler, some) for codec, resampler, some in sides]
         seeds = self._seeds()
@@ -76,7 +77,7 @@ class Resampled:
             stop = min(start + self._n_at_once, corpus.n_pair)
             for rows, growth, all_lengths, seed in zip(corpus.rows(start, stop), growths, lengths, seeds, strict=True):
                 chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(seed))
-                usual = growth.lengths(rows.values, rows.lengths)
+                usual = growth.lengths(rows)
                 # Up or down by chance, so that many pairs together grow as they should.
                 whole = np.floor(usual + (chance >> np.uint64(11)) * 2.0**-53).astype(np.int32)
                 all_lengths[start:stop] = np.clip(whole, rows.lengths, np.maximum(most, rows.lengths))
@@ -97,7 +98,7 @@ class Resampled:
         for at in np.unique(np.linspace(0, len(starts) - 1, _N_MET).astype(int)).tolist():
             sides = corpus.rows(starts[at], min(starts[at] + self._n_at_once, corpus.n_pair))
             for rows, resampler in zip(sides, (self._src, self._trg), strict=True):
-                resampler.meet(rows.values, rows.lengths)
+                resampler.meet(rows)
 
     def _seeds(self, *epoch: int) -> list[int]:
         return [int(seed) for seed in np.random.SeedSequence([self._seed, *epoch]).generate_state(2, np.uint64)]

@@ -5,11 +5,9 @@ how to read and spell rare ones. Merges are taken back after the encoding instea
 enough: no text is stored or encoded again, a batch costs milliseconds, and the draws are those of a seed.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from nmt.data.corpus import Ids
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import Codec
 
 
@@ -20,10 +18,10 @@ class Splitter:
         self.rate = rate
         self.left, self.right = codec.parts()
 
-    def __call__(self, sequences: Sequence[Ids], rng: np.random.Generator) -> list[Ids]:
-        """Sequences of ids, without BOS and EOS -> as many, of the same text and the same length or longer."""
-        ids = np.concatenate(sequences)
-        of_sequence = np.repeat(np.arange(len(sequences)), [len(one) for one in sequences])
+    def __call__(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
+        """Ids of texts, without BOS and EOS -> of the same texts, as many or more."""
+        ids, lengths = rows.values.astype(np.int64), rows.lengths.astype(np.int64)
+        of_row = np.repeat(np.arange(len(lengths)), lengths)
         unasked = np.ones(len(ids), dtype=bool)  # each piece is asked once
         while True:
             splits = unasked & (self.left[ids] >= 0)
@@ -35,5 +33,5 @@ class Splitter:
             parts = np.repeat(ids, n_part)
             parts[first[splits]] = self.left[ids[splits]]
             parts[first[splits] + 1] = self.right[ids[splits]]
-            ids, of_sequence, unasked = parts, np.repeat(of_sequence, n_part), np.repeat(splits, n_part)
-        return np.split(ids, np.cumsum(np.bincount(of_sequence, minlength=len(sequences)))[:-1])
+            ids, of_row, unasked = parts, np.repeat(of_row, n_part), np.repeat(splits, n_part)
+        return Ragged(ids, np.bincount(of_row, minlength=len(lengths)))

@@ -13,9 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmt.data.arrow import Rows, dtype_of_ids
+from nmt.data.arrow import dtype_of_ids
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.manifest import HASHED_BYTES, MANIFEST, read_manifest
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import Subwords
 from nmt.errors import DataError
 from nmt.files import sha256_of
@@ -51,7 +52,7 @@ class Taken(NamedTuple):
         """Where they are."""
         return self.corpus.path.parent
 
-    def rows(self, n: int) -> Iterator[tuple[Rows, Rows]]:
+    def rows(self, n: int) -> Iterator[tuple[Ragged, Ragged]]:
         """Both sides, n rows at a time."""
         for start in range(self.start, self.stop, n):
             yield self.corpus.rows(start, min(self.stop, start + n))

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrow import Rows
 from nmt.data.learn import WORD_CAP, CutWords, WordsOf
 from nmt.data.letters import words_of_easy
 from nmt.data.lexicon import Lexicon, Numbers
 from nmt.data.pack import read_packed, write_packed
-from nmt.data.ragged import Grown, GrownRows, gathered, in_order
+from nmt.data.ragged import Grown, GrownRows, Ragged, gathered, in_order
 from nmt.data.subwords import N_SPECIAL, Codec
 
 
@@ -46,7 +45,7 @@ class UnitWords:
         words += itertools.chain.from_iterable(of_others)
         n_of += map(len, of_others)
         numbers = np.fromiter(map(self._number.__getitem__, words), np.int32, len(words))
-        self.rows.add(*in_order([(numbers, np.array(n_of, np.int64))], [easy, others]))
+        self.rows.add(*in_order([Ragged(numbers, np.array(n_of, np.int64))], [easy, others]))
         self.words += itertools.islice(self._number, len(self.words), None)
 
     def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
@@ -100,8 +99,8 @@ class UnitIds:
         mine = is_known[unit]
         values, n_id = gathered(self._cuts.values, self._cuts.lengths, cut[mine])
         n_of = np.bincount(unit[mine], weights=n_id, minlength=len(units))[known].astype(np.int64)
-        spelled = Rows.of(self._codec.encode_units([units[n] for n in others.tolist()]), np.dtype(np.int32))
-        self.rows.add(*in_order([(values, n_of), spelled], [known, others]))
+        spelled = Ragged.of(self._codec.encode_units([units[n] for n in others.tolist()]), np.dtype(np.int32))
+        self.rows.add(*in_order([Ragged(values, n_of), spelled], [known, others]))
 
 
 def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: KnownCuts) -> UnitIds:

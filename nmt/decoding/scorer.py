@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.padding import length_batches, pad
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS
 from nmt.models.base import SearchModel
 
@@ -44,11 +45,6 @@ def full_precision(numbers: Tensor) -> Tensor:
     return numbers.float() if numbers.dtype in (torch.float16, torch.bfloat16) else numbers
 
 
-def as_array(ids: Ids) -> NDArray[np.int64]:
-    """Ids of one sentence as `nmt.data.padding.pad` wants them."""
-    return np.asarray(ids, dtype=np.int64)
-
-
 def gold_log_probs(logits: Tensor, gold: Tensor) -> Tensor:
     """(…, V) logits, (…) ids -> (…) log-probability of each id."""
     logits = full_precision(logits)
@@ -74,8 +70,7 @@ def score_tokens(
     longest = np.array([max(len(src), len(trg)) + 1 for src, trg in zip(src_ids, trg_ids, strict=True)], dtype=np.int64)
     cost = longest if look is None else np.maximum(longest, longest**2 // _LONG)
     for batch in length_batches(cost, max_tokens):
-        src = [as_array(src_ids[pair]) for pair in batch]
-        trg = [as_array(trg_ids[pair]) for pair in batch]
+        src, trg = (Ragged.of([ids[pair] for pair in batch]) for ids in (src_ids, trg_ids))
         gold = pad(trg, after=(EOS,)).to(model.device)  # (B, T)
         src_seq, trg_seq = pad(src, after=(EOS,)).to(model.device), pad(trg, before=(BOS,)).to(model.device)
         if look is None:
@@ -84,10 +79,10 @@ def score_tokens(
             logits, attns = model(src_seq, trg_seq, return_attns=True)
             weights = full_precision(attns.cross).cpu()
             for row, pair in enumerate(batch):
-                look(int(pair), weights[:, row, :, : len(trg[row]) + 1, : len(src[row]) + 1])
+                look(int(pair), weights[:, row, :, : len(trg_ids[pair]) + 1, : len(src_ids[pair]) + 1])
         told = gold_log_probs(logits, gold).double().cpu().numpy()
-        for pair, row, ids in zip(batch, told, trg, strict=True):
-            found[pair] = row[: len(ids) + 1].tolist()  # by length and not by PAD: a given id may be any id
+        for pair, row in zip(batch, told, strict=True):
+            found[pair] = row[: len(trg_ids[pair]) + 1].tolist()  # by length and not by PAD: a given id may be any id
     return found
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from nmt.data.mixture import Rows
 from nmt.data.padding import length_batches, pad
 from nmt.data.placeholders import came_back, protected, protected_like, restored
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.coverage import by_coverage
@@ -38,7 +39,7 @@ from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, fingerprint, sample
-from nmt.decoding.scorer import Look, as_array, full_precision, score_tokens
+from nmt.decoding.scorer import Look, full_precision, score_tokens
 from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.tagging import Sources, TagsOf
 from nmt.decoding.translation import Scored, Translation, read_at_once
@@ -160,8 +161,8 @@ class Translator:
         return join_attns([self._attention(one) for one in read_at_once(translation)])
 
     def _attention(self, translation: Translation) -> Attns:
-        src_seq = pad([as_array(translation.src_ids)], after=(EOS,))
-        trg_seq = pad([as_array(translation.hypotheses[0].ids)], before=(BOS,))
+        src_seq = pad(Ragged.of([translation.src_ids]), after=(EOS,))
+        trg_seq = pad(Ragged.of([translation.hypotheses[0].ids]), before=(BOS,))
         with torch.inference_mode(), evaluating(self.model):
             _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
         found: Attns = attns.changed(lambda weights: full_precision(weights[:, 0]).cpu())
@@ -287,7 +288,7 @@ class Translator:
     def _search_whole(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
         config, ids, kinds = self.config, [ids for ids, _ in rows], self.subwords.src.protects
         requests = [request.in_placeholders(kinds) for _, request in rows]
-        src_seq = pad([as_array(row) for row in ids], after=(EOS,)).to(self.model.device)
+        src_seq = pad(Ragged.of(ids), after=(EOS,)).to(self.model.device)
         n_src = torch.tensor([len(row) for row in ids])
         min_len = (config.min_len_a * n_src).long() + config.min_len_b
         max_len = (config.max_len_a * n_src).long() + config.max_len_b

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from nmt.data.lines import write_lines
 from nmt.data.padding import pad
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding.scorer import as_array, gold_log_probs
+from nmt.decoding.scorer import gold_log_probs
 from nmt.errors import MachineError, RunError
 from nmt.export.huggingface_tokenizer import make_tokenizer
 from nmt.export.positions import N_POSITION, position_table
@@ -271,12 +272,12 @@ class Compared:
         """Log-probability of each token of given translations of the lines, EOS included."""
         found: list[list[float]] = []
         for first in range(0, len(lines), _N_TOGETHER):
-            trg = [as_array(row) for row in trg_ids[first : first + _N_TOGETHER]]
+            trg = Ragged.of(trg_ids[first : first + _N_TOGETHER])
             logits = self._model(
                 **self._read(lines[first : first + _N_TOGETHER]), decoder_input_ids=pad(trg, before=(BOS,))
             ).logits
             told = gold_log_probs(logits, pad(trg, after=(EOS,))).tolist()
-            found += [row[: len(ids) + 1] for row, ids in zip(told, trg, strict=True)]
+            found += [row[: n + 1] for row, n in zip(told, trg.lengths.tolist(), strict=True)]
         return found
 
     def _read(self, lines: Sequence[str]) -> dict[str, Tensor]:

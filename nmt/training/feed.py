@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nmt.data.batches import Batch, make_batch, make_packed, read_ahead
-from nmt.data.corpus import Ids, Prepared
+from nmt.data.corpus import Prepared
 from nmt.data.mixture import Rows, mixture_of
 from nmt.data.plan import Plan, Position
+from nmt.data.ragged import Ragged
 from nmt.data.resampled import Resampled
 from nmt.data.split import Splitter
 from nmt.recipe.options import Recipe
@@ -117,28 +118,28 @@ class Feed:
         shares = [self.ranks.share(list(enumerate(update.batches))) for update in group]
         all_rows = [rows for share in shares for (_, rows), _ in share]
         src, trg = self._texts(np.concatenate(all_rows), group[0].position.epoch)
-        ends = iter(np.cumsum(list(map(len, all_rows))).tolist())
-        portions, start = [], 0
+        n_row = list(map(len, all_rows))
+        texts = zip(src.parts(n_row), trg.parts(n_row), strict=True)
+        portions = []
         for update, share in zip(group, shares, strict=True):
             work = []
             for (index, _), counts in share:
                 # The index counts over all ranks, so the masks do not depend on how many there are.
-                seed, end = dropout_seed(self.seed, update.position, index), next(ends)
-                batch = self._batch(src[start:end], trg[start:end], seed)
+                seed = dropout_seed(self.seed, update.position, index)
+                batch = self._batch(*next(texts), seed)
                 work.append(Work(batch, counts, seed, dropout_seed(self.seed, update.position)))
-                start = end
             portions.append(Portion(work, update.position, update.following))
         return portions
 
-    def _texts(self, rows: Rows, epoch: int) -> tuple[list[Ids], list[Ids]]:
+    def _texts(self, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Some pairs, cut anew if they are to be."""
-        src, trg = self.corpus.pairs(rows)
+        src, trg = self.corpus.picked(rows)
         return (src, trg) if self.resampled is None else self.resampled.cut(src, trg, rows, epoch)
 
-    def _batch(self, src: list[Ids], trg: list[Ids], seed: int) -> Batch:
+    def _batch(self, src: Ragged, trg: Ragged, seed: int) -> Batch:
         if self.splitters is not None:
             rng = np.random.default_rng(seed)
-            src, trg = (split(ids, rng) for split, ids in zip(self.splitters, (src, trg), strict=True))
+            src, trg = (split(side, rng) for split, side in zip(self.splitters, (src, trg), strict=True))
         if self.plan.packed:
             return make_packed(src, trg, self.max_tokens, self.plan.most_packed, self.longest)
         return make_batch(src, trg, self.plan.padded)

@@ -41,7 +41,7 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     precision = choose_precision(recipe.train.precision, device)
     precision.apply()
     engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
-    batch = make_batch(*data.train.pairs(handful(data.train, recipe.seed)))
+    batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))
     yield _every_part_learns(engine, batch)
     yield _is_learnt_by_heart(engine, batch)
     for beam in sorted({1, recipe.decode.beam}):

@@ -50,7 +50,7 @@ class Trial:
         plan = Plan(*lengths, seed=0, max_tokens=max_tokens, per_update=1, pool=len(some))
         found = sorted((rows for (rows,) in plan.updates(0)), key=lambda rows: int(plan.lengths(rows)[1].max()))
         picked = dict.fromkeys(len(found) * sixth // 6 for sixth in (1, 3, 5))
-        return [Work(make_batch(*corpus.pairs(some[found[i]]), plan.padded), True, i) for i in picked]
+        return [Work(make_batch(*corpus.picked(some[found[i]]), plan.padded), True, i) for i in picked]
 
     def seconds(self, work: list[Work]) -> float:
         """How long an update of these batches takes, to its very end."""

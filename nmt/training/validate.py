@@ -98,7 +98,7 @@ class Validator:
         for rows in self.batches:
             if not keep_going():
                 break
-            batch = make_batch(*self.corpus.pairs(rows)).to(model.device)
+            batch = make_batch(*self.corpus.picked(rows)).to(model.device)
             with self.precision.autocast():
                 logits = model(batch.src_seq, batch.trg_seq)
             loss_sum, right = _loss_and_hits(logits, batch.gold)

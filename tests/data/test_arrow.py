@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset
 
-from nmt.data.arrow import Rows, dtype_of_ids, in_batches, table_of, write_arrow
+from nmt.data.arrow import dtype_of_ids, in_batches, table_of, write_arrow
 from nmt.data.corpus import _Rows
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import Subwords
 from nmt.recipe.subword_options import SubwordsConfig
 
 U16 = np.dtype(np.uint16)
+NO_FILE = pa.py_buffer(b"")  # where Arrow has put its arrays elsewhere
 
 
 class OfSize:
@@ -25,18 +27,18 @@ class OfSize:
 
 
 def rows(lists):
-    return Rows.of(lists, U16)
+    return Ragged.of(lists, U16)
 
 
 @pytest.mark.parametrize(("n_vocab", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 8, np.int32)])
 def test_two_bytes_an_id_where_every_id_fits(n_vocab, dtype):
     assert dtype_of_ids(OfSize(n_vocab)) == dtype
-    assert Rows.of([[n_vocab - 1]], np.dtype(dtype)).values[0] == n_vocab - 1
+    assert Ragged.of([[n_vocab - 1]], np.dtype(dtype)).values[0] == n_vocab - 1
 
 
 def test_an_id_that_does_not_fit_is_never_stored():
     with pytest.raises(AssertionError, match="do not fit"):
-        Rows.of([[1 << 16]], U16)
+        Ragged.of([[1 << 16]], U16)
 
 
 @pytest.mark.parametrize("cut", [1, 3, 7, 100])
@@ -70,12 +72,13 @@ def test_rows_beyond_two_to_the_31_ids_are_found(tmp_path):
     ids[-length], ids[-1] = 11, 12
     offsets = pa.array(np.arange(n_row + 1, dtype=np.int32) * length)
     batches = [ids[k * n_row * length : (k + 1) * n_row * length] for k in range(n_batch)]
-    column = _Rows(pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.array(batch)) for batch in batches]))
+    chunks = pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.array(batch)) for batch in batches])
+    column = _Rows(chunks, pa.py_buffer(ids))
     told = np.full(n_row * n_batch, length, np.int32)
     assert column.are_as_long_as(told) and not column.are_as_long_as(told[1:])
     told[-1] -= 1
     assert not column.are_as_long_as(told)
-    last, before = column.take(np.array([n_row * n_batch - 1, n_row * n_batch - 2]))
+    last, before = column.picked(np.array([n_row * n_batch - 1, n_row * n_batch - 2])).rows()
     assert (last[0], last[-1], before[-1]) == (11, 12, 0) and len(last) == length
     assert column.between(n_row * n_batch - 2, n_row * n_batch)[[0, length, -1]].tolist() == [0, 11, 12]
 
@@ -83,7 +86,38 @@ def test_rows_beyond_two_to_the_31_ids_are_found(tmp_path):
 def test_rows_that_follow_one_another_are_found_over_the_ends_of_batches():
     rng = np.random.default_rng(1)
     lists = [rng.integers(0, 99, n).tolist() for n in rng.integers(0, 5, 23)]
-    column = _Rows(pa.chunked_array([lists[:7], lists[7:7], lists[7:8], lists[8:]], pa.list_(pa.uint16())))
+    column = _Rows(pa.chunked_array([lists[:7], lists[7:7], lists[7:8], lists[8:]], pa.list_(pa.uint16())), NO_FILE)
     for start in range(len(lists)):
         for stop in range(start + 1, len(lists) + 1):
             assert column.between(start, stop).tolist() == list(chain.from_iterable(lists[start:stop]))
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("dtype", [pa.uint16(), pa.int32()])
+def test_rows_of_all_batches_are_picked_in_any_order_without_a_copy_of_the_file(tmp_path, mapped, dtype):
+    rng = np.random.default_rng(2)
+    lists = [rng.integers(0, 99, n).tolist() for n in rng.integers(0, 5, 40)]
+    table = pa.table({"ids": pa.chunked_array([lists[:7], lists[7:7], lists[7:8], lists[8:]], pa.list_(dtype))})
+    with pa.OSFile(str(tmp_path / "ids"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    with pa.memory_map(str(tmp_path / "ids")) as source:
+        file = source.read_buffer()
+    column = _Rows(pa.ipc.open_stream(file).read_all()["ids"], file if mapped else NO_FILE)
+    numbers = rng.integers(0, len(lists), 100)
+    found = column.picked(numbers)
+    assert [row.tolist() for row in found.rows()] == [lists[n] for n in numbers]
+    assert found.values.dtype == dtype.to_pandas_dtype() and found.lengths.tolist() == [len(lists[n]) for n in numbers]
+    assert (column._all_values.base is None) != mapped
+
+
+def test_a_column_without_batches_has_no_rows():
+    column = _Rows(pa.chunked_array([], pa.list_(pa.uint16())), NO_FILE)
+    assert column.are_as_long_as(np.empty(0, np.int32)) and column.picked(np.empty(0, np.int64)).rows() == []
+
+
+def test_ragged_rows_come_in_parts():
+    lists = [[1, 2], [], [3], [4, 5, 6], []]
+    whole = rows(lists)
+    parts = [[row.tolist() for row in part.rows()] for part in whole.parts([2, 0, 3])]
+    assert parts == [lists[:2], [], lists[2:]]
+    assert [row.tolist() for row in whole.part(1, 4).rows()] == lists[1:4]

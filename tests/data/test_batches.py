@@ -8,11 +8,12 @@ import torch
 
 from nmt.data.batches import read_ahead
 from nmt.data.padding import length_batches, pad
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS, PAD
 
 
 def test_padding_frames_every_sentence():
-    ids = [np.array([7, 8]), np.array([], dtype=np.int64), np.array([9])]
+    ids = Ragged.of([[7, 8], [], [9]])
     assert pad(ids, before=(BOS,), after=(EOS,)).tolist() == [
         [BOS, 7, 8, EOS],
         [BOS, EOS, PAD, PAD],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nmt.data.letters import BYTE_OF
+from nmt.data.ragged import Ragged
 from nmt.data.resample import with_dropout, with_probabilities
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.data.ways import N_WAY
@@ -43,6 +44,10 @@ def arrays(codec, lines=LINES):
     return [np.array(ids, dtype=np.int64) for ids in codec.encode(lines)]
 
 
+def cut(resampler, ids, *how):
+    return resampler(Ragged.of(ids), *how).rows()
+
+
 def listed(found):
     return [ids.tolist() for ids in found]
 
@@ -50,7 +55,7 @@ def listed(found):
 @pytest.mark.parametrize("how", HOW)
 def test_without_chance_a_word_is_cut_as_encoding_cuts_it(how):
     codec, make, none, _ = HOW[how]
-    assert listed(make(codec, none)(arrays(codec), PAIRS, 1)) == listed(arrays(codec))
+    assert listed(cut(make(codec, none), arrays(codec), PAIRS, 1)) == listed(arrays(codec))
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -59,7 +64,7 @@ def test_the_text_stays_and_symbols_are_never_cut(how):
     symbol = codec.encode(["<url>"])[0][-1]
     resampler = make(codec, some)
     for seed in range(5):
-        found = resampler(arrays(codec), PAIRS, seed)
+        found = cut(resampler, arrays(codec), PAIRS, seed)
         assert [codec.decode(ids) for ids in listed(found)] == [codec.normalised(line) for line in LINES]
         assert listed(found) != listed(arrays(codec))
         assert all((symbol in ids) == ("<url>" in line) for ids, line in zip(listed(found), LINES, strict=True))
@@ -69,14 +74,14 @@ def test_the_text_stays_and_symbols_are_never_cut(how):
 def test_what_comes_out_depends_on_the_seed_and_the_pair_alone(how):
     codec, make, _, some = HOW[how]
     resampler, ids = make(codec, some), arrays(codec)
-    whole = listed(resampler(ids, PAIRS, 1))
+    whole = listed(cut(resampler, ids, PAIRS, 1))
     order = np.random.default_rng(0).permutation(PAIRS)
     other = make(codec, some)
-    other(ids[5:9], PAIRS[5:9], 7)  # what was asked before does not matter
+    cut(other, ids[5:9], PAIRS[5:9], 7)  # what was asked before does not matter
     for few in np.array_split(order, 7):
-        assert listed(other([ids[n] for n in few], few, 1)) == [whole[n] for n in few]
-    assert listed(resampler(ids, PAIRS, 2)) != whole
-    assert listed(resampler(ids, PAIRS + 100, 1)) != whole
+        assert listed(cut(other, [ids[n] for n in few], few, 1)) == [whole[n] for n in few]
+    assert listed(cut(resampler, ids, PAIRS, 2)) != whole
+    assert listed(cut(resampler, ids, PAIRS + 100, 1)) != whole
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -85,29 +90,29 @@ def test_a_text_of_a_wanted_length_is_the_same_text(how):
     resampler, ids = make(codec, some), arrays(codec)
     n_id = np.array(list(map(len, ids)))
     wanted = np.ceil(n_id * (1.2 if how == "bpe" else 1.05)).astype(np.int64)
-    found = resampler(ids, PAIRS, 1, wanted)
+    found = cut(resampler, ids, PAIRS, 1, wanted)
     assert [codec.decode(one) for one in listed(found)] == [codec.normalised(line) for line in LINES]
     assert all(len(one) <= most for one, most in zip(found, wanted, strict=True))
     assert np.mean([len(one) for one in found]) > 0.9 * wanted.mean()
     few = np.array([30, 2, 17])
-    assert listed(make(codec, some)([ids[n] for n in few], few, 1, wanted[few])) == [listed(found)[n] for n in few]
-    assert all(len(one) <= n for one, n in zip(resampler(ids, PAIRS, 1, n_id), n_id, strict=True))
+    assert listed(cut(make(codec, some), [ids[n] for n in few], few, 1, wanted[few])) == [listed(found)[n] for n in few]
+    assert all(len(one) <= n for one, n in zip(cut(resampler, ids, PAIRS, 1, n_id), n_id, strict=True))
 
 
 def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
     resampler, ids = with_dropout(BPE, 0.3), arrays(BPE)
-    whole, other = (listed(with_dropout(BPE, 0.3)(ids, PAIRS, seed)) for seed in (1, 2))
-    assert listed(resampler(ids, PAIRS, 1)) == whole
+    whole, other = (listed(cut(with_dropout(BPE, 0.3), ids, PAIRS, seed)) for seed in (1, 2))
+    assert listed(cut(resampler, ids, PAIRS, 1)) == whole
     monkeypatch.setattr("nmt.data.ways._MOST_WORDS", 3)
-    assert listed(resampler(ids, PAIRS, 2)) == other
-    assert listed(resampler(ids[:4], PAIRS[:4], 1)) == whole[:4]
+    assert listed(cut(resampler, ids, PAIRS, 2)) == other
+    assert listed(cut(resampler, ids[:4], PAIRS[:4], 1)) == whole[:4]
 
 
 def test_what_follows_a_symbol_is_cut_anew_too():
     lines = ["<url> ... <url>..."] * 200
     codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264, symbols=("<url>",)), 1).src
     assert codec.pieces(codec.encode(["<url>..."])[0])[2:] != [".", ".", "."]
-    found = with_dropout(codec, 0.5)(arrays(codec, ["<url>..."] * 50), np.arange(50), 1)
+    found = cut(with_dropout(codec, 0.5), arrays(codec, ["<url>..."] * 50), np.arange(50), 1)
     assert len({len(ids) for ids in found}) > 1
 
 
@@ -117,7 +122,7 @@ def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
     codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264), 1).src
     resampler, ids = with_dropout(codec, 0.5), arrays(codec, ["1αβγδ1αβγδ"] * 50)
     assert sum(resampler.begins(ids[0], np.array([len(ids[0])]))) == 1
-    pieces = [codec.pieces(found.tolist()) for found in resampler(ids, np.arange(50), 1)]
+    pieces = [codec.pieces(found.tolist()) for found in cut(resampler, ids, np.arange(50), 1)]
     between = [" ".join(some).split(" 1 ") for some in pieces]
     assert any(left != right for _, left, right in between) and any(left == right for _, left, right in between)
 
@@ -127,17 +132,18 @@ def test_the_letters_after_an_apostrophe_are_cut_as_encoding_cuts_them():
     codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264), 1).src
     stored = arrays(codec, ["a'sofa"])
     assert "sofa" in codec.vocab and "sofa" not in codec.pieces(stored[0].tolist())
-    assert listed(with_dropout(codec, 0.0)(stored, np.arange(1), 1)) == listed(stored)
+    assert listed(cut(with_dropout(codec, 0.0), stored, np.arange(1), 1)) == listed(stored)
 
 
 def test_a_very_long_word_stays_as_it_is():
     lines = ["sofa" * 49, "sofa" * 51]
-    found = with_dropout(BPE, 0.5)(arrays(BPE, lines), np.arange(2), 1)
+    found = cut(with_dropout(BPE, 0.5), arrays(BPE, lines), np.arange(2), 1)
     assert [ids == stored for ids, stored in zip(listed(found), listed(arrays(BPE, lines)), strict=True)] == [0, 1]
 
 
 def in_new_pairs(codec, resampler, word, n=4000):
-    return Counter(tuple(codec.pieces(ids.tolist())) for ids in resampler(arrays(codec, [word] * n), np.arange(n), 0))
+    found = cut(resampler, arrays(codec, [word] * n), np.arange(n), 0)
+    return Counter(tuple(codec.pieces(ids.tolist())) for ids in found)
 
 
 def test_a_word_has_several_ways_and_not_more_than_are_kept():
@@ -155,7 +161,7 @@ def test_dropout_moves_borders_and_does_not_only_split():
     usual = arrays(BPE)
     moved = 0
     for seed in range(20):
-        for ids, old in zip(with_dropout(BPE, 0.3)(usual, PAIRS, seed), usual, strict=True):
+        for ids, old in zip(cut(with_dropout(BPE, 0.3), usual, PAIRS, seed), usual, strict=True):
             moved += not borders(old.tolist()) <= borders(ids.tolist())
     assert moved
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from nmt.data.arrow import Rows
 from nmt.data.batches import make_batch, make_packed
 from nmt.data.growth import Growth
 from nmt.data.plan import Plan
+from nmt.data.ragged import Ragged
 from nmt.data.resample import with_dropout, with_probabilities
 from nmt.data.resampled import Resampled
 from nmt.data.subwords import Subwords
@@ -50,12 +50,12 @@ class Pairs:
         self.src_len, self.trg_len = (np.array(list(map(len, side)), dtype=np.int32) for side in self.sides)
         self.n_pair = n
 
-    def pairs(self, rows):
-        return tuple([side[n] for n in rows] for side in self.sides)
+    def picked(self, rows):
+        return tuple(Ragged.of([side[n] for n in rows], np.dtype(np.uint16)) for side in self.sides)
 
     def rows(self, start, stop):
         return tuple(
-            Rows(np.concatenate(side[start:stop]).astype(np.uint16), n[start:stop])
+            Ragged(np.concatenate(side[start:stop]).astype(np.uint16), n[start:stop])
             for side, n in zip(self.sides, (self.src_len, self.trg_len), strict=True)
         )
 
@@ -71,13 +71,14 @@ def test_texts_become_as_long_as_they_do_without_being_told(kind):
     subwords, corpus, _ = made(kind, n=500)
     make = with_dropout if kind == "bpe" else with_probabilities
     resampler = make(subwords.src, max(RATES[kind].values()))
-    growth = Growth(subwords.src, resampler, corpus.sides[0])
-    usual = growth.lengths(np.concatenate(corpus.sides[0]).astype(np.uint16), corpus.src_len)
     rows = np.arange(corpus.n_pair)
-    became = np.mean([[len(ids) for ids in resampler(corpus.sides[0], rows, seed)] for seed in range(40)], axis=0)
+    texts, _ = corpus.picked(rows)
+    growth = Growth(subwords.src, resampler, texts)
+    usual = growth.lengths(texts)
+    became = np.mean([resampler(texts, rows, seed).lengths for seed in range(40)], axis=0)
     assert usual.sum() == pytest.approx(became.sum(), rel=0.02)
     assert np.mean(np.abs(usual - became) / became) < 0.05
-    alone = growth.lengths(np.concatenate(corpus.sides[0][:1]), corpus.src_len[:1])
+    alone = growth.lengths(texts.part(0, 1))
     assert alone[0] == pytest.approx(usual[0])
     assert corpus.src_len.sum() * 1.05 < usual.sum()
 
@@ -91,12 +92,11 @@ def test_pairs_are_cut_to_the_lengths_that_were_planned(kind, joint):
         assert (planned >= stored).all() and planned.sum() > 1.05 * stored.sum()
     found = []
     for epoch in range(3):
-        found.append(resampled.cut(*corpus.pairs(rows), rows, epoch))
+        found.append(resampled.cut(*corpus.picked(rows), rows, epoch))
         for side, planned in zip(found[-1], (resampled.src_len, resampled.trg_len), strict=True):
-            lengths = np.array(list(map(len, side)))
-            assert (lengths <= planned).all()
-            assert np.mean(lengths == planned) > 0.75
-    same = [np.array_equal(a, b) for a, b in zip(found[0][0], found[1][0], strict=True)]
+            assert (side.lengths <= planned).all()
+            assert np.mean(side.lengths == planned) > 0.75
+    same = [np.array_equal(a, b) for a, b in zip(found[0][0].rows(), found[1][0].rows(), strict=True)]
     assert np.mean(same) < 0.2
 
 
@@ -105,7 +105,7 @@ def plan(lengths, **options):
 
 
 def batches(corpus, resampled, rows_of, make):
-    return [make(*resampled.cut(*corpus.pairs(rows), rows, 0)) for (rows,) in rows_of]
+    return [make(*resampled.cut(*corpus.picked(rows), rows, 0)) for (rows,) in rows_of]
 
 
 def test_a_batch_keeps_to_its_budget_and_holds_hardly_more_padding_than_without():
@@ -136,8 +136,8 @@ def test_no_side_grows_over_the_longest_that_is_allowed_and_none_shrinks():
     _, corpus, resampled = made(most=30)
     assert (resampled.src_len <= np.maximum(corpus.src_len, 30)).all()
     rows = np.flatnonzero(corpus.src_len >= 30)
-    (src, _), (stored, _) = resampled.cut(*corpus.pairs(rows), rows, 0), corpus.pairs(rows)
-    assert len(rows) and all(len(a) <= len(b) for a, b in zip(src, stored, strict=True))
+    (src, _), (stored, _) = resampled.cut(*corpus.picked(rows), rows, 0), corpus.picked(rows)
+    assert len(rows) and (src.lengths <= stored.lengths).all()
 
 
 def test_lengths_follow_from_the_seed_and_from_no_order(monkeypatch):
@@ -153,11 +153,11 @@ def test_lengths_follow_from_the_seed_and_from_no_order(monkeypatch):
 def test_the_words_of_a_small_corpus_are_known_before_its_first_batch(monkeypatch, joint):
     _, corpus, resampled = made(joint=joint)
     rows = np.arange(corpus.n_pair)
-    resampled.cut(*corpus.pairs(rows[:1]), rows[:1], 0)
+    resampled.cut(*corpus.picked(rows[:1]), rows[:1], 0)
     monkeypatch.setattr(
         "nmt.data.resample.Resampler._drawn", lambda *_: pytest.fail("a word was met first in training")
     )
-    resampled.cut(*corpus.pairs(rows), rows, 0)
+    resampled.cut(*corpus.picked(rows), rows, 0)
 
 
 @pytest.mark.parametrize("kind", RATES)
@@ -166,5 +166,5 @@ def test_words_that_were_met_before_are_cut_as_those_that_were_not(kind, monkeyp
     monkeypatch.setattr("nmt.data.resampled._N_MET", 0)
     _, _, unprepared = made(kind)
     rows = np.random.default_rng(1).permutation(corpus.n_pair)
-    for a, b in zip(*(one.cut(*corpus.pairs(rows), rows, 3) for one in (resampled, unprepared)), strict=True):
-        assert all(map(np.array_equal, a, b))
+    for a, b in zip(*(one.cut(*corpus.picked(rows), rows, 3) for one in (resampled, unprepared)), strict=True):
+        assert np.array_equal(a.values, b.values) and np.array_equal(a.lengths, b.lengths)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nmt.data.ragged import Ragged
 from nmt.data.split import Splitter
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.recipe.subword_options import SubwordsConfig
@@ -12,8 +13,8 @@ CODEC = Subwords.train(lambda: LINES, lambda: LINES, SubwordsConfig(vocab_size=3
 IDS = [np.array(ids, dtype=np.int64) for ids in CODEC.encode(LINES)]
 
 
-def split(rate, seed=0):
-    return Splitter(CODEC, rate)(IDS, np.random.default_rng(seed))
+def split(rate, seed=0, ids=IDS):
+    return Splitter(CODEC, rate)(Ragged.of(ids), np.random.default_rng(seed)).rows()
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.6, 1.0])
@@ -33,7 +34,7 @@ def test_pieces_fall_apart_as_often_as_the_rate_says_and_their_parts_again():
     """The share that is left whole is that of one draw a piece, and the parts of the others are asked too."""
     word = np.array(CODEC.encode(["dogs"])[0])
     assert len(word) == 1
-    found = Splitter(CODEC, 0.3)([word] * 20_000, np.random.default_rng(0))
+    found = split(0.3, ids=[word] * 20_000)
     whole = np.mean([len(ids) == 1 for ids in found])
     assert abs(whole - 0.7) < 0.02
     assert max(map(len, found)) > 2

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from nmt.data.batches import make_batch, make_packed
+from nmt.data.ragged import Ragged
 from nmt.data.subwords import PAD
 from nmt.models.build import build_model as build
 from nmt.recipe.model_options import ModelConfig
@@ -35,8 +36,8 @@ class Pairs:
         draw = np.random.default_rng(1)
         self.all = [[draw.integers(4, 20, n) for n in pair] for pair in lengths]
 
-    def pairs(self, rows):
-        return tuple([self.all[row][side] for row in rows] for side in (0, 1))
+    def picked(self, rows):
+        return tuple(Ragged.of([self.all[row][side] for row in rows]) for side in (0, 1))
 
 
 PAIRS = Pairs([(3, 5), (11, 2), (1, 7), (6, 6)])
@@ -68,8 +69,8 @@ def loss_and_gradient(model, batch, **regularize):
 )
 def test_packed_is_padded(options):
     model, rows = model_of(**options), np.arange(4)
-    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.pairs(rows)))
-    packed_loss, packed_gradient = loss_and_gradient(model, make_packed(*PAIRS.pairs(rows), N_PLACE, 5, LONGEST))
+    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.picked(rows)))
+    packed_loss, packed_gradient = loss_and_gradient(model, make_packed(*PAIRS.picked(rows), N_PLACE, 5, LONGEST))
     torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
     for one, other in zip(gradient, packed_gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
@@ -79,9 +80,9 @@ def test_packed_is_padded(options):
 def test_two_packed_passes_are_two_padded_ones(options):
     """With every word cut out nothing is left to chance."""
     model, rows = model_of(), np.arange(4)
-    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.pairs(rows)), **options)
+    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.picked(rows)), **options)
     packed_loss, packed_gradient = loss_and_gradient(
-        model, make_packed(*PAIRS.pairs(rows), N_PLACE, 5, LONGEST), **options
+        model, make_packed(*PAIRS.picked(rows), N_PLACE, 5, LONGEST), **options
     )
     torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
     for one, other in zip(gradient, packed_gradient, strict=True):
@@ -89,7 +90,7 @@ def test_two_packed_passes_are_two_padded_ones(options):
 
 
 def test_all_packed_batches_have_one_shape_and_cover_their_row():
-    batches = [make_packed(*PAIRS.pairs(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
+    batches = [make_packed(*PAIRS.picked(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
     for name in ("src_seq", "trg_seq", "gold", "src_start", "trg_start"):
         assert len({getattr(batch, name).shape for batch in batches}) == 1
     for batch in batches:
@@ -110,7 +111,7 @@ def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
     torch.compiler.reset()
     monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_with(self, backend=count, fullgraph=True))
     compile_parts(model, Recipe.model_validate(COMPILED))
-    batches = [make_packed(*PAIRS.pairs(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
+    batches = [make_packed(*PAIRS.picked(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
     losses = [loss_and_gradient(model, batch)[0] for batch in batches]
     assert len(seen) == 2
     plain = model_of(position="rotary")
@@ -125,7 +126,7 @@ def test_the_kernel_for_packed_rows_is_the_written_out_attention(n_kv_head):
     results = []
     for make in (make_batch, lambda *args: make_packed(*args, N_PLACE, 5, LONGEST)):
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            results.append(loss_and_gradient(model, make(*PAIRS.pairs(np.arange(4))).to(torch.device("cuda"))))
+            results.append(loss_and_gradient(model, make(*PAIRS.picked(np.arange(4))).to(torch.device("cuda"))))
     (loss, gradient), (packed_loss, packed_gradient) = results
     torch.testing.assert_close(packed_loss, loss, rtol=2e-2, atol=0)
     for one, other in zip(gradient, packed_gradient, strict=True):
