@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load, save
 
 import nmt
@@ -128,7 +129,7 @@ def test_the_counts_of_a_run_are_kept_and_made_anew_where_they_are_damaged_or_an
             run.folder, tmp_path / "run", ignore=shutil.ignore_patterns(run.translations_file.name, "checkpoints")
         )
     )
-    subwords, path = copied.subwords(), copied.translations_file
+    path = copied.translations_file
     first = counts_of(copied)
     assert "once for this run" in capfd.readouterr().err
     kept = path.read_bytes()
@@ -137,9 +138,13 @@ def test_the_counts_of_a_run_are_kept_and_made_anew_where_they_are_damaged_or_an
     tables = load(kept)
     out_of_range = {**tables, "trg": tables["trg"] + 10**6}
     twice = {**tables, "frequent": np.zeros_like(tables["frequent"])}
-    mark = {"subwords": subwords.sha256}
-    wrong = [kept[:100], b"", kept[: len(kept) // 2], save(tables), save(tables, {"subwords": "another"})]
-    for content in [*wrong, save(out_of_range, mark), save(twice, mark), save({"trg": tables["trg"]}, mark)]:
+    with safe_open(path, "numpy") as file:
+        mark = file.metadata()
+    share = tables["share"].copy()
+    share.flat[9] ^= 1
+    wrong = [{**tables, "share": share}, {"trg": tables["trg"]}, out_of_range, twice]
+    cut = [kept[:100], b"", kept[: len(kept) // 2], save(tables), save(tables, {"sha256": "0" * 64})]
+    for content in [*cut, *(save(one, mark) for one in wrong)]:
         path.write_bytes(content)
         found = counts_of(copied)
         assert all(np.array_equal(a, b) for a, b in zip(first, found, strict=True)) and path.read_bytes() == kept

@@ -4,6 +4,7 @@ The file has the fields of `TranslationTable`.
 """
 
 import contextlib
+import hashlib
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from nmt.data.translation_table import TranslationTable, translation_table
 from nmt.errors import DataError, RunError
 from nmt.files import replacing
 
-_SUBWORDS = "subwords"  # in the file: the fingerprint of those that it is about
+_MARK = "sha256"  # in the file: of the table and the subwords that it is about
 
 
 def translations_of(path: Path, folder: Path, subwords: Subwords) -> TranslationTable:
@@ -29,22 +30,26 @@ def translations_of(path: Path, folder: Path, subwords: Subwords) -> Translation
         found = _counted(folder, subwords)
         tensors = {name: np.ascontiguousarray(part) for name, part in found._asdict().items()}
         with contextlib.suppress(OSError), replacing(path) as file:  # what may not be kept is counted again
-            file.write(save(tensors, {_SUBWORDS: subwords.sha256}))
+            file.write(save(tensors, {_MARK: _fingerprint(found, subwords)}))
     return found
 
 
 def _read(path: Path, subwords: Subwords) -> TranslationTable | None:
     try:
         with safe_open(path, "numpy") as file:
-            if (file.metadata() or {}).get(_SUBWORDS) != subwords.sha256:
-                return None
+            mark = (file.metadata() or {}).get(_MARK)
             table = TranslationTable(*(file.get_tensor(name) for name in TranslationTable._fields))
     except (OSError, SafetensorError):
         return None
-    n_src, n_trg = subwords.src.n_vocab, subwords.trg.n_vocab
-    fits = len(table.trg) == n_src and table.share.shape == table.trg.shape and len(table.frequent) == n_trg
-    fits = fits and bool(((table.trg >= 0) & (table.trg < n_trg)).all() and (table.share >= 0).all())
-    return table if fits and np.array_equal(np.sort(table.frequent), np.arange(n_trg)) else None
+    return table if mark == _fingerprint(table, subwords) else None
+
+
+def _fingerprint(table: TranslationTable, subwords: Subwords) -> str:
+    digest = hashlib.sha256(subwords.sha256.encode())
+    for part in table:
+        digest.update(f"{part.dtype} {part.shape} ".encode())
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
 
 
 def _counted(folder: Path, subwords: Subwords) -> TranslationTable:

@@ -118,6 +118,44 @@ def test_muon_turns_each_block_of_a_matrix_by_itself(block):
             torch.testing.assert_close(whole.detach()[here], part.detach(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("small", [0, 40, 1 << 18])
+def test_muon_moves_parameters_of_equal_blocks_as_it_moves_each_alone(monkeypatch, small):
+    monkeypatch.setattr("nmt.training.muon._SMALL", small)
+    torch.manual_seed(4)
+    kinds = [
+        ((8, 4), (4, 4), 0.1),
+        ((4, 4), None, 0.2),
+        ((4, 4), None, 0.2),
+        ((4, 8), (4, 4), 0.3),
+        ((6, 3), None, 0.1),
+    ]
+    weights = [nn.Parameter(torch.randn(shape)) for shape, _, _ in kinds]
+    copies = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    groups = [
+        {"params": list(members), "block": block, "lr": lr, "weight_decay": lr}
+        for (block, lr), members in (
+            (kinds[0][1:], weights[:1]),
+            (kinds[1][1:], weights[1:3]),
+            (kinds[3][1:], weights[3:4]),
+            (kinds[4][1:], weights[4:]),
+        )
+    ]
+    together = Muon(groups)
+    alone = [
+        Muon([{"params": [one], "block": block, "lr": lr, "weight_decay": lr}])
+        for one, (_, block, lr) in zip(copies, kinds, strict=True)
+    ]
+    for _ in range(3):
+        for one, other in zip(weights, copies, strict=True):
+            one.grad = torch.randn(one.shape)
+            other.grad = one.grad.clone()
+        together.step()
+        for muon in alone:
+            muon.step()
+    for one, other in zip(weights, copies, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_muon_forgets_gradients_at_the_rate_of_the_recipe(momentum):
     model = build_model(ModelConfig(d_model=8, n_head=2, d_inner=8, n_enc_layer=1, n_dec_layer=1), 9, 9)
