@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
+from nmt.models.transformer.Modules import ScaledDotProductAttention, SharedMask
 
 KINDS = [
     {},
@@ -18,6 +19,25 @@ def test_masks_are_true_where_looking_is_allowed():
     seq = torch.tensor([[5, 6, 0], [7, 0, 0]])
     assert get_pad_mask(seq, 0).tolist() == [[[True, True, False]], [[True, False, False]]]
     assert get_subsequent_mask(seq).tolist() == [[[True, False, False], [True, True, False], [True, True, True]]]
+
+
+@pytest.mark.parametrize("n_query", [1, 3])
+@pytest.mark.parametrize("n_kv_head", [1, 2, 4])
+@pytest.mark.parametrize("return_attns", [False, True])
+def test_a_mask_that_layers_share_hides_what_it_hides_from_each(n_query, n_kv_head, return_attns):
+    torch.manual_seed(5)
+    mask = torch.rand(2, 1, n_query, 5) < 0.5
+    mask[1, :, 0] = False  # a query that may look nowhere
+    shared, attention = SharedMask(mask), ScaledDotProductAttention(2.0, 0.0)
+    for dtype in (torch.float64, torch.float32, torch.float64):
+        q = torch.randn(2, 4, n_query, 4, dtype=dtype)
+        k, v = torch.randn(2, 2, n_kv_head, 5, 4, dtype=dtype)
+        found, attn = attention(q, k, v, shared, return_attns)
+        exact, exact_attn = attention(q, k, v, mask, return_attns)
+        assert torch.equal(found, exact) and not found[1, :, 0].any()
+        assert attn is exact_attn is None or torch.equal(attn, exact_attn)
+    again = shared.added(4 // n_kv_head, torch.float64)
+    assert again[0] is shared.added(4 // n_kv_head, torch.float64)[0] and again[0].dtype == torch.float64
 
 
 @torch.no_grad()

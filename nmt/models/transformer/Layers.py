@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nmt.models.base import DecoderState
 from nmt.models.droppable import Layer
-from nmt.models.transformer.Modules import Mask
+from nmt.models.transformer.Modules import Mask, SharedMask
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward, Rotation
 from nmt.recipe.model_options import ModelConfig
 
@@ -57,17 +57,25 @@ class DecoderLayer(Layer):
         x, enc_attn = self.enc_attn(x, enc_output, enc_mask, turn, src_rotation, return_attns)
         return self.pos_ffn(x), slf_attn, enc_attn
 
-    def step(self, x: Tensor, n: int, mask: Tensor, state: DecoderState, rotation: Rotation = None) -> Tensor:
+    def step(
+        self,
+        x: Tensor,
+        n: int,
+        mask: SharedMask,
+        src_mask: SharedMask,
+        state: DecoderState,
+        rotation: Rotation = None,
+    ) -> Tensor:
         """One more target token of K hypotheses, which are K queries to what their sentence knows: (B, K, D) -> same.
 
-        mask: (B, 1, K, slots). This is layer n, whose keys and values lie in `state`.
+        mask: (B, 1, K, slots), src_mask: (B, 1, 1, S). This is layer n, whose keys and values lie in `state`.
         """
         query = self.slf_attn.before(x)
         k, v = self.slf_attn.keys_values(query, rotation)
         k, v = state.remember(f"slf_k.{n}", k), state.remember(f"slf_v.{n}", v)
         x, _ = self.slf_attn.attend(x, query, k, v, mask, rotation)
-        known = state.per_sentence
-        query, k, v = self.enc_attn.before(x), known[f"enc_k.{n}"], known[f"enc_v.{n}"]
-        x, _ = self.enc_attn.attend(x, query, k, v, known["src_mask"], rotation if self.rotary_enc_attn else None)
+        k, v = state.per_sentence[f"enc_k.{n}"], state.per_sentence[f"enc_v.{n}"]
+        query = self.enc_attn.before(x)
+        x, _ = self.enc_attn.attend(x, query, k, v, src_mask, rotation if self.rotary_enc_attn else None)
         out: Tensor = self.pos_ffn(x)
         return out

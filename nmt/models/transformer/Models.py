@@ -11,7 +11,15 @@ from nmt.models.base import Attns, DecoderState, Packing, Recomputing, Translati
 from nmt.models.dropout import Dropout
 from nmt.models.droppable import WordEmbedding
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
-from nmt.models.transformer.Modules import Mask, PackedMask, RotaryEncoding, extend, make_norm, sinusoids
+from nmt.models.transformer.Modules import (
+    Mask,
+    PackedMask,
+    RotaryEncoding,
+    SharedMask,
+    extend,
+    make_norm,
+    sinusoids,
+)
 from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
 from nmt.recipe.model_options import ModelConfig
 
@@ -178,7 +186,9 @@ class Decoder(_Stack):
         known, rotation = {"src_mask": src_mask}, self.enc_rotation(0, enc_output.size(1))
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
-            known[f"enc_k.{n}"], known[f"enc_v.{n}"] = layer.enc_attn.keys_values(enc_output, rotation)
+            k, v = layer.enc_attn.keys_values(enc_output, rotation)
+            # Laid out head by head, once: as they are, each step would do it again.
+            known[f"enc_k.{n}"], known[f"enc_v.{n}"] = k.contiguous(), v.contiguous()
         return known
 
     def enc_rotation(self, first: int, n: int, packing: Packing | None = None) -> Rotation:
@@ -195,10 +205,11 @@ class Decoder(_Stack):
         What later tokens need to know of this one goes into `state`.
         """
         x, rotation = self._enter(self.trg_word_emb(last.unsqueeze(1)), first=state.n_step)
-        x, mask = x.view(state.n_sentence, -1, x.size(-1)), state.look_back(visible)
+        x, mask = x.view(state.n_sentence, -1, x.size(-1)), SharedMask(state.look_back(visible))
+        src_mask = SharedMask(state.per_sentence["src_mask"])
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
-            x = layer.step(x, n, mask, state, rotation)
+            x = layer.step(x, n, mask, src_mask, state, rotation)
         return self._leave(x)
 
 

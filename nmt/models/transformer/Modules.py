@@ -93,7 +93,36 @@ class PackedMask(NamedTuple):
         return (mask.tril() if self.causal else mask)[None, None]
 
 
-Mask = Tensor | PackedMask
+class SharedMask:
+    """A mask, (B or 1, 1, T or 1, S), for several layers: what each makes of it is made once."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self._mask = mask
+        self._repeated: dict[int, Tensor] = {}
+        self._added: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor | None]] = {}
+
+    def repeated(self, n: int) -> Tensor:
+        """For n times the queries: those of n heads, one head after the other."""
+        if n == 1 or self._mask.size(2) == 1:
+            return self._mask
+        if n not in self._repeated:
+            self._repeated[n] = self._mask.repeat(1, 1, n, 1)
+        return self._repeated[n]
+
+    def added(self, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """What is to be added to scores of n times the queries, and the queries that may look nowhere, if any."""
+        if (n, dtype) not in self._added:
+            mask = self.repeated(n)
+            # Half the lowest number, not -inf: a row that is all -inf would become NaN. After the softmax what is
+            # hidden is exactly zero either way.
+            bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+            bias = bias.masked_fill(~mask, torch.finfo(dtype).min / 2)
+            blind = ~mask.any(dim=-1, keepdim=True)
+            self._added[n, dtype] = bias, blind if blind.any() else None
+        return self._added[n, dtype]
+
+
+Mask = Tensor | PackedMask | SharedMask
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -109,25 +138,30 @@ class ScaledDotProductAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Look up v where q and k agree; a query that may look nowhere gets zeros.
 
-        q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: bool, (B or 1, 1, T or 1, S), or packed.
+        q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: bool, (B or 1, 1, T or 1, S), shared or packed.
         Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
         """
         if isinstance(mask, PackedMask):
             if v.dtype in (torch.bfloat16, torch.float16) and v.is_cuda:
                 return self._packed(q, k, v, mask), None
             mask = mask.written_out(q.size(2), k.size(2))
+        shared = mask if isinstance(mask, SharedMask) else SharedMask(mask)
         (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
-        if n_kv_head != n_head:
+        n_share = n_head // n_kv_head
+        if n_share > 1:
             # The heads that share a key/value head become further queries of it: nothing is copied per head.
             q = q.reshape(n_row, n_kv_head, -1, q.size(-1))
-            if mask.size(2) > 1:
-                mask = mask.repeat(1, 1, n_head // n_kv_head, 1)
         if return_attns or self._write_out(q, k):
-            output, attn = self._written_out(q, k, v, mask)
+            output, attn = self._written_out(q, k, v, shared, n_share)
         else:
             attn = None
             output = F.scaled_dot_product_attention(
-                q, k, v, mask, self.dropout.p if self.training else 0.0, scale=1.0 / self.temperature
+                q,
+                k,
+                v,
+                shared.repeated(n_share),
+                self.dropout.p if self.training else 0.0,
+                scale=1.0 / self.temperature,
             )
         output = output.reshape(n_row, n_head, n_query, v.size(-1))
         return output, attn.view(n_row, n_head, n_query, -1) if return_attns and attn is not None else None
@@ -165,14 +199,13 @@ class ScaledDotProductAttention(nn.Module):
             return False
         return (self.training and self.dropout.p > 0.0) or q.size(2) * k.size(2) <= _SHORT
 
-    def _written_out(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _written_out(self, q: Tensor, k: Tensor, v: Tensor, mask: SharedMask, n_share: int) -> tuple[Tensor, Tensor]:
+        if k.element_size() == 2:
+            k = k.contiguous()  # oneDNN reads a copy of part of a cache three times as fast as the part itself
         score = torch.matmul(q, k.transpose(-2, -1))  # (B, G, H/G·T, S)
-        # Half the lowest number, not -inf: a row that is all -inf would become NaN. Adding is one pass less than
-        # filling, and takes the scale along; after the softmax what is hidden is exactly zero either way.
-        bias = torch.zeros(mask.shape, dtype=score.dtype, device=score.device)
-        bias = bias.masked_fill(~mask, torch.finfo(score.dtype).min / 2)
+        bias, blind = mask.added(n_share, score.dtype)
+        # Adding is one pass less than filling, and takes the scale along.
         attn = F.softmax(torch.add(bias, score, alpha=1.0 / self.temperature), dim=-1)
-        nothing_to_see = ~mask.any(dim=-1, keepdim=True)
-        if nothing_to_see.any():
-            attn = attn.masked_fill(nothing_to_see, 0.0)
+        if blind is not None:
+            attn = attn.masked_fill(blind, 0.0)
         return torch.matmul(self.dropout(attn), v), attn
