@@ -27,6 +27,7 @@ from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.models.base import SearchModel
+from nmt.models.int8 import to_int8
 from nmt.models.prepacked import prepacked
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
@@ -46,7 +47,7 @@ class Model:
         self._max_len = min(one.data.max_len for one in (self.recipe, *(other.recipe() for other in others)))
         known = [length for one in (run, *others) if (length := one.usual_src_len())]
         self._usual_src_len = min(known) if known else None
-        self._ready: dict[bool, SearchModel] = {}  # in bf16 or not
+        self._ready: dict[str, SearchModel] = {}  # by decode.precision
         self._shortlists: dict[int, Shortlist] = {}  # by length
         self._making = threading.Lock()
 
@@ -86,7 +87,7 @@ class Model:
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
         tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
-        model, shortlist = self._ready_for(decode.precision == "bf16"), self._shortlist(decode.shortlist)
+        model, shortlist = self._ready_for(decode.precision), self._shortlist(decode.shortlist)
         return Translator(
             model, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of, shortlist=shortlist
         )
@@ -101,11 +102,14 @@ class Model:
                 self._shortlists[n] = Shortlist(table, n, first=EOS, never=never, device=self.model.device)
             return self._shortlists[n]
 
-    def _ready_for(self, half: bool) -> SearchModel:
+    def _ready_for(self, precision: str) -> SearchModel:
         with self._making:  # once, whichever thread comes first
-            if half not in self._ready:
-                self._ready[half] = prepacked(copy.deepcopy(self.model).to(torch.bfloat16) if half else self.model)
-            return self._ready[half]
+            if precision not in self._ready:
+                model = prepacked(self.model if precision == "fp32" else copy.deepcopy(self.model).to(torch.bfloat16))
+                if precision == "int8":
+                    to_int8(model)
+                self._ready[precision] = model
+            return self._ready[precision]
 
 
 def load(

@@ -11,6 +11,7 @@ import nmt
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import RecipeError, RunError
+from nmt.models import int8
 from nmt.models.build import build_model
 from nmt.models.prepacked import PrepackedLinear
 from nmt.recipe.reader import read_recipe, write_recipe
@@ -75,6 +76,17 @@ def test_half_precision_is_another_arithmetic_of_the_same_model(folders):
     assert half != exact and half == pytest.approx(exact, rel=0.02)
     assert {p.dtype for p in model.model.parameters()} == {torch.float32}  # as it was, for who scores meanwhile
     assert [one.score for one in model.translate(LINES)] == exact
+
+
+@pytest.mark.skipif(not int8._can(), reason="no exact products of 8 bits by oneDNN here")
+def test_numbers_of_8_bits_are_another_arithmetic_of_the_same_model(folders):
+    for model in (nmt.load(folders[0], device="cpu"), nmt.load(folders, device="cpu")):
+        half, narrow = ([one.score for one in model.translate(LINES, precision=name)] for name in ("bf16", "int8"))
+        assert narrow != half and narrow == pytest.approx(half, rel=0.02)
+        assert [one.score for one in model.translate(LINES, precision="bf16")] == half
+        ready = model.translator(model.decode(precision="int8")).model
+        assert any(isinstance(module, int8.Int8FeedForward) for module in ready.modules())
+        assert model.translator(model.decode(precision="int8")).model is ready
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, help="of the CPU, to use; default: all")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16", "int8"])
     parser.add_argument("--shortlist", type=int, help="ours once more, with decode.shortlist")
     parser.add_argument("--theirs", nargs="*", default=["float32", "int8"])
     parser.add_argument("--hf", nargs="*", default=[], choices=["fp32", "bf16"], help="generate of transformers")

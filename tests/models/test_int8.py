@@ -1,0 +1,147 @@
+"""Feed-forward sub-layers in 8 bits are those in full, but for rounding, and a row depends on no other."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from nmt.errors import MachineError, RunError
+from nmt.models import int8
+from nmt.models.build import build_model
+from nmt.models.int8 import Int8FeedForward, to_int8
+from nmt.models.prepacked import prepacked
+from nmt.models.transformer.SubLayers import PositionwiseFeedForward
+from nmt.recipe.model_options import ModelConfig
+
+pytestmark = pytest.mark.skipif(not int8._can(), reason="no exact products of 8 bits by oneDNN here")
+
+
+def sub_layer(norm="pre", bias=True, dtype=torch.float32):
+    """One with weights of all sizes, and the norm that its input comes from."""
+    torch.manual_seed(1)
+    ffn = PositionwiseFeedForward(ModelConfig(d_model=64, d_inner=160, norm=norm, ffn_bias=bias)).eval()
+    before = ffn.layer_norm if norm == "pre" else nn.LayerNorm(64)
+    with torch.no_grad():
+        for norm_layer in {ffn.layer_norm, before}:
+            norm_layer.weight.copy_(torch.randn(64).exp())
+            norm_layer.bias.normal_()
+        ffn.w_1.weight.mul_(torch.randn(160, 1).exp())
+        if bias:
+            ffn.w_1.bias.normal_()
+            ffn.w_2.bias.normal_()
+    return ffn.to(dtype), before.to(dtype)
+
+
+def states(norm, before, n=200, dtype=torch.float32):
+    """What enters it: sums of which the norm is still to be taken, or what another norm has made."""
+    x = torch.randn(n, 64, generator=torch.Generator().manual_seed(2)) * 3 + 1
+    with torch.no_grad():
+        return x.to(dtype) if norm == "pre" else before.float()(x).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_output_is_that_in_full_but_for_rounding(norm, bias, dtype):
+    ffn, before = sub_layer(norm, bias)
+    x = states(norm, before)
+    with torch.inference_mode():
+        exact = ffn(x)
+        moved = exact - x if norm == "pre" else exact
+        narrow = Int8FeedForward(copy.deepcopy(ffn).to(dtype), copy.deepcopy(before).to(dtype))
+        found = narrow(x.to(dtype)).float()
+    assert (found - exact).norm() < 0.04 * moved.norm()
+    assert (found - exact).mean().abs() < 0.004 * moved.abs().mean()  # rounded to both sides
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_row_is_the_same_in_any_company(norm):
+    ffn, before = sub_layer(norm, dtype=torch.bfloat16)
+    narrow, x = Int8FeedForward(ffn, before), states(norm, before, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        whole = narrow(x.view(4, 50, 64)).view(200, 64)
+        for some in ([3], [7, 3], [199, 0, 3, 4, 5], list(range(0, 200, 2))):
+            assert torch.equal(narrow(x[some]), whole[some])
+
+
+def test_what_lies_beyond_a_range_is_cut_off_and_never_wraps_around():
+    ffn, before = sub_layer()
+    narrow = Int8FeedForward(ffn, before)
+    x = torch.zeros(64, 64)
+    x[range(64), range(64)] = 1e4  # normalised, each row has one number of nearly 8 and small ones
+    with torch.no_grad():
+        ffn.layer_norm.bias.zero_()
+        for row in (x, -x):
+            most = ffn(row).abs().amax()
+            with torch.inference_mode():
+                assert narrow(row).isfinite().all() and narrow(row).abs().amax() < 1.2 * most
+    wide = PositionwiseFeedForward(ModelConfig(d_model=256, d_inner=64, norm="pre")).eval()
+    one = torch.zeros(1, 256)
+    one[0, 5] = 1e4  # 16 standard deviations
+    with torch.inference_mode():
+        exact, found = wide(one) - one, Int8FeedForward(wide, wide.layer_norm)(one) - one
+    assert torch.nn.functional.cosine_similarity(exact, found).item() > 0.8
+
+
+def test_a_state_that_its_norm_makes_constant_is_its_shift():
+    ffn, before = sub_layer("post")
+    with torch.no_grad():
+        before.weight[::2] = 0.0
+        x = states("post", before)
+    with torch.inference_mode():
+        exact, found = ffn(x), Int8FeedForward(ffn, before)(x)
+    assert (found - exact).norm() < 0.04 * exact.norm()
+
+
+@pytest.mark.parametrize("options", [{"norm": "pre"}, {"norm": "post"}, {"norm": "pre", "n_kv_head": 2}])
+def test_a_model_keeps_its_parameters_and_says_nearly_the_same(make, batch, options):
+    model = make(**options).bfloat16()
+    fast = prepacked(model)
+    names = {name: id(one) for name, one in fast.named_parameters()}
+    with torch.inference_mode():
+        exact = model(*batch).float()
+        to_int8(fast)
+        found = fast(*batch).float()
+    assert (
+        {name: id(one) for name, one in fast.named_parameters()}
+        == names
+        == {name: id(one) for name, one in model.named_parameters()}
+    )
+    assert sum(isinstance(module, Int8FeedForward) for module in fast.modules()) > 1
+    assert not any(isinstance(module, Int8FeedForward) for module in model.modules())
+    assert not torch.equal(found, exact) and (found - exact).norm() < 0.05 * exact.norm()
+
+
+def test_gradients_go_through_the_weights_themselves():
+    ffn, before = sub_layer()
+    x = states("pre", before, 4)
+    narrow = Int8FeedForward(ffn, before)
+    narrow(x).square().sum().backward()
+    mine = ffn.w_1.weight.grad.clone()
+    ffn.w_1.weight.grad = None
+    ffn(x).square().sum().backward()
+    assert torch.equal(mine, ffn.w_1.weight.grad)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ffn": "swiglu"}, r"decode\.precision int8: is for Transformers with model\.ffn relu, .*: take bf16\."),
+        (
+            {"architecture": "attention"},
+            r"decode\.precision int8: is for Transformers with model\.ffn relu, .*: take bf16\.",
+        ),
+        ({"norm_kind": "rms"}, r"decode\.precision int8: is for model\.norm_kind layer, .*: take bf16\."),
+    ],
+)
+def test_a_model_that_cannot_is_refused(options, message):
+    model = build_model(ModelConfig(d_model=16, **options), 20, 20, 0).eval()
+    with pytest.raises(RunError, match=message):
+        to_int8(model)
+
+
+def test_a_processor_that_cannot_is_told(make, monkeypatch):
+    monkeypatch.setattr(int8, "_can", lambda: False)
+    with pytest.raises(MachineError, match=r"decode\.precision int8: needs a CPU that .*: take bf16\."):
+        to_int8(make().bfloat16())
