@@ -1,9 +1,9 @@
-"""Feed-forward sub-layers for translation on a CPU that multiply numbers of 8 bits, twice as fast as in bf16.
+"""The large products of a Transformer for translation on a CPU in numbers of 8 bits, twice as fast as in bf16.
 
-Numbers of 8 bits need a range. What enters the sub-layer comes from a LayerNorm, so it is of variance one before the
-weight and bias of that, and what a hidden unit becomes follows from the length of its row: no data has to be looked at,
-and a sentence's states do not depend on its batch. What lies beyond a range is cut off at its end. Each output has a
-scale of its own for its row of the matrix; sums are exact.
+Numbers of 8 bits need a range. What enters a feed-forward sub-layer, and the product with the vocabulary, comes from a
+LayerNorm, so it is of variance one before the weight and bias of that; what a hidden unit becomes follows from the
+length of its row: no data has to be looked at, and a sentence's states do not depend on its batch. What lies beyond a
+range is cut off at its end. Each output has a scale of its own for its row of the matrix; sums are exact.
 """
 
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nmt.errors import MachineError, RunError
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
+from nmt.models.transformer.Models import Transformer
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 
 _OPTION = "decode.precision int8"
@@ -21,6 +22,7 @@ _OPTION = "decode.precision int8"
 # nor do hidden units, whose tails are longer.
 _RANGE, _HIDDEN_RANGE = 10.0, 12.0
 _MIDDLE = 128  # of the 8 bits that states have, which stands for zero
+_STEP = _RANGE / (_MIDDLE - 1)
 
 
 class _Matrix(NamedTuple):
@@ -65,22 +67,13 @@ class Int8FeedForward(PositionwiseFeedForward):
         self.w_1, self.w_2 = _plain(ffn.w_1), _plain(ffn.w_2)
         self.act_dropout, self.dropout, self.layer_norm = ffn.act_dropout, ffn.dropout, ffn.layer_norm
         self.train(ffn.training)
-        w_1, b_1 = _exact(ffn.w_1)
+        w_1, b_1 = _exact(ffn.w_1, entered_through)
         w_2, b_2 = _exact(ffn.w_2)
-        gain, shift = entered_through.weight.detach().float(), entered_through.bias.detach().float()
-        w_1, b_1 = w_1 * gain, b_1 + w_1 @ shift
         # Every hidden unit as a share of its range, which its column of the second matrix takes back.
         most = (_HIDDEN_RANGE * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=torch.finfo(torch.float32).tiny)
         self._first, self._first_bias = _Matrix.of(w_1 / most.unsqueeze(1)), b_1 / most
         self._second, self._second_bias = _Matrix.of(w_2 * most), b_2
-        dtype = ffn.w_1.weight.dtype
-        self._step = _RANGE / (_MIDDLE - 1)
-        if ffn.pre_norm:
-            self._gain, self._shift = torch.full_like(gain, 1 / self._step), torch.full_like(shift, _MIDDLE)
-        else:  # a state without gain is its shift and nothing else
-            self._gain = torch.where(gain.abs() > 1e-6, 1 / (gain * self._step), 0.0)
-            self._shift = _MIDDLE - shift * self._gain
-        self._gain, self._shift = self._gain.to(dtype), self._shift.to(dtype)
+        self._gain, self._shift = _to_steps(entered_through, taken=not ffn.pre_norm)
         self._eps = entered_through.eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,14 +83,34 @@ class Int8FeedForward(PositionwiseFeedForward):
             states = F.layer_norm(x, x.shape[-1:], self._gain, self._shift, self._eps)
         else:
             states = torch.addcmul(self._shift, x, self._gain)
-        whole = states.round_().clamp_(0, 255).to(torch.uint8)
-        hidden = self._first.times(whole, self._step, _MIDDLE, self._first_bias, torch.uint8, out=1 / 255, relu=True)
+        hidden = self._first.times(
+            _in_bytes(states), _STEP, _MIDDLE, self._first_bias, torch.uint8, out=1 / 255, relu=True
+        )
         output = self._second.times(hidden, 1 / 255, 0, self._second_bias, x.dtype)
         return x + output if self.pre_norm else self.layer_norm(x + output)
 
 
+class Int8Linear(nn.Linear):
+    """A linear layer that is no longer trained, with the same parameters, and whose input comes from a norm."""
+
+    def __init__(self, linear: nn.Linear, entered_through: nn.LayerNorm, factor: float = 1.0) -> None:
+        """factor: what the norm's output was multiplied by."""
+        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        weight, self._added = _exact(linear, entered_through, factor)
+        self._matrix = _Matrix.of(weight)
+        self._gain, self._shift = _to_steps(entered_through, factor)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or not input.numel():
+            return super().forward(input)
+        whole = _in_bytes(torch.addcmul(self._shift, input, self._gain))
+        return self._matrix.times(whole, _STEP, _MIDDLE, self._added, torch.float32)
+
+
 def to_int8(model: nn.Module) -> None:
-    """Have the feed-forward sub-layers of a Transformer multiply in 8 bits from now on; the parameters stay.
+    """Have a Transformer multiply in 8 bits from now on, in its feed-forward sub-layers and by its vocabulary, unless
+    something stands between that and the last norm. The parameters stay.
 
     Raises RunError for a model that has none, or others; MachineError where torch or the processor cannot.
     """
@@ -111,6 +124,9 @@ def to_int8(model: nn.Module) -> None:
         if not isinstance(norm, nn.LayerNorm):
             raise RunError(f"{_OPTION}: is for model.norm_kind layer, which this model has not: take bf16.")
         layer.pos_ffn = Int8FeedForward(layer.pos_ffn, norm)
+    for one in list(model.modules()):
+        if isinstance(one, Transformer) and isinstance(last := one.ends_in_norm, nn.LayerNorm):
+            one.trg_word_prj = Int8Linear(one.trg_word_prj, last, one.logit_scale)
 
 
 def _norm_before(layer: EncoderLayer | DecoderLayer) -> nn.Module:
@@ -127,10 +143,30 @@ def _plain(linear: nn.Linear) -> nn.Linear:
     return plain
 
 
-def _exact(linear: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Weight and bias in fp32; without a bias zeros."""
+def _exact(linear: nn.Linear, norm: nn.LayerNorm | None = None, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Weight and bias in fp32; if the input comes from a norm, those for its states before its weight and bias."""
     weight = linear.weight.detach().float()
-    return weight, weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach().float()
+    bias = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach().float()
+    if norm is None:
+        return weight, bias
+    return weight * (norm.weight.detach().float() * factor), bias + weight @ (norm.bias.detach().float() * factor)
+
+
+def _to_steps(norm: nn.LayerNorm, factor: float = 1.0, *, taken: bool = True) -> tuple[Tensor, Tensor]:
+    """What to multiply by, and then to add, to have steps from 0 to 255 of a norm's output, times a factor. taken:
+    False where that is still to be taken, by these in place of weight and bias.
+    """
+    weight, bias = norm.weight.detach().float() * factor, norm.bias.detach().float() * factor
+    if taken:  # a state of no weight is its bias and nothing else
+        gain = torch.where(weight.abs() > 1e-6, 1 / (weight * _STEP), 0.0)
+        shift = _MIDDLE - bias * gain
+    else:
+        gain, shift = torch.full_like(weight, 1 / _STEP), torch.full_like(bias, _MIDDLE)
+    return gain.to(norm.weight.dtype), shift.to(norm.weight.dtype)
+
+
+def _in_bytes(steps: Tensor) -> Tensor:
+    return steps.round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _can() -> bool:

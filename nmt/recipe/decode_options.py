@@ -59,8 +59,8 @@ class DecodeConfig(Section):
     precision: Literal["fp32", "bf16", "int8"] = Field(
         "fp32",
         description="Arithmetic of the model in nmt-translate. bf16 is much faster where the processor has it, and "
-        "scores are off in their third digit. int8, on a CPU: the feed-forward sub-layers of a Transformer in 8 bits, "
-        "and all else in bf16.",
+        "scores are off in their third digit. int8, on a CPU: the feed-forward sub-layers of a Transformer and its "
+        "product with the vocabulary in 8 bits, and all else in bf16.",
     )
     shortlist: Literal[0] | Annotated[int, Field(ge=LEAST_SHORTLIST)] = Field(
         0,

@@ -1,4 +1,4 @@
-"""Feed-forward sub-layers in 8 bits are those in full, but for rounding, and a row depends on no other."""
+"""Products in 8 bits are those in full, but for rounding, and a row depends on no other."""
 
 import copy
 
@@ -9,7 +9,7 @@ from torch import nn
 from nmt.errors import MachineError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.int8 import Int8FeedForward, to_int8
+from nmt.models.int8 import Int8FeedForward, Int8Linear, to_int8
 from nmt.models.prepacked import prepacked
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
@@ -111,6 +111,38 @@ def test_a_model_keeps_its_parameters_and_says_nearly_the_same(make, batch, opti
     assert sum(isinstance(module, Int8FeedForward) for module in fast.modules()) > 1
     assert not any(isinstance(module, Int8FeedForward) for module in model.modules())
     assert not torch.equal(found, exact) and (found - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_behind_a_norm_is_that_in_full_but_for_rounding(bias, factor):
+    _, before = sub_layer("post")
+    linear = nn.Linear(64, 300, bias=bias)
+    narrow, x = Int8Linear(linear, before, factor), states("post", before) * factor
+    with torch.inference_mode():
+        exact, found = linear(x), narrow(x)
+        assert (found - exact).norm() < 0.04 * exact.norm()
+        assert torch.equal(narrow(x[[7, 3]]), found[[7, 3]]) and narrow(x[:0]).shape == (0, 300)
+    assert narrow(x).requires_grad and torch.equal(narrow(x), linear(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "whole"),
+    [
+        ({"norm": "pre"}, True),
+        ({"norm": "post", "scale_emb_or_prj": "prj"}, True),
+        ({"norm": "pre", "prj_transform": True}, False),
+        ({"norm": "pre", "lexical_attn": True}, False),
+    ],
+)
+def test_the_vocabulary_is_multiplied_by_in_8_bits_where_a_norm_stands_before_it(make, batch, options, whole):
+    model = make(**options).float()
+    fast = prepacked(model)
+    to_int8(fast)
+    assert isinstance(fast.trg_word_prj, Int8Linear) == whole
+    with torch.inference_mode():
+        exact, found = model(*batch), fast(*batch)
+    assert (found - exact).norm() < 0.06 * exact.norm()
 
 
 def test_gradients_go_through_the_weights_themselves():

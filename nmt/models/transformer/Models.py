@@ -307,6 +307,17 @@ class Transformer(TranslationModel):
     def output_weight(self) -> Tensor:
         return self.trg_word_prj.weight
 
+    @property
+    def ends_in_norm(self) -> nn.Module | None:
+        """The norm that has made what `project` takes, if nothing comes after it."""
+        if self.lexical_attn is not None or not isinstance(self.prj_transform, nn.Identity):
+            return None
+        if self.decoder.pre_norm:
+            return self.decoder.layer_norm
+        last = self.decoder.layer_stack[-1]
+        assert isinstance(last, DecoderLayer)
+        return last.pos_ffn.layer_norm
+
     def project(self, hidden: Tensor) -> Tensor:
         """(..., D) -> logits (..., V) = hidden · trg_word_prjT · logit_scale. Training and decoding both end here."""
         # Scaling before the product is the same and passes over D numbers instead of V.
