@@ -123,6 +123,9 @@ def test_a_linear_layer_behind_a_norm_is_that_in_full_but_for_rounding(bias, fac
         exact, found = linear(x), narrow(x)
         assert (found - exact).norm() < 0.04 * exact.norm()
         assert torch.equal(narrow(x[[7, 3]]), found[[7, 3]]) and narrow(x[:0]).shape == (0, 300)
+        x[3, 5] = torch.nan
+        assert narrow(x)[3].isnan().all() and narrow(x)[4].isfinite().all()
+    x[3, 5] = 0.0
     assert narrow(x).requires_grad and torch.equal(narrow(x), linear(x))
 
 
