@@ -6,7 +6,7 @@ less than 64.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,10 @@ def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[
             n_waiting += stop - start
             start = stop
             if n_waiting == n_row:
-                yield table_of(*(_joined(side) for side in zip(*waiting, strict=True)))
+                yield table_of(*(Ragged.joined(side) for side in zip(*waiting, strict=True)))
                 waiting, n_waiting = [], 0
     if waiting:
-        yield table_of(*(_joined(side) for side in zip(*waiting, strict=True)))
-
-
-def _joined(parts: Sequence[Ragged]) -> Ragged:
-    return Ragged(np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts]))
+        yield table_of(*(Ragged.joined(side) for side in zip(*waiting, strict=True)))
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> int:

@@ -1,4 +1,4 @@
-"""The large products of a Transformer for translation on a CPU in numbers of 8 bits, twice as fast as in bf16.
+"""The large products of a Transformer for translation on a CPU in numbers of 8 bits, which are faster than bf16.
 
 Numbers of 8 bits need a range. What enters a feed-forward sub-layer, and the product with the vocabulary, comes from a
 LayerNorm, so it is of variance one before the weight and bias of that; what a hidden unit becomes follows from the
@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.errors import MachineError, RunError
+from nmt.models.prepacked import SameLinear
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Transformer
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 
-_OPTION = "decode.precision int8"
-# Standard deviations: normalised states hardly ever lie further out (of 10^6 in a model of Multi30k one lay beyond 6),
-# nor do hidden units, whose tails are longer.
+_OPTION, _ADVICE = "decode.precision int8", "Take bf16."
+# Standard deviations: normalised states hardly ever lie further out, nor do hidden units, whose tails are longer.
 _RANGE, _HIDDEN_RANGE = 10.0, 12.0
 _MIDDLE = 128  # of the 8 bits that states have, which stands for zero
 _STEP = _RANGE / (_MIDDLE - 1)
@@ -64,7 +64,7 @@ class Int8FeedForward(PositionwiseFeedForward):
         """entered_through: the norm that its input comes from: its own, or that of the sub-layer before."""
         nn.Module.__init__(self)
         self.kind, self.pre_norm = ffn.kind, ffn.pre_norm
-        self.w_1, self.w_2 = _plain(ffn.w_1), _plain(ffn.w_2)
+        self.w_1, self.w_2 = SameLinear(ffn.w_1), SameLinear(ffn.w_2)
         self.act_dropout, self.dropout, self.layer_norm = ffn.act_dropout, ffn.dropout, ffn.layer_norm
         self.train(ffn.training)
         w_1, b_1 = _exact(ffn.w_1, entered_through)
@@ -90,13 +90,12 @@ class Int8FeedForward(PositionwiseFeedForward):
         return x + output if self.pre_norm else self.layer_norm(x + output)
 
 
-class Int8Linear(nn.Linear):
+class Int8Linear(SameLinear):
     """A linear layer that is no longer trained, with the same parameters, and whose input comes from a norm."""
 
     def __init__(self, linear: nn.Linear, entered_through: nn.LayerNorm, factor: float = 1.0) -> None:
         """factor: what the norm's output was multiplied by."""
-        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
-        self.weight, self.bias = linear.weight, linear.bias
+        super().__init__(linear)
         weight, self._added = _exact(linear, entered_through, factor)
         self._matrix = _Matrix.of(weight)
         self._gain, self._shift = _to_steps(entered_through, factor)
@@ -116,14 +115,18 @@ def to_int8(model: nn.Module) -> None:
     Raises RunError for a model that has none, or others; MachineError where torch or the processor cannot.
     """
     layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
-    norms = [_norm_before(layer) for layer in layers]
-    if not layers or any(layer.pos_ffn.kind != "relu" for layer in layers):
-        raise RunError(f"{_OPTION}: is for Transformers with model.ffn relu, which this model is not: take bf16.")
-    if layers[0].pos_ffn.w_1.weight.device.type != "cpu" or not _can():
-        raise MachineError(f"{_OPTION}: needs a CPU that multiplies numbers of 8 bits, and oneDNN: take bf16.")
+    if not layers:
+        raise RunError(f"{_OPTION}: is for Transformers, and this model is none. {_ADVICE}")
+    norms = [norm for layer in layers if isinstance(norm := _norm_before(layer), nn.LayerNorm)]
+    if len(norms) < len(layers):
+        raise RunError(f"{_OPTION}: wants model.norm_kind layer, and this model has another. {_ADVICE}")
+    if others := {layer.pos_ffn.kind for layer in layers} - {"relu"}:
+        raise RunError(f"{_OPTION}: wants model.ffn relu, and this model has {', '.join(sorted(others))}. {_ADVICE}")
+    if (device := layers[0].pos_ffn.w_1.weight.device).type != "cpu":
+        raise MachineError(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
+    if not _can():
+        raise MachineError(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
     for layer, norm in zip(layers, norms, strict=True):
-        if not isinstance(norm, nn.LayerNorm):
-            raise RunError(f"{_OPTION}: is for model.norm_kind layer, which this model has not: take bf16.")
         layer.pos_ffn = Int8FeedForward(layer.pos_ffn, norm)
     for one in list(model.modules()):
         if isinstance(one, Transformer) and isinstance(last := one.ends_in_norm, nn.LayerNorm):
@@ -135,13 +138,6 @@ def _norm_before(layer: EncoderLayer | DecoderLayer) -> nn.Module:
     if layer.pos_ffn.pre_norm:
         return layer.pos_ffn.layer_norm
     return (layer.enc_attn if isinstance(layer, DecoderLayer) else layer.slf_attn).layer_norm
-
-
-def _plain(linear: nn.Linear) -> nn.Linear:
-    """The same parameters, laid out for nobody."""
-    plain = nn.Linear(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
-    plain.weight, plain.bias = linear.weight, linear.bias
-    return plain
 
 
 def _exact(linear: nn.Linear, norm: nn.LayerNorm | None = None, factor: float = 1.0) -> tuple[Tensor, Tensor]:

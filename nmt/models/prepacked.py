@@ -13,12 +13,19 @@ from torch import Tensor, nn
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-class PrepackedLinear(nn.Linear):
-    """A linear layer that is no longer trained. What it cannot do faster, nn.Linear does with the same weight."""
+class SameLinear(nn.Linear):
+    """A linear layer with the parameters of another."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
+
+
+class PrepackedLinear(SameLinear):
+    """A linear layer that is no longer trained. What it cannot do faster, nn.Linear does with the same weight."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear)
         self._packed = _packed(linear.weight.detach())
 
     def forward(self, input: Tensor) -> Tensor:

@@ -120,37 +120,23 @@ def test_muon_turns_each_block_of_a_matrix_by_itself(block):
 
 def test_muon_moves_parameters_of_several_groups_and_shapes_as_it_moves_each_alone():
     torch.manual_seed(4)
-    kinds = [
-        ((8, 4), (4, 4), 0.1),
-        ((4, 4), None, 0.2),
-        ((4, 4), None, 0.2),
-        ((4, 8), (4, 4), 0.3),
-        ((6, 3), None, 0.1),
-    ]
-    weights = [nn.Parameter(torch.randn(shape)) for shape, _, _ in kinds]
-    copies = [nn.Parameter(weight.detach().clone()) for weight in weights]
-    groups = [
-        {"params": list(members), "block": block, "lr": lr, "weight_decay": lr}
-        for (block, lr), members in (
-            (kinds[0][1:], weights[:1]),
-            (kinds[1][1:], weights[1:3]),
-            (kinds[3][1:], weights[3:4]),
-            (kinds[4][1:], weights[4:]),
-        )
-    ]
+    kinds = [([(8, 4)], (4, 4), 0.1), ([(4, 4), (4, 4), (6, 3)], None, 0.2), ([(4, 8)], (4, 4), 0.3)]
+    groups, alone, pairs = [], [], []
+    for shapes, block, lr in kinds:
+        options = {"block": block, "lr": lr, "weight_decay": lr}
+        ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+        others = [nn.Parameter(weight.detach().clone()) for weight in ours]
+        groups.append({"params": ours, **options})
+        alone += [Muon([{"params": [one], **options}]) for one in others]
+        pairs += zip(ours, others, strict=True)
     together = Muon(groups)
-    alone = [
-        Muon([{"params": [one], "block": block, "lr": lr, "weight_decay": lr}])
-        for one, (_, block, lr) in zip(copies, kinds, strict=True)
-    ]
     for _ in range(3):
-        for one, other in zip(weights, copies, strict=True):
+        for one, other in pairs:
             one.grad = torch.randn(one.shape)
             other.grad = one.grad.clone()
-        together.step()
-        for muon in alone:
+        for muon in (together, *alone):
             muon.step()
-    for one, other in zip(weights, copies, strict=True):
+    for one, other in pairs:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 

@@ -201,7 +201,7 @@ class ScaledDotProductAttention(nn.Module):
 
     def _written_out(self, q: Tensor, k: Tensor, v: Tensor, mask: SharedMask, n_share: int) -> tuple[Tensor, Tensor]:
         if k.element_size() == 2:
-            k = k.contiguous()  # oneDNN reads a copy of part of a cache three times as fast as the part itself
+            k = k.contiguous()  # oneDNN reads a copy of part of a cache much faster than the part itself
         score = torch.matmul(q, k.transpose(-2, -1))  # (B, G, H/G·T, S)
         bias, blind = mask.added(n_share, score.dtype)
         # Adding is one pass less than filling, and takes the scale along.
