@@ -42,9 +42,13 @@ class Stop:
 
     @contextmanager
     def finishing(self, wanted: bool = True) -> Iterator[None]:
-        """What is inside is finished before a signal ends the command; not so with wanted=False."""
+        """What is inside is finished before a signal ends the command; with wanted=False nothing is in work, and one
+        that came just before ends it too: nobody would ask again until what is inside has come, which may be never.
+        """
         before, self._waits = self._waits, wanted
         try:
+            if not wanted:
+                self.ask()
             yield
         finally:
             self._waits = before

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import contextmanager
 
 import pytest
 from fault_lab import Child
@@ -44,19 +45,32 @@ def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate,
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_command_that_waits_for_input_stops_at_once(folder, tmp_path, name):
     source, typed = os.pipe()
+    idle, waits = os.pipe()
 
     def body():
+        os.close(idle)
         os.dup2(source, 0)
         sys.stdin = os.fdopen(0, "r", encoding="utf-8")
+        finishing = Stop.finishing
+
+        @contextmanager
+        def told(stop, wanted=True):
+            with finishing(stop, wanted):
+                if not wanted:
+                    os.write(waits, b".")
+                yield
+
+        Stop.finishing = told
         return main([folder])
 
     child = Child(body, tmp_path / "talk", {"TOKENIZERS_PARALLELISM": "false"}).go()
+    os.close(waits)
+    assert os.read(idle, 1)  # for the first line
     os.write(typed, b"the ship\n")
-    while child.runs() and not ((tmp_path / "talk").exists() and (tmp_path / "talk").stat().st_size):
-        time.sleep(0.01)
+    assert os.read(idle, 1)  # for the second, so the first is answered
     child.send(getattr(signal, name))
     ended = child.wait()
-    os.close(typed), os.close(source)
+    os.close(typed), os.close(source), os.close(idle)
     assert ended.code == 128 + getattr(signal, name)
     assert ended.said.count("\n") == 1 and not ended.left  # the answer, and no word
 
@@ -78,6 +92,16 @@ def test_a_reader_that_goes_away_ends_it_without_a_word(folder, tmp_path, worker
     os.close(reader)
     ended = child.wait()
     assert (ended.code, ended.said, ended.left) == (141, "", [])
+
+
+def test_a_signal_that_comes_just_before_it_waits_ends_it_too(capfd):
+    with pytest.raises(SystemExit) as end, Stop() as stop, stop.finishing():
+        stop.ask()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with stop.finishing(False):
+            pytest.fail("it waits for a line that may never come")
+    assert end.value.code == 143
+    assert "SIGTERM: stopping" in capfd.readouterr().err
 
 
 def test_what_a_library_makes_of_a_signal_is_the_signal_all_the_same():
