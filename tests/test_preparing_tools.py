@@ -67,15 +67,17 @@ def test_the_benchmark_runs_both_on_the_same_pairs_and_tells_every_stage(files):
     code, said = text_of(bench["main"], *files, "--turns", 2, "--vocab", 300, "--workers", 1, "--lines", 250)
     assert code == 0
     assert re.match(r"250 pairs, [\d,]+ bytes, 1 workers\n", said)
-    (_, options), (texts, _, n_thread, n_vocab, sample), (*_, of_a_sample) = tasks[:3]
+    (_, options), (texts, _, n_thread, n_vocab, sample), (_, sampled), (*_, of_a_sample) = tasks[:4]
     mine = json.loads(dict(options)["data.train"])
     assert [mine["src"], mine["trg"]] == texts and dict(options)["subwords.vocab_size"] == "300"
     assert (n_thread, n_vocab, sample, of_a_sample) == (1, 300, 0, 500)
-    assert len(tasks) == 6
+    assert [dict(each)["subwords.max_train_lines"] for each in (options, sampled)] == ["500", "500"]
+    assert len(tasks) == 8
     for stage in ("hash", "read and filter", "count", "learn", "encode and write", "report", "all", "cores"):
-        assert re.search(rf"^nmt +{stage} +[\d.]+ +[\d,]+$", said, re.MULTILINE), stage
-    for who in ("peer, all lines", "peer, a sample"):
-        assert len(re.findall(rf"^{who} +(?:learn|encode|all|cores) +[\d.]+ +[\d,]+$", said, re.MULTILINE)) == 4
+        assert len(re.findall(rf"^nmt, a.* +{stage} +[\d.]+ +[\d,]+$", said, re.MULTILINE)) == 2, stage
+    for of in ("all lines", "a sample"):
+        stages = re.findall(rf"^peer, {of} +(?:learn|encode|all|cores) +[\d.]+ +[\d,]+$", said, re.MULTILINE)
+        assert len(stages) == 4 and f"times as fast where both learn from {of}" in said
 
 
 def test_the_benchmark_tells_medians_and_their_ratios():
@@ -84,11 +86,13 @@ def test_the_benchmark_tells_medians_and_their_ratios():
     peers = [{"learn": each, "all": each, "cores": each} for each in (7.0, 6.0, 100.0)]
     out = io.StringIO()
     with redirect_stdout(out):
-        bench["_print_result"]({"nmt": ours, "peer, all lines": peers}, 2000)
+        of_sample = {"nmt, a sample": peers, "peer, a sample": ours}
+        bench["_print_result"]({"nmt, all lines": ours, "peer, all lines": peers, **of_sample}, 2000)
     said = out.getvalue()
-    assert re.search(r"^nmt +all +4\.0 +500$", said, re.MULTILINE)
+    assert re.search(r"^nmt, all lines +all +4\.0 +500$", said, re.MULTILINE)
     assert re.search(r"^peer, all lines +all +7\.0 +286$", said, re.MULTILINE)
-    assert "1.75 times as fast as the peer, all lines; the cores work 1/0.88 as long" in said
+    assert "1.75 times as fast where both learn from all lines; the cores work 1/0.88 as long" in said
+    assert "0.57 times as fast where both learn from a sample; the cores work 1/1.14 as long" in said
     assert "what bounds it: hash takes 25%; learning, which one core does alone, 25%" in said
 
 

@@ -5,8 +5,8 @@
 nmt-preprocess does all that it does: it reads and hashes, filters, reports, learns a joint vocabulary of BPE, encodes
 and writes, with the default options, a process of its own for each turn. SentencePiece learns BPE of the same size from
 both files and encodes both, from Python, in a process of its own too and with as many threads; it neither filters nor
-hashes nor reports, and its ids are only counted. In one turn it learns from all lines, as we do, in another from as
-many of them as `--sample` says, drawn at random. Text is unpacked before, once for both. Names are looked for in the
+hashes nor reports, and its ids are only counted. In one turn both learn from all lines, in another from as many of them
+as `--sample` says, drawn at random. Text is unpacked before, once for both. Names are looked for in the
 current folder, then in the one that NMT_DATA names; without any it is canlaw-en-fr there. Needs the extra `bench`.
 """
 
@@ -29,6 +29,7 @@ from nmt.data.compression import without_ending
 from nmt.data.lines import read_lines, write_lines
 
 _N_VALID = 1000
+_WHO, _LEARNT_FROM = ("nmt", "peer"), ("all lines", "a sample")
 
 # What a turn of the peer runs. It prints one line of JSON, as ours does: seconds of each stage.
 _PEER = """
@@ -59,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--vocab", type=int, default=8000, metavar="N", help="pieces (8000)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes or threads")
     parser.add_argument("--lines", type=int, default=0, metavar="N", help="pairs, the first so many (all)")
-    parser.add_argument("--sample", type=int, default=200_000, metavar="N", help="lines that the peer learns from, too")
+    parser.add_argument(
+        "--sample", type=int, default=200_000, metavar="N", help="lines of both sides to learn from, too (200,000)"
+    )
     args = parser.parse_args(argv)
     if len(args.files) not in (0, 2):
         parser.error(f"{len(args.files)} files: expected a source and a target")
@@ -70,14 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(name)
         n_pair, plain = _unpack([located(file) for file in args.files or CORPUS], folder, args.lines)
         print(f"{n_pair:,} pairs, {sum(path.stat().st_size for path in plain):,} bytes, {args.workers} workers")
-        seconds: dict[str, list[dict[str, float]]] = {"nmt": [], "peer, all lines": [], "peer, a sample": []}
+        seconds: dict[str, list[dict[str, float]]] = {f"{who}, {of}": [] for of in _LEARNT_FROM for who in _WHO}
         for number in range(1, args.turns + 1):
             for who, turns in seconds.items():
                 begin, cores = time.perf_counter(), _core_seconds()
-                if who == "nmt":
-                    stages = _ours(plain, folder, args.vocab, args.workers)
+                sample = min(args.sample, 2 * n_pair) if who.endswith("sample") else 0
+                if who.startswith("nmt"):
+                    stages = _ours(plain, folder, args.vocab, args.workers, sample or 2 * n_pair)
                 else:
-                    sample = min(args.sample, 2 * n_pair) if who.endswith("sample") else 0
                     task = [[str(path) for path in plain], str(folder / "peer"), args.workers, args.vocab, sample]
                     stages = _run([sys.executable, "-c", _PEER, json.dumps(task)])
                 turns.append({**stages, "all": time.perf_counter() - begin, "cores": _core_seconds() - cores})
@@ -97,11 +100,12 @@ def _print_result(seconds: dict[str, list[dict[str, float]]], n_pair: int) -> No
     for who, stages in medians.items():
         for stage, value in stages.items():
             print(f"{who:16} {stage:17}{value:9.1f}{n_pair / max(value, 1e-9):12,.0f}")
-    ours = medians["nmt"]
-    for who, stages in medians.items():
-        if who != "nmt":
-            faster, less = (stages[stage] / ours[stage] for stage in ("all", "cores"))
-            print(f"nmt-preprocess is {faster:.2f} times as fast as the {who}; the cores work 1/{less:.2f} as long")
+    for of in _LEARNT_FROM:
+        ours, peer = (medians[f"{who}, {of}"] for who in _WHO)
+        faster, less = (peer[stage] / ours[stage] for stage in ("all", "cores"))
+        print(f"nmt-preprocess is {faster:.2f} times as fast where both learn from {of}; ", end="")
+        print(f"the cores work 1/{less:.2f} as long")
+    ours = medians[f"nmt, {_LEARNT_FROM[0]}"]
     longest = max((stage for stage in ours if stage not in ("all", "cores")), key=ours.__getitem__)
     serial = ours["learn"] / ours["all"]
     print(
@@ -116,12 +120,13 @@ def _core_seconds() -> float:
     return times.children_user + times.children_system
 
 
-def _ours(plain: list[Path], folder: Path, n_vocab: int, n_worker: int) -> dict[str, float]:
+def _ours(plain: list[Path], folder: Path, n_vocab: int, n_worker: int, n_learnt: int) -> dict[str, float]:
     train, valid = (
         {"src": str(src), "trg": str(trg)} for src, trg in (plain, (folder / "valid.0", folder / "valid.1"))
     )
     overrides = [("data.train", json.dumps(train)), ("data.valid", json.dumps(valid))]
     overrides += [("subwords.vocab_size", str(n_vocab)), ("data.workers", str(n_worker)), ("name", "bench")]
+    overrides.append(("subwords.max_train_lines", str(n_learnt)))
     languages = [path.suffix[1:] for path in plain]
     overrides += [("data.src_lang", languages[0]), ("data.trg_lang", languages[1])]
     shutil.rmtree(folder / "prepared", ignore_errors=True)  # rows that are there would not be encoded again

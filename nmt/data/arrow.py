@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nmt.data.columns import as_arrow
 from nmt.data.ragged import Ragged
 from nmt.data.subwords import Subwords
 
@@ -29,8 +30,8 @@ def table_of(src: Ragged, trg: Ragged) -> pa.Table:
     for name, rows in (("src", src), ("trg", trg)):
         offsets = np.concatenate(([0], np.cumsum(rows.lengths, dtype=np.int64)))
         assert offsets[-1] < 2**31, "a block holds too many ids for offsets of 32 bits"
-        columns[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(rows.values))
-        columns[f"{name}_len"] = pa.array(rows.lengths)
+        columns[name] = pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), as_arrow(rows.values))
+        columns[f"{name}_len"] = as_arrow(rows.lengths)
     return pa.table({name: columns[name] for name in ("src", "trg", "src_len", "trg_len")})
 
 

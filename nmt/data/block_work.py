@@ -28,7 +28,7 @@ from nmt.data.pack import read_packed, write_packed
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.ragged import Ragged, gathered
 from nmt.data.ratio import UsualRatio
-from nmt.data.report_text import cut, rarest
+from nmt.data.report_text import Rarity, cut
 from nmt.data.seen import keys_of, kinds_of
 from nmt.data.shift import RECORD, find_shifts
 from nmt.data.splits import SIDES
@@ -128,12 +128,12 @@ class Task:
         block = read_block(task["file"], task["offset"])
         answer: dict[str, Any] = {}
         notes = Counter[str]()
-        records = np.empty(len(block["kept"]), RECORD)
+        records, rarity = np.empty(len(block["kept"]), RECORD), Rarity(task["rarity"])
         for name in SIDES:
             at, n_unit = block[f"{name}_at"], block[f"{name}_n_unit"]
             line = np.repeat(np.arange(len(n_unit), dtype=np.uint32), block[f"{name}_n_anchor"])
             records[f"{name}_len"], records[f"{name}_marks"] = block[f"{name}_len"], block[f"{name}_marks"]
-            records[f"{name}_anchors"] = rarest(block[f"{name}_anchors"], line, task["rarity"], len(n_unit))
+            records[f"{name}_anchors"] = rarity.rarest(block[f"{name}_anchors"], line, len(n_unit))
             if not task["words"]:
                 continue
             chosen = block["kept"]

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nmt.data.columns import as_numpy
 from nmt.data.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
 from nmt.data.ragged import Ragged, places
 from nmt.data.splits import VALID, set_of
@@ -38,8 +39,8 @@ class Corpus:
             self._table.validate(full=True)
             self._src = _Rows(self._table["src"], file)
             self._trg = _Rows(self._table["trg"], file)
-            self.src_len: NDArray[np.int32] = self._table["src_len"].to_numpy()
-            self.trg_len: NDArray[np.int32] = self._table["trg_len"].to_numpy()
+            self.src_len: NDArray[np.int32] = as_numpy(self._table["src_len"])
+            self.trg_len: NDArray[np.int32] = as_numpy(self._table["trg_len"])
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: not an Arrow file of nmt-preprocess ({error}).") from None
         self.n_pair: int = self._table.num_rows
@@ -131,8 +132,8 @@ class _Rows:
         for chunk in column.chunks or [pa.array([], column.type)]:
             if chunk.null_count or not pa.types.is_list(chunk.type) or not pa.types.is_integer(chunk.type.value_type):
                 raise ValueError("a column of ids is not made of lists of whole numbers")
-            self._offsets.append(chunk.offsets.to_numpy(zero_copy_only=True))
-            self._values.append(chunk.values.to_numpy(zero_copy_only=True))
+            self._offsets.append(as_numpy(chunk.offsets))
+            self._values.append(as_numpy(chunk.values))
         # Chunk c holds the rows first[c] up to first[c + 1].
         self._first = np.fromiter(itertools.accumulate((len(o) - 1 for o in self._offsets), initial=0), np.int64)
         # All chunks as one array, and where each begins in it: rows of any of them are looked up together.

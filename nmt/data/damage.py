@@ -81,8 +81,8 @@ def repeats_itself(text: str, most: int) -> bool:
         after = raw.find(gram, place + 1, place + _REACH + _GRAM)
         while after >= 0:
             period = after - place
-            start, end = _run(raw, place, period)
-            if end - start >= max(LONG_RUN, (most + 1) * period):
+            start, end = run_around(raw, place, period)
+            if end - start >= long_run(period, most):
                 run = raw[start:end].decode("utf-8", "ignore")
                 if any(map(str.isalpha, run)):
                     return True
@@ -94,7 +94,12 @@ def repeats_itself(text: str, most: int) -> bool:
     return False
 
 
-def _run(raw: bytes, place: int, period: int) -> tuple[int, int]:
+def long_run(period: int, most: int) -> int:
+    """Bytes from which on a run of such a period is too long. most: times that a piece may stand in a row."""
+    return max(LONG_RUN, (most + 1) * period)
+
+
+def run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:
     """The longest stretch around `place` in which every byte is that of one period before: [start, end)."""
     start, end = place, place + period
     while end < len(raw) and raw[end] == raw[end - period]:

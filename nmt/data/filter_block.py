@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data import clean
-from nmt.data.damage import CONTROL_CHARACTERS, LONG_RUN, SHORT_TEXT, SUSPECT
+from nmt.data.damage import CONTROL_CHARACTERS, SHORT_TEXT, SUSPECT, long_run, run_around
 from nmt.data.ratio import SHORT, UsualRatio
 from nmt.data.scripts import letters_of_others, scripts_of
 from nmt.data.unit_facts import facts_of
@@ -26,6 +26,7 @@ UNREAD = 255  # a pair of which a side is no text
 
 _GRAM = np.dtype("<u8")
 _LONGEST_PERIOD = 64
+_FEW = 4  # places in a line where something comes again: so many are looked at one after the other
 _REPLACEMENT = re.compile("\ufffd")
 
 
@@ -104,17 +105,28 @@ def _has_few_letters(side: Units, max_share: float) -> Mask:
 
 
 def _may_repeat(side: Units, most: int) -> Mask:
-    """Lines in which eight bytes come again after a period, at one of the places of which a long run has one."""
-    raw, found = side.raw, _none(side)
-    ends = np.cumsum(side.n_byte + 1)
-    for period in range(1, _LONGEST_PERIOD + 1):
+    """Lines with a long run, with letters or without, and some of many short ones."""
+    raw, ends = side.raw, np.cumsum(side.n_byte + 1)
+    places, periods = list[NDArray[np.int64]](), range(1, _LONGEST_PERIOD + 1)
+    for period in periods:
         # A run of so many bytes holds, wherever it begins, a place with eight bytes and the same ones a period later.
-        spare = max(LONG_RUN, (most + 1) * period) - period - _GRAM.itemsize
+        spare = long_run(period, most) - period - _GRAM.itemsize
         stride = 1 << max(0, (spare + 1).bit_length() - 1)
         n_place = (len(raw) - period - _GRAM.itemsize) // stride + 1
         if n_place <= 0:
+            places.append(np.empty(0, np.int64))
             continue
         here, later = (np.ndarray((n_place,), _GRAM, raw, first, (stride,)) for first in (0, period))
-        places = np.flatnonzero(here == later) * stride
-        found[np.searchsorted(ends, places, side="right")] = True
+        places.append(np.flatnonzero(here == later) * stride)
+    lines = np.searchsorted(ends, np.concatenate(places), side="right")
+    # Nearly all lines have none or one, and that is of a short run; a line of dots has hundreds.
+    found: Mask = np.bincount(lines, minlength=len(side)) > _FEW
+    starts = ends - side.n_byte - 1
+    which = np.flatnonzero(~found[lines])
+    at, period_of = (np.concatenate(places) - starts[lines])[which], np.repeat(periods, list(map(len, places)))[which]
+    for n, place, period in zip(lines[which].tolist(), at.tolist(), period_of.tolist(), strict=True):
+        line = side.raw_line(n)
+        if not found[n] and place + period < len(line):
+            start, end = run_around(line, place, period)
+            found[n] = end - start >= long_run(period, most)
     return found

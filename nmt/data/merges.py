@@ -6,6 +6,7 @@ of the different words: 16 bytes, and as many again for the places of pairs.
 """
 
 import heapq
+import itertools
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Places = NDArray[np.int32]
+Keys = NDArray[np.int64]
 
 _DEAD = -1  # the symbol of a place that became part of the one before
 _NOWHERE = -1
+_MANY = 500  # places; from so many on numpy takes less time to count them than Python
 
 
 class Merges(NamedTuple):
@@ -113,14 +116,23 @@ class _Text:
         was[self._is_merged[after]] = a
         self._is_merged[first] = False
         places = np.concatenate([before, first[has_right]])
-        count = self._count[self._word[places]].tolist()
-        n_of = self._n_of
-        for pair, n in zip(np.concatenate([neighbour << 32 | a, was | b << 32]).tolist(), count, strict=True):
-            n_of[pair] = n_of.get(pair, 0) - n
+        count = self._count[self._word[places]]
+        gone = np.concatenate([neighbour << 32 | a, was | b << 32])
         come = np.concatenate([neighbour << 32 | new, follower | new << 32])
         fits = self._length[new] + self._length[np.concatenate([neighbour, follower])] < self._longest
+        (self._recount_many if len(places) > _MANY else self._recount)(gone, come, count, places, fits)
+
+    def _recount(self, gone: Keys, come: Keys, count: Keys, places: Places, fits: NDArray[np.bool_]) -> None:
+        """At some places other pairs stand now. gone, come: what each was and is; count: of its word; fits: if short.
+
+        With numpy a group at a time would cost more than it saves where most have one place.
+        """
+        n_of = self._n_of
+        counts = count.tolist()
+        for pair, n in zip(gone.tolist(), counts, strict=True):
+            n_of[pair] = n_of.get(pair, 0) - n
         fresh: dict[int, list[int]] = {}
-        for pair, n, place, fit in zip(come.tolist(), count, places.tolist(), fits.tolist(), strict=True):
+        for pair, n, place, fit in zip(come.tolist(), counts, places.tolist(), fits.tolist(), strict=True):
             if not fit:
                 continue
             n_of[pair] = n_of.get(pair, 0) + n
@@ -130,6 +142,17 @@ class _Text:
                 fresh[pair] = [place]
         for pair, where in fresh.items():
             self._wait(pair, array("i", where))
+
+    def _recount_many(self, gone: Keys, come: Keys, count: Keys, places: Places, fits: NDArray[np.bool_]) -> None:
+        """The same, for more places."""
+        n_of = self._n_of
+        for pair, n, _ in _by_key(gone, count, places):
+            n_of[pair] = n_of.get(pair, 0) - n
+        fresh = _by_key(come[fits], count[fits], places[fits])
+        for pair, n, _ in fresh:
+            n_of[pair] = n_of.get(pair, 0) + n
+        for pair, _, where in fresh:
+            self._wait(pair, where)
 
     def cut(self) -> tuple[Places, NDArray[np.int64]]:
         """The symbols of all words, end to end, and how many each has."""
@@ -158,19 +181,25 @@ class _Text:
         """Count all pairs, and let them wait."""
         first = np.flatnonzero(self._next >= 0).astype(np.int32)
         keys = self._symbol[first].astype(np.int64) << 32 | self._symbol[first + 1]
-        order = np.argsort(keys, kind="stable")
-        keys, first = keys[order], first[order]
-        starts = np.flatnonzero(np.diff(keys, prepend=_NOWHERE))
-        if not len(starts):
-            return
-        sums = np.add.reduceat(self._count[self._word[first]], starts).tolist()
-        groups = np.split(first, starts[1:])
-        for key, n, where in zip(keys[starts].tolist(), sums, groups, strict=True):
+        for key, n, where in _by_key(keys, self._count[self._word[first]], first):
             self._n_of[key] = n
-            self._wait(key, array("i", where.tobytes()))
+            self._wait(key, where)
 
     def _wait(self, key: int, where: "array[int]") -> None:
         groups = self._places.setdefault(key, [])
         groups.append(where)
         if self._n_of[key] > 0:
             heapq.heappush(self._queue, (-self._n_of[key], key, len(groups) - 1))
+
+
+def _by_key(keys: Keys, count: Keys, places: Places) -> list[tuple[int, int, "array[int]"]]:
+    """Each key, the sum of its counts, and its places in their order."""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=_NOWHERE))
+    if not len(starts):
+        return []
+    sums = np.add.reduceat(count[order], starts).tolist()
+    raw, ends = places[order].tobytes(), (places.itemsize * np.append(starts, len(places))).tolist()
+    where = (array("i", raw[start:stop]) for start, stop in itertools.pairwise(ends))
+    return list(zip(keys[starts].tolist(), sums, where, strict=True))

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from nmt.data.arrow import dtype_of_ids, table_of, write_arrow
+from nmt.data.columns import texts_as_arrow
 from nmt.data.corpus import Prepared
 from nmt.data.crew import Crew
 from nmt.data.encode import BLOCK, encode_training_pairs
@@ -247,7 +248,7 @@ def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iter
         sides = ([pair[n] for pair in pairs] for n in range(2))
         table = table_of(*(Ragged.of(codec.encode(side), dtype) for codec, side in zip(codecs, sides, strict=True)))
         for name, text in zip(("src_text", "trg_text"), lines, strict=True):
-            table = table.append_column(name, pa.array(text, pa.large_string()))
+            table = table.append_column(name, texts_as_arrow(text))
         yield table
 
 

@@ -171,8 +171,8 @@ class Anchors:
         words = src.words(), trg.words()
         for counts, (hashed, _) in zip(self._counts, words, strict=True):
             counts += np.bincount(hashed, minlength=N_HASH)
-        rarity = rarity_of(self._counts)
-        return rarest(*words[0], rarity, len(src.lines)), rarest(*words[1], rarity, len(trg.lines))
+        rarity = Rarity(rarity_of(self._counts))
+        return rarity.rarest(*words[0], len(src.lines)), rarity.rarest(*words[1], len(trg.lines))
 
 
 def cut(text: str) -> str:
@@ -191,21 +191,27 @@ def rarity_of(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
     return np.minimum(found, _MOST_RARITY).astype(np.uint32)
 
 
-def rarest(
-    hashed: NDArray[np.uint16], line: NDArray[Any], rarity: NDArray[np.uint32], n_line: int
-) -> NDArray[np.uint16]:
-    """(n_line, N_ANCHOR) the different words of each line that occurred least, among those of both languages.
+class Rarity:
+    """In which order words are taken as anchors: those first that occurred least, among those of both languages."""
 
-    hashed, line: of the words, lines ascending; rarity: of each hash.
-    """
-    # Rarity and hash are one key, of which the sorted ones tell the order: several times as fast as `argsort`.
-    order = np.sort(rarity.astype(np.uint64) << np.uint64(16) | np.arange(len(rarity), dtype=np.uint64))
-    order = (order & np.uint64(0xFFFF)).astype(np.uint16)
-    rank = np.empty(len(rarity), np.uint32)
-    rank[order] = np.arange(len(rarity), dtype=np.uint32)
-    shared = (rarity > 0)[hashed]
-    ranks, there = _few_of_each(line[shared], rank[hashed[shared]], n_line, N_ANCHOR)
-    return np.where(there, order[ranks], np.uint16(NO_ANCHOR))
+    def __init__(self, occurred: NDArray[np.uint32]) -> None:
+        """occurred: how often each hash did in both, 0 where one of them has it not."""
+        self._is_shared = occurred > 0
+        # By 16 bits at a time numpy sorts by counting.
+        order = np.argsort((occurred & np.uint32(0xFFFF)).astype(np.uint16), kind="stable")
+        order = order[np.argsort((occurred >> np.uint32(16)).astype(np.uint16)[order], kind="stable")]
+        self._hash = order.astype(np.uint16)
+        self._rank = np.empty(len(order), np.uint32)
+        self._rank[order] = np.arange(len(order), dtype=np.uint32)
+
+    def rarest(self, hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
+        """(n_line, N_ANCHOR) different words of each line, NO_ANCHOR for too few.
+
+        hashed, line: of the words, lines ascending.
+        """
+        shared = self._is_shared[hashed]
+        ranks, there = _few_of_each(line[shared], self._rank[hashed[shared]], n_line, N_ANCHOR)
+        return np.where(there, self._hash[ranks], np.uint16(NO_ANCHOR))
 
 
 def smallest(hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
@@ -219,13 +225,17 @@ def smallest(hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDA
 def _few_of_each(
     line: NDArray[Any], rank: NDArray[Any], n_line: int, most: int
 ) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
-    """(n_line, most) the lowest different ranks of each line, all below 65,536; 0 for too few; and which are there."""
-    # One key to sort by: line, then rank, so that equal words of a line stand together.
+    """(n_line, most) the lowest different ranks of each line, all below 65,536; 0 for too few; and which are there.
+
+    line: ascending.
+    """
+    # One key to sort by: line, then rank, so that equal words of a line stand together. The lines are in order, which
+    # is most of the work for a sort that sees it.
     wide: Any = np.uint32 if n_line < 1 << 16 else np.uint64
     key = line.astype(wide)
     key <<= wide(16)
     key |= rank
-    key.sort()
+    key.sort(kind="stable")
     key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
     starts = np.searchsorted(key, np.arange(n_line + 1, dtype=wide) << wide(16))
     place = starts[:-1, None] + np.arange(most)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nmt.data.columns import as_numpy
 from nmt.data.learn import LINE_CAP
 from nmt.data.letters import normalised
 from nmt.data.lexicon import Lexicon
@@ -60,7 +61,7 @@ class Units:
         stays = ~of_odd
         stays[self.first] = True
         whole: dict[bytes, int] = {}
-        numbers = [whole.setdefault(self._bytes(n) + b" ", len(whole)) for n in np.flatnonzero(self.is_odd).tolist()]
+        numbers = [whole.setdefault(self.raw_line(n) + b" ", len(whole)) for n in np.flatnonzero(self.is_odd).tolist()]
         at = self.at.copy()
         at[self.first[self.is_odd]] = np.array(numbers) + len(self.keys)
         self.at = at[stays]
@@ -72,13 +73,14 @@ class Units:
     def __len__(self) -> int:
         return len(self.n_unit)
 
-    def _bytes(self, n: int) -> bytes:
+    def raw_line(self, n: int) -> bytes:
+        """The bytes of a line."""
         stop = int(self._stops[n])
         return self.raw[stop - int(self.n_byte[n]) : stop]
 
     def line(self, n: int) -> str:
         """The text of a line."""
-        return self._bytes(n).decode(**BYTES)
+        return self.raw_line(n).decode(**BYTES)
 
     def some(self, chosen: Mask) -> list[str]:
         """The text of some of the lines."""
@@ -130,4 +132,4 @@ def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Number
     words = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
     found = words.dictionary_encode()
     # As wide as places are, or numpy would make them so each time that they are used.
-    return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
+    return found.dictionary.to_pylist(), as_numpy(found.indices).astype(np.int64)

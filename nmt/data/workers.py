@@ -1,5 +1,8 @@
 """Processes that share the work on blocks: each is given one after the other, and the answers come in order.
 
+Whoever left something of a block in a file has met its words, so what is to be done with that file later is best done
+by the same process, and by another only where that one has nothing else to do.
+
 Helpers are started anew and not forked, since a fork of a process with threads in it may hang. They speak over their
 stdin and stdout, in what `pack.py` writes, and end when their stdin does, so none outlives this process. What there is
 to do is in `block_work.py`.
@@ -7,12 +10,11 @@ to do is in `block_work.py`.
 
 import contextlib
 import os
-import queue
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -23,6 +25,7 @@ from nmt.errors import DataError, MachineError
 
 Content = Mapping[str, Any]
 Work = Callable[[str, Content], dict[str, Any]]  # from the name of a task and its content to the answer
+Asked = tuple[str, Content, "Future[dict[str, Any]]"]
 
 _AHEAD = 3  # blocks for each helper that wait or are worked on
 _MODULE = "nmt.data.block_work"
@@ -49,7 +52,7 @@ class Helpers:
     def __init__(self, n: int) -> None:
         """n: processes, 1 for none beside this one."""
         self._work: Work | None = None
-        self._tasks: queue.SimpleQueue[tuple[str, Content, Future[dict[str, Any]]] | None] = queue.SimpleQueue()
+        self._tasks = _Tasks()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
         try:
@@ -70,7 +73,7 @@ class Helpers:
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
-            self._tasks.put(None)
+        self._tasks.close()
         for thread in self._threads:
             thread.join()
         for process in self._processes:
@@ -116,17 +119,49 @@ class Helpers:
             _ask(process, "setup", setup)
         except (OSError, ValueError):
             lost = _lost(process)
-        while (task := self._tasks.get()) is not None:
+        files = set[str]()
+        while (task := self._tasks.take(files)) is not None:
             name, content, done = task
             try:
                 if lost:
                     raise lost
-                done.set_result(_ask(process, name, content))
+                answer = _ask(process, name, content)
+                files.update(filter(None, [answer.get("file")]))
+                done.set_result(answer)
             except (DataError, MachineError) as error:
                 done.set_exception(error)
             except (OSError, ValueError):
                 lost = _lost(process)
                 done.set_exception(lost)
+
+
+class _Tasks:
+    """Tasks that wait for a helper; each helper takes one when it has none."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Asked] = []
+        self._is_open, self._news = True, threading.Condition()
+
+    def put(self, task: Asked) -> None:
+        """Add a task."""
+        with self._news:
+            self._waiting.append(task)
+            self._news.notify()
+
+    def close(self) -> None:
+        """Nobody waits any longer; what is there is still taken."""
+        with self._news:
+            self._is_open = False
+            self._news.notify_all()
+
+    def take(self, files: Collection[str]) -> Asked | None:
+        """The first task about one of these files, or else the first; waits for one, None if none will come."""
+        with self._news:
+            self._news.wait_for(lambda: self._waiting or not self._is_open)
+            if not self._waiting:
+                return None
+            its = (n for n, (_, content, _) in enumerate(self._waiting) if content.get("file") in files)
+            return self._waiting.pop(next(its, 0))
 
 
 def _start() -> "subprocess.Popen[bytes]":

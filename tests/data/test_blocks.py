@@ -12,8 +12,8 @@ import pytest
 from nmt.data import block_work, blocks, keep, learn
 from nmt.data import lexicon as lexicon_file
 from nmt.data.blocks import blocks_of
-from nmt.data.clean import filters_of, most_bytes, reason_to_drop
-from nmt.data.damage import SUSPECT
+from nmt.data.clean import REPEATS, filters_of, most_bytes, reason_to_drop
+from nmt.data.damage import SUSPECT, repeats_itself
 from nmt.data.fields import Reading
 from nmt.data.filter_block import KEPT, REASON_OF, codes_of, conditions_of
 from nmt.data.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
@@ -25,7 +25,7 @@ from nmt.data.placeholders import BYTES, names_of, protected
 from nmt.data.prepare import prepare
 from nmt.data.ragged import gathered
 from nmt.data.ratio import UsualRatio
-from nmt.data.report_text import N_ANCHOR, N_MARK, NO_ANCHOR, Block, rarest, smallest
+from nmt.data.report_text import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.unit_facts import facts_of
@@ -121,6 +121,26 @@ def test_a_block_is_filtered_as_its_pairs_are(seed, languages):
         assert len(set(expected)) > 5, "what is compared is worth comparing"
 
 
+@pytest.mark.parametrize("most", [3, 5])
+def test_runs_are_found_wherever_they_begin_and_however_long_their_piece_is(most):
+    draw, lines = random.Random(most), list[str]()
+    for period in (*range(1, 66), *range(1, 66)):
+        piece = "".join(draw.choices("abcdefgh éß", k=period)).encode()[:period].decode("utf-8", "ignore")
+        piece += "i" * (period - len(piece.encode()))
+        for n_byte in (most * period, *(max(48, (most + 1) * period) + more for more in (-1, 0, 1, 7))):
+            run = (piece * n_byte).encode()[:n_byte].decode("utf-8", "ignore")
+            before, after = ("".join(draw.choices("ijklm nopq", k=draw.randrange(40))) for _ in range(2))
+            lines.append(f"{before}{run}{after}")
+    # Two lines that together would be a run, lines that are one after the other, and rows of dots.
+    lines += ["no " * 9, "no " * 9, *["seven times the same line"] * 7, "." * 500, "." * 500 + "no " * 17, ""]
+    found = [repeats_itself(line, most) for line in lines]
+    may = conditions_of(FilterConfig(max_repeats=most), 500, ("en", "de"), None)[REPEATS]
+    of = units(lines)
+    assert (may(of, of) >= np.array(found)).all()
+    assert np.mean(may(of, of) > np.array(found)) < 0.03, "hardly a line is looked at without need"
+    assert 0.2 < np.mean(found) < 0.8
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_units_put_together_are_the_lines(seed):
     lines = nasty(seed)
@@ -197,8 +217,8 @@ def test_the_few_of_a_line_are_those_that_sorting_finds():
     rng = np.random.default_rng(3)
     n_of = rng.integers(0, 20, 300)
     line, hashed = np.repeat(np.arange(300), n_of), rng.integers(1, 60, n_of.sum()).astype(np.uint16)
-    rarity = rng.integers(0, 5, 1 << 16).astype(np.uint32)
-    few, rare = smallest(hashed, line, 300), rarest(hashed, line, rarity, 300)
+    rarity = (rng.integers(0, 5, 1 << 16) * rng.choice([1, 1 << 14, 1 << 16], 1 << 16)).astype(np.uint32)
+    few, rare = smallest(hashed, line, 300), Rarity(rarity).rarest(hashed, line, 300)
     for n in range(300):
         its = sorted(set(hashed[line == n].tolist()))
         assert [mark for mark in few[n].tolist() if mark] == its[:N_MARK]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from nmt.data import merges
 from nmt.data.letters import BYTE_OF
 from nmt.data.merges import merges_of
 from nmt.data.subwords import N_SPECIAL, Codec
@@ -28,8 +29,10 @@ def as_the_library(words, n_piece, longest):
     return sorted(model["vocab"], key=model["vocab"].get), [tuple(merge) for merge in model["merges"]]
 
 
+@pytest.mark.parametrize("many", [0, 20])
 @pytest.mark.parametrize("letters", ["ab", "abcde", "abcdefghij\u0120"])
-def test_merges_are_those_of_the_library(letters):
+def test_merges_are_those_of_the_library(letters, many, monkeypatch):
+    monkeypatch.setattr(merges, "_MANY", many)
     n_cut = 0
     for seed in range(60):
         rng = random.Random(f"{letters} {seed}")
