@@ -15,12 +15,14 @@ import itertools
 import math
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import PAD
+from nmt.errors import NmtError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.training.allocator import keep_freed_blocks
@@ -147,4 +149,7 @@ def _ratio(one: Reader, other: Reader) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except NmtError as error:
+        sys.exit(f"bench_resampling: error: {error}")

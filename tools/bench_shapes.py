@@ -12,10 +12,12 @@ import argparse
 import itertools
 import resource
 import statistics
+import sys
 import time
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position
+from nmt.errors import NmtError
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
@@ -73,4 +75,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except NmtError as error:
+        sys.exit(f"bench_shapes: error: {error}")
