@@ -67,10 +67,10 @@ def printable(text: str) -> str:
     )
 
 
-def must_be_free(path: Path, *, overwrite: bool) -> None:
+def must_be_free(path: Path, *, overwrite: bool, advice: str = "Choose another name") -> None:
     """Raise NmtError if an output cannot be written there, or would replace something that may not be."""
     if path.exists() and not overwrite:
-        raise NmtError(f"{path} exists already. Choose another name, or replace it with --overwrite.")
+        raise NmtError(f"{path} exists already. {advice}, or replace it with --overwrite.")
     folder = path.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.")

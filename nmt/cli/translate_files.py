@@ -73,18 +73,21 @@ def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
     check_outputs(args, finishing=finishing)
 
 
-def check_outputs(args: argparse.Namespace, *, finishing: bool, only: tuple[str, ...] | None = None) -> None:
+def check_outputs(
+    args: argparse.Namespace, *, finishing: bool, only: tuple[str, ...] | None = None, worked: bool = False
+) -> None:
     """Files that are written must be free, or may be replaced. finishing: an earlier process had found them free.
 
-    only: flags whose files are looked at.
+    only: flags whose files are looked at; worked: whether all is translated, and in the journal.
     """
+    advice = "Move it away and start again, which goes on from the journal" if worked else "Choose another name"
     for flag in only or ("output", "scores", "attention", "alignments"):
         if not (name := getattr(args, flag)):
             continue
         if flag == "alignments" and args.output and Path(name).absolute() == Path(args.output).absolute():
             raise NmtError(f"{name}: --alignments and --output are the same file. Name two.")
         path = Path(name)
-        must_be_free(path, overwrite=args.overwrite or finishing)
+        must_be_free(path, overwrite=args.overwrite or finishing, advice=advice)
         if path.is_dir():
             raise NmtError(f"{path}: cannot be written: it is a folder. Name a file.")
 

@@ -79,9 +79,9 @@ def check_still_free(args: argparse.Namespace, share: Share) -> None:
     output = Path(args.output)
     told = [marks[OUTPUT] for marks in map(_marks, share.journals(output)) if OUTPUT in marks]
     if not told:
-        check_outputs(args, finishing=False)
+        check_outputs(args, finishing=False, worked=True)
     elif not output.is_file() or [output.stat().st_size, sha256_of(output)] not in told:
-        check_outputs(args, finishing=False, only=("output",))
+        check_outputs(args, finishing=False, only=("output",), worked=True)
 
 
 def write_whole(

@@ -345,16 +345,20 @@ def test_an_input_that_another_file_replaces_is_read_to_its_end(command, transla
     assert len(lines) == len(LINES)
 
 
+@pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("name", ["out", "links"])
-def test_a_file_that_came_meanwhile_is_not_replaced(command, translate, meanwhile, name):
+def test_a_file_that_came_meanwhile_is_not_replaced(command, translate, meanwhile, name, moved):
     flags = ("-o", command.out, "--alignments", command.place / "links", "--decode.window", 2)
     meanwhile(lambda: (command.place / name).write_bytes(b"mine"))
     _, err = translate(*flags, source=SOURCE, code=2)
-    assert f"{name} exists already" in err
+    assert f"{name} exists already. Move it away and start again, which goes on from the journal, or" in err
     assert sorted(path.name for path in command.place.iterdir()) == sorted([name, "out.journal"])
     assert (command.place / name).read_bytes() == b"mine"
-    translate(*flags, "--overwrite", source=SOURCE)
+    if moved:
+        (command.place / name).unlink()
+    _, err = translate(*flags, *([] if moved else ["--overwrite"]), source=SOURCE)
     assert sorted(path.name for path in command.place.iterdir()) == ["links", "out"]
+    assert not moved or f"has the answers to {len(LINES)} lines: going on from there" in err
 
 
 def test_from_stdin_it_goes_on_as_well(command, translate):
