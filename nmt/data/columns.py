@@ -1,6 +1,6 @@
 """Columns of Arrow as arrays of numpy and back, over the same memory.
 
-What pyarrow has for this loads pandas where that is installed: a fifth of a second and much memory in each process.
+What pyarrow has for this loads pandas where that is installed, which takes time and memory in each process.
 """
 
 from collections.abc import Sequence

@@ -107,26 +107,28 @@ def _has_few_letters(side: Units, max_share: float) -> Mask:
 def _may_repeat(side: Units, most: int) -> Mask:
     """Lines with a long run, with letters or without, and some of many short ones."""
     raw, ends = side.raw, np.cumsum(side.n_byte + 1)
-    places, periods = list[NDArray[np.int64]](), range(1, _LONGEST_PERIOD + 1)
-    for period in periods:
+    found_at, periods = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    for period in range(1, _LONGEST_PERIOD + 1):
         # A run of so many bytes holds, wherever it begins, a place with eight bytes and the same ones a period later.
         spare = long_run(period, most) - period - _GRAM.itemsize
         stride = 1 << max(0, (spare + 1).bit_length() - 1)
         n_place = (len(raw) - period - _GRAM.itemsize) // stride + 1
         if n_place <= 0:
-            places.append(np.empty(0, np.int64))
             continue
         here, later = (np.ndarray((n_place,), _GRAM, raw, first, (stride,)) for first in (0, period))
-        places.append(np.flatnonzero(here == later) * stride)
-    lines = np.searchsorted(ends, np.concatenate(places), side="right")
+        found_at.append(np.flatnonzero(here == later) * stride)
+        periods.append(np.full(len(found_at[-1]), period))
+    if not found_at:
+        return _none(side)
+    at = np.concatenate(found_at)
+    lines = np.searchsorted(ends, at, side="right")
     # Nearly all lines have none or one, and that is of a short run; a line of dots has hundreds.
     found: Mask = np.bincount(lines, minlength=len(side)) > _FEW
-    starts = ends - side.n_byte - 1
-    which = np.flatnonzero(~found[lines])
-    at, period_of = (np.concatenate(places) - starts[lines])[which], np.repeat(periods, list(map(len, places)))[which]
-    for n, place, period in zip(lines[which].tolist(), at.tolist(), period_of.tolist(), strict=True):
+    few, starts = ~found[lines], ends - side.n_byte - 1
+    asked = (lines[few], (at - starts[lines])[few], np.concatenate(periods)[few])
+    for n, place, period in zip(*(each.tolist() for each in asked), strict=True):
         line = side.raw_line(n)
-        if not found[n] and place + period < len(line):
+        if place + period < len(line):
             start, end = run_around(line, place, period)
-            found[n] = end - start >= long_run(period, most)
+            found[n] |= end - start >= long_run(period, most)
     return found

@@ -126,7 +126,8 @@ class Helpers:
                 if lost:
                     raise lost
                 answer = _ask(process, name, content)
-                files.update(filter(None, [answer.get("file")]))
+                if "file" in answer:
+                    files.add(answer["file"])
                 done.set_result(answer)
             except (DataError, MachineError) as error:
                 done.set_exception(error)

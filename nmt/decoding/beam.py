@@ -52,8 +52,7 @@ def impossible(pad: int, bos: int, n_real: int | None, n_column: int) -> list[in
 def log_total(logits: Tensor, column: int) -> Tensor:
     """The logarithm of the sum of the exponentials of each row of (R, V): log-softmax is the logit less this. (R,)
 
-    column: one that is finite. By the log-softmax of that one, since `logsumexp`, or to subtract, to take exponentials
-    and to add them up, takes a CPU twice as long.
+    column: one that is finite. By the log-softmax of that one, which is one pass on a CPU where `logsumexp` is several.
     """
     return logits[:, column] - logits.log_softmax(-1)[:, column]
 

@@ -102,7 +102,7 @@ class Int8Linear(SameLinear):
 
     def forward(self, input: Tensor) -> Tensor:
         # There is no NaN in 8 bits: in full it comes out, and the search says what is wrong. A sum is not finite if one
-        # state is not, and is had in a tenth of the time.
+        # state is not, and is had sooner than a look at each.
         if torch.is_grad_enabled() or not input.numel() or not input.sum().isfinite():
             return super().forward(input)
         whole = _in_bytes(torch.addcmul(self._shift, input, self._gain))
