@@ -68,6 +68,14 @@ class Dropout(nn.Module):
             return residual + F.dropout(x, self.p)
         return _drop_add(x, residual, self._draw(x), self.scale)
 
+    def draw(self, x: Tensor) -> Tensor | None:
+        """Which elements of x stay: ones and zeros, of int16 and x's shape; None where all do."""
+        if not self._active:
+            return None
+        if self._leave_to_torch(x):
+            return torch.empty_like(x, dtype=torch.int16).bernoulli_(1 / self.scale)
+        return self._draw(x)
+
     @property
     def _active(self) -> bool:
         return self.training and self.p > 0.0

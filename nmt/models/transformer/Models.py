@@ -18,6 +18,7 @@ from nmt.models.transformer.Modules import (
     SharedMask,
     extend,
     make_norm,
+    shared,
     sinusoids,
 )
 from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
@@ -133,7 +134,7 @@ class Encoder(_Stack):
     ) -> tuple[Tensor, list[Tensor]]:
         """(B, S), (B, 1, 1, S) -> (B, S, D), and each layer's weights (B, H, S, S) if asked for."""
         x, rotation = self._enter(self.src_word_emb(src_seq), packing=packing)
-        attns = []
+        src_mask, attns = shared(src_mask), []
         for layer in self.layer_stack:
             if layer.passed_over:
                 continue
@@ -170,7 +171,7 @@ class Decoder(_Stack):
         of_src, of_trg = packing or (None, None)
         x, rotation = self._enter(self.trg_word_emb(trg_seq), packing=of_trg)
         src_rotation = self.enc_rotation(0, enc_output.size(1), of_src)
-        slf_attns, enc_attns = [], []
+        trg_mask, src_mask, slf_attns, enc_attns = shared(trg_mask), shared(src_mask), [], []
         for layer in self.layer_stack:
             if layer.passed_over:
                 continue

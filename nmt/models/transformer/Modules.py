@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nmt.models.base import Packing
 from nmt.models.dropout import Dropout
+from nmt.models.written_out import written_out
 from nmt.recipe.model_options import ModelConfig
 
 _SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
@@ -125,6 +126,11 @@ class SharedMask:
 Mask = Tensor | PackedMask | SharedMask
 
 
+def shared(mask: Mask) -> Mask:
+    """A mask for all the layers of a stack. Compiled layers share what they make of it anyway."""
+    return SharedMask(mask) if isinstance(mask, Tensor) and not torch.compiler.is_compiling() else mask
+
+
 class ScaledDotProductAttention(nn.Module):
     """softmax(q kT / temperature) v, by torch's fused kernel or, when the weights are wanted, written out."""
 
@@ -145,21 +151,21 @@ class ScaledDotProductAttention(nn.Module):
             if v.dtype in (torch.bfloat16, torch.float16) and v.is_cuda:
                 return self._packed(q, k, v, mask), None
             mask = mask.written_out(q.size(2), k.size(2))
-        shared = mask if isinstance(mask, SharedMask) else SharedMask(mask)
+        mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
         (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
         n_share = n_head // n_kv_head
         if n_share > 1:
             # The heads that share a key/value head become further queries of it: nothing is copied per head.
             q = q.reshape(n_row, n_kv_head, -1, q.size(-1))
         if return_attns or self._write_out(q, k):
-            output, attn = self._written_out(q, k, v, shared, n_share)
+            output, attn = self._written_out(q, k, v, mask, n_share)
         else:
             attn = None
             output = F.scaled_dot_product_attention(
                 q,
                 k,
                 v,
-                shared.repeated(n_share),
+                mask.repeated(n_share),
                 self.dropout.p if self.training else 0.0,
                 scale=1.0 / self.temperature,
             )
@@ -200,12 +206,9 @@ class ScaledDotProductAttention(nn.Module):
         return (self.training and self.dropout.p > 0.0) or q.size(2) * k.size(2) <= _SHORT
 
     def _written_out(self, q: Tensor, k: Tensor, v: Tensor, mask: SharedMask, n_share: int) -> tuple[Tensor, Tensor]:
-        if k.element_size() == 2:
-            k = k.contiguous()  # oneDNN reads a copy of part of a cache much faster than the part itself
-        score = torch.matmul(q, k.transpose(-2, -1))  # (B, G, H/G·T, S)
-        bias, blind = mask.added(n_share, score.dtype)
-        # Adding is one pass less than filling, and takes the scale along.
-        attn = F.softmax(torch.add(bias, score, alpha=1.0 / self.temperature), dim=-1)
-        if blind is not None:
-            attn = attn.masked_fill(blind, 0.0)
-        return torch.matmul(self.dropout(attn), v), attn
+        device, dtype = v.device.type, v.dtype
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        bias, blind = mask.added(n_share, torch.promote_types(dtype, torch.float32))
+        return written_out(q, k, v, bias, blind, 1.0 / self.temperature, self.dropout)
