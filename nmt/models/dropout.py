@@ -68,7 +68,7 @@ class Dropout(nn.Module):
             return residual + F.dropout(x, self.p)
         return _drop_add(x, residual, self._draw(x), self.scale)
 
-    def draw(self, x: Tensor) -> Tensor | None:
+    def which(self, x: Tensor) -> Tensor | None:
         """Which elements of x stay: ones and zeros, of int16 and x's shape; None where all do."""
         if not self._active:
             return None

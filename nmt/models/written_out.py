@@ -52,7 +52,7 @@ class _WrittenOut(torch.autograd.Function):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         wide = _weights(q, k, bias, blind, scale)
         attn = wide[..., : k.size(2)]
-        used, keep = attn.to(v.dtype), dropout.draw(attn)
+        used, keep = attn.to(v.dtype), dropout.which(attn)
         if keep is not None:
             used = keep.to(v.dtype).mul_(used).mul_(dropout.scale)
         ctx.save_for_backward(q, k, v, wide, used, keep)

@@ -63,7 +63,7 @@ def test_dropped_weights_are_not_used_and_get_no_gradient(n_key):
     torch.manual_seed(5)
     output, attn = written_out(q, k, v, bias, blind, 0.5, dropout)
     torch.manual_seed(5)
-    keep = dropout.draw(attn).double() * dropout.scale
+    keep = dropout.which(attn).double() * dropout.scale
     assert keep.shape == attn.shape and (keep == 0).any() and (keep > 1).any()
     expected, exact = plain(q, k, v, bias, blind, keep)
     assert (output - expected).abs().max() < 1e-14 and (attn - exact).abs().max() < 1e-14
