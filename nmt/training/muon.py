@@ -6,7 +6,7 @@ the magnitude of Adam's updates is that of J. Liu et al. 2025, "Muon is scalable
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from nmt.training.sharding import laid_out_like, local, whole
 # iterations bring all singular values near one.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _N_ITERATION = 5
+_SMALL = 2**18  # numbers up to which matrices of several kinds are orthogonalised together: it is the calls that cost
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -93,31 +94,63 @@ class Muon(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        waiting: dict[tuple[int, int], list[_Stack]] = defaultdict(list)
         for group in self.param_groups:
             same_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for param in group["params"]:
                 if param.grad is not None:
                     same_shape[param.shape].append(param)
-            for shape, params in same_shape.items():
-                self._move(params, shape, group)
+            for params in same_shape.values():
+                stack = self._look_ahead(params, group)
+                if stack.ahead.numel() > _SMALL:
+                    _move([stack])
+                else:
+                    waiting[min(stack.block), max(stack.block)].append(stack)
+        for alike in waiting.values():
+            _move(alike)
         return loss
 
-    def _move(self, params: list[Tensor], shape: torch.Size, group: dict[str, Any]) -> None:
+    def _look_ahead(self, params: list[Tensor], group: dict[str, Any]) -> "_Stack":
+        """Where momentum leads parameters of one shape in a group. They decay."""
         for param in params:
             if "momentum" not in self.state[param]:
                 self.state[param]["momentum"] = torch.zeros_like(param)
         buffers = [self.state[param]["momentum"] for param in params]
         grads = [param.grad for param in params if param.grad is not None]
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov: look one step ahead
-        block = group["block"] or tuple(shape)
-        # Momentum is kept in parts where the parameter is; but only a whole matrix has a direction.
-        direction = _join(orthogonalise(_split(torch.stack([whole(one) for one in ahead]), block)), shape)
-        mine = [local(param) for param in params]
-        steps = [local(laid_out_like(param, one)) for param, one in zip(params, direction.unbind(), strict=True)]
         if group["weight_decay"]:
-            torch._foreach_mul_(mine, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(mine, steps, alpha=-group["lr"] * 0.2 * max(block) ** 0.5)
+            torch._foreach_mul_([local(param) for param in params], 1 - group["lr"] * group["weight_decay"])
+        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov: look one step ahead
+        block = group["block"] or tuple(params[0].shape)
+        # Momentum is kept in parts where the parameter is; but only a whole matrix has a direction.
+        return _Stack(params, torch.stack([whole(one) for one in ahead]), block, -group["lr"] * 0.2 * max(block) ** 0.5)
+
+
+class _Stack(NamedTuple):
+    """Parameters of one shape, and where they would go, (N, rows, columns). block: the shape of the matrices that each
+    is composed of. factor: what their direction is multiplied by."""
+
+    params: list[Tensor]
+    ahead: Tensor
+    block: tuple[int, int]
+    factor: float
+
+
+def _move(alike: list[_Stack]) -> None:
+    """Move parameters whose blocks have one shape, or that shape turned."""
+    blocks = [_lying(_split(one.ahead, one.block)) for one in alike]
+    together = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+    directions = torch.split(orthogonalise(together), [len(part) for part in blocks])
+    for (params, ahead, block, factor), direction in zip(alike, directions, strict=True):
+        upright = direction if block[0] <= block[1] else direction.mT
+        moved = _join(upright, ahead.shape[1:]).unbind()
+        steps = [local(laid_out_like(param, one)) for param, one in zip(params, moved, strict=True)]
+        torch._foreach_add_([local(param) for param in params], steps, alpha=factor)
+
+
+def _lying(matrices: Tensor) -> Tensor:
+    """(N, rows, columns), turned if there are more rows than columns."""
+    return matrices if matrices.size(1) <= matrices.size(2) else matrices.mT
 
 
 def _split(x: Tensor, block: tuple[int, int]) -> Tensor:
