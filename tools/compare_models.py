@@ -14,8 +14,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -41,10 +42,12 @@ MODELS = {
 
 
 class Task(NamedTuple):
-    """What is changed in the recipe of the book's dates, and how many times its updates are made."""
+    """What is changed in the recipes of the book's dates, and by recipe: how many times its updates are made, and what
+    else is changed."""
 
     changes: list[str]
-    longer: dict[str, float]
+    longer: Mapping[str, float] = MappingProxyType({})
+    also: Mapping[str, str] = MappingProxyType({})
 
 
 def _corpus(name: str) -> list[str]:
@@ -57,9 +60,13 @@ def _corpus(name: str) -> list[str]:
 
 GENERATED = ["--data.generate", "dates", "--data.train", "[]", "--data.valid", "[]", "--data.test", "null"]
 TASKS = {
-    "dates-book": Task([], {}),
-    "dates": Task(GENERATED, {"attention": 1.7, "transformer": 1.9}),
-    "addition": Task(_corpus("addition"), {"seq2seq": 4, "peeky": 4, "attention": 10, "transformer": 10}),
+    "dates-book": Task([]),
+    "dates": Task(
+        GENERATED,
+        {"attention": 1.7},
+        {"transformer": "--batch.max_tokens 1536 --model.d_inner 256 --train.label_smoothing 0.05"},
+    ),
+    "addition": Task(_corpus("addition"), {"seq2seq": 4, "peeky": 4, "attention": 10, "transformer": 7.5}),
 }
 
 
@@ -87,7 +94,7 @@ def make(out: Path, task: str, name: str, seed: int) -> Made:
     run = out / f"{task}.{name.replace(', ', '-').lower()}.{seed}"
     updates = int(read_recipe(recipe).train.updates * TASKS[task].longer.get(recipe_name, 1))
     every = str(-(-updates // N_CHECKPOINT))
-    common = [*TASKS[task].changes, *changes, "--data.out", str(data)]
+    common = [*TASKS[task].changes, *TASKS[task].also.get(recipe_name, "").split(), *changes, "--data.out", str(data)]
     if not data.is_dir():
         _command("preprocess", recipe, *common, "--seed", seed)  # which dates are made follows from it
     _command(
@@ -106,7 +113,7 @@ def make(out: Path, task: str, name: str, seed: int) -> Made:
     if model.model.attends:
         _command(
             "translate", run, "--input", _first(out, sources), "--output", out / "one.out", "--overwrite",
-            "--attention", run.with_suffix(".svg"),
+            "--attention", f"{run}.svg",
         )  # fmt: skip
     return Made(
         name,
