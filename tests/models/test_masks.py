@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
-from nmt.models.transformer.Modules import ScaledDotProductAttention, SharedMask
+from nmt.models.transformer.Modules import ScaledDotProductAttention, SharedMask, shared
 
 KINDS = [
     {},
@@ -38,6 +38,15 @@ def test_a_mask_that_layers_share_hides_what_it_hides_from_each(n_query, n_kv_he
         assert attn is exact_attn is None or torch.equal(attn, exact_attn)
     again = shared.added(4 // n_kv_head, torch.float64)
     assert again[0] is shared.added(4 // n_kv_head, torch.float64)[0] and again[0].dtype == torch.float64
+
+
+def test_layers_share_a_mask_on_a_cpu_alone():
+    mask = torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    once = shared(mask)
+    assert isinstance(once, SharedMask) and once.repeated(1) is mask
+    assert shared(once) is once
+    elsewhere = mask.to("meta")
+    assert shared(elsewhere) is elsewhere
 
 
 @torch.no_grad()

@@ -127,8 +127,13 @@ Mask = Tensor | PackedMask | SharedMask
 
 
 def shared(mask: Mask) -> Mask:
-    """A mask for all the layers of a stack. Compiled layers share what they make of it anyway."""
-    return SharedMask(mask) if isinstance(mask, Tensor) and not torch.compiler.is_compiling() else mask
+    """A mask for all the layers of a stack.
+
+    Only a CPU gains by it; elsewhere layers may be compiled one by one, and would be again for what is shared.
+    """
+    if isinstance(mask, Tensor) and mask.device.type == "cpu" and not torch.compiler.is_compiling():
+        return SharedMask(mask)
+    return mask
 
 
 class ScaledDotProductAttention(nn.Module):
