@@ -11,6 +11,12 @@ from torch import Tensor, nn
 _WORD_VALUES = 2**16  # a dropout decision is one of so many equally likely values
 
 
+def dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
+    """x · keep · scale. keep: ones and zeros, of x's shape, and of another type."""
+    # The scale travels as a number: in a half-precision tensor it would be off by a thousandth.
+    return keep.to(x.dtype).mul_(x).mul_(scale)
+
+
 class _DropAdd(torch.autograd.Function):
     """residual + x · keep · scale in one pass, remembering two bytes an element."""
 
@@ -18,9 +24,8 @@ class _DropAdd(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, residual: Tensor | None, keep: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(keep)
         ctx.scale, ctx.x_dtype = scale, x.dtype
-        # The scale travels as a number: in a half-precision tensor it would be off by a thousandth.
         if residual is None:
-            return keep.to(x.dtype).mul_(x).mul_(scale)
+            return dropped(x, keep, scale)
         wide = torch.promote_types(x.dtype, residual.dtype)
         factor = keep.to(wide)
         return torch.addcmul(residual.to(wide), x.to(wide), factor, value=scale, out=factor)

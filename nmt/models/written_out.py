@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt.models.dropout import Dropout
+from nmt.models.dropout import Dropout, dropped
 
 # How many numbers of fp32 the processor takes at a time.
 _LANES = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 4)
@@ -54,7 +54,7 @@ class _WrittenOut(torch.autograd.Function):
         attn = wide[..., : k.size(2)]
         used, keep = attn.to(v.dtype), dropout.which(attn)
         if keep is not None:
-            used = keep.to(v.dtype).mul_(used).mul_(dropout.scale)
+            used = dropped(used, keep, dropout.scale)
         ctx.save_for_backward(q, k, v, wide, used, keep)
         ctx.scale, ctx.scale_up = scale, dropout.scale
         ctx.set_materialize_grads(False)
@@ -71,7 +71,7 @@ class _WrittenOut(torch.autograd.Function):
             d_v = torch.matmul(used.transpose(2, 3), d_output)
             d_used = torch.matmul(d_output, v.transpose(2, 3))
             if keep is not None:
-                d_used = keep.to(d_used.dtype).mul_(d_used).mul_(ctx.scale_up)
+                d_used = dropped(d_used, keep, ctx.scale_up)
             d_attn = d_used if d_attn is None else d_attn + d_used
         if d_attn is None:
             return (None,) * 7

@@ -88,9 +88,9 @@ def test_lines_in_pieces_are_shared_out_too(folder):
     for task in tasks:
         for place, text in zip(task, engine.answer([keys[place] for place in task]), strict=True):
             one = translate_engine.answer_of(text).answer.translation
-            assert one.split == told[place].split and abs(one.score - told[place].score) < 1e-4
+            assert one.split == told[place].split and abs(one.score - told[place].score) < 1e-5
             # Pieces come into other batches, where hypotheses that are as good as equal may change places by rounding.
-            assert one.text == told[place].text or one.score != told[place].score
+            assert one.text == told[place].text or (one.split and one.score != told[place].score)
 
 
 def test_two_workers_tell_of_each_line_what_one_tells(translate, tmp_path):

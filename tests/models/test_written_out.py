@@ -8,7 +8,7 @@ from nmt.models.dropout import Dropout
 from nmt.models.written_out import written_out
 
 B, G, N, D_K, D_V = 3, 2, 5, 4, 3
-LANES = pytest.mark.parametrize("n_key", [1, 7, 8, 9])  # a vector has 8
+KEYS = pytest.mark.parametrize("n_key", [1, 7, 8, 9])  # a vector has 8
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def plain(q, k, v, bias, blind, keep):
     return (attn * keep) @ v.double(), attn
 
 
-@LANES
+@KEYS
 def test_rows_of_any_length_are_the_softmax_with_its_gradient(n_key):
     q, k, v, bias, blind = inputs(n_key)
     dropout = Dropout(0.3).eval()
@@ -56,7 +56,7 @@ def test_rows_of_any_length_are_the_softmax_with_its_gradient(n_key):
         assert all(map(torch.equal, written_out(q, k, v, bias, blind, 0.5, dropout), found))
 
 
-@LANES
+@KEYS
 def test_dropped_weights_are_not_used_and_get_no_gradient(n_key):
     q, k, v, bias, blind = inputs(n_key)
     dropout = Dropout(0.4).train()
@@ -72,7 +72,7 @@ def test_dropped_weights_are_not_used_and_get_no_gradient(n_key):
     assert all((one - other).abs().max() < 1e-14 for one, other in zip(*grads, strict=True))
 
 
-@LANES
+@KEYS
 def test_between_products_in_bf16_numbers_are_fp32(n_key):
     q, k, v, bias, blind = inputs(n_key, torch.bfloat16)
     output, attn = written_out(q, k, v, bias, blind, 0.5, Dropout(0.0))

@@ -119,4 +119,4 @@ def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(ffn, seeds, b
         assert fast[-20:].mean() < 0.8 * fast[:20].mean()
         with pytest.MonkeyPatch.context() as monkeypatch:
             differences.append((fast - plain(recipe(ffn), seed, monkeypatch)).abs().max().item())
-    assert statistics.median(differences) < bound
+    assert statistics.median(differences) < bound and max(differences) < 0.01
