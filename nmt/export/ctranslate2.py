@@ -35,7 +35,7 @@ def library() -> Any:
 
 def obstacles(config: ModelConfig) -> Iterator[str]:
     """Options whose models CTranslate2 has no boxes for, each with its value."""
-    for name in ("lexical_attn", "prj_transform", "rotary_enc_attn", "qk_norm"):
+    for name in ("lexical_attn", "prj_transform", "rotary_enc_attn", "qk_norm", "enc_conv"):
         if getattr(config, name):
             yield f"model.{name}"
     if config.ffn not in _ACTIVATION:

@@ -74,7 +74,7 @@ def obstacles(recipe: Recipe) -> Iterator[str]:
     config = recipe.model
     if config.position == "rotary":
         yield "model.position: rotary"
-    for name in ("rotary_enc_attn", "lexical_attn", "qk_norm"):
+    for name in ("rotary_enc_attn", "lexical_attn", "qk_norm", "enc_conv"):
         if getattr(config, name):
             yield f"model.{name}"
     if config.norm_kind != "layer":

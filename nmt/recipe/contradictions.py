@@ -75,6 +75,11 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
             "model.prj_transform: a projection that model.trg_emb_prj_weight_sharing: false sets free needs no further "
             "matrix before it (set this to false)"
         )
+    if model.enc_conv and model.enc_conv % 2 == 0:
+        yield (
+            f"model.enc_conv: of {model.enc_conv} neighbouring words none is in the middle (take an odd number, or 0 "
+            "for none)"
+        )
     if model.preset == "auto":
         return  # its sizes are not known yet; this is asked again when they are
     if model.d_model % model.n_head and (model.d_k is None or model.d_v is None):

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from nmt.recipe.presets import PRESETS
-from nmt.recipe.section import NonNegativeFloat, PositiveInt, Rate, Section
+from nmt.recipe.section import Count, NonNegativeFloat, PositiveInt, Rate, Section
 
 # What attention there may be: where words of the translation look at the source, words of the source at each other, and
 # words of the translation at those before.
@@ -96,6 +96,12 @@ class TransformerOptions(Section):
         False,
         description="Rotary positions in the attention over the source too, which then sees how far ahead or behind "
         "a source word is; without it no position is told there.",
+    )
+    enc_conv: Count = Field(
+        0,
+        description="So many neighbouring words, an odd number, are mixed into each before every encoder layer, by a "
+        "depthwise convolution: what stands side by side need not be found by attention, which helps models of "
+        "characters most; 0: none.",
     )
     qk_norm: bool = Field(False, description="Normalise queries and keys per head before their product.")
     attn_bias: bool = Field(False, description="Biases in the attention projections.")

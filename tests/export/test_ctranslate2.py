@@ -70,6 +70,7 @@ def test_another_model_is_noticed(subwords, tmp_path):
         ({"prj_transform": "true"}, "model.prj_transform"),
         ({"position": "rotary", "rotary_enc_attn": "true"}, "model.rotary_enc_attn"),
         ({"qk_norm": "true"}, "model.qk_norm"),
+        ({"enc_conv": 3}, "model.enc_conv"),
         ({"ffn": "relu2"}, "model.ffn: relu2"),
         ({"d_k": 16}, "model.d_k"),
     ],

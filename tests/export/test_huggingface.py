@@ -76,6 +76,7 @@ def test_small_states_are_normalised_alike(subwords, tmp_path, norm):
         ({"position": "rotary", "rotary_enc_attn": "true"}, "model.rotary_enc_attn"),
         ({"lexical_attn": "true"}, "model.lexical_attn"),
         ({"qk_norm": "true"}, "model.qk_norm"),
+        ({"enc_conv": 3}, "model.enc_conv"),
         ({"norm_kind": "rms"}, "model.norm_kind: rms"),
         ({"ffn": "swiglu"}, "model.ffn: swiglu"),
         ({"n_kv_head": 2}, "model.n_kv_head"),

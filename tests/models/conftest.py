@@ -19,14 +19,14 @@ Make = Callable[..., Transformer]
 
 @pytest.fixture
 def make() -> Make:
-    """make(option=value, …) -> a seeded tiny Transformer in evaluation mode, norms and biases not at their start."""
+    """make(option=value, …) -> a seeded tiny Transformer in evaluation mode, nothing but matrices at its start."""
 
     def make(*, n_src_vocab: int = N_VOCAB, seed: int = 3, **options: Any) -> Transformer:
         torch.manual_seed(seed)
         model = build_model(ModelConfig(**(TINY | options)), n_src_vocab, N_VOCAB)
         assert isinstance(model, Transformer)
         for parameter in model.parameters():
-            if parameter.dim() == 1:
+            if parameter.dim() != 2:
                 torch.nn.init.uniform_(parameter, 0.5, 1.5)
         return model.double().eval()
 

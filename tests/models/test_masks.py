@@ -11,7 +11,7 @@ KINDS = [
     {"norm": "pre", "norm_kind": "rms", "position": "rotary", "n_kv_head": 2, "qk_norm": True, "ffn": "swiglu"},
     {"norm": "pre", "position": "rotary", "rotary_enc_attn": True, "lexical_attn": True},
     {"norm": "post", "position": "sinusoid", "lexical_attn": True},
-    {"norm": "pre", "position": "learned", "n_kv_head": 1, "scale_emb_or_prj": "emb"},
+    {"norm": "pre", "position": "learned", "n_kv_head": 1, "scale_emb_or_prj": "emb", "enc_conv": 3},
 ]
 
 

@@ -45,7 +45,11 @@ PAIRS = Pairs([(3, 5), (11, 2), (1, 7), (6, 6)])
 
 def model_of(**options):
     torch.manual_seed(2)
-    return build(ModelConfig(**{**SIZES, **options}), 20, 20, PAD).double().train()
+    model = build(ModelConfig(**{**SIZES, **options}), 20, 20, PAD).double().train()
+    for name, parameter in model.named_parameters():
+        if name.endswith("conv.weight"):  # zero at first
+            nn.init.uniform_(parameter, -0.5, 0.5)
+    return model
 
 
 def loss_and_gradient(model, batch, **regularize):
@@ -65,6 +69,7 @@ def loss_and_gradient(model, batch, **regularize):
         {"position": "learned", "norm": "pre"},
         {"position": "rotary", "rotary_enc_attn": True, "prj_transform": True},
         {"n_kv_head": 2, "qk_norm": True, "norm_kind": "rms", "ffn": "swiglu"},
+        {"enc_conv": 5, "norm": "pre"},
     ],
 )
 def test_packed_is_padded(options):
@@ -102,7 +107,7 @@ def test_all_packed_batches_have_one_shape_and_cover_their_row():
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # that the compiler looks for it
 def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
     """With a backend that only counts: whatever the sentences, one graph for each stack and no break in it."""
-    model, seen, compile_with = model_of(position="rotary"), [], nn.Module.compile
+    model, seen, compile_with = model_of(position="rotary", enc_conv=3), [], nn.Module.compile
 
     def count(graph, _inputs):
         seen.append(graph)
@@ -114,7 +119,7 @@ def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
     batches = [make_packed(*PAIRS.picked(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
     losses = [loss_and_gradient(model, batch)[0] for batch in batches]
     assert len(seen) == 2
-    plain = model_of(position="rotary")
+    plain = model_of(position="rotary", enc_conv=3)
     for loss, batch in zip(losses, batches, strict=True):
         torch.testing.assert_close(loss, loss_and_gradient(plain, batch)[0], rtol=0, atol=1e-12)
 

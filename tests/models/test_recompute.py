@@ -6,7 +6,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 VARIANTS = {
     "post-norm": {},
-    "pre-norm, rotary": {"norm": "pre", "position": "rotary", "rotary_enc_attn": True},
+    "pre-norm, rotary": {"norm": "pre", "position": "rotary", "rotary_enc_attn": True, "enc_conv": 3},
     "every kind of dropout": {"act_dropout": 0.2, "attn_dropout": 0.3, "emb_dropout": 0.1, "lexical_attn": True},
 }
 

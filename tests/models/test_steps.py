@@ -14,6 +14,7 @@ OPTIONS = {
     "n_kv_head": [None, 1, 2],
     "enc_n_kv_head": [None, 1],
     "qk_norm": [False, True],
+    "enc_conv": [0, 3],
     "attn_bias": [False, True],
     "ffn_bias": [True, False],
     "trg_emb_prj_weight_sharing": [True, False],

@@ -8,15 +8,16 @@ from torch import Tensor
 from nmt.models.base import DecoderState
 from nmt.models.droppable import Layer
 from nmt.models.transformer.Modules import Mask, SharedMask
-from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward, Rotation
+from nmt.models.transformer.SubLayers import DepthwiseConv, MultiHeadAttention, PositionwiseFeedForward, Rotation
 from nmt.recipe.model_options import ModelConfig
 
 
 class EncoderLayer(Layer):
-    """Self-attention, then feed-forward."""
+    """Self-attention, then feed-forward; before them, if asked for, a convolution."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.conv = DepthwiseConv(config.d_model, config.enc_conv) if config.enc_conv else None
         self.slf_attn = MultiHeadAttention(config, config.enc_n_kv_head or config.n_kv_head)
         self.pos_ffn = PositionwiseFeedForward(config)
 
@@ -24,6 +25,8 @@ class EncoderLayer(Layer):
         self, x: Tensor, mask: Mask, rotation: Rotation = None, return_attns: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """(B, S, D), (B, 1, 1, S) -> (B, S, D) and the weights (B, H, S, S) if asked for."""
+        if self.conv is not None:
+            x = self.conv(x, mask)
         x, attn = self.slf_attn(x, None, mask, rotation, return_attns=return_attns)
         return self.pos_ffn(x), attn
 

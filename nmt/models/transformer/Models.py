@@ -21,7 +21,7 @@ from nmt.models.transformer.Modules import (
     shared,
     sinusoids,
 )
-from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
+from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
 from nmt.recipe.model_options import ModelConfig
 
 
@@ -237,8 +237,9 @@ class Transformer(TranslationModel):
                 nn.init.xavier_uniform_(parameter)
         if isinstance(self.prj_transform, nn.Linear):
             nn.init.orthogonal_(self.prj_transform.weight)
-        if self.lexical_attn is not None:
-            self.lexical_attn.reset()
+        for module in self.modules():
+            if isinstance(module, DepthwiseConv | LexicalAttention):
+                module.reset()
         if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
             for embedding in (self.encoder.src_word_emb, self.decoder.trg_word_emb):
                 nn.init.normal_(embedding.weight, std=config.d_model**-0.5)

@@ -102,6 +102,11 @@ class SharedMask:
         self._repeated: dict[int, Tensor] = {}
         self._added: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor | None]] = {}
 
+    @property
+    def mask(self) -> Tensor:
+        """As it was given."""
+        return self._mask
+
     def repeated(self, n: int) -> Tensor:
         """For n times the queries: those of n heads, one head after the other."""
         if n == 1 or self._mask.size(2) == 1:
@@ -134,6 +139,12 @@ def shared(mask: Mask) -> Mask:
     if isinstance(mask, Tensor) and mask.device.type == "cpu" and not torch.compiler.is_compiling():
         return SharedMask(mask)
     return mask
+
+
+def visible(mask: "Tensor | SharedMask") -> Tensor:
+    """Which words are there, of a mask that hides padding alone: (B, 1, 1, S) -> (B, S, 1)"""
+    plain = mask.mask if isinstance(mask, SharedMask) else mask
+    return plain.view(plain.size(0), -1, 1)
 
 
 class ScaledDotProductAttention(nn.Module):

@@ -1,14 +1,16 @@
-"""The two sub-layers of Figure 1, each with its residual and its norm: attention and feed-forward; and attention that
-looks up words.
+"""The two sub-layers of Figure 1, each with its residual and its norm: attention and feed-forward; the convolution
+that may stand before them; and attention that looks up words.
 
 Shapes: B sentences, T queries, S keys, H query heads, G key/value heads, D `d_model`.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmt.models.depthwise import convolved, convolved_within
 from nmt.models.dropout import Dropout
-from nmt.models.transformer.Modules import Mask, ScaledDotProductAttention, make_norm, rotate
+from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
 from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
@@ -135,6 +137,33 @@ class PositionwiseFeedForward(nn.Module):
             return F.relu(hidden).square()
         gated: Tensor = F.silu(hidden) * self.w_3(x)
         return gated
+
+
+class DepthwiseConv(nn.Module):
+    """Adds to each word a weighted sum of its neighbours, every column with weights of its own; at first nothing.
+
+    What stands beside a word is known before any attention has learnt to look there, which takes a model of characters
+    long. After the canon layers of Z. Allen-Zhu 2025, "Physics of language models: part 4.1", which look back alone;
+    D. So et al. 2021, "Primer", convolve queries, keys and values instead.
+    """
+
+    def __init__(self, d_model: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(d_model, 1, width))  # laid out as that of nn.Conv1d
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with words as they are."""
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor, mask: Mask) -> Tensor:
+        """(B, S, D), (B, 1, 1, S) -> (B, S, D)"""
+        weight = self.weight.squeeze(1).t().contiguous()
+        if isinstance(mask, PackedMask):
+            return convolved_within(x, mask.key.sentence(x.size(1)).unsqueeze(0), weight)
+        if torch.compiler.is_compiling():
+            return convolved_within(x, visible(mask).squeeze(2).int() - 1, weight)
+        return convolved(x, visible(mask), weight)
 
 
 class LexicalAttention(nn.Module):
