@@ -42,10 +42,12 @@ MODELS = {
 
 
 class Task(NamedTuple):
-    """What is changed in the recipes of the book's dates, and by recipe how many times its updates are made."""
+    """What is changed in the recipes of the book's dates, and by recipe: how many times its updates are made, and what
+    else is changed."""
 
     changes: list[str]
     longer: Mapping[str, float] = MappingProxyType({})
+    also: Mapping[str, list[str]] = MappingProxyType({})
 
 
 def _corpus(name: str) -> list[str]:
@@ -59,7 +61,7 @@ def _corpus(name: str) -> list[str]:
 GENERATED = ["--data.generate", "dates", "--data.train", "[]", "--data.valid", "[]", "--data.test", "null"]
 TASKS = {
     "dates-book": Task([]),
-    "dates": Task(GENERATED, {"attention": 1.7}),
+    "dates": Task(GENERATED, {"attention": 1.7}, {"attention": ["--train.label_smoothing", "0.05"]}),
     "addition": Task(_corpus("addition"), {"seq2seq": 4, "peeky": 4, "attention": 10, "transformer": 7}),
 }
 
@@ -88,7 +90,7 @@ def make(out: Path, task: str, name: str, seed: int) -> Made:
     run = out / f"{task}.{name.replace(', ', '-').lower()}.{seed}"
     updates = int(read_recipe(recipe).train.updates * TASKS[task].longer.get(recipe_name, 1))
     every = str(-(-updates // N_CHECKPOINT))
-    common = [*TASKS[task].changes, *changes, "--data.out", str(data)]
+    common = [*TASKS[task].changes, *TASKS[task].also.get(recipe_name, []), *changes, "--data.out", str(data)]
     if not data.is_dir():
         _command("preprocess", recipe, *common, "--seed", seed)  # which dates are made follows from it
     _command(
