@@ -2,6 +2,9 @@
 
 import os
 import signal
+import sys
+
+import pytest
 
 # Before torch is imported: tests are tiny, and two processes of them share the machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -40,3 +43,10 @@ _LONGEST_FIRST = (
 def pytest_collection_modifyitems(items):
     place = {name: number for number, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+@pytest.fixture(autouse=True)
+def kernels_as_in_a_new_process():
+    """Whoever trains switches the kernels on for the process, and a test is not to know of those before it."""
+    if "nmt.native.kernels" in sys.modules:
+        sys.modules["nmt.native.kernels"].use(False)

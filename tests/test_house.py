@@ -15,6 +15,7 @@ MOST_LINES = 400
 LAYER = {
     "errors": 0,
     "files": 0,
+    "native": 0,
     "progress": 0,
     "recipe": 0,
     "data": 1,

@@ -87,8 +87,10 @@ def test_every_mutation_can_be_applied_and_names_tests_that_exist():
     assert len({mutation.name for mutation in mutations}) == len(mutations) >= 30
     for mutation in mutations:
         source = (root / mutation.file).read_text(encoding="utf-8")
-        changed = ast.parse(source.replace(mutation.old, mutation.new))
-        assert ast.dump(changed) != ast.dump(ast.parse(source)), mutation.name
+        changed = source.replace(mutation.old, mutation.new)
+        if mutation.file.endswith(".py"):
+            assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)), mutation.name
+        assert changed != source, mutation.name
         files, _, keyword = mutation.tests.partition(" -k ")
         for file in files.split():
             assert keyword in (root / file).read_text(encoding="utf-8"), mutation.name

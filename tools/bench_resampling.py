@@ -96,7 +96,7 @@ def main() -> None:
     recipe = read_recipe(args.recipe, [])
     option = "unigram_alpha" if recipe.subwords.kind == "unigram" else "bpe_dropout"
     data, device = Prepared.open(recipe.data_folder), choose_device(args.device)
-    precision = choose_precision(recipe.train.precision, device)
+    precision = choose_precision(recipe.train, device)
     precision.apply()
 
     def feed(rate: float) -> Feed:

@@ -54,7 +54,7 @@ def main() -> None:
     remember_kernels()
     recipe = read_recipe(args.recipe, [("train.precision", args.precision)])
     data, device = Prepared.open(recipe.data_folder), choose_device("cpu")
-    precision = choose_precision(recipe.train.precision, device)
+    precision = choose_precision(recipe.train, device)
     precision.apply()
     engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
     source = Feed(recipe, data, Ranks())

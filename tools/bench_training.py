@@ -26,6 +26,7 @@ from nmt.data.mixture import Rows
 from nmt.data.plan import Position
 from nmt.data.ragged import Ragged
 from nmt.errors import NmtError
+from nmt.native.kernels import why_not
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 from nmt.training.allocator import keep_freed_blocks
@@ -85,7 +86,7 @@ def flops(recipe: Recipe, n_vocab: int, n_src: int, n_trg: int) -> float:
 def switch(arithmetic: str, device: torch.device) -> Precision:
     """Set the machine to a column's arithmetic."""
     name, fast = ARITHMETIC[arithmetic]
-    precision = Precision(name, "for the benchmark", device.type, fast)
+    precision = Precision(name, "for the benchmark", device.type, fast, kernels=device.type == "cpu" and not why_not())
     precision.apply()
     return precision
 

@@ -125,7 +125,7 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, n: int) -> None:
         data, device = Prepared.open(recipe.data.out), choose_device(recipe.train.device)
-        precision = choose_precision(recipe.train.precision, device)
+        precision = choose_precision(recipe.train, device)
         portions = Feed(recipe, data, Ranks()).begin(Position())
         works = (work for portion in portions for work in portion.work)
         self.works: list[Work] = list(itertools.islice(works, n))

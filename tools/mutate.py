@@ -37,6 +37,7 @@ KEEPER = "nmt/training/keeper.py"
 CHECKPOINT = "nmt/checkpoint.py"
 PLAN = "nmt/data/plan.py"
 BEAM = "nmt/decoding/beam.py"
+PASSES, ATTENTION = "nmt/native/passes.c", "nmt/native/attention.c"
 
 RESUME = "tests/training/test_resume.py"
 CHAIN = "tests/training/test_exact_resume.py -k stops_within"
@@ -46,8 +47,60 @@ EVERY_PAIR = "tests/training/test_every_pair.py -k one_process"
 TWO_PROCESSES = "tests/training/test_parallel.py -k losses_and_weights"
 RULES = "tests/decoding/test_rules.py"
 RECURRENT = "tests/models/test_recurrent.py"
+NATIVE = "tests/native/test_native_kernels.py"
 
 MUTATIONS = (
+    # the kernels
+    Mutation(
+        "dropout drawn anew in each block",
+        PASSES,
+        "draw(decision, seed, first / 4, BLOCK / 4);\n    load(here",
+        "draw(decision, seed, 0, BLOCK / 4);\n    load(here",
+        NATIVE,
+    ),
+    Mutation(
+        "weights dropped otherwise in the gradient",
+        ATTENTION,
+        "drop_weights(d_score, wide, decision, b, head, s);",
+        "drop_weights(d_score, wide, decision, b + 1, head, s);",
+        NATIVE,
+    ),
+    Mutation(
+        "gradient of shared keys overwritten",
+        ATTENTION,
+        "n_key, wide_k, n_query, again);",
+        "n_key, wide_k, n_query, 0);",
+        NATIVE,
+    ),
+    Mutation("hidden keys seen", ATTENTION, "seen[i] = -(int32_t)mask[i];", "seen[i] = -1;", NATIVE),
+    Mutation(
+        "columns that fit no vector left out of the softmax",
+        PASSES,
+        "for (int64_t j = 0; j < n; j += LANES) {\n        vector p",
+        "for (int64_t j = 0; j + LANES <= n; j += LANES) {\n        vector p",
+        NATIVE,
+    ),
+    Mutation(
+        "not finite taken for far below",
+        "nmt/native/numbers.h",
+        "integers tiny = x < one * -87.0f;",
+        "integers tiny = ~(x >= one * -87.0f);",
+        NATIVE,
+    ),
+    Mutation(
+        "a damaged library loaded",
+        "nmt/native/compiler.py",
+        "return _sum_of(content[:-_N_SUM]) == content[-_N_SUM:]",
+        "return True",
+        "tests/native/test_compiler.py",
+    ),
+    Mutation(
+        "the gradient of a ReLU let through",
+        "nmt/models/fused_linear.py",
+        "passes.column_sums(d_hidden, hidden)",
+        "passes.column_sums(d_hidden)",
+        "tests/models/test_fused_linear.py",
+    ),
     # the model
     Mutation(
         "positions swapped in pairs",

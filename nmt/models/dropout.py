@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_WORD_VALUES = 2**16  # a dropout decision is one of so many equally likely values
+from nmt.native import kernels, passes
+
+_WORD_VALUES = kernels.N_CHANCE
 
 
 def dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
@@ -41,6 +43,26 @@ class _DropAdd(torch.autograd.Function):
 _drop_add: Callable[[Tensor, Tensor | None, Tensor, float], Tensor] = _DropAdd.apply
 
 
+class _DropAddInKernel(torch.autograd.Function):
+    """The same by a kernel, which draws again in place of remembering."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float) -> Tensor:
+        ctx.how, ctx.x_dtype = (seed, n_drop, scale), x.dtype
+        dtype = x.dtype if residual is None else torch.promote_types(x.dtype, residual.dtype)
+        return passes.drop_add(x, residual, seed, n_drop, scale, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+        (grad,) = grad_outputs
+        seed, n_drop, scale = ctx.how
+        grad_x = passes.drop_add(grad, None, seed, n_drop, scale, ctx.x_dtype)
+        return grad_x, grad if ctx.needs_input_grad[1] else None, None, None, None
+
+
+_drop_add_in_kernel: Callable[[Tensor, Tensor | None, int, int, float], Tensor] = _DropAddInKernel.apply
+
+
 class Dropout(nn.Module):
     """Dropout whose random numbers are cheap on the CPU, where torch draws them one by one.
 
@@ -59,30 +81,39 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x with some elements zero and the others scaled up; in evaluation x itself."""
-        if not self._active:
+        if not self.is_active:
             return x
         if self._leave_to_torch(x):
             return F.dropout(x, self.p)
+        if kernels.takes(x):
+            return _drop_add_in_kernel(x, None, self.seed(), self.n_drop, self.scale)
         return _drop_add(x, None, self._draw(x), self.scale)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual + dropout(x), in one pass where that can be had."""
-        if not self._active:
+        if not self.is_active:
             return residual + x
         if self._leave_to_torch(x):
             return residual + F.dropout(x, self.p)
+        if kernels.takes(x, residual):
+            return _drop_add_in_kernel(x, residual, self.seed(), self.n_drop, self.scale)
         return _drop_add(x, residual, self._draw(x), self.scale)
 
     def which(self, x: Tensor) -> Tensor | None:
         """Which elements of x stay: ones and zeros, of int16 and x's shape; None where all do."""
-        if not self._active:
+        if not self.is_active:
             return None
         if self._leave_to_torch(x):
             return torch.empty_like(x, dtype=torch.int16).bernoulli_(1 / self.scale)
-        return self._draw(x)
+        return passes.decide(x, self.seed(), self.n_drop) if kernels.takes(x) else self._draw(x)
+
+    @staticmethod
+    def seed() -> int:
+        """Of the words that decide in one place: torch's generator gives no more than that."""
+        return int(torch.empty((), dtype=torch.int64).random_())
 
     @property
-    def _active(self) -> bool:
+    def is_active(self) -> bool:
         return self.training and self.p > 0.0
 
     def _leave_to_torch(self, x: Tensor) -> bool:
@@ -91,7 +122,7 @@ class Dropout(nn.Module):
     def _draw(self, x: Tensor) -> Tensor:
         """Which elements of x stay: ones and zeros, int16, of x's shape."""
         n = x.numel()
-        # Torch's generator gives the seed only: numpy's draws words in two thirds of the time.
-        words = np.random.SFC64(int(torch.empty((), dtype=torch.int64).random_())).random_raw(-(-n // 4))
+        # Numpy's generator draws words in two thirds of the time of torch's.
+        words = np.random.SFC64(self.seed()).random_raw(-(-n // 4))
         # Compared in place, where the result is int16 and vectorised; to bool it would be neither.
         return torch.from_numpy(words.view(np.int16)[:n]).ge_(self.n_drop - _WORD_VALUES // 2).view(x.shape)

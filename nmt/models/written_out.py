@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.models.dropout import Dropout, dropped
+from nmt.native.attention import Attention
 
 # How many numbers of fp32 the processor takes at a time.
 _LANES = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 4)
@@ -101,3 +102,33 @@ def _weights(q: Tensor, k: Tensor, bias: Tensor, blind: Tensor | None, scale: fl
         wide = torch.add(bias, score, alpha=scale)
     attn = torch.softmax(wide, dim=-1)
     return attn if blind is None else attn.masked_fill_(blind, 0.0)
+
+
+class _InKernel(torch.autograd.Function):
+    """The same by a kernel, which reads the heads where the projections wrote them and draws the dropout again."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        output, weight = attention.forward(q, k, v)
+        ctx.save_for_backward(q, k, v, weight)
+        ctx.attention = attention
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        (d_output,) = grads
+        return *ctx.attention.backward(*ctx.saved_tensors, d_output), None
+
+
+_in_kernel: Callable[[Tensor, Tensor, Tensor, Attention], Tensor] = _InKernel.apply
+
+
+def in_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, dropout: Dropout) -> Tensor:
+    """dropout(softmax(scale · q kT)) v of what `kernels.takes`: (B, H, T, d_v).
+
+    q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; mask: bool, (B or 1, 1, T or 1, S), True where
+    looking is allowed; a query that may look nowhere gets zeros.
+    """
+    if not dropout.is_active:
+        return _in_kernel(q, k, v, Attention(mask, scale))
+    return _in_kernel(q, k, v, Attention(mask, scale, dropout.seed(), dropout.n_drop, dropout.scale))

@@ -128,6 +128,11 @@ class TrainConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="auto measures the machine and says what it chose; the others measure nothing."
     )
+    kernels: Literal["auto", "torch"] = Field(
+        "auto",
+        description="What lies between matrix products on a CPU. auto: done by kernels that are compiled for the "
+        "processor, once, where there is a C compiler, which is faster; torch: by torch alone.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU if there is one.")
     threads: Count = Field(0, description="CPU threads; 0: one a core.")
     parallel: Literal["ddp", "fsdp"] = Field(

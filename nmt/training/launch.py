@@ -19,6 +19,7 @@ from nmt.data.subwords import PAD
 from nmt.errors import DataError
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
+from nmt.native import kernels
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import parallel
@@ -91,7 +92,7 @@ def _resolved(recipe: Recipe, data: Prepared, run: Run, device: torch.device, ra
 
 def make_trial(recipe: Recipe, data: Prepared, device: torch.device) -> Trial:
     """A model of the recipe to try batches on, in the arithmetic that a new run would have."""
-    precision = choose_precision(recipe.train.precision, device)
+    precision = choose_precision(recipe.train, device)
     precision.apply()
     return Trial(recipe, data, new_model(recipe, data, device), precision)
 
@@ -141,7 +142,7 @@ def _train(
         )
         if folder is not None:
             trainer.restore(folder, state)
-            record.say(f"going on from {folder.name} on {device} in {precision.name}")
+            record.say(f"going on from {folder.name} on {device} in {precision.name}: {precision.why}")
             if begun_in_other_batches(state):
                 epoch = state["epoch"]
                 record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
@@ -183,11 +184,19 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
     """The arithmetic that the run began with, or a choice for a new run: one for all ranks."""
     remembered = state.get("arithmetic", {})
     if remembered.get("device") == device.type:
-        return Precision(remembered["name"], "as the run began", device.type, remembered["fast_fp32"])
-    mine = choose_precision(recipe.train.precision, device)
-    names = ("fp32", "bf16", "fp16")
-    name, fast = ranks.tell(names.index(mine.name), mine.fast_fp32)
-    return replace(mine, name=names[int(name)], fast_fp32=bool(fast))
+        name, fast, wanted = remembered["name"], remembered["fast_fp32"], remembered.get("kernels", False)
+        mine = Precision(name, "as the run began", device.type, fast, wanted)
+    else:
+        mine = choose_precision(recipe.train, device)
+        names = ("fp32", "bf16", "fp16")
+        name, fast, wanted = ranks.tell(names.index(mine.name), mine.fast_fp32, mine.kernels)
+        mine = replace(mine, name=names[int(name)], fast_fp32=bool(fast), kernels=bool(wanted))
+    why_not = kernels.why_not() if mine.kernels else ""
+    if ranks.any(bool(why_not)):
+        mine = replace(
+            mine, kernels=False, why=f"{mine.why}, but without kernels: {why_not or 'another rank has none'}"
+        )
+    return mine
 
 
 def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> TranslationModel:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.native import kernels, passes
+
 # Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
 # of a good size; on a GPU enough to fill it.
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
@@ -55,6 +57,9 @@ def exponents(z: Tensor, gold: Tensor, kept: float, exact: torch.dtype) -> tuple
     Returns the sum of the log of the softmax's denominator less kept times the gold logit; the gradient of that by z,
     (N, V), and what it is to be divided by, (N, 1). All but the gradient is of type `exact`.
     """
+    if kernels.takes(z):
+        sums, values = passes.exponents(z, gold.squeeze(1), kept)
+        return values.sum(), z, sums.unsqueeze(1)
     wide = z.to(exact)
     top = wide.amax(dim=1, keepdim=True)
     picked = wide.gather(1, gold)
@@ -126,7 +131,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         hidden = hidden if scale == 1.0 else hidden * scale
         hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
         pass_over = _compiled_exponents() if compiled else exponents
-        chunk = max(64, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (weight.size(0) * 4))
+        n_byte = dtype.itemsize if kernels.takes(weight) else 4
+        chunk = max(64, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (weight.size(0) * n_byte))
 
         even = EvenPart(hidden_in, weight_in, smoothing, pad_idx, exact)
         loss = even.loss

@@ -169,8 +169,9 @@ def apply_update(
     norm = total_norm(grads)
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     if late or finite:
-        if clip:
-            torch._foreach_mul_([local(grad) for grad in grads], (clip / (norm + 1e-6)).clamp(max=1.0))
+        factor = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else None
+        if factor is not None and (late or factor < 1.0):  # a pass over all gradients, unless it would change nothing
+            torch._foreach_mul_([local(grad) for grad in grads], factor)
         for optimizer, _ in optimizers.parts:
             if late:
                 # What fused optimizers look at before they move anything; the scaler tells them so, too.

@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from nmt.errors import MachineError
+from nmt.native import kernels
+from nmt.recipe.training_options import TrainConfig
 
 _SHAPE = (2048, 512, 2048)  # a feed-forward product of a base model, 2,048 tokens
 _TRIES = 5  # of each way to multiply
@@ -21,6 +23,7 @@ class Precision:
     """The arithmetic of a run.
 
     name: fp32, bf16 or fp16. why: one line for the user. fast_fp32: whether fp32 products of the CPU go to oneDNN.
+    kernels: whether what lies between products on a CPU is done by kernels of our own, which round in other places.
     A run keeps the arithmetic that it began with, or a resumed run would not be the same run.
     """
 
@@ -28,9 +31,11 @@ class Precision:
     why: str
     device: str
     fast_fp32: bool = False
+    kernels: bool = False
 
     def apply(self) -> None:
         """Switch the machine to this arithmetic."""
+        kernels.use(self.kernels)
         if self.device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 where a product stays in fp32
         else:
@@ -58,8 +63,18 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def choose_precision(wanted: str, device: torch.device) -> Precision:
-    """auto, fp32, bf16 or fp16 -> the precision of a new run on this device."""
+def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
+    """The precision of a new run on this device, with the kernels that it has."""
+    chosen = _choose(config.precision, device)
+    if device.type != "cpu" or config.kernels == "torch":
+        return chosen
+    why_not = kernels.why_not()
+    told = f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor"
+    return replace(chosen, kernels=not why_not, why=f"{chosen.why}; {told}")
+
+
+def _choose(wanted: str, device: torch.device) -> Precision:
+    """auto, fp32, bf16 or fp16 -> the arithmetic of products."""
     if device.type == "cuda":
         if wanted != "auto":
             return Precision(wanted, "as the recipe says", "cuda")

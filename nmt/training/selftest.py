@@ -38,7 +38,7 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
         torch.set_num_threads(recipe.train.threads)
     recipe = without_hindrance(recipe)
     recipe = resolve(recipe, data, None, Ranks(), lambda known: make_trial(known, data, device), lambda _: None)
-    precision = choose_precision(recipe.train.precision, device)
+    precision = choose_precision(recipe.train, device)
     precision.apply()
     engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
     batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))

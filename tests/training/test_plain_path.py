@@ -12,6 +12,7 @@ from nmt.data.subwords import BOS, EOS, PAD
 from nmt.models.build import build_model
 from nmt.models.dropout import Dropout
 from nmt.models.transformer.Modules import ScaledDotProductAttention
+from nmt.native import kernels, passes
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine, Work
 from nmt.training.parallel import Ranks
@@ -64,9 +65,11 @@ def new_model(recipe, seed):
     return build_model(recipe.model, N_VOCAB, N_VOCAB, PAD).train()
 
 
-def ours(recipe, seed):
-    """The losses a token of our engine."""
-    engine = Engine(new_model(recipe, seed), recipe, precision=Precision("fp32", "", "cpu"), ranks=Ranks())
+def ours(recipe, seed, own):
+    """The losses a token of our engine. own: with kernels of our own."""
+    precision = Precision("fp32", "", "cpu", kernels=own)
+    precision.apply()
+    engine = Engine(new_model(recipe, seed), recipe, precision=precision, ranks=Ranks())
     losses, made = [], batches()
     for update in range(1, N_UPDATE + 1):
         batch = made[update % len(made)]
@@ -76,16 +79,29 @@ def ours(recipe, seed):
     return torch.tensor(losses)
 
 
-def plain(recipe, seed, monkeypatch):
+def plain(recipe, seed, own, monkeypatch):
     """The same from the formulas; only the draws of dropout are ours."""
 
+    def kept(dropout, like):
+        if not own:
+            return dropout._draw(like)
+        kernels.use(True)
+        decided = passes.decide(like, dropout.seed(), dropout.n_drop)
+        kernels.use(False)
+        return decided
+
     def dropped(self, x):
-        return x * self._draw(x).to(x.dtype) * self.scale if self.p else x
+        return x * kept(self, x).to(x.dtype) * self.scale if self.p else x
 
     def attend(self, q, k, v, mask, return_attns=False):
         weight = (q @ k.transpose(-2, -1) / self.temperature).masked_fill(~mask.repeated(1), float("-inf")).softmax(-1)
+        if own:  # where each row has words of its own, of four decisions
+            whole = weight.new_empty(*weight.shape[:3], -(-weight.size(3) // 4) * 4)
+            stays = kept(self.dropout, whole)[..., : weight.size(3)].to(weight.dtype)
+            return (weight * stays * self.dropout.scale) @ v, None
         return self.dropout(weight) @ v, None
 
+    kernels.use(False)
     monkeypatch.setattr(Dropout, "forward", dropped)
     monkeypatch.setattr(Dropout, "add", lambda self, x, residual: residual + dropped(self, x))
     monkeypatch.setattr(ScaledDotProductAttention, "forward", attend)
@@ -112,11 +128,14 @@ def plain(recipe, seed, monkeypatch):
 # A unit of relu whose input is zero but for rounding falls to either side of its kink, and the runs part by some 1e-3:
 # now and then, whatever else is the same. The others have no kink.
 @pytest.mark.parametrize(("ffn", "seeds", "bound"), [("relu", (1, 2, 3), 1e-4), ("gelu", (1,), 1e-5)])
-def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(ffn, seeds, bound):
+@pytest.mark.parametrize("own", [False, True])
+def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(ffn, seeds, bound, own):
+    if own and (why_not := kernels.why_not()):
+        pytest.skip(f"no kernels here: {why_not}")
     differences = []
     for seed in seeds:
-        fast = ours(recipe(ffn), seed)
+        fast = ours(recipe(ffn), seed, own)
         assert fast[-20:].mean() < 0.8 * fast[:20].mean()
         with pytest.MonkeyPatch.context() as monkeypatch:
-            differences.append((fast - plain(recipe(ffn), seed, monkeypatch)).abs().max().item())
+            differences.append((fast - plain(recipe(ffn), seed, own, monkeypatch)).abs().max().item())
     assert statistics.median(differences) < bound and max(differences) < 0.01

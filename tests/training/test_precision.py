@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nmt.errors import MachineError
+from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as room
 from nmt.training.precision import choose_precision
 
@@ -21,7 +22,7 @@ def seconds(monkeypatch):
         busy = itertools.cycle([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
         monkeypatch.setattr(room, "_timed", lambda _product, _switched: next(times) * next(busy))
         monkeypatch.setattr(room, "_is_honest", lambda: honest)
-        return choose_precision("auto", CPU)
+        return choose_precision(TrainConfig(kernels="torch"), CPU)
 
     return take
 
@@ -50,7 +51,7 @@ def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
     try:
         for before in ("bf16", "none"):
             switches.fp32_precision = before
-            choose_precision("auto", CPU)
+            choose_precision(TrainConfig(), CPU)
             assert switches.fp32_precision == before
     finally:
         switches.fp32_precision = "none"
@@ -58,6 +59,7 @@ def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
 
 def test_who_asks_for_an_arithmetic_gets_it_unmeasured(monkeypatch):
     monkeypatch.setattr(room, "_speeds", None)
-    assert choose_precision("bf16", CPU).name == "bf16" and choose_precision("fp32", CPU).name == "fp32"
+    for name in ("bf16", "fp32"):
+        assert choose_precision(TrainConfig(precision=name), CPU).name == name
     with pytest.raises(MachineError, match="fp16 needs a GPU"):
-        choose_precision("fp16", CPU)
+        choose_precision(TrainConfig(precision="fp16"), CPU)

@@ -196,7 +196,7 @@ def test_the_longest_batch_is_as_large_as_it_may_be_and_the_typical_ones_are_the
     typical = trial.typical(200)
     assert len(typical) == 3 and all(work.cost <= 200 for work in typical)
     assert typical[0].batch.gold.size(1) < typical[2].batch.gold.size(1)
-    assert trial.held_bytes(trial.longest(1000)) > 1.8 * trial.held_bytes(trial.longest(500)) > 0
+    assert trial.held_bytes(trial.longest(1000)) > 1.6 * trial.held_bytes(trial.longest(500)) > 0
 
 
 def test_a_batch_fits_that_runs_and_does_not_where_memory_runs_out(recipe_of, monkeypatch):

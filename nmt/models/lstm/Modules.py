@@ -112,7 +112,7 @@ class SentenceDropout(Dropout):
 
     def draw(self, x: Tensor) -> Tensor | None:
         """What x (B, L, D) is to be multiplied by, (B, 1, D), for a sentence; None where each place draws anew."""
-        return super().forward(x.new_ones(x.size(0), 1, x.size(2))) if self.once and self._active else None
+        return super().forward(x.new_ones(x.size(0), 1, x.size(2))) if self.once and self.is_active else None
 
 
 class DotScore(nn.Module):

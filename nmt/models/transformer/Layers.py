@@ -76,9 +76,9 @@ class DecoderLayer(Layer):
         query = self.slf_attn.before(x)
         k, v = self.slf_attn.keys_values(query, rotation)
         k, v = state.remember(f"slf_k.{n}", k), state.remember(f"slf_v.{n}", v)
-        x, _ = self.slf_attn.attend(x, query, k, v, mask, rotation)
+        x, _ = self.slf_attn.attend(x, self.slf_attn.queries(query, rotation), k, v, mask)
         k, v = state.per_sentence[f"enc_k.{n}"], state.per_sentence[f"enc_v.{n}"]
-        query = self.enc_attn.before(x)
-        x, _ = self.enc_attn.attend(x, query, k, v, src_mask, rotation if self.rotary_enc_attn else None)
+        q = self.enc_attn.queries(self.enc_attn.before(x), rotation if self.rotary_enc_attn else None)
+        x, _ = self.enc_attn.attend(x, q, k, v, src_mask)
         out: Tensor = self.pos_ffn(x)
         return out

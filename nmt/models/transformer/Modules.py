@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from nmt.models.base import Packing
 from nmt.models.dropout import Dropout
-from nmt.models.written_out import written_out
+from nmt.models.written_out import in_kernel, written_out
+from nmt.native import kernels
 from nmt.recipe.model_options import ModelConfig
 
 _SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
@@ -168,6 +169,10 @@ class ScaledDotProductAttention(nn.Module):
                 return self._packed(q, k, v, mask), None
             mask = mask.written_out(q.size(2), k.size(2))
         mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
+        if not return_attns and self._write_out(q, k):
+            narrow = self._narrow(q, k, v)
+            if kernels.takes(*narrow):
+                return in_kernel(*narrow, mask.mask, 1.0 / self.temperature, self.dropout), None
         (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
         n_share = n_head // n_kv_head
         if n_share > 1:
@@ -222,9 +227,14 @@ class ScaledDotProductAttention(nn.Module):
         return (self.training and self.dropout.p > 0.0) or q.size(2) * k.size(2) <= _SHORT
 
     def _written_out(self, q: Tensor, k: Tensor, v: Tensor, mask: SharedMask, n_share: int) -> tuple[Tensor, Tensor]:
+        q, k, v = self._narrow(q, k, v)
+        bias, blind = mask.added(n_share, torch.promote_types(v.dtype, torch.float32))
+        return written_out(q, k, v, bias, blind, 1.0 / self.temperature, self.dropout)
+
+    @staticmethod
+    def _narrow(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """In the type that products are made in."""
         device, dtype = v.device.type, v.dtype
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-        bias, blind = mask.added(n_share, torch.promote_types(dtype, torch.float32))
-        return written_out(q, k, v, bias, blind, 1.0 / self.temperature, self.dropout)
+        return q.to(dtype), k.to(dtype), v.to(dtype)

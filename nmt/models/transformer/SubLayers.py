@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nmt.models.depthwise import convolved, convolved_within
 from nmt.models.dropout import Dropout
+from nmt.models.fused_linear import relu_between, together
 from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
 from nmt.recipe.model_options import ModelConfig
 
@@ -60,8 +61,12 @@ class MultiHeadAttention(nn.Module):
         memory_rotation that of memory. Returns (B, T, D) and weights or None.
         """
         query = self.before(x)
-        k, v = self.keys_values(query, rotation) if memory is None else self.keys_values(memory, memory_rotation)
-        return self.attend(x, query, k, v, mask, rotation, return_attns)
+        if memory is None:
+            q, k, v = together(query, [self.w_qs, self.w_ks, self.w_vs])
+            q, (k, v) = self._queries(q, rotation), self._keys_values(k, v, rotation)
+        else:
+            q, (k, v) = self.queries(query, rotation), self.keys_values(memory, memory_rotation)
+        return self.attend(x, q, k, v, mask, return_attns)
 
     def before(self, x: Tensor) -> Tensor:
         """What enters the projections: the residual stream, normalised first with norm 'pre'."""
@@ -70,26 +75,31 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, memory: Tensor, rotation: Rotation = None) -> tuple[Tensor, Tensor]:
         """(B, S, D) -> keys (B, G, S, d_k) and values (B, G, S, d_v)."""
-        k = self._split(self.w_ks(memory), self.n_kv_head)
-        k = self.k_norm(k)
-        return k if rotation is None else rotate(k, rotation), self._split(self.w_vs(memory), self.n_kv_head)
+        k, v = together(memory, [self.w_ks, self.w_vs])
+        return self._keys_values(k, v, rotation)
+
+    def queries(self, query: Tensor, rotation: Rotation = None) -> Tensor:
+        """(B, T, D), from `before` -> (B, H, T, d_k)"""
+        (q,) = together(query, [self.w_qs])
+        return self._queries(q, rotation)
+
+    def _queries(self, q: Tensor, rotation: Rotation) -> Tensor:
+        """(B, T, H·d_k) -> (B, H, T, d_k), normalised and turned as the recipe says."""
+        q = self.q_norm(self._split(q, self.n_head))
+        return q if rotation is None else rotate(q, rotation)
+
+    def _keys_values(self, k: Tensor, v: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+        """(B, S, G·d) each -> (B, G, S, d) each, keys normalised and turned."""
+        k = self.k_norm(self._split(k, self.n_kv_head))
+        return k if rotation is None else rotate(k, rotation), self._split(v, self.n_kv_head)
 
     def attend(
-        self,
-        x: Tensor,
-        query: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask,
-        rotation: Rotation = None,
-        return_attns: bool = False,
+        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """The rest of the sub-layer, given keys and values. x and query: (B, T, D)."""
-        q = self.q_norm(self._split(self.w_qs(query), self.n_head))
-        if rotation is not None:
-            q = rotate(q, rotation)
+        """The rest of the sub-layer, given queries, keys and values. x: (B, T, D)."""
         output, attn = self.attention(q, k, v, mask, return_attns)
-        output = self.dropout.add(self.fc(output.transpose(1, 2).flatten(2)), x)
+        (output,) = together(output.transpose(1, 2).flatten(2), [self.fc])
+        output = self.dropout.add(output, x)
         return output if self.pre_norm else self.layer_norm(output), attn
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
@@ -122,9 +132,15 @@ class PositionwiseFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         normed = self.layer_norm(x) if self.pre_norm else x
-        hidden = self.act_dropout(self._activate(normed))
-        output = self.dropout.add(self.w_2(hidden), x)
+        output = self.dropout.add(self._transform(normed), x)
         return output if self.pre_norm else self.layer_norm(output)
+
+    def _transform(self, x: Tensor) -> Tensor:
+        """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
+        if self.kind == "relu" and not self.act_dropout.is_active:
+            return relu_between(x, self.w_1, self.w_2)
+        transformed: Tensor = self.w_2(self.act_dropout(self._activate(x)))
+        return transformed
 
     def _activate(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, d_inner)"""

@@ -1,0 +1,116 @@
+"""Linear layers in training on a CPU: several that read the same input as one product, and two around a ReLU.
+
+Under autocast each layer by itself would cast its input and the gradient of that, and gradients of one input would be
+added up in between; sums over rows, for the biases, would take passes of their own. The parameters stay where they are.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmt.native import kernels, passes
+
+
+def together(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    """What each of the layers makes of x, (..., D): one (..., d_out) for each."""
+    plain = _trained_by_kernels(x, layers)
+    biases = [layer.bias for layer in plain if layer.bias is not None]
+    if not plain or (biases and len(biases) < len(plain)):
+        return tuple(layer(x) for layer in layers)
+    return _together(x, len(plain), *(layer.weight for layer in plain), *biases)
+
+
+def relu_between(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor:
+    """second(relu(first(x))), (..., D) -> (..., d_out)"""
+    plain = _trained_by_kernels(x, (first, second))
+    if not plain or any(layer.bias is None for layer in plain):
+        found: Tensor = second(F.relu(first(x)))
+        return found
+    return _relu_between(x, *(parameter for layer in plain for parameter in (layer.weight, layer.bias)))
+
+
+def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linear]:
+    """The layers, if all are plain ones that are in training, and kernels are switched on; else none."""
+    plain = [layer for layer in layers if type(layer) is nn.Linear]
+    if len(plain) < len(layers) or not torch.is_grad_enabled():
+        return []
+    return plain if kernels.takes(x, *(layer.weight for layer in plain)) else []
+
+
+def _dtype_of_products(x: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+
+
+class _Together(torch.autograd.Function):
+    """Remembers what entered the product. Its outputs lie side by side in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, n: int, *parameters: Tensor) -> tuple[Tensor, ...]:
+        dtype, weights, biases = _dtype_of_products(x), parameters[:n], parameters[n:]
+        rows = x.to(dtype).flatten(0, -2)
+        weight = torch.cat([one.to(dtype) for one in weights])
+        ctx.save_for_backward(rows, weight)
+        ctx.x_dtype, ctx.dtype, ctx.widths = x.dtype, weights[0].dtype, [len(one) for one in weights]
+        ctx.has_bias = bool(biases)
+        with torch.autocast("cpu", enabled=False):
+            out = F.linear(rows, weight, torch.cat(biases).to(dtype) if biases else None)
+        return torch.split(out.view(*x.shape[:-1], -1), ctx.widths, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        d_out = _side_by_side(grads).flatten(0, -2).contiguous()
+        d_x = (d_out @ weight).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
+        d_weight = (d_out.t() @ rows).to(ctx.dtype)
+        d_bias = torch.split(passes.column_sums(d_out).to(ctx.dtype), ctx.widths) if ctx.has_bias else ()
+        return d_x, None, *torch.split(d_weight, ctx.widths), *d_bias
+
+
+_together: Callable[..., tuple[Tensor, ...]] = _Together.apply
+
+
+class _ReluBetween(torch.autograd.Function):
+    """Remembers what entered each product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:
+        dtype = _dtype_of_products(x)
+        rows, first, second = x.to(dtype).flatten(0, -2), w_1.to(dtype), w_2.to(dtype)
+        with torch.autocast("cpu", enabled=False):
+            if dtype == torch.bfloat16:  # oneDNN multiplies, which takes the activation along
+                hidden = torch.ops.mkldnn._linear_pointwise(rows, first, b_1.to(dtype), "relu", [], "")
+            else:
+                hidden = F.linear(rows, first, b_1.to(dtype)).relu_()
+            out = F.linear(hidden, second, b_2.to(dtype))
+        ctx.save_for_backward(rows, hidden, first, second)
+        ctx.x_dtype, ctx.dtype = x.dtype, w_1.dtype
+        return out.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        rows, hidden, first, second = ctx.saved_tensors
+        d_out = grads[0].flatten(0, -2).contiguous()
+        d_w_2, d_b_2 = d_out.t() @ hidden, passes.column_sums(d_out)
+        d_hidden = d_out @ second
+        d_b_1 = passes.column_sums(d_hidden, hidden)  # through the ReLU, too
+        d_w_1, d_x = d_hidden.t() @ rows, d_hidden @ first
+        by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
+        return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter
+
+
+_relu_between: Callable[..., Tensor] = _ReluBetween.apply
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Parts (..., d) in one (..., sum of d): as they are in memory, if they lie so."""
+    first, width = parts[0], sum(part.size(-1) for part in parts)
+    storage, place = first.untyped_storage().data_ptr(), first.storage_offset()
+    for part in parts:
+        here = part.untyped_storage().data_ptr(), part.storage_offset(), part.stride()
+        if here != (storage, place, first.stride()) or part.stride()[-2:] != (width, 1):
+            return torch.cat(list(parts), -1)
+        place += part.size(-1)
+    return first.as_strided((*first.shape[:-1], width), first.stride())

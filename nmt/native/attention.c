@@ -1,0 +1,254 @@
+/* Attention of sentences, and its gradient: products, a softmax and dropout in the cache of a core.
+
+   Heads are read where the projections wrote them, into fp32. A sentence is one thread's alone, so nothing depends on
+   the number of threads. */
+
+#include "numbers.h"
+
+int lanes(void) { return LANES; }
+
+/* c (m x n, n_vector vectors wide) = a · b, or c + a · b. An element of a is at a[row · a_row + column · a_column]. */
+ALWAYS void tile(int n_row, int n_vector, float *c, int64_t c_row, const float *a, int64_t a_row, int64_t a_column,
+                 const float *b, int64_t b_row, int64_t depth, int add) {
+  vector sum[8][2]; /* of constant size, or it would not be kept in registers */
+  for (int r = 0; r < n_row; r++)
+    for (int v = 0; v < n_vector; v++) sum[r][v] = add ? *(vector *)(c + r * c_row + v * LANES) : (vector){0};
+  for (int64_t k = 0; k < depth; k++) {
+    vector line[2];
+    for (int v = 0; v < n_vector; v++) line[v] = *(const vector *)(b + k * b_row + v * LANES);
+    for (int r = 0; r < n_row; r++)
+      for (int v = 0; v < n_vector; v++) sum[r][v] += a[r * a_row + k * a_column] * line[v];
+  }
+  for (int r = 0; r < n_row; r++)
+    for (int v = 0; v < n_vector; v++) *(vector *)(c + r * c_row + v * LANES) = sum[r][v];
+}
+
+/* The product of a (m x depth) and b (depth x n), n a multiple of LANES. */
+static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, int64_t a_column, const float *b,
+                     int64_t b_row, int64_t m, int64_t n, int64_t depth, int add) {
+  for (int64_t j = 0; j < n;) {
+    int two = n - j >= 2 * LANES;
+    for (int64_t i = 0; i < m;) {
+      float *to = c + i * c_row + j;
+      const float *from = a + i * a_row;
+#define TILE(rows)                                                               \
+  do {                                                                           \
+    if (two)                                                                     \
+      tile(rows, 2, to, c_row, from, a_row, a_column, b + j, b_row, depth, add); \
+    else                                                                         \
+      tile(rows, 1, to, c_row, from, a_row, a_column, b + j, b_row, depth, add); \
+    i += rows;                                                                   \
+  } while (0)
+      if (m - i >= 8)
+        TILE(8);
+      else if (m - i >= 4)
+        TILE(4);
+      else if (m - i >= 2)
+        TILE(2);
+      else
+        TILE(1);
+    }
+    j += two ? 2 * LANES : LANES;
+  }
+}
+
+static void transpose(float *restrict to, int64_t to_row, const float *restrict from, int64_t from_row, int64_t n_row,
+                      int64_t n_column) {
+  for (int64_t c = 0; c < n_column; c++)
+    for (int64_t r = 0; r < n_row; r++) to[c * to_row + r] = from[r * from_row + c];
+}
+
+/* A tensor (sentences, heads, places, columns): where it begins, and how far apart its parts are but for columns. */
+typedef struct {
+  void *data;
+  int64_t sentence, head, place;
+} heads;
+
+/* n_sentence sentences; n_head heads of n_query queries, of which each n_head / n_group share keys and values. */
+typedef struct {
+  int64_t n_sentence, n_head, n_group, n_query, n_key, d_k, d_v;
+  const uint8_t *mask; /* 1 where a query may look; how far apart sentences and queries are, which may share it: 0 */
+  int64_t mask_sentence, mask_query;
+  float scale;
+  uint64_t seed;
+  int n_drop; /* of 65,536; 0 for no dropout */
+  float scale_up;
+  int half, n_thread;
+} shape;
+
+/* One sentence's part of a tensor as (places, heads, wide) fp32, with zeros behind the width. */
+static void read_heads(float *to, int64_t wide, const heads *from, int64_t sentence, int64_t n_head, int64_t n_place,
+                       int64_t width, int half) {
+  for (int64_t place = 0; place < n_place; place++)
+    for (int64_t head = 0; head < n_head; head++, to += wide) {
+      int64_t first = sentence * from->sentence + head * from->head + place * from->place;
+      prefetch(from->data, first + from->sentence, width, half, 0); /* of the next sentence */
+      load(to, from->data, first, width, half);
+      for (int64_t i = width; i < wide; i++) to[i] = 0.0f;
+    }
+}
+
+static void write_heads(const heads *to, const float *from, int64_t wide, int64_t sentence, int64_t n_head,
+                        int64_t n_place, int64_t width, int half) {
+  for (int64_t place = 0; place < n_place; place++)
+    for (int64_t head = 0; head < n_head; head++, from += wide) {
+      int64_t first = sentence * to->sentence + head * to->head + place * to->place;
+      prefetch(to->data, first + to->sentence, width, half, 1);
+      store(to->data, first, from, width, half);
+    }
+}
+
+/* Drop weights, (n_query, wide) of one head, each row having words of its own. */
+static void drop_weights(float *weight, int64_t wide, uint16_t *decision, int64_t sentence, int64_t head, const shape *s) {
+  int64_t n_word = (s->n_key + 3) / 4;
+  for (int64_t t = 0; t < s->n_query && s->n_drop; t++) {
+    draw(decision, s->seed, ((sentence * s->n_head + head) * s->n_query + t) * n_word, n_word);
+    drop(weight + t * wide, decision, s->n_key, s->n_drop, s->scale_up);
+  }
+}
+
+/* The softmax of a row of n scores, a multiple of LANES: 0 where `seen` has no bits; all 0 if that is nowhere. */
+static void softmax(float *x, const int32_t *seen, int sees, int64_t n, float scale) {
+  if (!sees) {
+    memset(x, 0, 4 * n);
+    return;
+  }
+  vector top = {0}, sum = {0};
+  top += -INFINITY;
+  const integers hidden = (integers)top;
+  for (int64_t i = 0; i < n; i += LANES) {
+    integers in = *(const integers *)(seen + i);
+    vector z = (vector)(((integers)(*(vector *)(x + i) * scale) & in) | (hidden & ~in));
+    *(vector *)(x + i) = z;
+    integers above = z > top;
+    top = (vector)(((integers)z & above) | ((integers)top & ~above));
+  }
+  float most = largest(top);
+  for (int64_t i = 0; i < n; i += LANES) {
+    vector p = exponentials(*(vector *)(x + i) - most);
+    sum += p;
+    *(vector *)(x + i) = p;
+  }
+  float share = 1.0f / total_of(sum); /* one that sees something has at least exp(0), or NaN */
+  for (int64_t i = 0; i < n; i += LANES) *(vector *)(x + i) *= share;
+}
+
+/* A row of a mask as all bits or none. Returns whether anything is seen. */
+static int read_mask(int32_t *restrict seen, const uint8_t *restrict mask, int64_t n) {
+  int32_t any = 0;
+#pragma omp simd reduction(| : any)
+  for (int64_t i = 0; i < n; i++) {
+    seen[i] = -(int32_t)mask[i];
+    any |= mask[i];
+  }
+  return any;
+}
+
+/* Room for a thread, in numbers of fp32. Returns NULL, and the caller says so, where there is none. */
+static float *room(int64_t n) { return aligned_alloc(64, (4 * n + 63) / 64 * 64); }
+
+/* out = dropout(softmax(scale · q kT)) v. weight: (n_sentence, n_head, n_query, up(n_key)) fp32, before dropout.
+   Returns 0, or 1 where there is no memory. */
+int attend(const shape *s, const heads *q, const heads *k, const heads *v, const heads *out, float *weight) {
+  const int64_t n_head = s->n_head, n_group = s->n_group, n_share = n_head / n_group;
+  const int64_t n_query = s->n_query, n_key = s->n_key, d_k = s->d_k, d_v = s->d_v;
+  const int64_t wide = up(n_key), wide_k = up(d_k), wide_v = up(d_v);
+  const int64_t n_mask = s->mask_query ? n_query : 1;
+  int failed = 0;
+#pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
+  {
+    float *query = room(n_head * n_query * (wide_k + wide_v) + n_group * n_key * (wide_k + wide_v) + d_k * wide +
+                        n_query * wide + wide + n_mask * (wide + 1));
+    float *found = query + n_head * n_query * wide_k, *key = found + n_head * n_query * wide_v;
+    float *value = key + n_group * n_key * wide_k, *turned = value + n_group * n_key * wide_v;
+    float *used = turned + d_k * wide;
+    uint16_t *decision = (uint16_t *)(used + n_query * wide);
+    int32_t *seen = (int32_t *)(decision + 2 * wide), *sees = seen + n_mask * wide;
+    failed = !query;
+    if (query) memset(turned, 0, 4 * d_k * wide), memset(seen, 0, 4 * n_mask * wide);
+#pragma omp for schedule(static)
+    for (int64_t b = 0; b < s->n_sentence; b++) {
+      if (failed) continue;
+      read_heads(query, wide_k, q, b, n_head, n_query, d_k, s->half);
+      read_heads(key, wide_k, k, b, n_group, n_key, d_k, s->half);
+      read_heads(value, wide_v, v, b, n_group, n_key, d_v, s->half);
+      for (int64_t row = 0; row < n_mask; row++)
+        sees[row] = read_mask(seen + row * wide, s->mask + b * s->mask_sentence + row * s->mask_query, n_key);
+      for (int64_t head = 0; head < n_head; head++) {
+        int64_t group = head / n_share;
+        float *p = weight + (b * n_head + head) * n_query * wide;
+        if (head % n_share == 0) transpose(turned, wide, key + group * wide_k, n_group * wide_k, n_key, d_k);
+        multiply(p, wide, query + head * wide_k, n_head * wide_k, 1, turned, wide, n_query, wide, d_k, 0);
+        for (int64_t t = 0; t < n_query; t++) {
+          int64_t row = n_mask > 1 ? t : 0;
+          softmax(p + t * wide, seen + row * wide, sees[row], wide, s->scale);
+        }
+        if (s->n_drop) memcpy(used, p, 4 * n_query * wide);
+        drop_weights(used, wide, decision, b, head, s);
+        multiply(found + head * wide_v, n_head * wide_v, s->n_drop ? used : p, wide, 1, value + group * wide_v,
+                 n_group * wide_v, n_query, wide_v, n_key, 0);
+      }
+      write_heads(out, found, wide_v, b, n_head, n_query, d_v, s->half);
+    }
+    free(query);
+  }
+  return failed;
+}
+
+/* The gradients of q, k and v by that of `out`. */
+int attend_backward(const shape *s, const heads *q, const heads *k, const heads *v, const heads *d_out,
+                    const float *weight, const heads *d_q, const heads *d_k_out, const heads *d_v_out) {
+  const int64_t n_head = s->n_head, n_group = s->n_group, n_share = n_head / n_group;
+  const int64_t n_query = s->n_query, n_key = s->n_key, d_k = s->d_k, d_v = s->d_v;
+  const int64_t wide = up(n_key), wide_k = up(d_k), wide_v = up(d_v);
+  const int64_t of_keys = n_group * n_key * wide_k, of_values = n_group * n_key * wide_v;
+  int failed = 0;
+#pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
+  {
+    float *key = room(2 * (of_keys + of_values) + n_head * n_query * (2 * wide_k + wide_v) + wide_v * wide +
+                      2 * n_query * wide + wide);
+    float *value = key + of_keys, *d_key = value + of_values, *d_value = d_key + of_keys, *query = d_value + of_values;
+    float *d_query = query + n_head * n_query * wide_k, *d_found = d_query + n_head * n_query * wide_k;
+    float *turned = d_found + n_head * n_query * wide_v, *used = turned + wide_v * wide;
+    float *d_score = used + n_query * wide;
+    uint16_t *decision = (uint16_t *)(d_score + n_query * wide);
+    failed = !key;
+    if (key) memset(turned, 0, 4 * wide_v * wide);
+#pragma omp for schedule(static)
+    for (int64_t b = 0; b < s->n_sentence; b++) {
+      if (failed) continue;
+      read_heads(key, wide_k, k, b, n_group, n_key, d_k, s->half);
+      read_heads(value, wide_v, v, b, n_group, n_key, d_v, s->half);
+      read_heads(query, wide_k, q, b, n_head, n_query, d_k, s->half);
+      read_heads(d_found, wide_v, d_out, b, n_head, n_query, d_v, s->half);
+      for (int64_t head = 0; head < n_head; head++) {
+        int64_t group = head / n_share, again = head % n_share != 0;
+        const float *p = weight + (b * n_head + head) * n_query * wide;
+        if (!again) transpose(turned, wide, value + group * wide_v, n_group * wide_v, n_key, d_v);
+        memcpy(used, p, 4 * n_query * wide);
+        drop_weights(used, wide, decision, b, head, s);
+        multiply(d_value + group * wide_v, n_group * wide_v, used, 1, wide, d_found + head * wide_v, n_head * wide_v,
+                 n_key, wide_v, n_query, again);
+        multiply(d_score, wide, d_found + head * wide_v, n_head * wide_v, 1, turned, wide, n_query, wide, d_v, 0);
+        drop_weights(d_score, wide, decision, b, head, s);
+        for (int64_t t = 0; t < n_query; t++) {
+          vector sum = {0};
+          for (int64_t i = t * wide; i < (t + 1) * wide; i += LANES)
+            sum += *(const vector *)(p + i) * *(vector *)(d_score + i);
+          float mean = total_of(sum);
+          for (int64_t i = t * wide; i < (t + 1) * wide; i += LANES)
+            *(vector *)(d_score + i) = *(const vector *)(p + i) * (*(vector *)(d_score + i) - mean) * s->scale;
+        }
+        multiply(d_query + head * wide_k, n_head * wide_k, d_score, wide, 1, key + group * wide_k, n_group * wide_k,
+                 n_query, wide_k, n_key, 0);
+        multiply(d_key + group * wide_k, n_group * wide_k, d_score, 1, wide, query + head * wide_k, n_head * wide_k,
+                 n_key, wide_k, n_query, again);
+      }
+      write_heads(d_q, d_query, wide_k, b, n_head, n_query, d_k, s->half);
+      write_heads(d_k_out, d_key, wide_k, b, n_group, n_key, d_k, s->half);
+      write_heads(d_v_out, d_value, wide_v, b, n_group, n_key, d_v, s->half);
+    }
+    free(key);
+  }
+  return failed;
+}

@@ -1,0 +1,141 @@
+"""The kernels of passes.c and attention.c as a library: compiled once for this processor and loaded.
+
+Who has no C compiler, or another system than Linux, has no library, and torch's own operations do the same. Nothing of
+it is in a wheel: what is compiled here may use all that this processor has.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+_HERE = Path(__file__).parent
+_SOURCES = ("numbers.h", "passes.c", "attention.c")
+# Without -ffast-math, which would take it for granted that all is finite.
+_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-std=gnu11")
+_OF_PROCESSOR = {"x86_64": ("-march=native", "-mprefer-vector-width=512"), "aarch64": ("-mcpu=native",)}
+_OF_CPU = (b"model name", b"flags", b"Features", b"CPU part")  # how lines of /proc/cpuinfo begin that tell of it
+_N_SUM = 32  # bytes at the end of a library, of the SHA-256 of what is before them
+_SECONDS = 120  # that a compiler may take
+
+
+class NotCompiled(Exception):
+    """Why there is no library."""
+
+
+def library() -> ctypes.CDLL:
+    """The library, compiled now if it never was. Raises NotCompiled, saying why."""
+    found = _library()
+    if isinstance(found, str):
+        raise NotCompiled(found)
+    return found
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | str:
+    """The library, or why there is none: who asks again is not kept waiting for the same answer."""
+    try:
+        return _load()
+    except NotCompiled as why:
+        return str(why)
+
+
+def _load() -> ctypes.CDLL:
+    flags = _OF_PROCESSOR.get(platform.machine())
+    if sys.platform != "linux" or flags is None:
+        raise NotCompiled(f"they are for Linux on x86-64 or ARM64, and this is {platform.platform()}")
+    named = os.environ.get("CC", "").split()
+    compiler = named[:1] or [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
+    if not compiler or not shutil.which(compiler[0]):
+        raise NotCompiled(f"there is no C compiler ({named[0] + ', which CC names' if named else 'cc, gcc or clang'})")
+    openmp, command = _openmp(), [*compiler, *named[1:], *_FLAGS, *flags]
+    try:
+        return _kept(command, openmp)
+    except (OSError, RuntimeError):  # nothing can be kept, or be run from where it would be
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "kernels.so"
+                _compile(command, openmp, path)
+                return ctypes.CDLL(str(path))  # which stays, though its file goes
+        except OSError as error:
+            raise NotCompiled(str(error)) from None
+
+
+def _kept(command: list[str], openmp: Path) -> ctypes.CDLL:
+    """The library from the user's cache, compiled into it if it is not there, or damaged."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(cache) / "nmt" / f"kernels-{_digest(command, openmp)}.so"
+    if not _is_whole(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _compile(command, openmp, path)
+    return ctypes.CDLL(str(path))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a library is as it was written: half of one would end the process that uses it."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return _sum_of(content[:-_N_SUM]) == content[-_N_SUM:]
+
+
+def _sum_of(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _openmp() -> Path:
+    """The library of threads that torch uses, of those that are loaded: those of another would wait for each other."""
+    try:
+        of_torch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        place = ctypes.cast(of_torch.omp_get_max_threads, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError) as error:
+        raise NotCompiled(f"this torch has no OpenMP: {error}") from None
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            first, end = (int(bound, 16) for bound in line.split(maxsplit=1)[0].split("-"))
+            if first <= place < end:
+                return Path("/" + line.rstrip("\n").partition("/")[2])
+    raise NotCompiled("this torch has no OpenMP")
+
+
+def _digest(command: list[str], openmp: Path) -> str:
+    """Of all that the library depends on: source, compiler, processor."""
+    processor = {line for line in Path("/proc/cpuinfo").read_bytes().split(b"\n") if line.startswith(_OF_CPU)}
+    sources = [(_HERE / name).read_bytes() for name in _SOURCES]
+    told = [*sources, repr(command).encode(), _run([command[0], "--version"]), bytes(openmp)]
+    return hashlib.sha256(b"\0".join([*told, *sorted(processor)])).hexdigest()[:24]
+
+
+def _compile(command: list[str], openmp: Path, path: Path) -> None:
+    # Several processes may do this at once: each writes its own, and the last one stays.
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        linked, parts = Path(folder) / "kernels.so", []
+        for name in _SOURCES:
+            if name.endswith(".c"):
+                parts.append(str(Path(folder) / f"{name}.o"))
+                _run([*command, "-c", str(_HERE / name), "-o", parts[-1]])
+        _run([command[0], "-shared", *parts, str(openmp), "-lm", "-o", str(linked)])
+        content = linked.read_bytes()
+        linked.write_bytes(content + _sum_of(content))  # behind all that the system reads of a library
+        os.replace(linked, path)
+
+
+def _run(command: list[str]) -> bytes:
+    """What a command prints. Raises NotCompiled where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotCompiled(f"{command[0]} took over {_SECONDS} seconds") from None
+    if done.returncode:
+        said = [line for line in done.stderr.decode("utf-8", "replace").split("\n") if "error" in line]
+        raise NotCompiled(f"{command[0]} failed: {said[0] if said else f'code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,56 @@
+"""The switch that puts the kernels to use, and what they take: dense tensors of fp32 or bf16 on a CPU.
+
+`passes.py` and `attention.py` call them.
+"""
+
+import ctypes
+from ctypes import c_void_p
+
+import torch
+from torch import Tensor
+
+from nmt.native.compiler import NotCompiled, library
+
+N_CHANCE = 2**16  # a decision of dropout is one of so many equally likely values
+_TYPES = (torch.float32, torch.bfloat16)
+_used: ctypes.CDLL | None = None  # the library, while it is switched on
+
+
+def use(wanted: bool) -> None:
+    """Switch the kernels on or off, for all that follows in this process. Raises NotCompiled where there are none."""
+    global _used
+    _used = library() if wanted else None
+
+
+def why_not() -> str:
+    """Why there are no kernels on this machine; "" where there are."""
+    try:
+        library()
+    except NotCompiled as why:
+        return str(why)
+    return ""
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether kernels are switched on and can work on these."""
+    return (
+        _used is not None
+        and all(tensor.device.type == "cpu" and tensor.dtype in _TYPES for tensor in tensors)
+        and not torch.compiler.is_compiling()
+    )
+
+
+def half(tensor: Tensor) -> int:
+    """Whether numbers are of two bytes."""
+    return int(tensor.dtype == torch.bfloat16)
+
+
+def place(tensor: Tensor) -> c_void_p:
+    """Where a tensor begins."""
+    return c_void_p(tensor.data_ptr())
+
+
+def switched_on() -> ctypes.CDLL:
+    """The library, for those who have asked `takes`."""
+    assert _used is not None, "ask `takes` first"
+    return _used

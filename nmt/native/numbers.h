@@ -1,0 +1,150 @@
+/* Numbers as the kernels hold them: fp32, in vectors, whatever the type of a tensor is; and the words of chance.
+
+   Written for any compiler that knows vector types and OpenMP (GCC, Clang). No number is hidden: what is not finite stays
+   so. */
+
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __AVX512F__
+#define LANES 16 /* numbers of fp32 that the processor takes at a time */
+#else
+#define LANES 8
+#endif
+#define ALWAYS static inline __attribute__((always_inline))
+#define BLOCK 256 /* numbers that elementwise passes hold at a time: multiples of 4, so that words of chance are whole */
+
+typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t naturals __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef uint16_t bf16;
+
+/* -- numbers ------------------------------------------------------------------------------------------------------ */
+
+ALWAYS uint32_t bits_of(float x) {
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  return u;
+}
+
+ALWAYS float float_of(uint32_t u) {
+  float x;
+  memcpy(&x, &u, 4);
+  return x;
+}
+
+ALWAYS float widen(bf16 x) { return float_of((uint32_t)x << 16); }
+
+ALWAYS bf16 narrow(float x) { /* to the nearest, ties to even */
+  uint32_t u = bits_of(x);
+  uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+  return (bf16)(x == x ? rounded : 0x7fc0);
+}
+
+/* exp(x) for x <= 0, to two units of the last place; 0 where it would be less than exp(-87). */
+ALWAYS vector exponentials(vector x) {
+  const vector one = (vector){0} + 1.0f, magic = one * 12582912.0f; /* 1.5 · 2^23: adding it rounds to whole numbers */
+  integers tiny = x < one * -87.0f;
+  x = (vector)(((integers)x & ~tiny) | ((integers)(one * -87.0f) & tiny));
+  vector t = x * 1.44269504f + magic, n = t - magic;
+  vector r = x - n * 0.693145752f - n * 1.42860677e-6f;
+  vector p = one / 720.0f;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  p *= (vector)(((integers)t - (integers)magic + 127) << 23);
+  return (vector)((integers)p & ~tiny);
+}
+
+/* The same of one number. */
+ALWAYS float exponential(float x) { return exponentials((vector){0} + x)[0]; }
+
+typedef float quarter __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t integers_of_quarter __attribute__((vector_size(16), aligned(4), may_alias));
+
+ALWAYS float largest(vector v) {
+  quarter part[LANES / 4];
+  memcpy(part, &v, sizeof part);
+  for (int i = 1; i < LANES / 4; i++) {
+    integers_of_quarter above = part[i] > part[0];
+    part[0] = (quarter)(((integers_of_quarter)part[i] & above) | ((integers_of_quarter)part[0] & ~above));
+  }
+  float a = part[0][0] > part[0][1] ? part[0][0] : part[0][1], b = part[0][2] > part[0][3] ? part[0][2] : part[0][3];
+  return a > b ? a : b;
+}
+
+ALWAYS float total_of(vector v) {
+  quarter part[LANES / 4];
+  memcpy(part, &v, sizeof part);
+  for (int i = 1; i < LANES / 4; i++) part[0] += part[i];
+  return (part[0][0] + part[0][1]) + (part[0][2] + part[0][3]);
+}
+
+ALWAYS int64_t up(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+/* What will be read or written in a while: by then it is in the cache. */
+ALWAYS void prefetch(const void *at, int64_t first, int64_t n, int half, const int to_write) {
+  const char *from = (const char *)at + first * (half ? 2 : 4);
+  for (int64_t i = 0; i < n * (half ? 2 : 4); i += 64)
+    if (to_write)
+      __builtin_prefetch(from + i, 1);
+    else
+      __builtin_prefetch(from + i, 0);
+}
+
+ALWAYS void load(float *restrict to, const void *restrict from, int64_t first, int64_t n, int half) {
+  if (!half) {
+    memcpy(to, (const float *)from + first, 4 * n);
+    return;
+  }
+  const bf16 *x = (const bf16 *)from + first;
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES)
+    *(vector *)(to + i) = (vector)(__builtin_convertvector(*(const halves *)(x + i), integers) << 16);
+  for (; i < n; i++) to[i] = widen(x[i]);
+}
+
+ALWAYS void store(void *restrict to, int64_t first, const float *restrict from, int64_t n, int half) {
+  if (!half) {
+    memcpy((float *)to + first, from, 4 * n);
+    return;
+  }
+  bf16 *x = (bf16 *)to + first;
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    vector z = *(const vector *)(from + i);
+    naturals u = (naturals)z, number = (naturals)(z == z);
+    u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+    *(halves *)(x + i) = __builtin_convertvector((u & number) | (0x7fc0 & ~number), halves);
+  }
+  for (; i < n; i++) x[i] = narrow(from[i]);
+}
+
+/* -- chance ------------------------------------------------------------------------------------------------------- */
+
+/* Four decisions a word, words first, first + 1, ... of a seed: SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable
+   pseudorandom number generators"), whose words need not be drawn one after the other. */
+static inline void draw(uint16_t *restrict decision, uint64_t seed, uint64_t first, int64_t n_word) {
+#pragma omp simd
+  for (int64_t i = 0; i < n_word; i++) {
+    uint64_t z = seed + (first + i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    memcpy(decision + 4 * i, &z, 8);
+  }
+}
+
+/* x · scale where a decision is at least n_drop of 65,536, else 0; a number that is not finite is left out alike. */
+static inline void drop(float *restrict x, const uint16_t *restrict decision, int64_t n, int n_drop, float scale) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) x[i] = decision[i] >= n_drop ? x[i] * scale : 0.0f;
+}

@@ -1,0 +1,78 @@
+"""The kernels that pass over rows, called with tensors: dropout, the softmax of the loss, sums over rows.
+
+What is allocated here is returned. N rows, D columns.
+"""
+
+from ctypes import c_float, c_int, c_int64, c_uint64
+
+import torch
+from torch import Tensor
+
+from nmt.native.kernels import half, place, switched_on
+
+
+def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float, dtype: torch.dtype) -> Tensor:
+    """residual + x · scale where it stays, in `dtype`: which elements stay follows from the seed and their number."""
+    x = x.contiguous()
+    out = torch.empty_like(x, dtype=dtype)
+    there = None if residual is None else residual.contiguous()
+    switched_on().drop_add(
+        place(out),
+        c_int(half(out)),
+        place(x),
+        c_int(half(x)),
+        None if there is None else place(there),
+        c_int(0 if there is None else half(there)),
+        c_int64(x.numel()),
+        c_uint64(seed),
+        c_int(n_drop),
+        c_float(scale),
+        c_int(torch.get_num_threads()),
+    )
+    return out
+
+
+def decide(like: Tensor, seed: int, n_drop: int) -> Tensor:
+    """Which elements `drop_add` lets stay: ones and zeros, int16, of the shape of `like`."""
+    out = torch.empty(like.shape, dtype=torch.int16)
+    switched_on().decide(
+        place(out), c_int64(out.numel()), c_uint64(seed), c_int(n_drop), c_int(torch.get_num_threads())
+    )
+    return out
+
+
+def exponents(z: Tensor, gold: Tensor, kept: float) -> tuple[Tensor, Tensor]:
+    """Logits z (N, V) become p = exp(z - max), less kept · sum(p) at the gold column. gold: (N,) ids.
+
+    Returns sum(p), and log(sum(exp(z))) - kept · z[gold], both (N,) fp32.
+    """
+    assert z.is_contiguous() and gold.is_contiguous()
+    total, value = torch.empty(2, len(z)).unbind()
+    switched_on().exponents(
+        place(z),
+        c_int(half(z)),
+        place(gold),
+        c_float(kept),
+        place(total),
+        place(value),
+        c_int64(z.size(0)),
+        c_int64(z.size(1)),
+        c_int(torch.get_num_threads()),
+    )
+    return total, value
+
+
+def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
+    """(N, D) -> (D,) fp32. hidden: the output of a ReLU; then x is its gradient, and becomes that of the input."""
+    assert x.is_contiguous() and (hidden is None or hidden.is_contiguous())
+    sums = torch.empty(-(-len(x) // switched_on().rows_a_sum()), x.size(1))
+    switched_on().column_sums(
+        place(x),
+        None if hidden is None else place(hidden),
+        c_int(half(x)),
+        c_int64(x.size(0)),
+        c_int64(x.size(1)),
+        place(sums),
+        c_int(torch.get_num_threads()),
+    )
+    return sums.sum(0)

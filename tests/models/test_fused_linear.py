@@ -1,0 +1,94 @@
+"""Layers of one input as one product, and two around a ReLU, are what the layers are by themselves."""
+
+import pytest
+import torch
+from torch import nn
+
+from nmt.models import fused_linear
+from nmt.models.fused_linear import relu_between, together
+from nmt.native import kernels
+from nmt.native.attention import Attention
+
+NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+TYPES = pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+
+
+def made(make, layers, dtype):
+    """What a function of an input makes, and all gradients."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(3, 5, 8, generator=generator, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        outputs = make(x)
+    weighted = [(out * torch.randn(out.shape, generator=generator)).sum() for out in outputs]
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    return [*outputs, *torch.autograd.grad(sum(weighted), [x, *parameters])]
+
+
+def same(found, expected, error):
+    for one, other in zip(found, expected, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert (one.double() - other.double()).abs().max() <= error * max(1.0, float(other.detach().abs().max()))
+    return True
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("widths", [(4,), (8, 4, 4)])
+@TYPES
+def test_one_product_is_that_of_each_layer(widths, bias, dtype, error):
+    torch.manual_seed(1)
+    layers = [nn.Linear(8, width, bias=bias) for width in widths]
+    expected = made(lambda x: [layer(x) for layer in layers], layers, dtype)
+    kernels.use(True)
+    found = made(lambda x: together(x, layers), layers, dtype)
+    assert "Together" in str(found[0].grad_fn) and same(found, expected, error)
+
+
+@NEEDS_COMPILER
+@TYPES
+def test_a_relu_between_two_layers_is_one(dtype, error):
+    torch.manual_seed(1)
+    layers = [nn.Linear(8, 32), nn.Linear(32, 8)]
+    expected = made(lambda x: [relu_between(x, *layers)], layers, dtype)
+    kernels.use(True)
+    found = made(lambda x: [relu_between(x, *layers)], layers, dtype)
+    assert "ReluBetween" in str(found[0].grad_fn) and same(found, expected, error)
+
+
+@NEEDS_COMPILER
+def test_layers_are_themselves_where_they_are_not_plain_or_not_trained():
+    kernels.use(True)
+
+    class Doubled(nn.Linear):
+        def forward(self, input):
+            return 2 * super().forward(input)
+
+    torch.manual_seed(1)
+    plain, other, x = nn.Linear(8, 4), Doubled(8, 4), torch.randn(3, 8)
+    assert torch.equal(together(x, [plain, other])[1], other(x))
+    assert torch.equal(relu_between(x, other, nn.Identity()), other(x).relu())
+    with torch.no_grad():
+        assert torch.equal(together(x, [plain])[0], plain(x))
+    mixed = [plain, nn.Linear(8, 4, bias=False)]
+    assert all(torch.equal(one, layer(x)) for one, layer in zip(together(x, mixed), mixed, strict=True))
+
+
+def test_parts_that_lie_side_by_side_are_not_copied():
+    room = torch.randn(2, 3, 9)
+    parts = torch.split(room, (4, 2, 3), -1)
+    joined = fused_linear._side_by_side(parts)
+    assert torch.equal(joined, room) and joined.data_ptr() == room.data_ptr()
+    for others in (parts[::-1], (parts[0], parts[2]), (parts[0], parts[1].clone(), parts[2])):
+        joined = fused_linear._side_by_side(others)
+        assert torch.equal(joined, torch.cat(others, -1)) and joined.data_ptr() != room.data_ptr()
+
+
+@NEEDS_COMPILER
+def test_the_gradients_of_attention_lie_as_the_product_wants_them():
+    kernels.use(True)
+    q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+    attention = Attention(torch.ones(1, 1, 1, 6, dtype=torch.bool), 1.0)
+    out, weight = attention.forward(q, k, v)
+    grads = attention.backward(q, k, v, weight, torch.ones_like(out))
+    joined = fused_linear._side_by_side([grad.transpose(1, 2).flatten(2) for grad in grads])
+    assert joined.data_ptr() == grads[0].data_ptr() and joined.shape == (2, 6, 96)

@@ -1,0 +1,132 @@
+"""The library of kernels: compiled once, kept where it can be, and done without where it cannot be had."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from nmt.native import compiler, kernels
+
+NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+
+
+@pytest.fixture(autouse=True)
+def an_empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    compiler._library.cache_clear()
+    yield tmp_path / "nmt"
+    compiler._library.cache_clear()
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """Every command that is run."""
+    seen, run = [], compiler._run
+    monkeypatch.setattr(compiler, "_run", lambda command: seen.append(command) or run(command))
+    return lambda: sum("-shared" in command for command in seen)
+
+
+def forget():
+    compiler._library.cache_clear()
+
+
+@NEEDS_COMPILER
+def test_it_is_compiled_once_and_then_found(an_empty_cache, compilations):
+    compiler.library()
+    (kept,) = an_empty_cache.iterdir()
+    assert compilations() == 1
+    compiler.library()
+    forget()
+    compiler.library()
+    assert compilations() == 1 and list(an_empty_cache.iterdir()) == [kept]
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("left", [0, 1000, -1])
+def test_a_damaged_one_is_compiled_again(an_empty_cache, left):
+    compiler.library()
+    (kept,) = an_empty_cache.iterdir()
+    whole = kept.read_bytes()
+    kept.unlink()  # what is mapped must not change
+    kept.write_bytes(whole[:left])
+    code = "from nmt.native import kernels; kernels.use(True)"  # in another process, as this one has it already
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert kept.read_bytes() == whole
+
+
+@NEEDS_COMPILER
+def test_another_source_or_compiler_is_another_library(an_empty_cache, compilations, tmp_path, monkeypatch):
+    compiler.library()
+    changed = tmp_path / "changed"
+    shutil.copytree(compiler._HERE, changed)
+    with (changed / "numbers.h").open("ab") as header:
+        header.write(b"/* changed */\n")
+    monkeypatch.setattr(compiler, "_HERE", changed)
+    forget()
+    compiler.library()
+    monkeypatch.setenv("CC", "cc -g0")
+    forget()
+    compiler.library()
+    assert compilations() == 3 and len(list(an_empty_cache.iterdir())) == 3
+
+
+@NEEDS_COMPILER
+def test_where_nothing_can_be_kept_it_is_compiled_for_this_process(an_empty_cache, compilations):
+    an_empty_cache.write_bytes(b"a file in the place of the folder")
+    compiler.library()
+    assert compilations() == 1 and an_empty_cache.is_file()
+
+
+@NEEDS_COMPILER
+def test_several_processes_may_compile_at_once(an_empty_cache):
+    code = "from nmt.native import kernels; kernels.use(True)"
+    each = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    assert [one.wait() for one in each] == [0, 0, 0]
+    assert [path.suffix for path in an_empty_cache.iterdir()] == [".so"]
+
+
+@NEEDS_COMPILER
+def test_it_works_with_the_threads_of_torch_whoever_else_brought_some():
+    code = """
+import importlib.util, os, re
+for other in ("ctranslate2", "sentencepiece"):
+    if importlib.util.find_spec(other):
+        __import__(other)
+import torch
+before = {line.split()[-1] for line in open("/proc/self/maps") if re.search(r"/lib(gomp|omp|iomp)[^/]*$", line)}
+from nmt.native import kernels
+from nmt.native.passes import decide
+kernels.use(True)
+torch.set_num_threads(2)
+torch.ones(2**20).exp()  # which starts threads of torch
+n_thread = len(os.listdir("/proc/self/task"))
+decide(torch.empty(2**20), 1, 1)
+assert len(os.listdir("/proc/self/task")) == n_thread
+assert before == {line.split()[-1] for line in open("/proc/self/maps") if re.search(r"/lib(gomp|omp|iomp)[^/]*$", line)}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("no-such-compiler -O1", r"no C compiler \(no-such-compiler, which CC names\)"),
+        ("false", "false failed: code 1"),
+    ],
+)
+def test_who_has_no_compiler_is_told_and_has_no_kernels(told, why, monkeypatch):
+    monkeypatch.setenv("CC", told)
+    if sys.platform != "linux":
+        why = "Linux"
+    with pytest.raises(compiler.NotCompiled, match=why):
+        compiler.library()
+    assert kernels.why_not()
+    with pytest.raises(compiler.NotCompiled):
+        kernels.use(True)
+
+
+def test_another_system_has_no_kernels(monkeypatch):
+    monkeypatch.setattr(compiler.sys, "platform", "win32")
+    assert "for Linux" in kernels.why_not()

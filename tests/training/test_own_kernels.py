@@ -1,0 +1,69 @@
+"""A run trains with kernels of our own where they can be had, keeps to what it began with, and says so."""
+
+import json
+
+import pytest
+import torch
+from witness import StopAt
+
+from nmt import checkpoint
+from nmt.native import compiler, kernels
+from nmt.recipe.training_options import TrainConfig
+from nmt.run import Run
+from nmt.training.launch import launch
+from nmt.training.precision import choose_precision
+
+pytestmark = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def without_compiler(monkeypatch):
+    """Call it, and from then on nothing can be compiled."""
+
+    def take_away():
+        monkeypatch.setenv("CC", "no-such-compiler")
+        compiler._library.cache_clear()
+
+    yield take_away
+    compiler._library.cache_clear()
+
+
+def remembered(run, update):
+    return json.loads((run.checkpoint(update) / checkpoint.STATE).read_bytes())["arithmetic"]["kernels"]
+
+
+def test_they_are_chosen_where_they_can_be_had(without_compiler):
+    found = choose_precision(TrainConfig(precision="fp32"), CPU)
+    assert found.kernels and found.why == "as the recipe says; kernels compiled for this processor"
+    found = choose_precision(TrainConfig(precision="fp32", kernels="torch"), CPU)
+    assert not found.kernels and "kernels" not in found.why
+    without_compiler()
+    found = choose_precision(TrainConfig(precision="fp32"), CPU)
+    assert not found.kernels and "no kernels of our own: there is no C compiler" in found.why
+
+
+def test_a_run_that_lost_its_compiler_goes_on_and_says_so(recipe_of, without_compiler, capsys):
+    recipe = recipe_of(train={"updates": 14})
+    run = Run(recipe.run_folder)
+    assert launch(recipe, StopAt(7)) == "stopped" and remembered(run, 8)
+    without_compiler()
+    capsys.readouterr()
+    assert launch(recipe) == "done" and not remembered(run, 14)
+    assert "as the run began, but without kernels: there is no C compiler" in capsys.readouterr().err
+
+
+def test_a_run_of_before_there_were_any_goes_on_without(recipe_of, monkeypatch):
+    recipe, verify = recipe_of(train={"updates": 14}), checkpoint.verify
+    run = Run(recipe.run_folder)
+    with monkeypatch.context() as before:
+        before.setattr(kernels, "why_not", lambda: "nobody has thought of them yet")
+        assert launch(recipe, StopAt(7)) == "stopped" and not remembered(run, 8)
+    monkeypatch.setattr(checkpoint, "verify", lambda *told: forgetful(verify(*told)))
+    assert launch(recipe) == "done" and not remembered(run, 14)
+
+
+def forgetful(state):
+    """A state as it was written then."""
+    state.get("arithmetic", {}).pop("kernels", None)
+    return state
