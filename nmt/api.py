@@ -29,6 +29,7 @@ from nmt.errors import MachineError, RecipeError, RunError
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
 from nmt.models.prepacked import prepacked
+from nmt.native import kernels
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
@@ -118,7 +119,8 @@ def load(
     """The model of a run folder, ready to translate; an ensemble if there are several runs or checkpoints.
 
     run: one folder or several, whose vocabularies must be the same. checkpoint: names of checkpoints of a single run,
-    like update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1.
+    like update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1; on a CPU kernels of
+    our own are put to use in this process, where they can be had.
     Raises RunError for what is no run, is damaged, or does not belong together; MachineError for a device.
     """
     runs = [Run(folder) for folder in ([run] if isinstance(run, str | Path) else run)]
@@ -133,6 +135,8 @@ def load(
                 f"{other.folder} and {runs[0].folder} have different vocabularies, so they cannot translate together. "
                 "Train them on the same prepared data."
             )
+    if place.type == "cpu":
+        kernels.use(not kernels.why_not())
     models = [one.load_model(place, name, subwords)[0] for one in runs for name in names]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:])
 

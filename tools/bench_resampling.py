@@ -23,9 +23,9 @@ from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import PAD
 from nmt.errors import NmtError
+from nmt.native.allocator import keep_freed_blocks
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
-from nmt.training.allocator import keep_freed_blocks
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
 from nmt.training.kernels import remember_kernels

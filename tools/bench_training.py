@@ -26,10 +26,10 @@ from nmt.data.mixture import Rows
 from nmt.data.plan import Position
 from nmt.data.ragged import Ragged
 from nmt.errors import NmtError
+from nmt.native.allocator import keep_freed_blocks
 from nmt.native.kernels import why_not
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
-from nmt.training.allocator import keep_freed_blocks
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.launch import new_model

@@ -38,10 +38,10 @@ from nmt.data.plan import Position
 from nmt.data.subwords import BOS
 from nmt.evaluation.metrics import score
 from nmt.models.build import build_model
+from nmt.native.allocator import keep_freed_blocks
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
-from nmt.training.allocator import keep_freed_blocks
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.kernels import remember_kernels

@@ -46,7 +46,7 @@ import json, sys, time
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.recipe.reader import read_recipe
-from nmt.training.allocator import keep_freed_blocks
+from nmt.native.allocator import keep_freed_blocks
 from nmt.training.feed import Feed
 from nmt.training.parallel import Ranks
 keep_freed_blocks()

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import FrameType
 
 from nmt.cli.command import printable
+from nmt.native.allocator import keep_freed_blocks
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.allocator import keep_freed_blocks
 from nmt.training.check import check as check_recipe
 from nmt.training.kernels import remember_kernels
 from nmt.training.launch import launch

@@ -24,6 +24,7 @@ from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import RunError
 from nmt.export import ctranslate2_engine
+from nmt.native.allocator import keep_freed_blocks
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
@@ -104,6 +105,7 @@ class Engine:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.recipe = recipe_of(args)
+        keep_freed_blocks()
         model, decode = _load(args), self.recipe.decode
         self.translator: Translator = model.translator(decode)
         again = tries(decode) if args.retry_suspect else {}

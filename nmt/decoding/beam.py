@@ -22,6 +22,8 @@ from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
 from nmt.models.narrow import Narrow
+from nmt.native import kernels
+from nmt.native.choice import choose
 
 # Taking finished sentences out copies every cache once, so it waits until it saves that much of a step.
 WORTHWHILE_SHARE = 0.25
@@ -116,20 +118,25 @@ def search(
     n_token = 0
     shortest_cap = int(max_len.min()) if len(sentence) else 0
     while len(sentence):
-        logits = full_precision(model.step(last, state))
+        logits = model.step(last, state)
+        n_column = logits.size(-1)
         if score is None or never is None:
-            score = logits.new_zeros(len(sentence), 1)
-            n_column = logits.size(-1)
+            score = full_precision(logits).new_zeros(len(sentence), 1)
             never = last.new_tensor([n_column - 1] if shortlist else impossible(pad, bos, n_real, n_column))
         n_live = score.size(1)
         # The normaliser sees every column, like the training loss: only producing some of them is forbidden.
         eos_column = 0 if shortlist else eos
-        eos_logit, normaliser = logits[:, eos_column].clone(), log_total(logits, eos_column)
-        logits[:, never] = -torch.inf
-        if rules is not None:
-            rules.forbid(logits, prefix.flatten(0, 1))
-        # Of one hypothesis no more than `beam` go on and one ends.
-        best, token = top(logits, min(beam + 1, logits.size(-1)))
+        n_best_of_row = min(beam + 1, n_column)  # of one hypothesis no more than `beam` go on and one ends
+        if rules is None and kernels.takes(logits):
+            eos_logit = full_precision(logits[:, eos_column])
+            best, token, normaliser = choose(logits, n_best_of_row, never)
+        else:
+            logits = full_precision(logits)
+            eos_logit, normaliser = logits[:, eos_column].clone(), log_total(logits, eos_column)
+            logits[:, never] = -torch.inf
+            if rules is not None:
+                rules.forbid(logits, prefix.flatten(0, 1))
+            best, token = top(logits, n_best_of_row)
         if (columns := state.columns) is not None:
             # What stands for all others is no token; it comes, impossible, where there are too few.
             listed = token.view(len(columns), -1).clamp(max=columns.size(1) - 1)

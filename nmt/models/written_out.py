@@ -17,6 +17,7 @@ from torch import Tensor
 from nmt.models.dropout import Dropout, dropped
 from nmt.native.attention import Attention
 
+_FEW = 16  # queries for which it does not pay to turn the keys round
 # How many numbers of fp32 the processor takes at a time.
 _LANES = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 4)
 
@@ -130,5 +131,8 @@ def in_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, dropo
     looking is allowed; a query that may look nowhere gets zeros.
     """
     if not dropout.is_active:
-        return _in_kernel(q, k, v, Attention(mask, scale))
+        attention = Attention(mask, scale)
+        if not torch.is_grad_enabled() and q.size(2) <= _FEW:
+            return attention.look_up(q, k, v)
+        return _in_kernel(q, k, v, attention)
     return _in_kernel(q, k, v, Attention(mask, scale, dropout.seed(), dropout.n_drop, dropout.scale))

@@ -252,3 +252,65 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
   }
   return failed;
 }
+
+/* -- a few queries, of a search ------------------------------------------------------------------------------------- */
+
+/* The sum of products of n numbers of two rows, of which the second is as the tensor has it. */
+ALWAYS float dot(const float *a, const void *b, int64_t first, int64_t n, int half) {
+  vector sum = {0};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) sum += *(const vector *)(a + i) * vector_at(b, first + i, half);
+  float found = total_of(sum);
+  for (; i < n; i++) found += a[i] * number_at(b, first + i, half);
+  return found;
+}
+
+/* out = softmax(scale · q kT) v without a gradient, where queries are few and see few of the keys: those that are hidden,
+   such as the words of other hypotheses, are not looked at. Returns 0, or 1 where there is no memory. */
+int look_up(const shape *s, const heads *q, const heads *k, const heads *v, const heads *out) {
+  const int64_t n_share = s->n_head / s->n_group, n_query = s->n_query, n_key = s->n_key, d_k = s->d_k, d_v = s->d_v;
+  int failed = 0;
+#pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
+  {
+    const int64_t wide = up(n_key);
+    float *score = room(2 * wide + up(d_k) + up(d_v)), *query = score + wide, *found = query + up(d_k);
+    int32_t *seen = (int32_t *)(found + up(d_v));
+    failed = !score;
+#pragma omp for schedule(static)
+    for (int64_t task = 0; task < s->n_sentence * s->n_head; task++) {
+      if (failed) continue;
+      const int64_t b = task / s->n_head, head = task % s->n_head, group = head / n_share;
+      const int64_t first_k = b * k->sentence + group * k->head, first_v = b * v->sentence + group * v->head;
+      for (int64_t t = 0; t < n_query; t++) {
+        const uint8_t *mask = s->mask + b * s->mask_sentence + t * s->mask_query;
+        int64_t n = 0;
+        float top = -INFINITY, total = 0.0f;
+        load(query, q->data, b * q->sentence + head * q->head + t * q->place, d_k, s->half);
+        for (int64_t i = 0; i < n_key; i++)
+          if (mask[i]) {
+            seen[n] = i;
+            score[n] = s->scale * dot(query, k->data, first_k + i * k->place, d_k, s->half);
+            top = score[n] > top ? score[n] : top;
+            n++;
+          }
+        for (int64_t i = n; i < up(n); i++) score[i] = -INFINITY;
+        for (int64_t i = 0; i < n; i += LANES) {
+          vector p = exponentials(*(vector *)(score + i) - top);
+          *(vector *)(score + i) = p;
+          total += total_of(p);
+        }
+        memset(found, 0, 4 * d_v);
+        for (int64_t i = 0; i < n; i++) {
+          const int64_t first = first_v + seen[i] * v->place;
+          const float share = score[i] / total;
+          int64_t c = 0;
+          for (; c + LANES <= d_v; c += LANES) *(vector *)(found + c) += share * vector_at(v->data, first + c, s->half);
+          for (; c < d_v; c++) found[c] += share * number_at(v->data, first + c, s->half);
+        }
+        store(out->data, b * out->sentence + head * out->head + t * out->place, found, d_v, s->half);
+      }
+    }
+    free(score);
+  }
+  return failed;
+}

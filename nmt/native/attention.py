@@ -57,12 +57,23 @@ class Attention(NamedTuple):
         mask = _dense(self.mask)
         lanes = switched_on().lanes()
         weight = torch.empty(*q.shape[:3], -(-k.size(2) // lanes) * lanes)
-        out = _byplace(q, v.size(3))
+        out = _by_place(q, v.size(3))
         failed = switched_on().attend(
             byref(self._shape(q, k, v, mask)), *(byref(_Heads.of(x)) for x in (q, k, v, out)), place(weight)
         )
         _check(failed)
         return out, weight
+
+    def look_up(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """What `forward` finds, for a few queries that see few of the keys, without dropout and without a gradient."""
+        assert not self.n_drop
+        q, k, v = (_dense(x) for x in (q, k, v))
+        mask, out = _dense(self.mask), _by_place(q, v.size(3))
+        failed = switched_on().look_up(
+            byref(self._shape(q, k, v, mask)), *(byref(_Heads.of(x)) for x in (q, k, v, out))
+        )
+        _check(failed)
+        return out
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of q, k, v, the weights of `forward` and the gradient (B, H, T, d_v) of its output: those of q, k and v."""
@@ -85,7 +96,7 @@ class Attention(NamedTuple):
         if q.size(2) == k.size(2):
             d_q, d_k, d_v = _side_by_side(q, k, v)
         else:
-            d_q, (d_k, d_v) = _byplace(q, q.size(3)), _side_by_side(k, v)
+            d_q, (d_k, d_v) = _by_place(q, q.size(3)), _side_by_side(k, v)
         return d_q, d_k, d_v
 
     def _shape(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> _Shape:
@@ -114,7 +125,7 @@ def _dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _byplace(like: Tensor, width: int) -> Tensor:
+def _by_place(like: Tensor, width: int) -> Tensor:
     """Room for (B, H, T, width) as the projections read and write it: place by place."""
     n_sentence, n_head, n_place, _ = like.shape
     return torch.empty(n_sentence, n_place, n_head, width, dtype=like.dtype).transpose(1, 2)

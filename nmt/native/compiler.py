@@ -1,4 +1,4 @@
-"""The kernels of passes.c and attention.c as a library: compiled once for this processor and loaded.
+"""The kernels as a library: compiled once for this processor and loaded.
 
 Who has no C compiler, or another system than Linux, has no library, and torch's own operations do the same. Nothing of
 it is in a wheel: what is compiled here may use all that this processor has.
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 _HERE = Path(__file__).parent
-_SOURCES = ("numbers.h", "passes.c", "attention.c")
+_SOURCES = ("numbers.h", "passes.c", "attention.c", "choice.c")
 # Without -ffast-math, which would take it for granted that all is finite.
 _FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-std=gnu11")
 _OF_PROCESSOR = {"x86_64": ("-march=native", "-mprefer-vector-width=512"), "aarch64": ("-mcpu=native",)}

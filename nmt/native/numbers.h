@@ -100,16 +100,24 @@ ALWAYS void prefetch(const void *at, int64_t first, int64_t n, int half, const i
       __builtin_prefetch(from + i, 0);
 }
 
+/* LANES numbers of a tensor from `first` on, and one. */
+ALWAYS vector vector_at(const void *x, int64_t first, int half) {
+  if (!half) return *(const vector *)((const float *)x + first);
+  return (vector)(__builtin_convertvector(*(const halves *)((const bf16 *)x + first), integers) << 16);
+}
+
+ALWAYS float number_at(const void *x, int64_t at, int half) {
+  return half ? widen(((const bf16 *)x)[at]) : ((const float *)x)[at];
+}
+
 ALWAYS void load(float *restrict to, const void *restrict from, int64_t first, int64_t n, int half) {
   if (!half) {
     memcpy(to, (const float *)from + first, 4 * n);
     return;
   }
-  const bf16 *x = (const bf16 *)from + first;
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES)
-    *(vector *)(to + i) = (vector)(__builtin_convertvector(*(const halves *)(x + i), integers) << 16);
-  for (; i < n; i++) to[i] = widen(x[i]);
+  for (; i + LANES <= n; i += LANES) *(vector *)(to + i) = vector_at(from, first + i, half);
+  for (; i < n; i++) to[i] = number_at(from, first + i, half);
 }
 
 ALWAYS void store(void *restrict to, int64_t first, const float *restrict from, int64_t n, int half) {

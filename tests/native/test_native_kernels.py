@@ -8,6 +8,7 @@ import torch
 from nmt.models.dropout import Dropout
 from nmt.native import kernels, passes
 from nmt.native.attention import Attention
+from nmt.native.choice import choose
 
 if why_not := kernels.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
@@ -169,6 +170,7 @@ def test_attention_and_its_gradient_are_the_formula(shape, dtype, generator):
         found, weights = attention.forward(q, k, v)
         assert near(found, out, ERROR[dtype]) and near(weights[..., :n_key], weight, 1e-6)
         assert not weights[..., n_key:].any() and not found[-1, :, 0].any()
+        assert near(attention.look_up(q, k, v), out, ERROR[dtype])
         for one, exact in zip(attention.backward(q, k, v, weights, d_out), grads, strict=True):
             assert one.dtype == dtype and near(one, exact, ERROR[dtype])
 
@@ -198,11 +200,10 @@ def test_what_is_not_finite_comes_out_of_attention_unless_it_is_hidden(generator
     q, k, v = (torch.randn(1, 1, 4, 8, generator=generator) for _ in range(3))
     k[0, 0, 2, 0] = float("nan")
     mask = torch.ones(1, 1, 1, 4, dtype=torch.bool)
-    out, _ = Attention(mask, 1.0).forward(q, k, v)
-    assert out.isnan().all()
+    attention = Attention(mask, 1.0)
+    assert attention.forward(q, k, v)[0].isnan().all() and attention.look_up(q, k, v).isnan().all()
     mask[..., 2] = False
-    out, _ = Attention(mask, 1.0).forward(q, k, v)
-    assert out.isfinite().all()
+    assert attention.forward(q, k, v)[0].isfinite().all() and attention.look_up(q, k, v).isfinite().all()
 
 
 @TYPES
@@ -219,7 +220,8 @@ def test_the_number_of_threads_changes_no_bit(dtype, generator):
         grads = attention.backward(q, k, v, weights, d_out)
         told = passes.exponents(logits, gold, 0.9)
         dropped = passes.drop_add(x, None, SEED, N_DROP, 4 / 3, dtype)
-        return [out, weights, *grads, logits, *told, dropped, passes.column_sums(x)]
+        looked_up, chosen = attention._replace(n_drop=0).look_up(q, k, v), choose(z, 4, gold[:2])
+        return [out, weights, *grads, logits, *told, dropped, passes.column_sums(x), looked_up, *chosen]
 
     before, found = torch.get_num_threads(), []
     try:

@@ -8,7 +8,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import torch
-from nmt.training.allocator import keep_freed_blocks
+from nmt.native.allocator import keep_freed_blocks
 
 if not keep_freed_blocks():
     sys.exit(77)

@@ -1,0 +1,31 @@
+"""The kernel that looks for the best continuations of hypotheses, called with tensors."""
+
+from ctypes import c_int, c_int64
+
+import torch
+from torch import Tensor
+
+from nmt.native.kernels import half, place, switched_on
+
+
+def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The n best columns of each row of logits (R, V) but for those of `never`, ids, best first and of equal ones the
+    first: values in fp32 and columns, (R, n); and the logarithm of the sum of the exponentials of all columns, (R,)."""
+    logits, never = logits.contiguous(), never.contiguous()
+    n_row, n_col = logits.shape
+    assert n > 0 and never.dtype == torch.int64 and all(0 <= column < n_col for column in never.tolist())
+    best, column, log_total = torch.empty(n_row, n), torch.empty(n_row, n, dtype=torch.int64), torch.empty(n_row)
+    switched_on().choose(
+        place(logits),
+        c_int(half(logits)),
+        c_int64(n_row),
+        c_int64(n_col),
+        place(never),
+        c_int(len(never)),
+        c_int(n),
+        place(best),
+        place(column),
+        place(log_total),
+        c_int(torch.get_num_threads()),
+    )
+    return best, column, log_total
