@@ -33,6 +33,7 @@ from nmt.evaluation.metrics import score
 from nmt.export import huggingface
 from nmt.export.ctranslate2 import entries, export, library
 from nmt.models.transformer.Models import Transformer
+from nmt.native.allocator import keep_freed_blocks
 
 Ids = list[list[int]]
 Run = Callable[[Ids], Ids]
@@ -43,6 +44,7 @@ Run = Callable[[Ids], Ids]
 
 def ours(args: argparse.Namespace, arithmetic: str) -> Run:
     """Our search on batches of so many tokens."""
+    keep_freed_blocks()  # as nmt-translate does
     model = nmt.load(args.run, device=args.device)
     precision, _, shortlist = arithmetic.partition("/")
     # CTranslate2 divides by the length; so do we here.
