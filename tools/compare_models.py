@@ -42,8 +42,8 @@ MODELS = {
 
 
 class Task(NamedTuple):
-    """What is changed in the recipes of the book's dates, and by recipe: how many times its updates are made, and what
-    else is changed."""
+    """What is changed in the recipes of the book's dates: for all, by model how many times its updates are made, and by
+    recipe what else."""
 
     changes: list[str]
     longer: Mapping[str, float] = MappingProxyType({})
@@ -61,8 +61,15 @@ def _corpus(name: str) -> list[str]:
 GENERATED = ["--data.generate", "dates", "--data.train", "[]", "--data.valid", "[]", "--data.test", "null"]
 TASKS = {
     "dates-book": Task([]),
-    "dates": Task(GENERATED, {"attention": 1.7}, {"attention": ["--train.label_smoothing", "0.05"]}),
-    "addition": Task(_corpus("addition"), {"seq2seq": 4, "peeky": 4, "attention": 10, "transformer": 7}),
+    "dates": Task(
+        GENERATED,
+        {"attention, dot": 2.1, "attention, general": 2.1, "attention, additive": 1.7},
+        {"attention": ["--train.label_smoothing", "0.05"]},
+    ),
+    "addition": Task(
+        _corpus("addition"),
+        {name: {"seq2seq": 4, "peeky": 4, "Transformer": 7}.get(name, 10) for name in MODELS},
+    ),
 }
 
 
@@ -88,7 +95,7 @@ def make(out: Path, task: str, name: str, seed: int) -> Made:
     recipe = RECIPES / f"dates-book.{recipe_name}.yaml"
     data = out / "prepared" / (f"{task}.{seed}" if TASKS[task].changes == GENERATED else task)
     run = out / f"{task}.{name.replace(', ', '-').lower()}.{seed}"
-    updates = int(read_recipe(recipe).train.updates * TASKS[task].longer.get(recipe_name, 1))
+    updates = int(read_recipe(recipe).train.updates * TASKS[task].longer.get(name, 1))
     every = str(-(-updates // N_CHECKPOINT))
     common = [*TASKS[task].changes, *TASKS[task].also.get(recipe_name, []), *changes, "--data.out", str(data)]
     if not data.is_dir():

@@ -53,9 +53,9 @@ def _load() -> ctypes.CDLL:
     if sys.platform != "linux" or flags is None:
         raise NotCompiled(f"they are for Linux on x86-64 or ARM64, and this is {platform.platform()}")
     named = os.environ.get("CC", "").split()
-    compiler = named[:1] or [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
+    compiler = named[:1] or [name for name in ("gcc", "cc", "clang") if shutil.which(name)][:1]
     if not compiler or not shutil.which(compiler[0]):
-        raise NotCompiled(f"there is no C compiler ({named[0] + ', which CC names' if named else 'cc, gcc or clang'})")
+        raise NotCompiled(f"there is no C compiler ({named[0] + ', which CC names' if named else 'gcc, cc or clang'})")
     openmp, command = _openmp(), [*compiler, *named[1:], *_FLAGS, *flags]
     try:
         return _kept(command, openmp)
