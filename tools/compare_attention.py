@@ -38,6 +38,7 @@ from nmt.data.plan import Position
 from nmt.data.subwords import BOS
 from nmt.evaluation.metrics import score
 from nmt.models.build import build_model
+from nmt.native import kernels
 from nmt.native.allocator import keep_freed_blocks
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -314,6 +315,8 @@ def main() -> None:
         rounds = max(1, args.rounds // 10)
         results.add("decode", measure_decoding(args.kinds, args.seeds[0], args.out, rounds))
     if "cache" in args.only:
+        keep_freed_blocks()  # these two as nmt-translate does
+        kernels.use(not kernels.why_not())
         for n_sentence, beam in ((16, 5), (64, 1)):
             results.add("cache", measure_cache([16, 64, 128, 256], n_sentence, beam))
     table(results.by_part(), args.out)
