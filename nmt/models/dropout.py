@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from nmt.native import kernels, passes
 
-_WORD_VALUES = kernels.N_CHANCE
-
 
 def dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     """x · keep · scale. keep: ones and zeros, of x's shape, and of another type."""
@@ -73,8 +71,8 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        self.n_drop = round(p * _WORD_VALUES)
-        self.scale = _WORD_VALUES / max(1, _WORD_VALUES - self.n_drop)
+        self.n_drop = round(p * kernels.N_CHANCE)
+        self.scale = kernels.N_CHANCE / max(1, kernels.N_CHANCE - self.n_drop)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -125,4 +123,4 @@ class Dropout(nn.Module):
         # Numpy's generator draws words in two thirds of the time of torch's.
         words = np.random.SFC64(self.seed()).random_raw(-(-n // 4))
         # Compared in place, where the result is int16 and vectorised; to bool it would be neither.
-        return torch.from_numpy(words.view(np.int16)[:n]).ge_(self.n_drop - _WORD_VALUES // 2).view(x.shape)
+        return torch.from_numpy(words.view(np.int16)[:n]).ge_(self.n_drop - kernels.N_CHANCE // 2).view(x.shape)

@@ -80,10 +80,8 @@ class _ReluBetween(torch.autograd.Function):
         dtype = _dtype_of_products(x)
         rows, first, second = x.to(dtype).flatten(0, -2), w_1.to(dtype), w_2.to(dtype)
         with torch.autocast("cpu", enabled=False):
-            if dtype == torch.bfloat16:  # oneDNN multiplies, which takes the activation along
-                hidden = torch.ops.mkldnn._linear_pointwise(rows, first, b_1.to(dtype), "relu", [], "")
-            else:
-                hidden = F.linear(rows, first, b_1.to(dtype)).relu_()
+            # Not oneDNN's product with the activation in it, in which NaN becomes 0.
+            hidden = F.linear(rows, first, b_1.to(dtype)).relu_()
             out = F.linear(hidden, second, b_2.to(dtype))
         ctx.save_for_backward(rows, hidden, first, second)
         ctx.x_dtype, ctx.dtype = x.dtype, w_1.dtype

@@ -64,15 +64,15 @@ void exponents(void *z, int half, const int64_t *gold, float kept, float *total,
       for (int64_t i = 0; i < n_col; i++) top = ((float *)x)[i] > top ? ((float *)x)[i] : top;
     for (int64_t i = 0; i < n_col; i += BLOCK) {
       int64_t n = n_col - i < BLOCK ? n_col - i : BLOCK;
-      vector here = {0};
+      vector sums = {0};
       load(part, x, i, n, half);
       for (int64_t j = n; j < up(n); j++) part[j] = -INFINITY; /* whose exponential is 0 */
       for (int64_t j = 0; j < n; j += LANES) {
         vector p = exponentials(*(vector *)(part + j) - top);
-        here += p;
+        sums += p;
         *(vector *)(part + j) = p;
       }
-      sum += total_of(here);
+      sum += total_of(sums);
       store(x, i, part, n, half);
     }
     float at_gold = exponential(here - top) - kept * sum;

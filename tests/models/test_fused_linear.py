@@ -56,6 +56,17 @@ def test_a_relu_between_two_layers_is_one(dtype, error):
 
 
 @NEEDS_COMPILER
+@TYPES
+def test_what_is_not_finite_comes_through_the_relu(dtype, error):
+    kernels.use(True)
+    layers = [nn.Linear(8, 32), nn.Linear(32, 8)]
+    with torch.no_grad():
+        layers[0].weight[3, 3] = float("nan")
+    (output,) = made(lambda x: [relu_between(x, *layers)], layers, dtype)[:1]
+    assert "ReluBetween" in str(output.grad_fn) and output.isnan().all()
+
+
+@NEEDS_COMPILER
 def test_layers_are_themselves_where_they_are_not_plain_or_not_trained():
     kernels.use(True)
 
