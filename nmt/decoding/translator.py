@@ -51,6 +51,7 @@ from nmt.recipe.decode_options import DecodeConfig
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _NOTHING = Request("")  # a line that says nothing of itself
+_AT_ONCE = 4096  # places of given translations in one batch: other than of a search, the logits of all are there at once
 _SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
 NOWHERE = "no word that this model writes looks at the source"
 _LINE_ENDS = str.maketrans("\n\r", "  ")
@@ -148,7 +149,8 @@ class Translator:
     ) -> list[list[float]]:
         """Log-probability of each token of given translations, EOS included."""
         with evaluating(self.model):
-            return score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, look=look)
+            at_once = min(self.config.max_tokens, _AT_ONCE)
+            return score_tokens(self.model, src_ids, trg_ids, max_tokens=at_once, look=look)
 
     def attention(self, translation: Translation) -> Attns:
         """Where the model looked while it wrote the best translation of a line that is not blank: (n_layer, n_head, …)

@@ -56,7 +56,7 @@ class DecoderState:
         assert self.ancestry is not None
         end, old = self.ancestry.size(1), self.seen.get(name)
         if old is None or old.size(2) < end:
-            room = new.new_empty(*new.shape[:2], 2 * end + 8 * new.size(2), new.size(3))
+            room = new.new_empty(*new.shape[:2], 2 * end + 16 * new.size(2), new.size(3))
             if old is not None:
                 room[:, :, : old.size(2)] = old
             self.seen[name] = old = room
@@ -75,8 +75,15 @@ class DecoderState:
         The rows must be told separately, by `reorder`, since only search knows K.
         """
         self.per_sentence = {name: tensor.index_select(0, sentences) for name, tensor in self.per_sentence.items()}
-        self.seen = {name: tensor.index_select(0, sentences) for name, tensor in self.seen.items()}
+        self.seen = {name: self._left(tensor, sentences) for name, tensor in self.seen.items()}
         self.n_sentence = sentences.size(0)
+
+    def _left(self, seen: Tensor, sentences: Tensor) -> Tensor:
+        """Room as large for fewer sentences. Slots that no token fills are not copied."""
+        assert self.ancestry is not None
+        n_slot, room = self.ancestry.size(1), seen.new_empty(sentences.size(0), *seen.shape[1:])
+        torch.index_select(seen[:, :, :n_slot], 0, sentences, out=room[:, :, :n_slot])
+        return room
 
 
 # Names in DecoderState.per_sentence, after `SearchModel.narrow`: as in `Narrow`, and rows of the output matrix.

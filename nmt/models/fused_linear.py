@@ -27,7 +27,7 @@ def relu_between(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor:
     """second(relu(first(x))), (..., D) -> (..., d_out)"""
     plain = _trained_by_kernels(x, (first, second))
     if not plain or any(layer.bias is None for layer in plain):
-        found: Tensor = second(F.relu(first(x)))
+        found: Tensor = second(F.relu(first(x), inplace=True))
         return found
     return _relu_between(x, *(parameter for layer in plain for parameter in (layer.weight, layer.bias)))
 

@@ -281,6 +281,11 @@ int look_up(const shape *s, const heads *q, const heads *k, const heads *v, cons
       if (failed) continue;
       const int64_t b = task / s->n_head, head = task % s->n_head, group = head / n_share;
       const int64_t first_k = b * k->sentence + group * k->head, first_v = b * v->sentence + group * v->head;
+      /* What the next head will see are most likely the same places. Waiting for them was most of the time. */
+      const int64_t next = head + 1 < s->n_head ? task + 1 : b + 1 < s->n_sentence ? task + 1 : task;
+      const int64_t next_b = next / s->n_head, next_group = next % s->n_head / n_share;
+      const int64_t next_k = next_b * k->sentence + next_group * k->head;
+      const int64_t next_v = next_b * v->sentence + next_group * v->head;
       for (int64_t t = 0; t < n_query; t++) {
         const uint8_t *mask = s->mask + b * s->mask_sentence + t * s->mask_query;
         int64_t n = 0;
@@ -288,6 +293,8 @@ int look_up(const shape *s, const heads *q, const heads *k, const heads *v, cons
         load(query, q->data, b * q->sentence + head * q->head + t * q->place, d_k, s->half);
         for (int64_t i = 0; i < n_key; i++)
           if (mask[i]) {
+            prefetch(k->data, next_k + i * k->place, d_k, s->half, 0);
+            prefetch(v->data, next_v + i * v->place, d_v, s->half, 0);
             seen[n] = i;
             score[n] = s->scale * dot(query, k->data, first_k + i * k->place, d_k, s->half);
             top = score[n] > top ? score[n] : top;
@@ -299,13 +306,17 @@ int look_up(const shape *s, const heads *q, const heads *k, const heads *v, cons
           *(vector *)(score + i) = p;
           total += total_of(p);
         }
-        memset(found, 0, 4 * d_v);
-        for (int64_t i = 0; i < n; i++) {
-          const int64_t first = first_v + seen[i] * v->place;
-          const float share = score[i] / total;
-          int64_t c = 0;
-          for (; c + LANES <= d_v; c += LANES) *(vector *)(found + c) += share * vector_at(v->data, first + c, s->half);
-          for (; c < d_v; c++) found[c] += share * number_at(v->data, first + c, s->half);
+        const float share = n ? 1.0f / total : 0.0f;
+        int64_t c = 0;
+        for (; c + LANES <= d_v; c += LANES) {
+          vector sum = {0};
+          for (int64_t i = 0; i < n; i++) sum += score[i] * vector_at(v->data, first_v + seen[i] * v->place + c, s->half);
+          *(vector *)(found + c) = sum * share;
+        }
+        for (; c < d_v; c++) {
+          float sum = 0.0f;
+          for (int64_t i = 0; i < n; i++) sum += score[i] * number_at(v->data, first_v + seen[i] * v->place + c, s->half);
+          found[c] = sum * share;
         }
         store(out->data, b * out->sentence + head * out->head + t * out->place, found, d_v, s->half);
       }

@@ -112,7 +112,9 @@ class DecodeConfig(Section):
         "data.max_len.",
     )
     max_tokens: PositiveInt = Field(
-        4096, description="Bound on sentences x hypotheses of each x longest source in one batch."
+        8192,
+        description="Bound on sentences x hypotheses of each x longest source in one batch; larger batches are faster, "
+        "and take more memory.",
     )
     window: PositiveInt = Field(1000, description="Lines that are sorted and batched together.")
 

@@ -146,7 +146,7 @@ class PositionwiseFeedForward(nn.Module):
         """(B, T, D) -> (B, T, d_inner)"""
         hidden: Tensor = self.w_1(x)
         if self.kind == "relu":
-            return F.relu(hidden)
+            return F.relu(hidden, inplace=True)
         if self.kind == "gelu":
             return F.gelu(hidden)
         if self.kind == "relu2":
