@@ -51,7 +51,7 @@ from nmt.recipe.decode_options import DecodeConfig
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _NOTHING = Request("")  # a line that says nothing of itself
-_AT_ONCE = 4096  # places of given translations in one batch: other than of a search, the logits of all are there at once
+_AT_ONCE = 4096  # places of given translations in one batch, whose logits are all there at once, as a search's are not
 _SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
 NOWHERE = "no word that this model writes looks at the source"
 _LINE_ENDS = str.maketrans("\n\r", "  ")
