@@ -282,7 +282,7 @@ int look_up(const shape *s, const heads *q, const heads *k, const heads *v, cons
       const int64_t b = task / s->n_head, head = task % s->n_head, group = head / n_share;
       const int64_t first_k = b * k->sentence + group * k->head, first_v = b * v->sentence + group * v->head;
       /* What the next head will see are most likely the same places. Waiting for them was most of the time. */
-      const int64_t next = head + 1 < s->n_head ? task + 1 : b + 1 < s->n_sentence ? task + 1 : task;
+      const int64_t next = task + 1 < s->n_sentence * s->n_head ? task + 1 : task;
       const int64_t next_b = next / s->n_head, next_group = next % s->n_head / n_share;
       const int64_t next_k = next_b * k->sentence + next_group * k->head;
       const int64_t next_v = next_b * v->sentence + next_group * v->head;
