@@ -24,6 +24,8 @@ Look = Callable[[int, Tensor], object]
 
 # Weights of attention that are kept grow by the square of the length: above this one the batches get smaller.
 _LONG = 256
+# Bound on pairs x longest side: the logits of all their tokens are held at once, other than in a search.
+_AT_ONCE = 4096
 
 LengthPenalty = Literal["wu", "average", "none"]
 
@@ -57,19 +59,20 @@ def score_tokens(
     src_ids: Sequence[Ids],
     trg_ids: Sequence[Ids],
     *,
-    max_tokens: int = 4096,
+    max_tokens: int = _AT_ONCE,
     look: Look | None = None,
 ) -> list[list[float]]:
     """Log-probability of each token of given translations, EOS included, by teacher forcing.
 
     src_ids, trg_ids: one row of ids a sentence, without BOS and EOS.
-    max_tokens bounds pairs x longest side in one batch. look: called for each pair, in any order, by the same pass.
+    max_tokens bounds pairs x longest side in one batch; more than _AT_ONCE are never taken. look: called for each pair,
+    in any order, by the same pass.
     """
     assert len(src_ids) == len(trg_ids)
     found: list[list[float]] = [[] for _ in src_ids]
     longest = np.array([max(len(src), len(trg)) + 1 for src, trg in zip(src_ids, trg_ids, strict=True)], dtype=np.int64)
     cost = longest if look is None else np.maximum(longest, longest**2 // _LONG)
-    for batch in length_batches(cost, max_tokens):
+    for batch in length_batches(cost, min(max_tokens, _AT_ONCE)):
         src, trg = (Ragged.of([ids[pair] for pair in batch]) for ids in (src_ids, trg_ids))
         gold = pad(trg, after=(EOS,)).to(model.device)  # (B, T)
         src_seq, trg_seq = pad(src, after=(EOS,)).to(model.device), pad(trg, before=(BOS,)).to(model.device)
@@ -87,7 +90,7 @@ def score_tokens(
 
 
 def score_pairs(
-    model: SearchModel, src_ids: Sequence[Ids], trg_ids: Sequence[Ids], *, max_tokens: int = 4096
+    model: SearchModel, src_ids: Sequence[Ids], trg_ids: Sequence[Ids], *, max_tokens: int = _AT_ONCE
 ) -> list[float]:
     """Log-probability of given translations, EOS included: the sums of `score_tokens`."""
     return [math.fsum(one) for one in score_tokens(model, src_ids, trg_ids, max_tokens=max_tokens)]

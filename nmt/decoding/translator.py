@@ -51,7 +51,6 @@ from nmt.recipe.decode_options import DecodeConfig
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _NOTHING = Request("")  # a line that says nothing of itself
-_AT_ONCE = 4096  # places of given translations in one batch, whose logits are all there at once, as a search's are not
 _SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
 NOWHERE = "no word that this model writes looks at the source"
 _LINE_ENDS = str.maketrans("\n\r", "  ")
@@ -149,8 +148,7 @@ class Translator:
     ) -> list[list[float]]:
         """Log-probability of each token of given translations, EOS included."""
         with evaluating(self.model):
-            at_once = min(self.config.max_tokens, _AT_ONCE)
-            return score_tokens(self.model, src_ids, trg_ids, max_tokens=at_once, look=look)
+            return score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, look=look)
 
     def attention(self, translation: Translation) -> Attns:
         """Where the model looked while it wrote the best translation of a line that is not blank: (n_layer, n_head, …)
