@@ -20,6 +20,7 @@ from nmt.data.tags import Tagging, known_tags
 from nmt.data.translations import translations_of
 from nmt.decoding.beam import impossible
 from nmt.decoding.ensemble import Ensemble
+from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import limits_of
 from nmt.decoding.request import Request
 from nmt.decoding.shortlist import Shortlist
@@ -49,6 +50,7 @@ class Model:
         known = [length for one in (run, *others) if (length := one.usual_src_len())]
         self._usual_src_len = min(known) if known else None
         self._ready: dict[str, SearchModel] = {}  # by decode.precision
+        self._fixed: dict[str, FixedSearch] = {}  # likewise
         self._shortlists: dict[int, Shortlist] = {}  # by length
         self._making = threading.Lock()
 
@@ -90,7 +92,14 @@ class Model:
         tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
         model, shortlist = self._ready_for(decode.precision), self._shortlist(decode.shortlist)
         return Translator(
-            model, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of, shortlist=shortlist
+            model,
+            self.subwords,
+            decode,
+            utility=utility,
+            limits=limits,
+            tags_of=tags_of,
+            shortlist=shortlist,
+            fixed=self._fixed_for(model, decode),
         )
 
     def _shortlist(self, n: int) -> Shortlist | None:
@@ -102,6 +111,12 @@ class Model:
                 never = impossible(PAD, BOS, self.subwords.trg.n_text, self.subwords.trg.n_vocab)
                 self._shortlists[n] = Shortlist(table, n, first=EOS, never=never, device=self.model.device)
             return self._shortlists[n]
+
+    def _fixed_for(self, model: SearchModel, decode: DecodeConfig) -> FixedSearch | None:
+        if not decode.cuda_graphs or model.device.type != "cuda":
+            return None
+        with self._making:
+            return self._fixed.setdefault(decode.precision, FixedSearch(model))
 
     def _ready_for(self, precision: str) -> SearchModel:
         with self._making:  # once, whichever thread comes first

@@ -2,9 +2,10 @@
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
 alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, if asked once more with
-short lists of target subwords (--shortlist), CTranslate2 in fp32 and int8, and if asked (--hf) `generate` of
-transformers; each as one process with one thread, as one with a thread a core, and as one process a core. Prints
-sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there are references, and ratios.
+short lists of target subwords (--shortlist) or steps that a GPU replays (--cuda-graphs), CTranslate2 in fp32 and int8,
+and if asked (--hf) `generate` of transformers; each as one process with one thread, as one with a thread a core, and as
+one process a core. Prints sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there
+are references, and ratios.
 """
 
 import argparse
@@ -43,13 +44,15 @@ Run = Callable[[Ids], Ids]
 
 
 def ours(args: argparse.Namespace, arithmetic: str) -> Run:
-    """Our search on batches of so many tokens."""
+    """Our search on batches of so many tokens. arithmetic: bf16, bf16/256 with short lists, bf16+graphs."""
     keep_freed_blocks()  # as nmt-translate does
     model = nmt.load(args.run, device=args.device)
+    arithmetic, plus, _ = arithmetic.partition("+")
     precision, _, shortlist = arithmetic.partition("/")
     # CTranslate2 divides by the length; so do we here.
     how = {"beam": args.beam, "n_best": 1, "length_penalty": "average", "alpha": 1.0, "max_tokens": args.max_tokens}
-    translator = model.translator(model.decode(**how, precision=precision, shortlist=int(shortlist or 0)))
+    how |= {"precision": precision, "shortlist": int(shortlist or 0), "cuda_graphs": bool(plus)}
+    translator = model.translator(model.decode(**how))
 
     def run(sources: Ids) -> Ids:
         found: dict[int, list[int]] = {}
@@ -192,18 +195,17 @@ def table(contenders: Sequence[Contender], bleu: Callable[[Ids], str]) -> Iterat
     """The lines to print. bleu: of translations as ids."""
     exact = next((one.found for one in contenders if one.name.startswith("ct2 float32")), contenders[0].found)
     speed = {one.name: len(one.found) / statistics.median(one.seconds) for one in contenders}
+    kinds = list(dict.fromkeys(name.partition(",")[0] for name in speed))
     yield f"{'':22}{'sentences/s':>12}{'subwords/s':>12}{'same lines':>12}{'BLEU':>8}"
     for one in contenders:
         n_token = sum(len(ids) + 1 for ids in one.found)
         same = sum(a == b for a, b in zip(one.found, exact, strict=True)) / len(exact)
         per_second = n_token / statistics.median(one.seconds)
         yield f"{one.name:22}{speed[one.name]:12.0f}{per_second:12.0f}{same:12.1%}{bleu(one.found):>8}"
-    for peer in ("ct2 float32", "ct2 int8", "hf fp32", "hf bf16"):
-        best = max((one for one in speed if one.startswith(peer)), key=speed.__getitem__, default=None)
-        for mine in dict.fromkeys(name.partition(",")[0] for name in speed if name.startswith("nmt")):
-            own = max((one for one in speed if one.partition(",")[0] == mine), key=speed.__getitem__)
-            if best:
-                yield f"{own}: {speed[own] / speed[best]:.2f}x {best}"
+    best = {what: max((one for one in speed if one.partition(",")[0] == what), key=speed.__getitem__) for what in kinds}
+    for peer in (what for what in kinds if not what.startswith("nmt")):
+        for own in (what for what in kinds if what.startswith("nmt")):
+            yield f"{best[own]}: {speed[best[own]] / speed[best[peer]]:.2f}x {best[peer]}"
 
 
 def bleu_of(args: argparse.Namespace) -> Callable[[Ids], str]:
@@ -235,6 +237,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16", "int8"])
     parser.add_argument("--shortlist", type=int, help="ours once more, with decode.shortlist")
+    parser.add_argument("--cuda-graphs", action="store_true", help="ours once more, with decode.cuda_graphs")
     parser.add_argument("--theirs", nargs="*", default=["float32", "int8"])
     parser.add_argument("--hf", nargs="*", default=[], choices=["fp32", "bf16"], help="generate of transformers")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
@@ -245,6 +248,7 @@ def main() -> None:
             return
         cores = 1 if args.device == "cuda" else args.cores or os.cpu_count() or 1
         listed = [f"{one}/{args.shortlist}" for one in args.ours if args.shortlist]
+        listed += [f"{one}+graphs" for one in args.ours if args.cuda_graphs]
         ways = {(1, 1), (1, cores), (cores, 1)}
         contenders = [
             Contender(engine, arithmetic, workers, threads, sys.argv[1:])

@@ -42,6 +42,7 @@ PASSES, ATTENTION = "nmt/native/passes.c", "nmt/native/attention.c"
 RESUME = "tests/training/test_resume.py"
 CHAIN = "tests/training/test_exact_resume.py -k stops_within"
 RATES = "tests/training/test_exact_resume.py -k rate_of_an_update"
+FIXED = "tests/decoding/test_fixed_search.py"
 INVARIANCE = "tests/training/test_invariance.py"
 EVERY_PAIR = "tests/training/test_every_pair.py -k one_process"
 TWO_PROCESSES = "tests/training/test_parallel.py -k losses_and_weights"
@@ -218,9 +219,37 @@ MUTATIONS = (
     Mutation(
         "search ends though a better hypothesis goes on",
         BEAM,
-        "done &= ~ahead",
+        "done &= best_live / divisor <= worst",
         "pass",
         "tests/decoding/test_beam.py",
+    ),
+    Mutation(
+        "in fixed shapes, sentences that are done are searched on",
+        "nmt/decoding/fixed_search.py",
+        "score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))",
+        "score.copy_(kept.score)",
+        FIXED,
+    ),
+    Mutation(
+        "a search in fixed shapes looks at what the one before has written",
+        "nmt/decoding/fixed_state.py",
+        "self._n_slot), torch.bool).zero_()",
+        "self._n_slot), torch.bool)",
+        FIXED,
+    ),
+    Mutation(
+        "a step with more room is replayed from a recording with less",
+        "nmt/decoding/fixed_search.py",
+        "(self._how, len(self._sentence), self._n_src, self._room)",
+        "(self._how, len(self._sentence), self._n_src)",
+        FIXED,
+    ),
+    Mutation(
+        "recordings outlive the memory that they read",
+        "nmt/decoding/recording.py",
+        "self._recordings.clear()",
+        "pass",
+        FIXED,
     ),
     Mutation(
         "the beam forgets hypotheses that have a part of a phrase",

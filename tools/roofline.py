@@ -1,11 +1,13 @@
 """The least time that each part of an update can take on a GPU: its operations over the peak, its bytes over bandwidth.
 
     python tools/roofline.py [--model base|big] [--vocabulary 37000] [--tokens 16384] [--length 30]
-                             [--peak 790] [--bandwidth 4300] [--unfused]
+                             [--peak 790] [--bandwidth 4300] [--unfused | --search [--beam 4] [--sentences 512]]
 
 For a packed batch of so many source and as many target tokens, in bf16 under autocast (matrix products in 2 bytes,
 the residual stream and the norms in 4). One line a part: TFLOP, GB, the milliseconds of each, and which of them rules.
 No part can be faster; how near the sum comes to the truth is what tools/bench_training.py --device cuda measures.
+With --search: of a beam search of so many sentences in bf16 with decode.cuda_graphs, which tools/bench_decoding.py
+--device cuda --cuda-graphs measures.
 """
 
 import argparse
@@ -20,7 +22,7 @@ HALF, FULL = 2, 4  # bytes of a number in matrix products, and in the residual s
 
 @dataclass(frozen=True)
 class Part:
-    """flop and byte: of forward and backward together, for one update."""
+    """flop and byte: of forward and backward together, for one update; or of a whole search."""
 
     name: str
     flop: float
@@ -82,11 +84,35 @@ def parts(shape: Shape, *, fused: bool) -> Iterator[Part]:
     yield Part("clipping and Adam", 0, shape.n_param * FULL * (7 + 1 + 2))
 
 
-def table(shape: Shape, *, fused: bool, peak: float, bandwidth: float) -> Iterator[str]:
-    """The lines to print. peak in TFLOP/s, bandwidth in GB/s."""
+def products(name: str, n: float, rows: float, weights: float, width: float) -> Part:
+    """n times so many weights, each used by every row. width: numbers that a row brings and takes away."""
+    return Part(name, n * 2 * rows * weights, n * (weights + rows * width) * HALF)
+
+
+def parts_of_search(shape: Shape, *, sentences: int, beam: int) -> Iterator[Part]:
+    """Everything that a search does whose translations are as long as the sources, end included."""
+    d, inner, n_step, rows = shape.d_model, shape.d_inner, shape.length + 1, sentences * beam
+    tokens = sentences * (shape.length + 1)
+    per_layer, moved = 4 * d * d + 2 * d * inner, 8 * d + 2 * (d + inner)
+    yield products("encoder", shape.n_enc, tokens, per_layer, moved)
+    yield products("keys, values of source", shape.n_dec, tokens, 2 * d * d, 3 * d)
+    yield products("decoder, all steps", n_step * shape.n_dec, rows, per_layer + 2 * d * d, moved + 4 * d)
+    yield products("output layer", n_step, rows, d * shape.vocabulary, d + shape.vocabulary)
+    # The logits are read for their sum, which is made in full precision by writing all of it, and for the best.
+    yield Part("choice", 0, n_step * rows * shape.vocabulary * (2 * HALF + FULL))
+    room = 32
+    while room < n_step:
+        room *= 2
+    yield Part("looking back", 0, n_step * shape.n_dec * rows * room * 2 * d * HALF)
+    yield Part("looking at the source", 0, n_step * shape.n_dec * tokens * 2 * d * HALF)
+    yield Part("norm, residual", 0, n_step * 3 * shape.n_dec * rows * d * 5 * HALF)
+
+
+def table(found: Iterator[Part], *, tokens: int, peak: float, bandwidth: float) -> Iterator[str]:
+    """The lines to print. tokens: target tokens; peak in TFLOP/s, bandwidth in GB/s."""
     yield f"{'part':24} {'TFLOP':>8} {'GB':>8} {'ms FLOP':>9} {'ms byte':>9}  rules"
     total = flop = 0.0
-    for part in parts(shape, fused=fused):
+    for part in found:
         by_flop, by_byte = part.flop / peak / 1e9, part.byte / bandwidth / 1e6
         total += max(by_flop, by_byte)
         flop += part.flop
@@ -94,7 +120,7 @@ def table(shape: Shape, *, fused: bool, peak: float, bandwidth: float) -> Iterat
         yield f"{part.name:24} {part.flop / 1e12:8.2f} {part.byte / 1e9:8.2f} {by_flop:9.2f} {by_byte:9.2f}  {rules}"
     yield (
         f"{'all':24} {flop / 1e12:8.2f} {'':8} {flop / peak / 1e9:9.2f} {total:9.2f}  at most "
-        f"{shape.tokens / total:,.0f} k target tokens/s, {flop / peak / 1e9 / total:.0%} of the peak"
+        f"{tokens / total:,.0f} k target tokens/s, {flop / peak / 1e9 / total:.0%} of the peak"
     )
 
 
@@ -108,11 +134,18 @@ def main() -> int:
     parser.add_argument("--peak", type=float, default=790.0, help="TFLOP/s of dense bf16 products")
     parser.add_argument("--bandwidth", type=float, default=4300.0, help="GB/s of the device memory")
     parser.add_argument("--unfused", action="store_true", help="every small operation a pass of its own")
+    parser.add_argument("--search", action="store_true", help="of beam search, not of training")
+    parser.add_argument("--beam", type=int, default=4, help="hypotheses of a sentence, with --search")
+    parser.add_argument("--sentences", type=int, default=512, help="searched together, with --search")
     args = parser.parse_args()
     sizes = PRESETS[args.model]
     d_model, d_inner, n_enc, n_dec = (int(sizes[name]) for name in ("d_model", "d_inner", "n_enc_layer", "n_dec_layer"))
     shape = Shape(d_model, d_inner, n_enc, n_dec, args.vocabulary, args.tokens, args.length)
-    for line in table(shape, fused=not args.unfused, peak=args.peak, bandwidth=args.bandwidth):
+    found, tokens = parts(shape, fused=not args.unfused), args.tokens
+    if args.search:
+        found = parts_of_search(shape, sentences=args.sentences, beam=args.beam)
+        tokens = args.sentences * (args.length + 1)
+    for line in table(found, tokens=tokens, peak=args.peak, bandwidth=args.bandwidth):
         print(line)
     return 0
 

@@ -51,12 +51,35 @@ def impossible(pad: int, bos: int, n_real: int | None, n_column: int) -> list[in
     return [pad, bos, *range(n_column if n_real is None else n_real, n_column)]
 
 
+class Likely(NamedTuple):
+    """The best tokens after each row of logits, n of them, and what their log-probabilities follow from."""
+
+    best: Tensor  # (R, n) logits, best first; in full precision, like all numbers here
+    token: Tensor  # (R, n) their columns
+    normaliser: Tensor  # (R,) what is taken from a logit
+    eos: Tensor  # (R,) the logit of EOS
+
+
+def likeliest(logits: Tensor, n: int, eos: int, never: Tensor) -> Likely:
+    """Of logits (R, V), which may be changed, all columns but `never` taken into account. eos: its column.
+
+    The normaliser sees every column, like the training loss: only producing some of them is forbidden.
+    """
+    if kernels.takes(logits):
+        return Likely(*choose(logits, n, never), full_precision(logits[:, eos]))
+    eos_logit, normaliser = full_precision(logits[:, eos]), log_total(logits, eos)
+    best, token = top(logits.index_fill_(1, never, -torch.inf), n)
+    return Likely(full_precision(best), token, normaliser, eos_logit)
+
+
 def log_total(logits: Tensor, column: int) -> Tensor:
-    """The logarithm of the sum of the exponentials of each row of (R, V): log-softmax is the logit less this. (R,)
+    """The logarithm of the sum of the exponentials of each row of (R, V), in full precision: log-softmax is the logit
+    less this. (R,)
 
     column: one that is finite. By the log-softmax of that one, which is one pass on a CPU where `logsumexp` is several.
     """
-    return logits[:, column] - logits.log_softmax(-1)[:, column]
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    return logits[:, column] - logits.log_softmax(-1, dtype=exact)[:, column]
 
 
 def finish(
@@ -74,6 +97,29 @@ def finish(
         return Ended(score, torch.zeros_like(score, dtype=torch.bool))
     forced = at_cap.unsqueeze(1) & (score == -torch.inf)
     return Ended(torch.where(forced, forced_score, score), forced)
+
+
+def is_over(
+    n_ended: Tensor, worst: Tensor, best_live: Tensor, at_cap: Tensor | None, divisor: Tensor, beam: int
+) -> Tensor:
+    """Which sentences are done but for the shortcut: (B,).
+
+    n_ended: how many of a sentence's hypotheses have ended; worst: the normalised score to beat; best_live: the score
+    of the best hypothesis that goes on and could end; divisor: what it would be divided by if it ended next; at_cap:
+    as in `finish`.
+    """
+    done = n_ended >= beam
+    if beam > 1:
+        done &= best_live / divisor <= worst
+    return done if at_cap is None else done | at_cap
+
+
+def not_finite() -> MachineError:
+    """What to raise where a sentence has no translation at all."""
+    return MachineError(
+        "the model's scores are not finite, so nothing can be translated: the weights are damaged, or the numbers are "
+        "too large for the precision in use; try another checkpoint, or fp32."
+    )
 
 
 @torch.inference_mode()
@@ -124,18 +170,13 @@ def search(
             score = full_precision(logits).new_zeros(len(sentence), 1)
             never = last.new_tensor([n_column - 1] if shortlist else impossible(pad, bos, n_real, n_column))
         n_live = score.size(1)
-        # The normaliser sees every column, like the training loss: only producing some of them is forbidden.
-        eos_column = 0 if shortlist else eos
         n_best_of_row = min(beam + 1, n_column)  # of one hypothesis no more than `beam` go on and one ends
-        if rules is None and kernels.takes(logits):
-            eos_logit = full_precision(logits[:, eos_column])
-            best, token, normaliser = choose(logits, n_best_of_row, never)
+        if rules is None:
+            best, token, normaliser, eos_logit = likeliest(logits, n_best_of_row, 0 if shortlist else eos, never)
         else:
             logits = full_precision(logits)
-            eos_logit, normaliser = logits[:, eos_column].clone(), log_total(logits, eos_column)
-            logits[:, never] = -torch.inf
-            if rules is not None:
-                rules.forbid(logits, prefix.flatten(0, 1))
+            eos_logit, normaliser = logits[:, eos].clone(), log_total(logits, eos)
+            rules.forbid(logits.index_fill_(1, never, -torch.inf), prefix.flatten(0, 1))
             best, token = top(logits, n_best_of_row)
         if (columns := state.columns) is not None:
             # What stands for all others is no token; it comes, impossible, where there are too few.
@@ -158,16 +199,12 @@ def search(
         finished.add(ended, sentence, prefix, length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
         kept = keep(found, beam, eos)
         best_live, worst = kept.score.amax(1).double(), finished.worst[sentence]
-        done = finished.n[sentence] >= beam
         standing = best_live
         if rules is not None:
             rules.follow(kept.parent, kept.token)
             standing = kept.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
-        if beam > 1:
-            ahead = standing / length_divisor(max_len.new_tensor(n_token + 1), length_penalty, alpha) > worst
-            done &= ~ahead
-        if at_cap is not None:
-            done |= at_cap
+        next_divisor = length_divisor(max_len.new_tensor(n_token + 1), length_penalty, alpha)
+        done = is_over(finished.n[sentence], worst, standing, at_cap, next_divisor, beam)
         if early_stop:
             # A log-probability only falls, so the best future is today's score under the mildest penalty.
             done |= worst >= best_live / length_divisor(max_len + 1, length_penalty, alpha)
@@ -229,9 +266,6 @@ class _Finished:
 
     def best(self) -> list[list[Hypothesis]]:
         if not all(self._found):
-            raise MachineError(
-                "the model's scores are not finite, so nothing can be translated: the weights are damaged, or the "
-                "numbers are too large for the precision in use; try another checkpoint, or fp32."
-            )
+            raise not_finite()
         # Stable: of two equally good hypotheses the one that ended first.
         return [sorted(found, key=lambda one: -one.normalised)[: self._n_best] for found in self._found]

@@ -11,7 +11,7 @@ from nmt.models.base import Attns, DecoderState, SearchModel
 from nmt.models.narrow import Narrow
 
 
-class _States(DecoderState):
+class States(DecoderState):
     """The states of all models, which move together."""
 
     def __init__(self, states: list[DecoderState]) -> None:
@@ -54,17 +54,21 @@ class Ensemble(SearchModel):
         return self._mean([logits, *rest]), attns
 
     def start(self, src_seq: Tensor) -> DecoderState:
-        return _States([model.start(src_seq) for model in self._members()])
+        return States([model.start(src_seq) for model in self._members()])
 
     def narrow(self, state: DecoderState, to: Narrow) -> None:
-        assert isinstance(state, _States)
+        assert isinstance(state, States)
         for model, its in zip(self._members(), state.states, strict=True):
             model.narrow(its, to)
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
-        assert isinstance(state, _States)
+        assert isinstance(state, States)
         state.n_step += 1
         return self._mean([model.step(last, its) for model, its in zip(self._members(), state.states, strict=True)])
+
+    def reach(self, n_position: int) -> None:
+        for model in self._members():
+            model.reach(n_position)
 
     def _members(self) -> list[SearchModel]:
         return [model for model in self.models if isinstance(model, SearchModel)]

@@ -22,6 +22,7 @@ from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.coverage import by_coverage
+from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import (
     MAX_SRC_LEN,
     Limits,
@@ -62,6 +63,7 @@ class Translator:
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
     tags_of: the tags to put before a line; without it they are those of the subwords.
+    fixed: the beam search, for the same model, where nothing is asked of a translation and there are no short lists.
     shortlist: where to look for the subwords of a translation of which nothing is asked; without it, everywhere.
     """
 
@@ -75,6 +77,7 @@ class Translator:
         limits: Limits | None = None,
         tags_of: TagsOf | None = None,
         shortlist: Shortlist | None = None,
+        fixed: FixedSearch | None = None,
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
@@ -85,7 +88,7 @@ class Translator:
         self.config = config
         self.utility = utility
         self.limits = limits or Limits()
-        self.shortlist = shortlist
+        self.shortlist, self.fixed = shortlist, fixed
         self.sources = Sources(subwords.src, tags_of)
 
     @property
@@ -300,19 +303,23 @@ class Translator:
             "alpha": config.alpha,
             "max_len": max_len + torch.tensor([self._n_asked(request) for request in requests]),
             "n_real": self.subwords.trg.n_text,
-            "rules": None,
         }
+        rules = None
         # Bare ids ask nothing of placeholders: they may be those of any text.
         placeholders = {} if any(request is _NOTHING for _, request in rows) else self.subwords.trg.placeholder_ids()
         if any(request.asks for request in requests) or config.no_repeat or int(min_len.max()) or placeholders:
             pieces, least = pieces_of(self.subwords.trg), min_len.to(self.model.device)
             asked: dict[str, Any] = {"no_repeat": config.no_repeat, "placeholders": placeholders}
-            known["rules"] = Rules(pieces, requests, min_len=least, eos=EOS, **asked)
+            rules = Rules(pieces, requests, min_len=least, eos=EOS, **asked)
         with evaluating(self.model):
             if not config.samples:
                 n_best = config.beam if self.utility or config.coverage else config.n_best
-                known |= {"diversity": config.diversity, "shortlist": None if known["rules"] else self.shortlist}
-                found = search(self.model, src_seq, beam=config.beam, n_best=n_best, **known)
+                known |= {"beam": config.beam, "n_best": n_best, "diversity": config.diversity}
+                if self.fixed and rules is None and self.shortlist is None:
+                    found = self.fixed(src_seq, **known)
+                else:
+                    shortlist = self.shortlist if rules is None else None
+                    found = search(self.model, src_seq, rules=rules, shortlist=shortlist, **known)
                 if not config.coverage:
                     return found
                 return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
@@ -320,7 +327,7 @@ class Translator:
                 raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
             seeds = [[config.seed, *fingerprint(row)] for row in ids]
             narrowing = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
-            return sample(self.model, src_seq, n=config.samples, seeds=seeds, narrowing=narrowing, **known)
+            return sample(self.model, src_seq, n=config.samples, seeds=seeds, narrowing=narrowing, rules=rules, **known)
 
     def _n_asked(self, request: Request) -> int:
         """Subwords that are asked for, which a translation may have beside its own."""

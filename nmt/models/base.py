@@ -33,7 +33,7 @@ class DecoderState:
         self.seen: dict[str, Tensor] = {}
         self.ancestry: Tensor | None = None
         self.n_sentence = n_sentence
-        self.n_step = 0  # target tokens read so far, so the position of the next one
+        self.n_step: int | Tensor = 0  # target tokens read so far, so the position of the next one
         self.normals: Normals | None = None  # after `SearchModel.narrow`
 
     @property
@@ -159,6 +159,10 @@ class SearchModel(nn.Module, ABC):
         """From now on let `step` give logits (R, n + 1): of n target ids of each sentence in their order, and one that
         stands for all others."""
 
+    @abstractmethod
+    def reach(self, n_position: int) -> None:
+        """Make now whatever steps up to that position need, so that none of them has to."""
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
@@ -207,6 +211,9 @@ class TranslationModel(SearchModel):
     @abstractmethod
     def project(self, hidden: Tensor) -> Tensor:
         """(..., D), last states -> (..., V) their logits."""
+
+    def reach(self, n_position: int) -> None:
+        pass  # no model but one that knows positions needs anything
 
     def narrow(self, state: DecoderState, to: Narrow) -> None:
         weight = self.output_weight

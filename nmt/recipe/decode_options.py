@@ -69,6 +69,12 @@ class DecodeConfig(Section):
         "all. Faster; try 256. Scores are estimates, a few hundredths off. Lines of which anything is asked look among "
         "all.",
     )
+    cuda_graphs: bool = Field(
+        False,
+        description="On a GPU, in nmt-translate: a step of beam search is recorded as a CUDA graph and replayed rather "
+        "than ordered kernel by kernel, in a few fixed shapes. The same translations. Not for lines of which anything "
+        "is asked, short lists, and samples, which are found as without.",
+    )
     low_score: Annotated[float, Field(le=0.0)] = Field(
         -1.5,
         description="A translation whose mean log-probability of a token, its end among them, is below this is flagged "

@@ -14,6 +14,7 @@ from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import (
     Mask,
     PackedMask,
+    Place,
     RotaryEncoding,
     SharedMask,
     extend,
@@ -48,21 +49,27 @@ class PositionalEncoding(nn.Module):
         # Not in the state dict, whose table keeps its size whatever lengths were seen.
         self.register_buffer("more", torch.empty(1, 0, d_model), persistent=False)
 
-    def forward(self, x: Tensor, first: int = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
+    def forward(self, x: Tensor, first: Place = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
         """scale · x + positions first, first + 1, ..., or those of a packed row: (B, T, D) -> (B, T, D)"""
         if packing:
             rows = self._rows(0, packing.longest)[:, packing.position(x.size(1))]
+        elif isinstance(first, Tensor):
+            rows = torch.cat([self.pos_table, self.more], dim=1).index_select(1, first)
         else:
             rows = self._rows(first, first + x.size(1))
         return torch.add(rows, x, alpha=scale)
+
+    def reach(self, n: int) -> None:
+        """Know the first n positions."""
+        n_known, n_more = self.pos_table.size(1), self.more.size(1)
+        if n > n_known + n_more:
+            self.more = extend(self.more, n_known + n_more, n, dim=1)
 
     def _rows(self, first: int, end: int) -> Tensor:
         n_known = self.pos_table.size(1)
         if end <= n_known:
             return self.pos_table[:, first:end]
-        n_more = self.more.size(1)
-        if end > n_known + n_more:
-            self.more = extend(self.more, n_known + n_more, end, dim=1)
+        self.reach(end)
         return torch.cat([self.pos_table[:, first:], self.more[:, max(0, first - n_known) : end - n_known]], dim=1)
 
 
@@ -73,10 +80,10 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.pos_emb = nn.Embedding(n_position, d_model)
 
-    def forward(self, x: Tensor, first: int = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
+    def forward(self, x: Tensor, first: Place = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
         """scale · x + positions first, first + 1, ..., or those of a packed row: (B, T, D) -> (B, T, D)"""
         n = x.size(1)
-        position = packing.position(n) if packing else torch.arange(first, first + n, device=x.device)
+        position = packing.position(n) if packing else torch.arange(n, device=x.device) + first
         position = position.clamp(max=self.pos_emb.num_embeddings - 1)
         return torch.add(self.pos_emb(position), x, alpha=scale)
 
@@ -99,7 +106,7 @@ class _Stack(Recomputing):
             self.position_enc = RotaryEncoding(config.d_k or config.d_model // config.n_head, config.n_position)
         self.dropout = Dropout(config.dropout if config.emb_dropout is None else config.emb_dropout)
 
-    def _enter(self, x: Tensor, first: int = 0, packing: Packing | None = None) -> tuple[Tensor, Rotation]:
+    def _enter(self, x: Tensor, first: Place = 0, packing: Packing | None = None) -> tuple[Tensor, Rotation]:
         """Embedded words (B, T, D) at positions first, ... -> (B, T, D), and the rotation if positions are rotary."""
         rotation: Rotation = None
         if isinstance(self.position_enc, RotaryEncoding):
@@ -113,6 +120,11 @@ class _Stack(Recomputing):
     def _scaled(self, x: Tensor) -> Tensor:
         """Embedded words (B, T, D) at the size that the layers see."""
         return x if self.emb_scale == 1.0 else x * self.emb_scale
+
+    def reach(self, n_position: int) -> None:
+        """Know so many positions."""
+        if isinstance(self.position_enc, PositionalEncoding | RotaryEncoding):
+            self.position_enc.reach(n_position)
 
     def _leave(self, x: Tensor) -> Tensor:
         """With norm 'pre' nothing has normalised the sum of the layers yet."""
@@ -192,7 +204,7 @@ class Decoder(_Stack):
             known[f"enc_k.{n}"], known[f"enc_v.{n}"] = k.contiguous(), v.contiguous()
         return known
 
-    def enc_rotation(self, first: int, n: int, packing: Packing | None = None) -> Rotation:
+    def enc_rotation(self, first: Place, n: int, packing: Packing | None = None) -> Rotation:
         """What turns queries to the source and its keys at n positions from `first` on, if they are turned."""
         if not self.rotary_enc_attn:
             return None
@@ -330,6 +342,9 @@ class Transformer(TranslationModel):
         """Masks for all heads: (B, 1, 1, S) and (B, 1, T, T)."""
         trg_mask = get_pad_mask(trg_seq, self.pad_idx) & get_subsequent_mask(trg_seq)
         return get_pad_mask(src_seq, self.pad_idx).unsqueeze(1), trg_mask.unsqueeze(1)
+
+    def reach(self, n_position: int) -> None:
+        self.decoder.reach(n_position)
 
     def start(self, src_seq: Tensor) -> DecoderState:
         src_mask = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)

@@ -16,6 +16,8 @@ from nmt.models.written_out import in_kernel, written_out
 from nmt.native import kernels
 from nmt.recipe.model_options import ModelConfig
 
+# A position; as a tensor on the device, (1,), that of a single word, and one that `reach` has made.
+Place = int | Tensor
 _SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
 
 
@@ -59,14 +61,21 @@ class RotaryEncoding(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(0, n_position, width), persistent=False)
 
-    def forward(self, first: int, n: int, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, first: Place, n: int, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
         """The rotation of n positions from `first` on, or of n places of a packed row: cosines and sines, (n, d_k / 2)
         each."""
-        n_known, end = self.table.size(0), packing.longest if packing else first + n
-        if end > n_known:
-            self.table = extend(self.table, n_known, end, dim=0)
-        rows = self.table[packing.position(n)] if packing else self.table[first:end]
+        if isinstance(first, Tensor):
+            rows = self.table.index_select(0, first)
+        else:
+            end = packing.longest if packing else first + n
+            self.reach(end)
+            rows = self.table[packing.position(n)] if packing else self.table[first:end]
         return rows[:, 1::2], rows[:, 0::2]
+
+    def reach(self, n: int) -> None:
+        """Know the first n positions."""
+        if n > self.table.size(0):
+            self.table = extend(self.table, self.table.size(0), n, dim=0)
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

@@ -1,0 +1,91 @@
+"""Work that a GPU records once and replays, and what the host hears of it, without either waiting for the other."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.errors import MachineError
+
+# Recordings that are kept: of some hundred kernels each, a few megabytes on the device.
+_MOST = 256
+
+
+class Recorder:
+    """Runs work on tensors that stay in their places; on a GPU, from the second time on, as a recording of it.
+
+    The first time is an ordinary one, in which libraries make what they need and kernels are compiled. Work that asks
+    the device for a number, or makes a tensor on the host, cannot be recorded. Elsewhere than on a GPU it is ordinary
+    every time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._recordings: dict[Hashable, Any] = {}  # None: was run once; from the one least recently used
+        self._pool: Any = None
+        self._valid_for: Hashable = None
+
+    def run(self, key: Hashable, work: Callable[[], object]) -> None:
+        """Do the work, or what was recorded under the same key: it reads and writes the same places."""
+        if not self._on_gpu:
+            work()
+            return
+        if key not in self._recordings:
+            work()
+            recording = None
+        else:
+            recording = self._recordings.pop(key)
+            if recording is None:
+                recording = self._record(work)
+            recording.replay()
+        self._recordings[key] = recording
+        if len(self._recordings) > _MOST:
+            del self._recordings[next(iter(self._recordings))]
+
+    def keep_while(self, valid_for: Hashable) -> None:
+        """Forget all recordings if this is another value than the last time, as where tensors lie may be."""
+        if valid_for != self._valid_for:
+            self._recordings.clear()
+            self._pool, self._valid_for = None, valid_for
+
+    def _record(self, work: Callable[[], object]) -> Any:
+        # One pool for all: each is done with what it has there before the next is replayed.
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        recording = torch.cuda.CUDAGraph()
+        # Other threads may use the GPU meanwhile.
+        try:
+            with torch.cuda.graph(recording, pool=self._pool, capture_error_mode="thread_local"):
+                work()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = str(error).split("\n")[0]
+            raise MachineError(
+                f"a step of the search cannot be recorded as a CUDA graph: {reason}. Set decode.cuda_graphs to false."
+            ) from error
+        return recording
+
+
+class Late:
+    """A number on the device that the host learns one time late, so that by then the device has more to do."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._told = [torch.zeros(1, dtype=torch.int64, pin_memory=self._on_gpu) for _ in range(2)]
+        event: Callable[[], Any] = torch.cuda.Event
+        self._events = [event() for _ in range(2)] if self._on_gpu else []
+        self._n = 0
+
+    def tell(self, number: Tensor) -> int:
+        """Send the number, an integer of shape (1,), and get the one sent before; at first 0."""
+        now, before = self._n % 2, (self._n + 1) % 2
+        self._told[now].copy_(number, non_blocking=True)
+        if self._on_gpu:
+            self._events[now].record()
+        self._n += 1
+        if self._n == 1:
+            return 0
+        if self._on_gpu:
+            self._events[before].synchronize()
+        return int(self._told[before])
