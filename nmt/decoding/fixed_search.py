@@ -10,6 +10,7 @@ Shapes: B sentences of the present shape, K beam, R = B·K rows, T steps that th
 """
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,12 +79,14 @@ class FixedSearch:
         diversity: float = 0.0,
     ) -> list[list[Hypothesis]]:
         """The n_best translations of each sentence, best first; all arguments are those of `beam.search`."""
+        device = self.model.device
         if not len(src_seq):
             return []
         how = _How(bos, eos, pad, beam, length_penalty, alpha, n_best, n_real, diversity)
-        with self._lock:
+        # Streams and events are those of the present device.
+        with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             try:
-                self._places = self._places or Places(self.model.device)
+                self._places = self._places or Places(device)
                 return _Search(self.model, how, self._places, src_seq, max_len).run(self._recorder)
             except BaseException:  # such as too little memory: what is held here is not in the way of another try
                 self._places = None

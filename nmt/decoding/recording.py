@@ -1,13 +1,15 @@
 """Work that a GPU records once and replays, and what the host hears of it, without either waiting for the other."""
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from nmt.errors import MachineError
 
+_NO_RECORDING = "a step of the search cannot be recorded as a CUDA graph"
 # Recordings that are kept: of some hundred kernels each, a few megabytes on the device.
 _MOST = 256
 
@@ -24,6 +26,7 @@ class Recorder:
         self._on_gpu = device.type == "cuda"
         self._recordings: dict[Hashable, Any] = {}  # None: was run once; from the one least recently used
         self._pool: Any = None
+        self._stream: Any = None
         self._valid_for: Hashable = None
 
     def run(self, key: Hashable, work: Callable[[], object]) -> None:
@@ -50,20 +53,26 @@ class Recorder:
             self._pool, self._valid_for = None, valid_for
 
     def _record(self, work: Callable[[], object]) -> Any:
-        # One pool for all: each is done with what it has there before the next is replayed.
+        # Not by torch.cuda.graph, which gives back all free memory each time: there are many recordings to make. One
+        # pool for all, as each is done with what it has there before the next is replayed.
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        recording = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile.
-        try:
-            with torch.cuda.graph(recording, pool=self._pool, capture_error_mode="thread_local"):
+        self._stream = self._stream or cast(Any, torch.cuda.Stream)()  # which has no type hints
+        recording: Any = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            # Other threads may use the GPU meanwhile.
+            recording.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
                 work()
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            reason = str(error).split("\n")[0]
-            raise MachineError(
-                f"a step of the search cannot be recorded as a CUDA graph: {reason}. Set decode.cuda_graphs to false."
-            ) from error
+            except BaseException as error:
+                with suppress(RuntimeError):  # which says again that the recording is void
+                    recording.capture_end()
+                if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+                    reason = str(error).split("\n")[0]
+                    raise MachineError(f"{_NO_RECORDING}: {reason}. Set decode.cuda_graphs to false.") from error
+                raise
+            recording.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
         return recording
 
 
@@ -73,8 +82,7 @@ class Late:
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._told = [torch.zeros(1, dtype=torch.int64, pin_memory=self._on_gpu) for _ in range(2)]
-        event: Callable[[], Any] = torch.cuda.Event
-        self._events = [event() for _ in range(2)] if self._on_gpu else []
+        self._events = [cast(Any, torch.cuda.Event)() for _ in range(2)] if self._on_gpu else []
         self._n = 0
 
     def tell(self, number: Tensor) -> int:
