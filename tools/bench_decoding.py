@@ -65,7 +65,7 @@ def ours(args: argparse.Namespace, arithmetic: str) -> Run:
 
 
 def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
-    """CTranslate2 with the same beam and the same limit of length; its own batches, sorted by length."""
+    """CTranslate2 with the same beam and the same limits of length, those of the longest line of a batch."""
     model = nmt.load(args.run, device="cpu")
     assert isinstance(model.model, Transformer)
     with tempfile.TemporaryDirectory() as folder:
@@ -76,16 +76,23 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
     src, trg = entries(model.subwords.src), entries(model.subwords.trg)
     number = {entry: i for i, entry in enumerate(trg)}
 
+    limits = model.recipe.decode
+
     def run(sources: Ids) -> Ids:
-        found = translator.translate_batch(
-            [[src[i] for i in ids] for ids in sources],
-            beam_size=args.beam,
-            length_penalty=1.0,
-            max_decoding_length=200,
-            max_batch_size=args.ct2_batch,
-            batch_type="examples",
-        )
-        return [[number[entry] for entry in one.hypotheses[0]] for one in found]
+        # Batches of lines of like length, as it would make them itself of all lines at once. But so each can have a
+        # limit of its own: a translation that does not end would go on for many steps after all others.
+        found: dict[int, list[int]] = {}
+        for some in by_length(sources, args.ct2_batch):
+            longest = max(len(sources[n]) for n in some)
+            answers = translator.translate_batch(
+                [[src[i] for i in sources[n]] for n in some],
+                beam_size=args.beam,
+                length_penalty=1.0,
+                max_decoding_length=int(limits.max_len_a * longest) + limits.max_len_b,
+            )
+            for n, one in zip(some, answers, strict=True):
+                found[n] = [number[entry] for entry in one.hypotheses[0]]
+        return [found[n] for n in range(len(sources))]
 
     return run
 
@@ -103,9 +110,7 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
     @torch.inference_mode()
     def run(sources: Ids) -> Ids:
         found: dict[int, list[int]] = {}
-        order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
-        for first in range(0, len(order), args.ct2_batch):
-            some = order[first : first + args.ct2_batch]
+        for some in by_length(sources, args.ct2_batch):
             src_seq = pad(Ragged.of([sources[n] for n in some]), after=(EOS,)).to(args.device)
             out = peer.generate(
                 input_ids=src_seq,
@@ -120,6 +125,13 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
         return [found[number] for number in range(len(sources))]
 
     return run
+
+
+def by_length(sources: Ids, n: int) -> Iterator[list[int]]:
+    """The numbers of the sentences, n of like length at a time, the longest first."""
+    order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
+    for first in range(0, len(order), n):
+        yield order[first : first + n]
 
 
 def work(args: argparse.Namespace) -> None:
