@@ -56,11 +56,11 @@ class _How:
 class FixedSearch:
     """`beam.search` without rules and short lists, for one model. Several threads may share it, and take turns."""
 
-    def __init__(self, model: SearchModel, recorder: Recorder | None = None) -> None:
+    def __init__(self, model: SearchModel) -> None:
         self.model = model
         self._lock = threading.Lock()
         self._places: Places | None = None
-        self._recorder = recorder or Recorder(model.device)
+        self._recorder = Recorder(model.device)
 
     @torch.inference_mode()
     def __call__(
@@ -162,9 +162,9 @@ class _Search:
         how, of, notes = self._how, self._of, self._notes
         divisor = self._divisors()
         logits, score = self._model.step(self._last, self._state), of["score"]
-        best, token, normaliser, eos_logit = likeliest(
-            logits, min(how.beam + 1, logits.size(-1)), how.eos, self._never(logits.size(-1))
-        )
+        n_column = logits.size(-1)
+        n_best_of_row = min(how.beam + 1, n_column)
+        best, token, normaliser, eos_logit = likeliest(logits, n_best_of_row, how.eos, self._never(n_column))
         at_cap = of["max_len"] <= self._place
         forced_score = score + (eos_logit - normaliser).view_as(score)
         found = continuations(score, best, token, normaliser)
