@@ -24,7 +24,9 @@ print(faults[1] - faults[0], faults[-1] - faults[-2])
 
 def test_a_block_that_was_freed_costs_no_page_faults_again():
     told = []
-    for _ in range(3):  # now and then the system places something where the heap would grow, which ends its growth
+    # glibc may look for a little more than an aligned block takes, and so pass by the one that was freed, unless that
+    # has joined a neighbour: small blocks in between decide it, differently in each process.
+    for _ in range(9):
         done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, encoding="utf-8", check=False)
         if done.returncode == 77:
             pytest.skip("this C library cannot be told to keep freed blocks")
