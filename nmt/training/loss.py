@@ -139,10 +139,11 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden_in, dtype=exact) if need_grad else None
         d_weight = torch.zeros_like(weight, dtype=exact) if need_grad else None
         with torch.autocast(device, enabled=False):
+            logits = hidden_in.new_empty(min(chunk, hidden.size(0)), weight.size(0))
             for start in range(0, hidden.size(0), chunk):
                 h = hidden_in[start : start + chunk]
                 target = gold[start : start + chunk].unsqueeze(1)
-                value, p_in, total = pass_over(h @ weight_in.t(), target, 1 - smoothing, exact)
+                value, p_in, total = pass_over(torch.mm(h, weight_in.t(), out=logits[: len(h)]), target, 1 - smoothing, exact)
                 loss += value
                 if d_hidden is None or d_weight is None:
                     continue
