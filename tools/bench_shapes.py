@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 
+from nmt.data.batches import STEP
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position
 from nmt.errors import NmtError
@@ -37,11 +38,17 @@ def seconds(engine: Engine, portion: Portion) -> float:
     return time.perf_counter() - begin
 
 
-def in_an_epoch(plan: Plan) -> str:
-    """What to print of its batches."""
+def in_an_epoch(plan: Plan, packs: bool) -> str:
+    """What to print of its batches. packs: whether their sentences are laid end to end."""
     batches = [rows for update in plan.updates(0) for rows in update]
-    shapes = {(len(rows), *(plan.padded(int(side.max())) for side in plan.lengths(rows))) for rows in batches}
-    return f"an epoch: {len(batches):,} batches of {len(shapes):,} shapes, {plan.padding_share(0):.2%} padding"
+    if packs:
+        n_real = [[int(side.sum()) for side in plan.lengths(rows)] for rows in batches]
+        held = [[-(-n // STEP) * STEP for n in of_batch] for of_batch in n_real]
+        shapes, padding = set(map(tuple, held)), 1 - sum(map(sum, n_real)) / sum(map(sum, held))
+    else:
+        shapes = {(len(rows), *(plan.padded(int(side.max())) for side in plan.lengths(rows))) for rows in batches}
+        padding = plan.padding_share(0)
+    return f"an epoch: {len(batches):,} batches of {len(shapes):,} shapes, {padding:.2%} padding"
 
 
 def main() -> None:
@@ -59,12 +66,13 @@ def main() -> None:
     engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
     source = Feed(recipe, data, Ranks())
     if not source.plan.packed:
-        print(in_an_epoch(source.plan))
+        print(in_an_epoch(source.plan, engine.packs))
     feed = source.begin(Position())
     for portion in itertools.islice(feed, 3):
         seconds(engine, portion)
     portions = list(itertools.islice(feed, args.batches))
-    shapes = {(item.batch.src_seq.shape, item.batch.gold.shape) for portion in portions for item in portion.work}
+    batches = [engine.laid_out(item.batch)[0] for portion in portions for item in portion.work]
+    shapes = {(batch.src_seq.shape, batch.gold.shape) for batch in batches}
     print(f"{precision.name}: {len(portions)} updates of {len(shapes)} shapes")
     for what in ("a new shape", "a shape seen before"):
         times = [(seconds(engine, portion), seconds(engine, portion)) for portion in portions]

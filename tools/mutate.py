@@ -62,8 +62,8 @@ MUTATIONS = (
     Mutation(
         "weights dropped otherwise in the gradient",
         ATTENTION,
-        "drop_weights(d_score, wide, decision, b, head, s);",
-        "drop_weights(d_score, wide, decision, b + 1, head, s);",
+        "drop_weights(d_score, wide, decision, asks, n_key, head, s);",
+        "drop_weights(d_score, wide, decision, asks, n_key, head + 1, s);",
         NATIVE,
     ),
     Mutation(
@@ -71,6 +71,16 @@ MUTATIONS = (
         ATTENTION,
         "n_key, wide_k, n_query, again);",
         "n_key, wide_k, n_query, 0);",
+        NATIVE,
+    ),
+    Mutation(
+        "the future seen end to end", ATTENTION, "s->causal && t + 1 < key.n", "s->causal && t + 2 < key.n", NATIVE
+    ),
+    Mutation(
+        "words of chance that two sentences end to end share",
+        ATTENTION,
+        "first = query.before * s->n_head + head * query.n;",
+        "first = head * query.n;",
         NATIVE,
     ),
     Mutation("hidden keys seen", ATTENTION, "seen[i] = -(int32_t)mask[i];", "seen[i] = -1;", NATIVE),

@@ -12,12 +12,15 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.padding import framed, pad
 from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS, PAD
+
+STEP = 32  # The lengths of rows of packed sentences, where they follow those of sentences, are multiples of it.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -93,6 +96,30 @@ def _row(side: Ragged, start: NDArray[np.int32], n_place: int, **frame: tuple[in
 
 def _n_gold(trg: Ragged) -> int:
     return len(trg.values) + len(trg.lengths)
+
+
+def end_to_end(batch: Batch) -> Batch:
+    """The sentences of a padded batch packed into rows as short as multiples of STEP are.
+
+    So there are few lengths of rows, whatever those of sentences are. What is left of a row is sentences of padding, no
+    longer than the others.
+    """
+    lengths = [(seq != PAD).sum(1) for seq in (batch.src_seq, batch.gold)]
+    longest = max(int(length.max()) for length in lengths)
+    after = torch.arange(1, -(-(STEP - 1) // longest) + 1) * longest
+    starts, n_place = [], []
+    for length in lengths:
+        used = int(length.sum())
+        n_place.append(-(-used // STEP) * STEP)
+        start = torch.cat([length.new_zeros(1), length.cumsum(0), used + after])
+        starts.append(start.clamp(max=n_place[-1]).to(torch.int32))
+
+    def row(seq: Tensor, n: int) -> Tensor:
+        ids = seq[seq != PAD]
+        return F.pad(ids, (0, n - len(ids)), value=PAD).unsqueeze(0)
+
+    trg_seq, gold = row(batch.trg_seq, n_place[1]), row(batch.gold, n_place[1])
+    return Batch(row(batch.src_seq, n_place[0]), trg_seq, gold, batch.n_gold, *starts)
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:

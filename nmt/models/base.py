@@ -191,6 +191,11 @@ class TranslationModel(SearchModel):
 
     logit_scale: float
 
+    @property
+    def packs(self) -> bool:
+        """Whether `decode_hidden` takes sentences that lie end to end."""
+        return False
+
     @abstractmethod
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
         """(B, S), (B, T) -> last states (B, T, D), such that logits = logit_scale · states · output_weightT.

@@ -52,10 +52,13 @@ static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, int
   }
 }
 
+/* (n_row, n_column) -> (n_column, to_row), with zeros behind n_row. */
 static void transpose(float *restrict to, int64_t to_row, const float *restrict from, int64_t from_row, int64_t n_row,
                       int64_t n_column) {
-  for (int64_t c = 0; c < n_column; c++)
+  for (int64_t c = 0; c < n_column; c++) {
     for (int64_t r = 0; r < n_row; r++) to[c * to_row + r] = from[r * from_row + c];
+    for (int64_t r = n_row; r < to_row; r++) to[c * to_row + r] = 0.0f;
+  }
 }
 
 /* A tensor (sentences, heads, places, columns): where it begins, and how far apart its parts are but for columns. */
@@ -64,11 +67,14 @@ typedef struct {
   int64_t sentence, head, place;
 } heads;
 
-/* n_sentence sentences; n_head heads of n_query queries, of which each n_head / n_group share keys and values. */
+/* n_sentence sentences; n_head heads of n_query queries, of which each n_head / n_group share keys and values.
+   Or they lie end to end in one row: then n_query and n_key are those of the longest. */
 typedef struct {
   int64_t n_sentence, n_head, n_group, n_query, n_key, d_k, d_v;
   const uint8_t *mask; /* 1 where a query may look; how far apart sentences and queries are, which may share it: 0 */
   int64_t mask_sentence, mask_query;
+  const int32_t *query_start, *key_start; /* end to end: where sentences begin, and where the last ends; there is no mask */
+  int causal;                             /* end to end: whether queries look at their own place and back alone */
   float scale;
   uint64_t seed;
   int n_drop; /* of 65,536; 0 for no dropout */
@@ -76,34 +82,51 @@ typedef struct {
   int half, n_thread;
 } shape;
 
+/* One side of a sentence: places n, of which `before` are in other sentences before it. start: see `shape`. */
+typedef struct {
+  int64_t n, before, sentence;
+  int end_to_end;
+} side;
+
+ALWAYS side side_of(const int32_t *start, int64_t n, int64_t sentence) {
+  if (start) return (side){start[sentence + 1] - start[sentence], start[sentence], sentence, 1};
+  return (side){n, sentence * n, sentence, 0};
+}
+
+/* Where a sentence begins in a tensor, and how far on the next does. */
+ALWAYS int64_t first_of(const heads *x, side of) { return of.end_to_end ? of.before * x->place : of.sentence * x->sentence; }
+ALWAYS int64_t next_of(const heads *x, side of) { return of.end_to_end ? of.n * x->place : x->sentence; }
+
 /* One sentence's part of a tensor as (places, heads, wide) fp32, with zeros behind the width. */
-static void read_heads(float *to, int64_t wide, const heads *from, int64_t sentence, int64_t n_head, int64_t n_place,
-                       int64_t width, int half) {
-  for (int64_t place = 0; place < n_place; place++)
+static void read_heads(float *to, int64_t wide, const heads *from, side of, int64_t n_head, int64_t width, int half) {
+  const int64_t begin = first_of(from, of), next = next_of(from, of);
+  for (int64_t place = 0; place < of.n; place++)
     for (int64_t head = 0; head < n_head; head++, to += wide) {
-      int64_t first = sentence * from->sentence + head * from->head + place * from->place;
-      prefetch(from->data, first + from->sentence, width, half, 0); /* of the next sentence */
+      int64_t first = begin + head * from->head + place * from->place;
+      prefetch(from->data, first + next, width, half, 0); /* of the next sentence */
       load(to, from->data, first, width, half);
       for (int64_t i = width; i < wide; i++) to[i] = 0.0f;
     }
 }
 
-static void write_heads(const heads *to, const float *from, int64_t wide, int64_t sentence, int64_t n_head,
-                        int64_t n_place, int64_t width, int half) {
-  for (int64_t place = 0; place < n_place; place++)
+static void write_heads(const heads *to, const float *from, int64_t wide, side of, int64_t n_head, int64_t width,
+                        int half) {
+  const int64_t begin = first_of(to, of), next = next_of(to, of);
+  for (int64_t place = 0; place < of.n; place++)
     for (int64_t head = 0; head < n_head; head++, from += wide) {
-      int64_t first = sentence * to->sentence + head * to->head + place * to->place;
-      prefetch(to->data, first + to->sentence, width, half, 1);
+      int64_t first = begin + head * to->head + place * to->place;
+      prefetch(to->data, first + next, width, half, 1);
       store(to->data, first, from, width, half);
     }
 }
 
 /* Drop weights, (n_query, wide) of one head, each row having words of its own. */
-static void drop_weights(float *weight, int64_t wide, uint16_t *decision, int64_t sentence, int64_t head, const shape *s) {
-  int64_t n_word = (s->n_key + 3) / 4;
-  for (int64_t t = 0; t < s->n_query && s->n_drop; t++) {
-    draw(decision, s->seed, ((sentence * s->n_head + head) * s->n_query + t) * n_word, n_word);
-    drop(weight + t * wide, decision, s->n_key, s->n_drop, s->scale_up);
+static void drop_weights(float *weight, int64_t wide, uint16_t *decision, side query, int64_t n_key, int64_t head,
+                         const shape *s) {
+  int64_t n_word = (s->n_key + 3) / 4, first = query.before * s->n_head + head * query.n;
+  for (int64_t t = 0; t < query.n && s->n_drop; t++) {
+    draw(decision, s->seed, (first + t) * n_word, (n_key + 3) / 4);
+    drop(weight + t * wide, decision, n_key, s->n_drop, s->scale_up);
   }
 }
 
@@ -144,51 +167,66 @@ static int read_mask(int32_t *restrict seen, const uint8_t *restrict mask, int64
   return any;
 }
 
+/* Which keys the queries of a sentence see, as rows of all bits or none, and whether a row has any. Returns how far apart
+   the rows of queries are: 0 where all see the same. */
+static int64_t read_masks(int32_t *seen, int *sees, int64_t wide, const shape *s, side query, side key) {
+  const int each = s->mask ? s->mask_query != 0 : s->causal;
+  for (int64_t t = 0; t < (each ? query.n : 1); t++) {
+    int32_t *row = seen + t * wide;
+    if (s->mask) {
+      sees[t] = read_mask(row, s->mask + key.sentence * s->mask_sentence + t * s->mask_query, key.n) != 0;
+      continue;
+    }
+    int64_t n = s->causal && t + 1 < key.n ? t + 1 : key.n;
+    for (int64_t i = 0; i < wide; i++) row[i] = -(i < n);
+    sees[t] = n > 0;
+  }
+  return each;
+}
+
 /* Room for a thread, in numbers of fp32. Returns NULL, and the caller says so, where there is none. */
 static float *room(int64_t n) { return aligned_alloc(64, (4 * n + 63) / 64 * 64); }
 
 /* out = dropout(softmax(scale · q kT)) v. weight: (n_sentence, n_head, n_query, up(n_key)) fp32, before dropout.
    Returns 0, or 1 where there is no memory. */
 int attend(const shape *s, const heads *q, const heads *k, const heads *v, const heads *out, float *weight) {
-  const int64_t n_head = s->n_head, n_group = s->n_group, n_share = n_head / n_group;
-  const int64_t n_query = s->n_query, n_key = s->n_key, d_k = s->d_k, d_v = s->d_v;
-  const int64_t wide = up(n_key), wide_k = up(d_k), wide_v = up(d_v);
-  const int64_t n_mask = s->mask_query ? n_query : 1;
+  const int64_t n_head = s->n_head, n_group = s->n_group, n_share = n_head / n_group, d_k = s->d_k, d_v = s->d_v;
+  const int64_t wide = up(s->n_key), wide_k = up(d_k), wide_v = up(d_v);
   int failed = 0;
 #pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
   {
-    float *query = room(n_head * n_query * (wide_k + wide_v) + n_group * n_key * (wide_k + wide_v) + d_k * wide +
-                        n_query * wide + wide + n_mask * (wide + 1));
-    float *found = query + n_head * n_query * wide_k, *key = found + n_head * n_query * wide_v;
-    float *value = key + n_group * n_key * wide_k, *turned = value + n_group * n_key * wide_v;
+    const int64_t most_q = s->n_query, most_k = s->n_key;
+    float *query = room(n_head * most_q * (wide_k + wide_v) + n_group * most_k * (wide_k + wide_v) + d_k * wide +
+                        most_q * wide + wide + most_q * (wide + 1));
+    float *found = query + n_head * most_q * wide_k, *key = found + n_head * most_q * wide_v;
+    float *value = key + n_group * most_k * wide_k, *turned = value + n_group * most_k * wide_v;
     float *used = turned + d_k * wide;
-    uint16_t *decision = (uint16_t *)(used + n_query * wide);
-    int32_t *seen = (int32_t *)(decision + 2 * wide), *sees = seen + n_mask * wide;
+    uint16_t *decision = (uint16_t *)(used + most_q * wide);
+    int32_t *seen = (int32_t *)(decision + 2 * wide), *sees = seen + most_q * wide;
     failed = !query;
-    if (query) memset(turned, 0, 4 * d_k * wide), memset(seen, 0, 4 * n_mask * wide);
+    if (query) memset(seen, 0, 4 * most_q * wide);
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < s->n_sentence; b++) {
       if (failed) continue;
-      read_heads(query, wide_k, q, b, n_head, n_query, d_k, s->half);
-      read_heads(key, wide_k, k, b, n_group, n_key, d_k, s->half);
-      read_heads(value, wide_v, v, b, n_group, n_key, d_v, s->half);
-      for (int64_t row = 0; row < n_mask; row++)
-        sees[row] = read_mask(seen + row * wide, s->mask + b * s->mask_sentence + row * s->mask_query, n_key);
+      const side asks = side_of(s->query_start, most_q, b), looks_at = side_of(s->key_start, most_k, b);
+      const int64_t n_query = asks.n, n_key = looks_at.n;
+      read_heads(query, wide_k, q, asks, n_head, d_k, s->half);
+      read_heads(key, wide_k, k, looks_at, n_group, d_k, s->half);
+      read_heads(value, wide_v, v, looks_at, n_group, d_v, s->half);
+      const int64_t each = read_masks(seen, sees, wide, s, asks, looks_at);
       for (int64_t head = 0; head < n_head; head++) {
         int64_t group = head / n_share;
-        float *p = weight + (b * n_head + head) * n_query * wide;
+        float *p = weight + (asks.before * n_head + head * n_query) * wide;
         if (head % n_share == 0) transpose(turned, wide, key + group * wide_k, n_group * wide_k, n_key, d_k);
         multiply(p, wide, query + head * wide_k, n_head * wide_k, 1, turned, wide, n_query, wide, d_k, 0);
-        for (int64_t t = 0; t < n_query; t++) {
-          int64_t row = n_mask > 1 ? t : 0;
-          softmax(p + t * wide, seen + row * wide, sees[row], wide, s->scale);
-        }
+        for (int64_t t = 0; t < n_query; t++)
+          softmax(p + t * wide, seen + each * t * wide, sees[each * t], wide, s->scale);
         if (s->n_drop) memcpy(used, p, 4 * n_query * wide);
-        drop_weights(used, wide, decision, b, head, s);
+        drop_weights(used, wide, decision, asks, n_key, head, s);
         multiply(found + head * wide_v, n_head * wide_v, s->n_drop ? used : p, wide, 1, value + group * wide_v,
                  n_group * wide_v, n_query, wide_v, n_key, 0);
       }
-      write_heads(out, found, wide_v, b, n_head, n_query, d_v, s->half);
+      write_heads(out, found, wide_v, asks, n_head, d_v, s->half);
     }
     free(query);
   }
@@ -198,39 +236,40 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
 /* The gradients of q, k and v by that of `out`. */
 int attend_backward(const shape *s, const heads *q, const heads *k, const heads *v, const heads *d_out,
                     const float *weight, const heads *d_q, const heads *d_k_out, const heads *d_v_out) {
-  const int64_t n_head = s->n_head, n_group = s->n_group, n_share = n_head / n_group;
-  const int64_t n_query = s->n_query, n_key = s->n_key, d_k = s->d_k, d_v = s->d_v;
-  const int64_t wide = up(n_key), wide_k = up(d_k), wide_v = up(d_v);
-  const int64_t of_keys = n_group * n_key * wide_k, of_values = n_group * n_key * wide_v;
+  const int64_t n_head = s->n_head, n_group = s->n_group, n_share = n_head / n_group, d_k = s->d_k, d_v = s->d_v;
+  const int64_t wide = up(s->n_key), wide_k = up(d_k), wide_v = up(d_v);
+  const int64_t of_keys = n_group * s->n_key * wide_k, of_values = n_group * s->n_key * wide_v;
   int failed = 0;
 #pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
   {
-    float *key = room(2 * (of_keys + of_values) + n_head * n_query * (2 * wide_k + wide_v) + wide_v * wide +
-                      2 * n_query * wide + wide);
+    const int64_t most_q = s->n_query;
+    float *key = room(2 * (of_keys + of_values) + n_head * most_q * (2 * wide_k + wide_v) + wide_v * wide +
+                      2 * most_q * wide + wide);
     float *value = key + of_keys, *d_key = value + of_values, *d_value = d_key + of_keys, *query = d_value + of_values;
-    float *d_query = query + n_head * n_query * wide_k, *d_found = d_query + n_head * n_query * wide_k;
-    float *turned = d_found + n_head * n_query * wide_v, *used = turned + wide_v * wide;
-    float *d_score = used + n_query * wide;
-    uint16_t *decision = (uint16_t *)(d_score + n_query * wide);
+    float *d_query = query + n_head * most_q * wide_k, *d_found = d_query + n_head * most_q * wide_k;
+    float *turned = d_found + n_head * most_q * wide_v, *used = turned + wide_v * wide;
+    float *d_score = used + most_q * wide;
+    uint16_t *decision = (uint16_t *)(d_score + most_q * wide);
     failed = !key;
-    if (key) memset(turned, 0, 4 * wide_v * wide);
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < s->n_sentence; b++) {
       if (failed) continue;
-      read_heads(key, wide_k, k, b, n_group, n_key, d_k, s->half);
-      read_heads(value, wide_v, v, b, n_group, n_key, d_v, s->half);
-      read_heads(query, wide_k, q, b, n_head, n_query, d_k, s->half);
-      read_heads(d_found, wide_v, d_out, b, n_head, n_query, d_v, s->half);
+      const side asks = side_of(s->query_start, most_q, b), looks_at = side_of(s->key_start, s->n_key, b);
+      const int64_t n_query = asks.n, n_key = looks_at.n;
+      read_heads(key, wide_k, k, looks_at, n_group, d_k, s->half);
+      read_heads(value, wide_v, v, looks_at, n_group, d_v, s->half);
+      read_heads(query, wide_k, q, asks, n_head, d_k, s->half);
+      read_heads(d_found, wide_v, d_out, asks, n_head, d_v, s->half);
       for (int64_t head = 0; head < n_head; head++) {
         int64_t group = head / n_share, again = head % n_share != 0;
-        const float *p = weight + (b * n_head + head) * n_query * wide;
+        const float *p = weight + (asks.before * n_head + head * n_query) * wide;
         if (!again) transpose(turned, wide, value + group * wide_v, n_group * wide_v, n_key, d_v);
         memcpy(used, p, 4 * n_query * wide);
-        drop_weights(used, wide, decision, b, head, s);
+        drop_weights(used, wide, decision, asks, n_key, head, s);
         multiply(d_value + group * wide_v, n_group * wide_v, used, 1, wide, d_found + head * wide_v, n_head * wide_v,
                  n_key, wide_v, n_query, again);
         multiply(d_score, wide, d_found + head * wide_v, n_head * wide_v, 1, turned, wide, n_query, wide, d_v, 0);
-        drop_weights(d_score, wide, decision, b, head, s);
+        drop_weights(d_score, wide, decision, asks, n_key, head, s);
         for (int64_t t = 0; t < n_query; t++) {
           vector sum = {0};
           for (int64_t i = t * wide; i < (t + 1) * wide; i += LANES)
@@ -244,9 +283,9 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
         multiply(d_key + group * wide_k, n_group * wide_k, d_score, 1, wide, query + head * wide_k, n_head * wide_k,
                  n_key, wide_k, n_query, again);
       }
-      write_heads(d_q, d_query, wide_k, b, n_head, n_query, d_k, s->half);
-      write_heads(d_k_out, d_key, wide_k, b, n_group, n_key, d_k, s->half);
-      write_heads(d_v_out, d_value, wide_v, b, n_group, n_key, d_v, s->half);
+      write_heads(d_q, d_query, wide_k, asks, n_head, d_k, s->half);
+      write_heads(d_k_out, d_key, wide_k, looks_at, n_group, d_k, s->half);
+      write_heads(d_v_out, d_value, wide_v, looks_at, n_group, d_v, s->half);
     }
     free(key);
   }

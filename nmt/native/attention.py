@@ -28,6 +28,9 @@ class _Shape(ctypes.Structure):
         ("mask", c_void_p),
         ("mask_sentence", c_int64),
         ("mask_query", c_int64),
+        ("query_start", c_void_p),
+        ("key_start", c_void_p),
+        ("causal", c_int),
         ("scale", c_float),
         ("seed", c_uint64),
         ("n_drop", c_int),
@@ -37,14 +40,26 @@ class _Shape(ctypes.Structure):
     )
 
 
+class Within(NamedTuple):
+    """Where queries look that lie end to end in one row (B = 1), as keys do: within their own sentence.
+
+    query_start, key_start: (N + 1,) int32, where sentences begin, and where the last ends: the length of the row.
+    causal: whether they look at their own place and back alone.
+    """
+
+    query_start: Tensor
+    key_start: Tensor
+    causal: bool
+
+
 class Attention(NamedTuple):
     """dropout(softmax(scale · q kT)) v, and its gradient.
 
-    mask: bool (B or 1, 1, T or 1, S), True where a query may look; one that may look nowhere finds zeros. n_drop: of
-    N_CHANCE, so many weights are dropped; which ones follows from the seed. scale_up: of the others.
+    mask: bool (B or 1, 1, T or 1, S), its columns dense, True where a query may look; one that may look nowhere finds
+    zeros. n_drop: of N_CHANCE, so many weights are dropped; which ones follows from the seed. scale_up: of the others.
     """
 
-    mask: Tensor
+    mask: Tensor | Within
     scale: float
     seed: int = 0
     n_drop: int = 0
@@ -52,36 +67,31 @@ class Attention(NamedTuple):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, T, d_k), (B, G, S, d_k), (B, G, S, d_v), of one type -> (B, H, T, d_v), in memory (B, T, H, d_v), and
-        the weights before dropout, (B, H, T, S or more) fp32, where what is behind S is zero."""
+        the weights before dropout, (B, H, T, S or more) fp32, where what is behind S is zero. Sentences that lie end to
+        end have their weights one after the other, (H, their queries, keys of the longest or more) each."""
         q, k, v = (_dense(x) for x in (q, k, v))
-        mask = _dense(self.mask)
-        lanes = switched_on().lanes()
-        weight = torch.empty(*q.shape[:3], -(-k.size(2) // lanes) * lanes)
+        shape, lanes = self._shape(q, k, v), switched_on().lanes()
+        weight = torch.empty(*q.shape[:3], -(-shape.n_key // lanes) * lanes)
         out = _by_place(q, v.size(3))
-        failed = switched_on().attend(
-            byref(self._shape(q, k, v, mask)), *(byref(_Heads.of(x)) for x in (q, k, v, out)), place(weight)
-        )
+        failed = switched_on().attend(byref(shape), *(byref(_Heads.of(x)) for x in (q, k, v, out)), place(weight))
         _check(failed)
         return out, weight
 
     def look_up(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """What `forward` finds, for a few queries that see few of the keys, without dropout and without a gradient."""
-        assert not self.n_drop
+        assert not self.n_drop and isinstance(self.mask, Tensor)
         q, k, v = (_dense(x) for x in (q, k, v))
-        mask, out = _dense(self.mask), _by_place(q, v.size(3))
-        failed = switched_on().look_up(
-            byref(self._shape(q, k, v, mask)), *(byref(_Heads.of(x)) for x in (q, k, v, out))
-        )
+        out = _by_place(q, v.size(3))
+        failed = switched_on().look_up(byref(self._shape(q, k, v)), *(byref(_Heads.of(x)) for x in (q, k, v, out)))
         _check(failed)
         return out
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of q, k, v, the weights of `forward` and the gradient (B, H, T, d_v) of its output: those of q, k and v."""
         q, k, v, d_out = (_dense(x) for x in (q, k, v, d_out))
-        mask = _dense(self.mask)
         grads = self._room(q, k, v)
         failed = switched_on().attend_backward(
-            byref(self._shape(q, k, v, mask)),
+            byref(self._shape(q, k, v)),
             *(byref(_Heads.of(x)) for x in (q, k, v, d_out)),
             place(weight),
             *(byref(_Heads.of(x)) for x in grads),
@@ -91,26 +101,31 @@ class Attention(NamedTuple):
 
     @staticmethod
     def _room(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Room for gradients of q, k and v. Those that may come from one input lie side by side, as one would have
-        them who makes all of them by one product."""
-        if q.size(2) == k.size(2):
+        """Room for gradients of q, k and v. Those of one product lie side by side, as it would have them."""
+        if q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr():
             d_q, d_k, d_v = _side_by_side(q, k, v)
         else:
             d_q, (d_k, d_v) = _by_place(q, q.size(3)), _side_by_side(k, v)
         return d_q, d_k, d_v
 
-    def _shape(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> _Shape:
+    def _shape(self, q: Tensor, k: Tensor, v: Tensor) -> _Shape:
+        if isinstance(self.mask, Within):
+            starts = self.mask.query_start, self.mask.key_start
+            size = (len(starts[0]) - 1, *(int(start.diff().max()) for start in starts))
+            where = None, 0, 0, *(start.data_ptr() for start in starts), self.mask.causal
+        else:
+            mask = self.mask
+            size = q.size(0), q.size(2), k.size(2)
+            apart = tuple(mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
+            where = mask.data_ptr(), *apart, None, None, False
         return _Shape(
-            q.size(0),
+            size[0],
             q.size(1),
             k.size(1),
-            q.size(2),
-            k.size(2),
+            *size[1:],
             q.size(3),
             v.size(3),
-            mask.data_ptr(),
-            mask.stride(0) if mask.size(0) > 1 else 0,
-            mask.stride(2) if mask.size(2) > 1 else 0,
+            *where,
             self.scale,
             self.seed,
             self.n_drop,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nmt import checkpoint
-from nmt.data.batches import Batch
+from nmt.data.batches import Batch, end_to_end
 from nmt.errors import MachineError
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
@@ -128,7 +128,7 @@ class Engine:
 
     def _backward_of(self, item: Work, n_gold: int, share: float) -> Tensor:
         """Add the gradient of one batch to that of the update. Returns its loss, or 0 where it does not count."""
-        batch = item.batch.to(self.model.device)
+        batch, packing = self.laid_out(item.batch.to(self.model.device))
         torch.manual_seed(item.seed)
         if self.recipe.train.cuda_graphs:  # what the last replay left in the graphs' memory may be overwritten
             cast(Any, torch.compiler).cudagraph_mark_step_begin()
@@ -137,7 +137,7 @@ class Engine:
                 batch.src_seq,
                 batch.trg_seq,
                 batch.gold,
-                self.packing_of(batch, self.longest),
+                packing,
                 n_gold=batch.n_gold,
                 share=share,
                 layer_seed=item.layer_seed,
@@ -167,6 +167,19 @@ class Engine:
             raise MachineError(
                 f"{what}: too long to train on. Make data.max_len smaller and prepare the data. {advice}"
             )
+
+    def laid_out(self, batch: Batch) -> tuple[Batch, tuple[Packing, Packing] | None]:
+        """A batch as the model is to read it: where attention has kernels on a CPU, without any padding."""
+        longest = self.longest
+        if batch.src_start is None and self.packs:
+            longest = max(longest, batch.src_seq.size(1), batch.gold.size(1))
+            batch = end_to_end(batch)
+        return batch, self.packing_of(batch, longest)
+
+    @property
+    def packs(self) -> bool:
+        """Whether it packs batches that are padded. What is compiled knows no kernels of our own."""
+        return self.precision.kernels and self.model.packs and not self.recipe.train.compile
 
     @staticmethod
     def packing_of(batch: Batch, longest: int) -> tuple[Packing, Packing] | None:

@@ -139,11 +139,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden_in, dtype=exact) if need_grad else None
         d_weight = torch.zeros_like(weight, dtype=exact) if need_grad else None
         with torch.autocast(device, enabled=False):
+            # One place for all of them: it is in the cache.
             logits = hidden_in.new_empty(min(chunk, hidden.size(0)), weight.size(0))
             for start in range(0, hidden.size(0), chunk):
                 h = hidden_in[start : start + chunk]
                 target = gold[start : start + chunk].unsqueeze(1)
-                value, p_in, total = pass_over(torch.mm(h, weight_in.t(), out=logits[: len(h)]), target, 1 - smoothing, exact)
+                z = torch.mm(h, weight_in.t(), out=logits[: len(h)])
+                value, p_in, total = pass_over(z, target, 1 - smoothing, exact)
                 loss += value
                 if d_hidden is None or d_weight is None:
                     continue

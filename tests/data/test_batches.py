@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.data.batches import read_ahead
+from nmt.data.batches import STEP, end_to_end, make_batch, read_ahead
 from nmt.data.padding import length_batches, pad
 from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS, PAD
@@ -20,6 +20,27 @@ def test_padding_frames_every_sentence():
         [BOS, 9, EOS, PAD],
     ]
     assert pad(ids, after=(EOS,)).dtype == torch.int64
+
+
+@pytest.mark.parametrize("longest", [1, 2, 7, 40])
+def test_sentences_end_to_end_have_no_padding_but_after_them(longest):
+    draw = np.random.default_rng(longest)
+    for n in (1, 2, 15, 16, 17, 100):
+        src, trg = (Ragged.of([draw.integers(4, 90, draw.integers(0, longest)) for _ in range(n)]) for _ in range(2))
+        padded = make_batch(src, trg)
+        found = end_to_end(padded)
+        assert found.n_gold == padded.n_gold and found.src_start.shape == found.trg_start.shape
+        for row, matrix, start in (
+            (found.src_seq, padded.src_seq, found.src_start),
+            (found.trg_seq, padded.trg_seq, found.trg_start),
+            (found.gold, padded.gold, found.trg_start),
+        ):
+            ids, n_place = [[one for one in line if one != PAD] for line in matrix.tolist()], row.size(1)
+            assert row.size(0) == 1 and n_place % STEP == 0 and n_place - STEP < sum(map(len, ids))
+            assert start.dtype == torch.int32 and start[0] == 0 and start[-1] == n_place
+            sentences = [one.tolist() for one in row[0].split(start.diff().tolist())]
+            assert sentences[:n] == ids and {one for line in sentences[n:] for one in line} <= {PAD}
+            assert max(map(len, sentences)) <= max(padded.src_seq.size(1), padded.gold.size(1))
 
 
 def test_length_batches_hold_every_sentence_once_longest_first_within_budget():

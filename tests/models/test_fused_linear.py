@@ -97,7 +97,7 @@ def test_parts_that_lie_side_by_side_are_not_copied():
 @NEEDS_COMPILER
 def test_the_gradients_of_attention_lie_as_the_product_wants_them():
     kernels.use(True)
-    q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+    q, k, v = (one.view(2, 6, 4, 8).transpose(1, 2) for one in torch.randn(2, 6, 96).chunk(3, -1))
     attention = Attention(torch.ones(1, 1, 1, 6, dtype=torch.bool), 1.0)
     out, weight = attention.forward(q, k, v)
     grads = attention.backward(q, k, v, weight, torch.ones_like(out))

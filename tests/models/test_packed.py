@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.data.batches import make_batch, make_packed
+from nmt.data.batches import end_to_end, make_batch, make_packed
 from nmt.data.ragged import Ragged
 from nmt.data.subwords import PAD
 from nmt.models.build import build_model as build
+from nmt.native import kernels
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
@@ -62,7 +63,16 @@ def loss_and_gradient(model, batch, **regularize):
     return loss.detach(), [p.grad.clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def own_kernels():
+    if why := kernels.why_not():
+        pytest.skip(f"no kernels here: {why}")
+    kernels.use(True)
+    yield
+    kernels.use(False)
+
+
+ALL_WAYS = pytest.mark.parametrize(
     "options",
     [
         {},
@@ -70,8 +80,13 @@ def loss_and_gradient(model, batch, **regularize):
         {"position": "rotary", "rotary_enc_attn": True, "prj_transform": True},
         {"n_kv_head": 2, "qk_norm": True, "norm_kind": "rms", "ffn": "swiglu"},
         {"enc_conv": 5, "norm": "pre"},
+        {"lexical_attn": True},
+        {"lexical_attn": True, "position": "rotary", "rotary_enc_attn": True},
     ],
 )
+
+
+@ALL_WAYS
 def test_packed_is_padded(options):
     model, rows = model_of(**options), np.arange(4)
     loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.picked(rows)))
@@ -92,6 +107,17 @@ def test_two_packed_passes_are_two_padded_ones(options):
     torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
     for one, other in zip(gradient, packed_gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@ALL_WAYS
+@pytest.mark.parametrize("regularize", [{}, {"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}])
+def test_kernels_find_the_same_end_to_end(options, regularize, own_kernels):
+    model, padded = model_of(**options), make_batch(*PAIRS.picked(np.arange(4)))
+    loss, gradient = loss_and_gradient(model, padded, **regularize)  # in fp64, for which there are no kernels
+    found, grads = loss_and_gradient(model.float(), end_to_end(padded), **regularize)
+    torch.testing.assert_close(found.double(), loss, rtol=1e-6, atol=0)
+    for one, exact in zip(grads, gradient, strict=True):
+        assert float((one.double() - exact).norm()) <= 3e-6 * float(exact.norm()) + 1e-6
 
 
 def test_all_packed_batches_have_one_shape_and_cover_their_row():

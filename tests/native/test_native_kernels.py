@@ -7,7 +7,7 @@ import torch
 
 from nmt.models.dropout import Dropout
 from nmt.native import kernels, passes
-from nmt.native.attention import Attention
+from nmt.native.attention import Attention, Within
 from nmt.native.choice import choose
 
 if why_not := kernels.why_not():
@@ -31,7 +31,7 @@ def generator():
 def near(found, exact, error):
     assert found.shape == exact.shape
     found, exact = found.detach().double(), exact.detach()
-    return bool((found - exact).abs().max() <= error * max(1.0, float(exact.abs().max())))
+    return not found.numel() or bool((found - exact).abs().max() <= error * max(1.0, float(exact.abs().max())))
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------
@@ -194,6 +194,55 @@ def test_dropped_weights_are_the_same_in_the_gradient(shape, generator):
     assert all(
         near(one, exact, 3e-6) for one, exact in zip(attention.backward(q, k, v, weights, d_out), grads, strict=True)
     )
+
+
+def end_to_end(sentences):
+    """(1, heads, places, width) of several (heads, places, width), as projections write them, and where each begins."""
+    start = torch.tensor([0, *(one.size(1) for one in sentences)]).cumsum(0)
+    return torch.cat(sentences, 1).transpose(0, 1).contiguous().transpose(0, 1).unsqueeze(0), start.to(torch.int32)
+
+
+@pytest.mark.parametrize(
+    "sizes", [[(3, 4), (1, 1), (5, 2)], [(26, 17), (0, 3), (19, 33), (2, 0)], [(16, 16), (64, 64)]]
+)
+@pytest.mark.parametrize(("n_group", "causal"), [(2, False), (4, False), (2, True)])
+@TYPES
+def test_sentences_end_to_end_are_each_as_if_alone(sizes, n_group, causal, dtype, generator):
+    sizes = [(n_query, n_query if causal else n_key) for n_query, n_key in sizes]
+    apart = [attended((1, 4, n_group, *size, 24, 8), dtype, generator, tril(*size, causal)) for size in sizes]
+    (q, at_query), (k, at_key), (v, _), (d_out, _) = (end_to_end([one[0][n][0] for one in apart]) for n in range(4))
+    attention = Attention(Within(at_query, at_key, causal), 0.3)
+    found, weights = attention.forward(q, k, v)
+    grads, past = attention.backward(q, k, v, weights, d_out), 0
+    for n, ((n_query, n_key), (_, out, weight, exact)) in enumerate(zip(sizes, apart, strict=True)):
+        begin, end = at_query[n], at_query[n + 1]
+        assert near(found[:, :, begin:end], out, ERROR[dtype])
+        mine = weights.flatten()[past : past + 4 * n_query * weights.size(3)].view(1, 4, n_query, weights.size(3))
+        assert near(mine[..., :n_key], weight, 1e-6) and not mine[..., n_key:].any()
+        assert near(grads[0][:, :, begin:end], exact[0], ERROR[dtype])
+        for one, of_keys in zip(grads[1:], exact[1:], strict=True):
+            assert near(one[:, :, at_key[n] : at_key[n + 1]], of_keys, ERROR[dtype])
+        past += mine.numel()
+
+
+def tril(n_query, n_key, causal):
+    mask = torch.ones(1, 1, n_query, n_key, dtype=torch.bool)
+    return mask.tril() if causal else mask
+
+
+def test_sentences_of_one_length_are_dropped_out_end_to_end_as_they_are_side_by_side(generator):
+    """And so what stays is the same in the gradient."""
+    (q, k, v, d_out), *_ = attended((5, 4, 2, 9, 11, 16, 8), torch.float32, generator, tril(9, 11, False))
+    padded = Attention(tril(1, 11, False), 0.3, SEED, N_DROP, 4 / 3)
+    ends = [torch.arange(0, 5 * n + 1, n, dtype=torch.int32) for n in (9, 11)]
+    packed = padded._replace(mask=Within(*ends, causal=False))
+    row = [end_to_end(list(x))[0] for x in (q, k, v, d_out)]
+    for x, whole in zip((q, k, v, d_out), row, strict=True):
+        assert torch.equal(whole[0], x.transpose(0, 1).flatten(1, 2))
+    (one, weight), (other, weights) = padded.forward(q, k, v), packed.forward(*row[:3])
+    assert torch.equal(other[0], one.transpose(0, 1).flatten(1, 2)) and torch.equal(weights.flatten(), weight.flatten())
+    grads = padded.backward(q, k, v, weight, d_out), packed.backward(*row[:3], weights, row[3])
+    assert all(torch.equal(end[0], side.transpose(0, 1).flatten(1, 2)) for side, end in zip(*grads, strict=True))
 
 
 def test_what_is_not_finite_comes_out_of_attention_unless_it_is_hidden(generator):

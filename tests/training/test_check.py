@@ -9,6 +9,7 @@ import torch
 from nmt import checkpoint
 from nmt.cli.train import main
 from nmt.errors import RunError
+from nmt.models.transformer.Modules import PackedMask
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
 from nmt.training import check as check_module
@@ -154,6 +155,9 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
     monkeypatch.setattr(
         "nmt.models.transformer.Models.get_subsequent_mask",
         lambda seq: torch.ones(1, seq.size(1), seq.size(1), dtype=torch.bool),
+    )
+    monkeypatch.setattr(
+        "nmt.models.transformer.Models.PackedMask", lambda query, key, causal: PackedMask(query, key, causal=False)
     )
     file = tmp_path / "recipe.yaml"
     write_recipe(recipe_of(**ABLE), file)

@@ -129,8 +129,8 @@ def test_the_rate_of_an_update_is_the_formula_after_a_resume_and_after_skipped_u
     bad = [pairs[second[0]][0], pairs[fifth[0]][0]]
     assert all([src for src, _ in pairs].count(one) == 1 for one in bad)
 
-    def spoil(src_seq, hidden):
-        return hidden * math.nan if hidden.requires_grad and any(real(row)[:-1] in bad for row in src_seq) else hidden
+    def spoil(sources, hidden):
+        return hidden * math.nan if hidden.requires_grad and any(real(src)[:-1] in bad for src in sources) else hidden
 
     make, seen = room.new_model, []
     monkeypatch.setattr(room, "new_model", lambda *args: witness(make(*args), seen, spoil))

@@ -4,13 +4,20 @@ import json
 
 import pytest
 import torch
+from torch import Tensor
 from witness import StopAt
 
 from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.data.subwords import PAD
 from nmt.native import compiler, kernels
 from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
-from nmt.training.launch import launch
+from nmt.training.engine import Engine
+from nmt.training.feed import Feed
+from nmt.training.launch import launch, new_model
+from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
 
 pytestmark = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
@@ -27,6 +34,24 @@ def without_compiler(monkeypatch):
 
     yield take_away
     compiler._library.cache_clear()
+
+
+@pytest.mark.parametrize("chosen", ["auto", "torch"])
+def test_no_padding_is_read_where_they_make_attention(recipe_of, chosen):
+    recipe = recipe_of(train={"kernels": chosen}, batch={"max_tokens": 120, "per_update": 1})
+    data, found = Prepared.open(recipe.data_folder), list[Tensor]()
+    precision = choose_precision(recipe.train, CPU)
+    precision.apply()
+    engine = Engine(new_model(recipe, data, CPU).train(), recipe, precision=precision, ranks=Ranks())
+    engine.objective.register_forward_pre_hook(lambda _, args: found.extend(args[:3]))
+    (work,) = next(Feed(recipe, data, Ranks()).begin(Position())).work
+    engine.backward([work], work.batch.n_gold)
+    kernels.use(False)
+    for seq, padded in zip(found, (work.batch.src_seq, work.batch.trg_seq, work.batch.gold), strict=True):
+        if chosen == "auto":
+            assert seq.shape[0] == 1 and torch.equal(seq[seq != PAD], padded[padded != PAD])
+        else:
+            assert seq is padded
 
 
 def remembered(run, update):

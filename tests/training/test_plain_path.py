@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nmt.data.batches import Batch
+from nmt.data.batches import STEP, Batch
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.models.build import build_model
 from nmt.models.dropout import Dropout
@@ -82,23 +82,32 @@ def ours(recipe, seed, own):
 def plain(recipe, seed, own, monkeypatch):
     """The same from the formulas; only the draws of dropout are ours."""
 
-    def kept(dropout, like):
-        if not own:
-            return dropout._draw(like)
+    def decided(dropout, *shape):
         kernels.use(True)
-        decided = passes.decide(like, dropout.seed(), dropout.n_drop)
+        found = passes.decide(torch.empty(shape), dropout.seed(), dropout.n_drop)
         kernels.use(False)
-        return decided
+        return found.float()
+
+    def padded(row):
+        """(places of sentences that lie end to end, ...) -> (sentences, the longest, ...)"""
+        return nn.utils.rnn.pad_sequence(row[: start[-1]].split(start.diff().tolist()), batch_first=True)
+
+    def kept(dropout, x):
+        if not own:
+            return dropout._draw(x).to(x.dtype)
+        return padded(decided(dropout, -(-int(start[-1]) // STEP) * STEP, x.size(2)))
 
     def dropped(self, x):
-        return x * kept(self, x).to(x.dtype) * self.scale if self.p else x
+        return x * kept(self, x) * self.scale if self.p else x
 
     def attend(self, q, k, v, mask, return_attns=False):
         weight = (q @ k.transpose(-2, -1) / self.temperature).masked_fill(~mask.repeated(1), float("-inf")).softmax(-1)
-        if own:  # where each row has words of its own, of four decisions
-            whole = weight.new_empty(*weight.shape[:3], -(-weight.size(3) // 4) * 4)
-            stays = kept(self.dropout, whole)[..., : weight.size(3)].to(weight.dtype)
-            return (weight * stays * self.dropout.scale) @ v, None
+        if own:  # where each row has words of its own, of four decisions, head by head within each sentence
+            n_head, n_key = weight.size(1), weight.size(3)
+            rows = decided(self.dropout, n_head * int(start[-1]), -(-n_key // 4) * 4)[:, :n_key]
+            stays = [one.view(n_head, -1, n_key) for one in rows.split((n_head * start.diff()).tolist())]
+            stays = [F.pad(one, (0, 0, 0, weight.size(2) - one.size(1))) for one in stays]
+            return (weight * torch.stack(stays) * self.dropout.scale) @ v, None
         return self.dropout(weight) @ v, None
 
     kernels.use(False)
@@ -110,6 +119,7 @@ def plain(recipe, seed, own, monkeypatch):
     losses, made = [], batches()
     for update in range(1, N_UPDATE + 1):
         batch = made[update % len(made)]
+        start = F.pad((batch.gold != PAD).sum(1).cumsum(0), (1, 0))  # of both sides, which are as long
         torch.manual_seed(update)
         logits = model(batch.src_seq, batch.trg_seq)
         target = torch.full_like(logits, SMOOTHING / (N_VOCAB - 1))

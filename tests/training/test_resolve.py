@@ -208,7 +208,7 @@ def test_a_batch_fits_that_runs_and_does_not_where_memory_runs_out(recipe_of, mo
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     def half_the_room(src_seq, *rest, objective=trial.engine.objective, **options):
-        return objective(src_seq, *rest, **options) if src_seq.numel() <= 250 else no_room()
+        return objective(src_seq, *rest, **options) if src_seq.numel() <= 256 else no_room()
 
     with monkeypatch.context() as context:
         context.setattr(trial.engine, "objective", half_the_room)

@@ -47,17 +47,27 @@ def real(row):
     return [number for number in row.tolist() if number != PAD]
 
 
-def witness(model, seen, change=lambda src_seq, hidden: hidden):
-    """Note in `seen` each pair whose states receive a gradient. change: applied to the states of a batch."""
+def sentences(seq, packing):
+    """Those of padded rows, or of one row where they lie end to end."""
+    if packing is None:
+        return list(seq)
+    return list(seq[0].split(packing.start.diff().tolist()))
+
+
+def witness(model, seen, change=lambda sources, hidden: hidden):
+    """Note in `seen` each pair whose states receive a gradient. change: of a batch's source sentences and states."""
     decode_hidden = model.decode_hidden
 
-    def watched(src_seq, trg_seq, *packing):
-        hidden = change(src_seq, decode_hidden(src_seq, trg_seq, *packing))
+    def watched(src_seq, trg_seq, packing=None):
+        of_src, of_trg = packing or (None, None)
+        sources = sentences(src_seq, of_src)
+        hidden = change(sources, decode_hidden(src_seq, trg_seq, packing))
         if hidden.requires_grad:
 
             def note(gradient):
-                for src, trg, moved in zip(src_seq, trg_seq, gradient.flatten(1).any(1).tolist(), strict=True):
-                    if moved:
+                targets, moves = sentences(trg_seq, of_trg), sentences(gradient, of_trg)
+                for src, trg, moved in zip(sources, targets, moves, strict=True):
+                    if moved.any():
                         seen.append((real(src)[:-1], real(trg)[1:]))  # without EOS, without BOS
 
             hidden.register_hook(note)

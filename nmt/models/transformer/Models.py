@@ -277,41 +277,41 @@ class Transformer(TranslationModel):
         src_mask, trg_mask = self._masks(src_seq, trg_seq)
         enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns)
         hidden, dec_slf_attns, enc_attns = self.decoder(trg_seq, trg_mask, enc_output, src_mask, return_attns)
-        known = {"src_mask": src_mask, **self._dictionary(src_seq, enc_output)}
-        hidden = self._end(hidden, known, self.decoder.enc_rotation(0, trg_seq.size(1)))
+        rotation = self.decoder.enc_rotation(0, trg_seq.size(1))
+        hidden = self._end(hidden, self._dictionary(src_seq, enc_output), src_mask, rotation)
         if not return_attns:
             return hidden, None
         return hidden, Attns(torch.stack(enc_slf_attns), torch.stack(dec_slf_attns), torch.stack(enc_attns))
 
     def _decode_packed(self, src_seq: Tensor, trg_seq: Tensor, src: Packing, trg: Packing) -> Tensor:
-        """`decode_hidden` of sentences that lie end to end. Lexical attention, whose values are wide, has no kernel."""
-        assert self.lexical_attn is None
+        """`decode_hidden` of sentences that lie end to end."""
         enc_output, _ = self.encoder(src_seq, PackedMask(src, src, causal=False), packing=src)
-        hidden: Tensor
-        hidden, *_ = self.decoder(
-            trg_seq,
-            PackedMask(trg, trg, causal=True),
-            enc_output,
-            PackedMask(trg, src, causal=False),
-            packing=(src, trg),
-        )
-        end: Tensor = self.prj_transform(hidden)
-        return end
+        own, across = PackedMask(trg, trg, causal=True), PackedMask(trg, src, causal=False)
+        hidden, *_ = self.decoder(trg_seq, own, enc_output, across, packing=(src, trg))
+        known = self._dictionary(src_seq, enc_output, src)
+        return self._end(hidden, known, across, self.decoder.enc_rotation(0, trg_seq.size(1), trg))
 
-    def _dictionary(self, src_seq: Tensor, enc_output: Tensor) -> dict[str, Tensor]:
+    def _dictionary(self, src_seq: Tensor, enc_output: Tensor, packing: Packing | None = None) -> dict[str, Tensor]:
         """What lexical attention, if there is any, looks at: its keys, and the words as they enter the encoder."""
         if self.lexical_attn is None:
             return {}
-        k = self.lexical_attn.keys(enc_output, self.decoder.enc_rotation(0, src_seq.size(1)))
+        k = self.lexical_attn.keys(enc_output, self.decoder.enc_rotation(0, src_seq.size(1), packing))
         return {"lex_k": k, "lex_words": self.encoder.embed(src_seq)}
 
-    def _end(self, hidden: Tensor, known: dict[str, Tensor], rotation: Rotation) -> Tensor:
-        """From the decoder's states (B, T, D) to those that `project` takes. rotation: that of their positions."""
+    def _end(self, hidden: Tensor, known: dict[str, Tensor], mask: Mask, rotation: Rotation) -> Tensor:
+        """From the decoder's states (B, T, D) to those that `project` takes.
+
+        known: what lexical attention looks at, where `mask` lets it. rotation: that of the states' positions.
+        """
         end: Tensor = self.prj_transform(hidden)
         if self.lexical_attn is None:
             return end
-        found: Tensor = self.lexical_attn(hidden, known["lex_k"], known["lex_words"], known["src_mask"], rotation)
+        found: Tensor = self.lexical_attn(hidden, known["lex_k"], known["lex_words"], mask, rotation)
         return end + found
+
+    @property
+    def packs(self) -> bool:
+        return True
 
     @property
     def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:
@@ -356,5 +356,5 @@ class Transformer(TranslationModel):
         hidden = self.decoder.step(last, last != self.pad_idx, state)
         rotation = self.decoder.enc_rotation(state.n_step, 1)
         state.n_step += 1
-        hidden = self._end(hidden, state.per_sentence, rotation)
+        hidden = self._end(hidden, state.per_sentence, state.per_sentence["src_mask"], rotation)
         return self.logits(hidden.flatten(0, 1), state)

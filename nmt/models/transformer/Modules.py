@@ -14,6 +14,7 @@ from nmt.models.base import Packing
 from nmt.models.dropout import Dropout
 from nmt.models.written_out import in_kernel, written_out
 from nmt.native import kernels
+from nmt.native.attention import Within
 from nmt.recipe.model_options import ModelConfig
 
 # A position; as a tensor on the device, (1,), that of a single word, and one that `reach` has made.
@@ -98,6 +99,11 @@ class PackedMask(NamedTuple):
     key: Packing
     causal: bool
 
+    @property
+    def within(self) -> Within:
+        """The same for a kernel."""
+        return Within(self.query.start, self.key.start, self.causal)
+
     def written_out(self, n_query: int, n_key: int) -> Tensor:
         """The same as a matrix, (1, 1, T, S): dear, and for where no kernel knows packing."""
         mask = self.query.sentence(n_query).unsqueeze(1) == self.key.sentence(n_key)
@@ -176,6 +182,9 @@ class ScaledDotProductAttention(nn.Module):
         if isinstance(mask, PackedMask):
             if v.dtype in (torch.bfloat16, torch.float16) and v.is_cuda:
                 return self._packed(q, k, v, mask), None
+            narrow = self._narrow(q, k, v)
+            if kernels.takes(*narrow):
+                return in_kernel(*narrow, mask.within, 1.0 / self.temperature, self.dropout), None
             mask = mask.written_out(q.size(2), k.size(2))
         mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
         if not return_attns and self._write_out(q, k):
