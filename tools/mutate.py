@@ -77,6 +77,13 @@ MUTATIONS = (
         "the future seen end to end", ATTENTION, "s->causal && t + 1 < key.n", "s->causal && t + 2 < key.n", NATIVE
     ),
     Mutation(
+        "the gradient of a weight left turned",
+        "nmt/native/passes.py",
+        "return turned(turned(x, x.dtype) @ d_out, dtype)",
+        "return (turned(x, x.dtype) @ d_out).to(dtype).view(-1, x.size(1))",
+        NATIVE,
+    ),
+    Mutation(
         "words of chance that two sentences end to end share",
         ATTENTION,
         "first = query.before * s->n_head + head * query.n;",

@@ -105,13 +105,13 @@ def end_to_end(batch: Batch) -> Batch:
     longer than the others.
     """
     lengths = [(seq != PAD).sum(1) for seq in (batch.src_seq, batch.gold)]
-    longest = max(int(length.max()) for length in lengths)
-    after = torch.arange(1, -(-(STEP - 1) // longest) + 1) * longest
+    longest = [int(length.max()) for length in lengths]
+    after = torch.arange(1, -(-(STEP - 1) // min(longest)) + 1)  # sentences, on both sides as many
     starts, n_place = [], []
-    for length in lengths:
+    for length, most in zip(lengths, longest, strict=True):
         used = int(length.sum())
         n_place.append(-(-used // STEP) * STEP)
-        start = torch.cat([length.new_zeros(1), length.cumsum(0), used + after])
+        start = torch.cat([length.new_zeros(1), length.cumsum(0), used + most * after])
         starts.append(start.clamp(max=n_place[-1]).to(torch.int32))
 
     def row(seq: Tensor, n: int) -> Tensor:

@@ -64,7 +64,7 @@ class _Together(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         d_out = _side_by_side(grads).flatten(0, -2).contiguous()
         d_x = (d_out @ weight).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
-        d_weight = (d_out.t() @ rows).to(ctx.dtype)
+        d_weight = passes.weight_gradient(d_out, rows, ctx.dtype)
         d_bias = torch.split(passes.column_sums(d_out).to(ctx.dtype), ctx.widths) if ctx.has_bias else ()
         return d_x, None, *torch.split(d_weight, ctx.widths), *d_bias
 
@@ -91,10 +91,10 @@ class _ReluBetween(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         rows, hidden, first, second = ctx.saved_tensors
         d_out = grads[0].flatten(0, -2).contiguous()
-        d_w_2, d_b_2 = d_out.t() @ hidden, passes.column_sums(d_out)
+        d_w_2, d_b_2 = passes.weight_gradient(d_out, hidden, ctx.dtype), passes.column_sums(d_out)
         d_hidden = d_out @ second
         d_b_1 = passes.column_sums(d_hidden, hidden)  # through the ReLU, too
-        d_w_1, d_x = d_hidden.t() @ rows, d_hidden @ first
+        d_w_1, d_x = passes.weight_gradient(d_hidden, rows, ctx.dtype), d_hidden @ first
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
         return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter
 

@@ -44,11 +44,13 @@ class Within(NamedTuple):
     """Where queries look that lie end to end in one row (B = 1), as keys do: within their own sentence.
 
     query_start, key_start: (N + 1,) int32, where sentences begin, and where the last ends: the length of the row.
-    causal: whether they look at their own place and back alone.
+    n_query, n_key: bounds on the lengths of sentences. causal: whether they look at their own place and back alone.
     """
 
     query_start: Tensor
     key_start: Tensor
+    n_query: int
+    n_key: int
     causal: bool
 
 
@@ -109,14 +111,13 @@ class Attention(NamedTuple):
         return d_q, d_k, d_v
 
     def _shape(self, q: Tensor, k: Tensor, v: Tensor) -> _Shape:
-        if isinstance(self.mask, Within):
-            starts = self.mask.query_start, self.mask.key_start
-            size = (len(starts[0]) - 1, *(int(start.diff().max()) for start in starts))
-            where = None, 0, 0, *(start.data_ptr() for start in starts), self.mask.causal
+        mask, where = self.mask, tuple[int | None, ...]()
+        if isinstance(mask, Within):
+            size = len(mask.query_start) - 1, mask.n_query, mask.n_key
+            where = None, 0, 0, mask.query_start.data_ptr(), mask.key_start.data_ptr(), mask.causal
         else:
-            mask = self.mask
             size = q.size(0), q.size(2), k.size(2)
-            apart = tuple(mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
+            apart = (mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
             where = mask.data_ptr(), *apart, None, None, False
         return _Shape(
             size[0],

@@ -112,3 +112,73 @@ void column_sums(void *x, const void *hidden, int half, int64_t n_row, int64_t n
       }
   }
 }
+
+/* -- turning ------------------------------------------------------------------------------------------------------ */
+
+/* Whether the processor multiplies tiles of bf16 (AMX). A product whose first factor is read by columns, such as that of a
+   weight's gradient, takes twice as long there as one whose factors are read by rows. */
+int has_tiles(void) {
+#ifdef __AMX_BF16__
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+#define SIDE 8   /* rows and columns of bf16 that are turned in registers */
+#define STRIP 32 /* rows that are turned together: a line of the cache of each column */
+
+typedef uint16_t line __attribute__((vector_size(2 * SIDE), aligned(2), may_alias));
+
+/* Numbers of a and b by their places: those of b come after those of a. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIX(a, b, ...) __builtin_shuffle(a, b, (line){__VA_ARGS__})
+#endif
+
+ALWAYS void turn(line x[SIDE]) {
+  line y[SIDE];
+  for (int i = 0; i < 4; i++) {
+    y[2 * i] = MIX(x[2 * i], x[2 * i + 1], 0, 8, 1, 9, 2, 10, 3, 11);
+    y[2 * i + 1] = MIX(x[2 * i], x[2 * i + 1], 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 2; j++) {
+      x[4 * i + 2 * j] = MIX(y[4 * i + j], y[4 * i + 2 + j], 0, 1, 8, 9, 2, 3, 10, 11);
+      x[4 * i + 2 * j + 1] = MIX(y[4 * i + j], y[4 * i + 2 + j], 4, 5, 12, 13, 6, 7, 14, 15);
+    }
+  for (int j = 0; j < 4; j++) {
+    y[2 * j] = MIX(x[j], x[4 + j], 0, 1, 2, 3, 8, 9, 10, 11);
+    y[2 * j + 1] = MIX(x[j], x[4 + j], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+  for (int i = 0; i < SIDE; i++) x[i] = y[i];
+}
+
+/* out (n_col, n_row), of bf16 or fp32, = x (n_row, n_col) of bf16, turned. */
+void transpose_half(void *out, int out_half, const bf16 *x, int64_t n_row, int64_t n_col, int n_thread) {
+#pragma omp parallel for schedule(static) num_threads(n_thread)
+  for (int64_t strip = 0; strip < n_row; strip += STRIP) {
+    const int64_t end = strip + STRIP < n_row ? strip + STRIP : n_row;
+    for (int64_t c = 0; c < n_col; c += SIDE)
+      for (int64_t r = strip; r < end; r += SIDE) {
+        const int64_t rows = end - r < SIDE ? end - r : SIDE, columns = n_col - c < SIDE ? n_col - c : SIDE;
+        line block[SIDE] = {0};
+        for (int64_t i = 0; i < rows; i++)
+          if (columns == SIDE)
+            block[i] = *(const line *)(x + (r + i) * n_col + c);
+          else
+            memcpy(&block[i], x + (r + i) * n_col + c, 2 * columns);
+        turn(block);
+        for (int64_t j = 0; j < columns; j++) {
+          const int64_t to = (c + j) * n_row + r;
+          if (out_half && rows == SIDE)
+            *(line *)((bf16 *)out + to) = block[j];
+          else if (out_half)
+            memcpy((bf16 *)out + to, &block[j], 2 * rows);
+          else
+            for (int64_t i = 0; i < rows; i++) ((float *)out)[to + i] = widen(block[j][i]);
+        }
+      }
+  }
+}

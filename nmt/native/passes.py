@@ -76,3 +76,24 @@ def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
         c_int(torch.get_num_threads()),
     )
     return sums.sum(0)
+
+
+def turned(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """(N, D) of bf16 -> (D, N) of bf16 or fp32, each row dense."""
+    assert half(x) and x.is_contiguous()
+    out = torch.empty(x.size(1), x.size(0), dtype=dtype)
+    switched_on().transpose_half(
+        place(out), c_int(half(out)), place(x), c_int64(len(x)), c_int64(x.size(1)), c_int(torch.get_num_threads())
+    )
+    return out
+
+
+def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight by those of its outputs."""
+    narrow, wide = sorted((d_out.size(1), x.size(1)))
+    # The smaller factor is turned first where products read by rows; one of nearly square ones is fast anyway.
+    if not half(x) or wide < 2 * narrow or not switched_on().has_tiles():
+        return (d_out.t() @ x).to(dtype)
+    if d_out.size(1) == narrow:
+        return (turned(d_out, d_out.dtype) @ x).to(dtype)
+    return turned(turned(x, x.dtype) @ d_out, dtype)

@@ -170,11 +170,9 @@ class Engine:
 
     def laid_out(self, batch: Batch) -> tuple[Batch, tuple[Packing, Packing] | None]:
         """A batch as the model is to read it: where attention has kernels on a CPU, without any padding."""
-        longest = self.longest
         if batch.src_start is None and self.packs:
-            longest = max(longest, batch.src_seq.size(1), batch.gold.size(1))
             batch = end_to_end(batch)
-        return batch, self.packing_of(batch, longest)
+        return batch, self.packing_of(batch, None if self.packs else self.longest)
 
     @property
     def packs(self) -> bool:
@@ -182,11 +180,13 @@ class Engine:
         return self.precision.kernels and self.model.packs and not self.recipe.train.compile
 
     @staticmethod
-    def packing_of(batch: Batch, longest: int) -> tuple[Packing, Packing] | None:
-        """How source and target of a batch are packed, if they are. longest: bound on a sentence, EOS counted."""
+    def packing_of(batch: Batch, longest: int | None) -> tuple[Packing, Packing] | None:
+        """How source and target of a batch are packed, if they are. longest: bound on a sentence, EOS counted; None: as
+        long as the longest is."""
         if batch.src_start is None or batch.trg_start is None:
             return None
-        return Packing(batch.src_start, longest), Packing(batch.trg_start, longest)
+        src, trg = (Packing(start, longest or int(start.diff().max())) for start in (batch.src_start, batch.trg_start))
+        return src, trg
 
     def step(self, factor: float, update: int, *, wish: bool = False, passed: float = 0.0) -> None:
         """Move the weights by the gradient, if it and the loss are finite.

@@ -123,6 +123,24 @@ def test_columns_are_summed_through_a_relu_or_without(shape, dtype, generator):
     assert near(sums, exact.sum(0), 1e-6) and torch.equal(x.double(), exact)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (7, 9), (33, 40), (100, 31), (64, 8), (250, 256)])
+def test_turning_moves_every_number_to_its_place(shape, generator):
+    x = torch.randn(shape, generator=generator).bfloat16()
+    for dtype in ERROR:
+        assert torch.equal(passes.turned(x, dtype), x.t().to(dtype))
+
+
+@pytest.mark.parametrize("has_tiles", [False, True])
+@pytest.mark.parametrize("widths", [(64, 16), (16, 64), (24, 24), (300, 8)])
+@TYPES
+def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(has_tiles, widths, dtype, generator, monkeypatch):
+    d_out, x = (torch.randn(90, width, generator=generator).to(dtype) for width in widths)
+    monkeypatch.setattr(kernels.switched_on(), "has_tiles", lambda: has_tiles)
+    found = passes.weight_gradient(d_out, x, torch.float32)
+    assert found.is_contiguous() and found.dtype == torch.float32
+    assert near(found, d_out.double().t() @ x.double(), ERROR[dtype])
+
+
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 # B, H, G, T, S, d_k, d_v
@@ -211,7 +229,8 @@ def test_sentences_end_to_end_are_each_as_if_alone(sizes, n_group, causal, dtype
     sizes = [(n_query, n_query if causal else n_key) for n_query, n_key in sizes]
     apart = [attended((1, 4, n_group, *size, 24, 8), dtype, generator, tril(*size, causal)) for size in sizes]
     (q, at_query), (k, at_key), (v, _), (d_out, _) = (end_to_end([one[0][n][0] for one in apart]) for n in range(4))
-    attention = Attention(Within(at_query, at_key, causal), 0.3)
+    most = [max(side) for side in zip(*sizes, strict=True)]
+    attention = Attention(Within(at_query, at_key, *most, causal), 0.3)
     found, weights = attention.forward(q, k, v)
     grads, past = attention.backward(q, k, v, weights, d_out), 0
     for n, ((n_query, n_key), (_, out, weight, exact)) in enumerate(zip(sizes, apart, strict=True)):
@@ -235,7 +254,7 @@ def test_sentences_of_one_length_are_dropped_out_end_to_end_as_they_are_side_by_
     (q, k, v, d_out), *_ = attended((5, 4, 2, 9, 11, 16, 8), torch.float32, generator, tril(9, 11, False))
     padded = Attention(tril(1, 11, False), 0.3, SEED, N_DROP, 4 / 3)
     ends = [torch.arange(0, 5 * n + 1, n, dtype=torch.int32) for n in (9, 11)]
-    packed = padded._replace(mask=Within(*ends, causal=False))
+    packed = padded._replace(mask=Within(*ends, 9, 11, causal=False))
     row = [end_to_end(list(x))[0] for x in (q, k, v, d_out)]
     for x, whole in zip((q, k, v, d_out), row, strict=True):
         assert torch.equal(whole[0], x.transpose(0, 1).flatten(1, 2))

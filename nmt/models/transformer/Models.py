@@ -52,7 +52,7 @@ class PositionalEncoding(nn.Module):
     def forward(self, x: Tensor, first: Place = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
         """scale · x + positions first, first + 1, ..., or those of a packed row: (B, T, D) -> (B, T, D)"""
         if packing:
-            rows = self._rows(0, packing.longest)[:, packing.position(x.size(1))]
+            rows = self._rows(0, packing.longest).index_select(1, packing.position(x.size(1)))
         elif isinstance(first, Tensor):
             rows = torch.cat([self.pos_table, self.more], dim=1).index_select(1, first)
         else:

@@ -102,7 +102,7 @@ class PackedMask(NamedTuple):
     @property
     def within(self) -> Within:
         """The same for a kernel."""
-        return Within(self.query.start, self.key.start, self.causal)
+        return Within(self.query.start, self.key.start, self.query.longest, self.key.longest, self.causal)
 
     def written_out(self, n_query: int, n_key: int) -> Tensor:
         """The same as a matrix, (1, 1, T, S): dear, and for where no kernel knows packing."""
