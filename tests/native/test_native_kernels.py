@@ -264,6 +264,17 @@ def test_sentences_of_one_length_are_dropped_out_end_to_end_as_they_are_side_by_
     assert all(torch.equal(end[0], side.transpose(0, 1).flatten(1, 2)) for side, end in zip(*grads, strict=True))
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_same_sentence_twice_is_dropped_out_otherwise(packed, generator):
+    q, k, v = (torch.randn(1, 2, 9, 8, generator=generator) for _ in range(3))
+    start = torch.tensor([0, 9, 18], dtype=torch.int32)
+    mask = Within(start, start, 9, 9, causal=False) if packed else tril(1, 9, False)
+    twice = [torch.cat([x, x], 2 if packed else 0) for x in (q, k, v)]
+    out, _ = Attention(mask, 0.3, SEED, N_DROP, 4 / 3).forward(*twice)
+    one, other = out.chunk(2, 2 if packed else 0)
+    assert (one != other).any(-1).float().mean() > 0.5
+
+
 def test_what_is_not_finite_comes_out_of_attention_unless_it_is_hidden(generator):
     q, k, v = (torch.randn(1, 1, 4, 8, generator=generator) for _ in range(3))
     k[0, 0, 2, 0] = float("nan")
