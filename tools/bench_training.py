@@ -35,7 +35,7 @@ from nmt.training.feed import Feed
 from nmt.training.launch import new_model
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision, choose_device
+from nmt.training.precision import Precision, choose_device, onednn_is_honest
 
 OURS = "nmt"
 # Median length of a sentence in subwords, and the standard deviation of its logarithm.
@@ -251,6 +251,9 @@ def verdicts(speed: dict[tuple[str, str], float], args: argparse.Namespace) -> I
         best = max(args.peers, key=lambda peer: speed[peer, arithmetic])
         yield f"{arithmetic}: {speed[OURS, arithmetic] / speed[best, arithmetic]:.2f}x the best peer, {best}"
     columns = [name for name in args.arithmetic if ARITHMETIC[name][0] == "fp32"]
+    if "fp32-onednn" in columns and not onednn_is_honest():
+        columns.remove("fp32-onednn")
+        yield "fp32-onednn: computes in bf16 on this processor, so it does not count as fp32"
     if "fp32" in columns:  # what precision: auto takes for fp32 is the faster of the two
         ours, theirs = max(speed[OURS, c] for c in columns), max(speed[peer, "fp32"] for peer in args.peers)
         yield f"fp32 as shipped: {ours / theirs:.2f}x the best peer"

@@ -87,7 +87,7 @@ def _choose(wanted: str, device: torch.device) -> Precision:
         return Precision(wanted, "as the recipe says", "cpu")
     speed = _speeds()
     usual, switched, bf16 = speed["fp32"], speed["fp32 through oneDNN"], speed["bf16"]
-    fast = switched > _WORTH * usual and _is_honest()
+    fast = switched > _WORTH * usual and onednn_is_honest()
     fp32 = switched if fast else usual
     path = "fp32 products through oneDNN" if fast else "fp32 products through torch's default library"
     figures = f"measured: fp32 {fp32:.0f}, bf16 {bf16:.0f} GFLOP/s; {path}"
@@ -129,7 +129,7 @@ def _timed(product: Callable[[], Tensor], switched: bool) -> float:
         return float("inf")
 
 
-def _is_honest() -> bool:
+def onednn_is_honest() -> bool:
     """Whether oneDNN's fp32 products are as exact as the usual ones.
 
     torch's switch for it is named after bf16 because it permits oneDNN to compute in bf16; on machines where it does

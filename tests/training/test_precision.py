@@ -21,7 +21,7 @@ def seconds(monkeypatch):
         times = itertools.cycle([fp32, onednn, bf16])
         busy = itertools.cycle([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
         monkeypatch.setattr(room, "_timed", lambda _product, _switched: next(times) * next(busy))
-        monkeypatch.setattr(room, "_is_honest", lambda: honest)
+        monkeypatch.setattr(room, "onednn_is_honest", lambda: honest)
         return choose_precision(TrainConfig(kernels="torch"), CPU)
 
     return take
