@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nmt.decoding.fixed_search import FIRST_ROOM
 from nmt.recipe.presets import PRESETS
 
 HALF, FULL = 2, 4  # bytes of a number in matrix products, and in the residual stream, weights and optimizer
@@ -100,7 +101,7 @@ def parts_of_search(shape: Shape, *, sentences: int, beam: int) -> Iterator[Part
     yield products("output layer", n_step, rows, d * shape.vocabulary, d + shape.vocabulary)
     # The logits are read for their sum, which is made in full precision by writing all of it, and for the best.
     yield Part("choice", 0, n_step * rows * shape.vocabulary * (2 * HALF + FULL))
-    room = 32
+    room = FIRST_ROOM
     while room < n_step:
         room *= 2
     yield Part("looking back", 0, n_step * shape.n_dec * rows * room * 2 * d * HALF)

@@ -27,7 +27,7 @@ from nmt.decoding.scorer import LengthPenalty, length_divisor
 from nmt.models.base import SearchModel
 
 # Steps that there is room for at first; then twice as many, and so on. All of the room is read at every step.
-_FIRST_ROOM = 32
+FIRST_ROOM = 32
 # Leaving copies every cache, so it waits until the shape of those that stay is that share of the present one.
 _SMALLER = 0.75
 
@@ -102,7 +102,7 @@ class _Search:
         self._model, self._how, self._places = model, how, places
         self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
         self._sentence = np.arange(bucket(n_sentence))  # which of the call; from n_sentence on there is none
-        self._n_src, self._room, self._n_step = bucket(n_src), _FIRST_ROOM, 0
+        self._n_src, self._room, self._n_step = bucket(n_src), FIRST_ROOM, 0
         n_more = len(self._sentence) - n_sentence
         src_seq = F.pad(src_seq, (0, self._n_src - n_src, 0, n_more), value=how.pad)
         src_seq[n_sentence:, 0] = how.eos

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from nmt.errors import MachineError
 
-_NO_RECORDING = "a step of the search cannot be recorded as a CUDA graph"
 # Recordings that are kept: of some hundred kernels each, a few megabytes on the device.
 _MOST = 256
 
@@ -69,7 +68,10 @@ class Recorder:
                     recording.capture_end()
                 if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
                     reason = str(error).split("\n")[0]
-                    raise MachineError(f"{_NO_RECORDING}: {reason}. Set decode.cuda_graphs to false.") from error
+                    raise MachineError(
+                        f"a step of the search cannot be recorded as a CUDA graph: {reason}. "
+                        "Set decode.cuda_graphs to false."
+                    ) from error
                 raise
             recording.capture_end()
         torch.cuda.current_stream().wait_stream(self._stream)

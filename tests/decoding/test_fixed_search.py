@@ -79,7 +79,7 @@ def taped(model):
 @pytest.mark.parametrize("is_taped", [False, True])
 @pytest.mark.parametrize("options", TRANSFORMERS + RECURRENT)
 def test_it_finds_what_the_search_finds(options, is_taped, monkeypatch):
-    monkeypatch.setattr(fixed_search, "_FIRST_ROOM", 4)  # so that there is not room enough
+    monkeypatch.setattr(fixed_search, "FIRST_ROOM", 4)  # so that there is not room enough
     model = recurrent(**options) if "architecture" in options else tiny_model(V, **options)
     fixed = taped(model) if is_taped else FixedSearch(model)
     for seed, longest in ((1, 11), (2, 6), (3, 11)):
