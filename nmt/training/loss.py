@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from nmt.data.batches import STEP
 from nmt.native import kernels, passes
 
 # Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
@@ -131,25 +133,31 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         hidden = hidden if scale == 1.0 else hidden * scale
         hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
         pass_over = _compiled_exponents() if compiled else exponents
-        n_byte = dtype.itemsize if kernels.takes(weight) else 4
-        chunk = max(64, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (weight.size(0) * n_byte))
+        own = kernels.takes(hidden_in, weight)
+        chunk = CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (weight.size(0) * (dtype.itemsize if own else 4))
+        chunk = max(2 * STEP, chunk // STEP * STEP)
+        n_row = len(hidden)
+        if own:  # few numbers of rows, or oneDNN would prepare its products anew for nearly every batch
+            hidden_in = F.pad(hidden_in, (0, 0, 0, -n_row % STEP))
 
-        even = EvenPart(hidden_in, weight_in, smoothing, pad_idx, exact)
+        even = EvenPart(hidden_in[:n_row], weight_in, smoothing, pad_idx, exact)
         loss = even.loss
-        d_hidden = torch.empty_like(hidden_in, dtype=exact) if need_grad else None
+        d_hidden = torch.empty_like(hidden, dtype=exact) if need_grad else None
         d_weight = torch.zeros_like(weight, dtype=exact) if need_grad else None
         with torch.autocast(device, enabled=False):
             # One place for all of them: it is in the cache.
-            logits = hidden_in.new_empty(min(chunk, hidden.size(0)), weight.size(0))
-            for start in range(0, hidden.size(0), chunk):
+            logits = hidden_in.new_empty(min(chunk, len(hidden_in)), weight.size(0))
+            for start in range(0, n_row, chunk):
                 h = hidden_in[start : start + chunk]
                 target = gold[start : start + chunk].unsqueeze(1)
-                z = torch.mm(h, weight_in.t(), out=logits[: len(h)])
-                value, p_in, total = pass_over(z, target, 1 - smoothing, exact)
+                z, n = torch.mm(h, weight_in.t(), out=logits[: len(h)]), len(target)
+                value, p_in, total = pass_over(z[:n], target, 1 - smoothing, exact)
                 loss += value
                 if d_hidden is None or d_weight is None:
                     continue
-                d_hidden[start : start + chunk] = (p_in @ weight_in) / total
+                if n < len(z):  # what came of rows of zeros, behind those that were passed over in place
+                    z[n:], p_in, total = 0.0, z, F.pad(total, (0, 0, 0, len(z) - n), value=1.0)
+                d_hidden[start : start + chunk] = (p_in @ weight_in)[:n] / total[:n]
                 h = (h / total).to(dtype)
                 if dtype == exact:
                     d_weight.addmm_(p_in.t(), h)
