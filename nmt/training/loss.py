@@ -155,8 +155,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 loss += value
                 if d_hidden is None or d_weight is None:
                     continue
-                if n < len(z):  # what came of rows of zeros, behind those that were passed over in place
-                    z[n:], p_in, total = 0.0, z, F.pad(total, (0, 0, 0, len(z) - n), value=1.0)
+                if n < len(z):  # behind the rows that were passed over in place there are zeros, products of zeros
+                    p_in, total = z, F.pad(total, (0, 0, 0, len(z) - n), value=1.0)
                 d_hidden[start : start + chunk] = (p_in @ weight_in)[:n] / total[:n]
                 h = (h / total).to(dtype)
                 if dtype == exact:

@@ -25,6 +25,7 @@ from nmt.recipe.options import Recipe, ValidConfig
 from nmt.training.precision import Precision
 
 N_EXAMPLE = 3
+_AT_ONCE = 1 << 23  # logits that are looked at in full precision
 FORCED = ("loss", "perplexity", "accuracy")
 TRANSLATED = ("bleu", "chrf")
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
@@ -138,10 +139,12 @@ class Validator:
 
 def _loss_and_hits(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     """(B, T, V), (B, T) -> the summed cross-entropy in nats without smoothing, and how often the best class is gold."""
-    flat = logits.flatten(0, 1).float()
-    loss = nn.functional.cross_entropy(flat, gold.flatten(), ignore_index=PAD, reduction="sum")
-    hits = (logits.argmax(-1) == gold) & (gold != PAD)
-    return loss, hits.sum()
+    loss, hits = torch.zeros((), dtype=torch.float64, device=gold.device), torch.zeros_like(gold[0, 0])
+    n = max(1, _AT_ONCE // logits.size(-1))
+    for z, target in zip(torch.split(logits.flatten(0, 1), n), torch.split(gold.flatten(), n), strict=True):
+        loss += nn.functional.cross_entropy(z.float(), target, ignore_index=PAD, reduction="sum")
+        hits += ((z.argmax(-1) == target) & (target != PAD)).sum()
+    return loss, hits
 
 
 class Validation:
