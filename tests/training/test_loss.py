@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, log_softmax
 
+from nmt.native import kernels
 from nmt.training import loss as room
+from nmt.training import validate
 from nmt.training.loss import smoothed_cross_entropy
 
 PAD = 0
@@ -63,6 +65,24 @@ def test_many_chunks_are_one_chunk(monkeypatch):
         found.append((value, *torch.autograd.grad(value, (h, w))))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+@pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+@pytest.mark.parametrize("n_token", [1, 31, 32, 64, 65, 150])
+def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, monkeypatch):
+    monkeypatch.setitem(room.CHUNK_BYTES, "cpu", 1)  # so a chunk has 64 tokens
+    torch.manual_seed(1)
+    hidden, weight = (torch.randn(*size, requires_grad=True) for size in ((1, n_token, 8), (16, 8)))
+    gold = torch.randint(1, 16, (1, n_token))
+    exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    wanted = by_target_distributions(*exact, gold, 0.1, 0.7)
+    kernels.use(True)
+    found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1, scale=0.7, pad_idx=PAD)
+    kernels.use(False)
+    torch.testing.assert_close(found.double(), wanted, rtol=3e-6, atol=0)
+    grads = zip(torch.autograd.grad(found, (hidden, weight)), torch.autograd.grad(wanted, exact), strict=True)
+    for one, other in grads:
+        torch.testing.assert_close(one.double(), other, rtol=3e-6, atol=3e-5)
 
 
 def test_without_smoothing_it_is_the_negative_log_likelihood():
@@ -140,3 +160,15 @@ def test_the_pass_is_compiled_for_full_chunks_and_once_for_what_is_left_of_any_b
 def test_the_rows_that_count_are_the_same_when_their_number_is_known(n_gold):
     _, _, gold = example()
     assert torch.equal(room.rows_of(gold != PAD, n_gold), (gold != PAD).flatten().nonzero().squeeze(1))
+
+
+def test_validation_counts_a_batch_in_parts_as_at_once(monkeypatch):
+    torch.manual_seed(1)
+    logits, gold = torch.randn(5, 7, 11), torch.randint(0, 11, (5, 7))
+    loss, hits = validate._loss_and_hits(logits, gold)
+    monkeypatch.setattr(validate, "_AT_ONCE", 3 * 11)  # three rows, of which 35 are no multiple
+    parts, again = validate._loss_and_hits(logits, gold)
+    real = gold != PAD
+    assert int(hits) == int(again) == int((logits.argmax(-1) == gold)[real].sum()) > 0
+    wanted = cross_entropy(logits[real].double(), gold[real], reduction="sum")
+    torch.testing.assert_close(torch.stack([loss, parts]), torch.stack([wanted, wanted]), rtol=1e-6, atol=0)
