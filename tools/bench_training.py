@@ -119,7 +119,7 @@ def contend(args: argparse.Namespace) -> None:
     n_vocab = data.subwords.trg.n_vocab
     portions = Feed(recipe, data, Ranks()).begin(Position())
     works: list[Work] = [
-        work for _, portion in zip(range(args.batches), portions, strict=False) for work in portion.work
+        work for _, portion in zip(range(n_update(args)), portions, strict=False) for work in portion.work
     ]
     if args.contender == OURS:
         keep_freed_blocks()  # as nmt-train does
@@ -260,14 +260,15 @@ def verdicts(speed: dict[tuple[str, str], float], args: argparse.Namespace) -> I
 
 
 def command(args: argparse.Namespace, argv: Sequence[str], folder: Path) -> None:
-    """Compare nmt-train, by its own log, with the bare step on the batches that it trains on."""
+    """Compare nmt-train, by its own log, with the bare step on the batches that it trains on, both of them warm: as
+    many batches come before those that count."""
     contender = Contender(OURS, argv)
 
     def bare() -> float:
-        answer = contender.ask(arithmetic=args.arithmetic[0], batches=list(range(args.batches)))
+        answer = contender.ask(arithmetic=args.arithmetic[0], batches=list(range(args.batches, 2 * args.batches)))
         return answer["tokens"] / answer["seconds"]
 
-    bare()
+    contender.ask(arithmetic=args.arithmetic[0], batches=list(range(2 * args.batches)))
     ratios = []
     for turn in range(args.rounds):
         out = folder / f"run{turn}"
@@ -278,13 +279,18 @@ def command(args: argparse.Namespace, argv: Sequence[str], folder: Path) -> None
         if done.returncode:
             sys.exit(f"bench_training: error: nmt-train {args.recipe} ended with code {done.returncode}")
         lines = [json.loads(line) for line in (out / "log.jsonl").read_bytes().split(b"\n") if line]
-        train = [line for line in lines if line["kind"] == "train"][1:]  # the first has the warming up
+        train = [line for line in lines if line["kind"] == "train" and line["update"] > args.batches]
         whole = statistics.harmonic_mean([line["tokens_per_second"] for line in train])
         step = statistics.mean([before, bare()])
         ratios.append(whole / step)
         print(f"nmt-train {whole:,.0f} target tokens/s, bare step {step:,.0f}: {whole / step:.3f}")
     contender.leave()
     print(f"the whole command runs at {statistics.median(ratios):.1%} of the bare step")
+
+
+def n_update(args: argparse.Namespace) -> int:
+    """Updates that batches are made for."""
+    return 2 * args.batches if args.command else args.batches
 
 
 def make_recipe(args: argparse.Namespace, folder: Path) -> Path:
@@ -295,7 +301,7 @@ def make_recipe(args: argparse.Namespace, folder: Path) -> Path:
         "model.preset": args.size,
         "batch.max_tokens": str(args.max_tokens),
         "optim.clip": "1.0",
-        "train.updates": str(args.batches),
+        "train.updates": str(n_update(args)),
         "train.log_every": str(max(1, args.batches // 4)),
         "train.device": args.device,
         "train.threads": str(args.threads),

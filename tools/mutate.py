@@ -37,7 +37,7 @@ KEEPER = "nmt/training/keeper.py"
 CHECKPOINT = "nmt/checkpoint.py"
 PLAN = "nmt/data/plan.py"
 BEAM = "nmt/decoding/beam.py"
-PASSES, ATTENTION = "nmt/native/passes.c", "nmt/native/attention.c"
+PASSES, ATTENTION, NORMS = "nmt/native/passes.c", "nmt/native/attention.c", "nmt/native/norms.c"
 
 RESUME = "tests/training/test_resume.py"
 CHAIN = "tests/training/test_exact_resume.py -k stops_within"
@@ -48,7 +48,7 @@ EVERY_PAIR = "tests/training/test_every_pair.py -k one_process"
 TWO_PROCESSES = "tests/training/test_parallel.py -k losses_and_weights"
 RULES = "tests/decoding/test_rules.py"
 RECURRENT = "tests/models/test_recurrent.py"
-NATIVE = "tests/native/test_native_kernels.py"
+NATIVE, NORM_TESTS = "tests/native/test_native_kernels.py", "tests/native/test_native_norms.py"
 
 MUTATIONS = (
     # the kernels
@@ -62,8 +62,8 @@ MUTATIONS = (
     Mutation(
         "weights dropped otherwise in the gradient",
         ATTENTION,
-        "drop_weights(d_score, wide, decision, asks, n_key, head, s);",
-        "drop_weights(d_score, wide, decision, asks, n_key, head + 1, s);",
+        "if (also) drop(also + t * wide, decision, n_key,",
+        "if (also) drop(also + t * wide, decision + 1, n_key - 1,",
         NATIVE,
     ),
     Mutation(
@@ -88,6 +88,38 @@ MUTATIONS = (
         ATTENTION,
         "first = query.before * s->n_head + head * query.n;",
         "first = head * query.n;",
+        NATIVE,
+    ),
+    Mutation("the gradient past a norm forgotten", NORMS, "if (beside) found +=", "if (0) found +=", NORM_TESTS),
+    Mutation(
+        "the mean left in the gradient of a norm", NORMS, "centred ? sum / n_col : 0.0f", "0.0f * sum", NORM_TESTS
+    ),
+    Mutation(
+        "columns that fit no vector left out of a norm's gradient",
+        NORMS,
+        "      for (; i < n_col; i++) {\n        float g = number_at(d, first + i, d_half), y",
+        "      for (; i < n_col - 1; i++) {\n        float g = number_at(d, first + i, d_half), y",
+        NORM_TESTS,
+    ),
+    Mutation(
+        "variance taken from zero",
+        NORMS,
+        "sum_of(x, x_half, first, n, middle, 1)",
+        "sum_of(x, x_half, first, n, 0.0f, 1)",
+        NORM_TESTS,
+    ),
+    Mutation(
+        "the gradient of a narrow copy kept narrow",
+        "nmt/models/norms.py",
+        "return passes.drop_add(d_out, past, 0, 0, 1.0, ctx.dtype), None",
+        "return past, None",
+        "tests/models/test_norms.py",
+    ),
+    Mutation(
+        "numbers that fit no part left out of the norm of gradients",
+        PASSES,
+        "for (; i < end; i++) rest +=",
+        "for (; i < end - 1; i++) rest +=",
         NATIVE,
     ),
     Mutation("hidden keys seen", ATTENTION, "seen[i] = -(int32_t)mask[i];", "seen[i] = -1;", NATIVE),

@@ -40,7 +40,8 @@ def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linea
     return plain if kernels.takes(x, *(layer.weight for layer in plain)) else []
 
 
-def _dtype_of_products(x: Tensor) -> torch.dtype:
+def dtype_of_products(x: Tensor) -> torch.dtype:
+    """What x is multiplied in, on a CPU."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
@@ -49,14 +50,16 @@ class _Together(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, n: int, *parameters: Tensor) -> tuple[Tensor, ...]:
-        dtype, weights, biases = _dtype_of_products(x), parameters[:n], parameters[n:]
+        dtype, weights, biases = dtype_of_products(x), parameters[:n], parameters[n:]
         rows = x.to(dtype).flatten(0, -2)
         weight = torch.cat([one.to(dtype) for one in weights])
         ctx.save_for_backward(rows, weight)
         ctx.x_dtype, ctx.dtype, ctx.widths = x.dtype, weights[0].dtype, [len(one) for one in weights]
         ctx.has_bias = bool(biases)
         with torch.autocast("cpu", enabled=False):
-            out = F.linear(rows, weight, torch.cat(biases).to(dtype) if biases else None)
+            out = rows @ weight.t()
+        if biases:
+            passes.add_bias(out, torch.cat(biases).float())
         return torch.split(out.view(*x.shape[:-1], -1), ctx.widths, -1)
 
     @staticmethod
@@ -77,12 +80,13 @@ class _ReluBetween(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:
-        dtype = _dtype_of_products(x)
+        dtype = dtype_of_products(x)
         rows, first, second = x.to(dtype).flatten(0, -2), w_1.to(dtype), w_2.to(dtype)
         with torch.autocast("cpu", enabled=False):
-            # Not oneDNN's product with the activation in it, in which NaN becomes 0.
-            hidden = F.linear(rows, first, b_1.to(dtype)).relu_()
-            out = F.linear(hidden, second, b_2.to(dtype))
+            # Not oneDNN's product with the activation in it, in which NaN becomes 0; and torch would first write biases
+            # where the product is to be added to them.
+            hidden = passes.add_bias(rows @ first.t(), b_1.float(), relu=True)
+            out = passes.add_bias(hidden @ second.t(), b_2.float())
         ctx.save_for_backward(rows, hidden, first, second)
         ctx.x_dtype, ctx.dtype = x.dtype, w_1.dtype
         return out.view(*x.shape[:-1], -1)

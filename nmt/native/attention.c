@@ -52,13 +52,25 @@ static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, int
   }
 }
 
-/* (n_row, n_column) -> (n_column, to_row), with zeros behind n_row. */
+/* (n_row, n_column) -> (n_column, to_row), with zeros behind n_row; to_row is a multiple of 4. */
 static void transpose(float *restrict to, int64_t to_row, const float *restrict from, int64_t from_row, int64_t n_row,
                       int64_t n_column) {
-  for (int64_t c = 0; c < n_column; c++) {
-    for (int64_t r = 0; r < n_row; r++) to[c * to_row + r] = from[r * from_row + c];
-    for (int64_t r = n_row; r < to_row; r++) to[c * to_row + r] = 0.0f;
-  }
+  const int64_t by_four = n_column - n_column % 4;
+  for (int64_t r = 0; r < to_row; r += 4)
+    for (int64_t c = 0; c < by_four; c += 4) {
+      quarter row[4] = {0}, half[4];
+      for (int64_t i = 0; i < 4 && r + i < n_row; i++) row[i] = *(const quarter *)(from + (r + i) * from_row + c);
+      for (int i = 0; i < 4; i += 2) {
+        half[i] = MIX(integers_of_quarter, row[i], row[i + 1], 0, 4, 1, 5);
+        half[i + 1] = MIX(integers_of_quarter, row[i], row[i + 1], 2, 6, 3, 7);
+      }
+      for (int i = 0; i < 2; i++) {
+        *(quarter *)(to + (c + 2 * i) * to_row + r) = MIX(integers_of_quarter, half[i], half[i + 2], 0, 1, 4, 5);
+        *(quarter *)(to + (c + 2 * i + 1) * to_row + r) = MIX(integers_of_quarter, half[i], half[i + 2], 2, 3, 6, 7);
+      }
+    }
+  for (int64_t c = by_four; c < n_column; c++)
+    for (int64_t r = 0; r < to_row; r++) to[c * to_row + r] = r < n_row ? from[r * from_row + c] : 0.0f;
 }
 
 /* A tensor (sentences, heads, places, columns): where it begins, and how far apart its parts are but for columns. */
@@ -120,13 +132,14 @@ static void write_heads(const heads *to, const float *from, int64_t wide, side o
     }
 }
 
-/* Drop weights, (n_query, wide) of one head, each row having words of its own. */
-static void drop_weights(float *weight, int64_t wide, uint16_t *decision, side query, int64_t n_key, int64_t head,
-                         const shape *s) {
+/* Drop weights, (n_query, wide) of one head, each row having words of its own; and so those of `also`, if there are. */
+static void drop_weights(float *weight, float *also, int64_t wide, uint16_t *decision, side query, int64_t n_key,
+                         int64_t head, const shape *s) {
   int64_t n_word = (s->n_key + 3) / 4, first = query.before * s->n_head + head * query.n;
   for (int64_t t = 0; t < query.n && s->n_drop; t++) {
     draw(decision, s->seed, (first + t) * n_word, (n_key + 3) / 4);
     drop(weight + t * wide, decision, n_key, s->n_drop, s->scale_up);
+    if (also) drop(also + t * wide, decision, n_key, s->n_drop, s->scale_up);
   }
 }
 
@@ -222,7 +235,7 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
         for (int64_t t = 0; t < n_query; t++)
           softmax(p + t * wide, seen + each * t * wide, sees[each * t], wide, s->scale);
         if (s->n_drop) memcpy(used, p, 4 * n_query * wide);
-        drop_weights(used, wide, decision, asks, n_key, head, s);
+        drop_weights(used, NULL, wide, decision, asks, n_key, head, s);
         multiply(found + head * wide_v, n_head * wide_v, s->n_drop ? used : p, wide, 1, value + group * wide_v,
                  n_group * wide_v, n_query, wide_v, n_key, 0);
       }
@@ -264,12 +277,11 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
         int64_t group = head / n_share, again = head % n_share != 0;
         const float *p = weight + (asks.before * n_head + head * n_query) * wide;
         if (!again) transpose(turned, wide, value + group * wide_v, n_group * wide_v, n_key, d_v);
+        multiply(d_score, wide, d_found + head * wide_v, n_head * wide_v, 1, turned, wide, n_query, wide, d_v, 0);
         memcpy(used, p, 4 * n_query * wide);
-        drop_weights(used, wide, decision, asks, n_key, head, s);
+        drop_weights(used, d_score, wide, decision, asks, n_key, head, s);
         multiply(d_value + group * wide_v, n_group * wide_v, used, 1, wide, d_found + head * wide_v, n_head * wide_v,
                  n_key, wide_v, n_query, again);
-        multiply(d_score, wide, d_found + head * wide_v, n_head * wide_v, 1, turned, wide, n_query, wide, d_v, 0);
-        drop_weights(d_score, wide, decision, asks, n_key, head, s);
         for (int64_t t = 0; t < n_query; t++) {
           vector sum = {0};
           for (int64_t i = t * wide; i < (t + 1) * wide; i += LANES)

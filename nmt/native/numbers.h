@@ -24,6 +24,13 @@ typedef uint32_t naturals __attribute__((vector_size(4 * LANES), aligned(4), may
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 typedef uint16_t bf16;
 
+/* Numbers of vectors a and b by their places: those of b come after those of a. `places`: integers as wide as a number. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define MIX(places, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIX(places, a, b, ...) __builtin_shuffle(a, b, (places){__VA_ARGS__})
+#endif
+
 /* -- numbers ------------------------------------------------------------------------------------------------------ */
 
 ALWAYS uint32_t bits_of(float x) {
@@ -120,20 +127,32 @@ ALWAYS void load(float *restrict to, const void *restrict from, int64_t first, i
   for (; i < n; i++) to[i] = number_at(from, first + i, half);
 }
 
+/* One number and LANES of them, written into a tensor. */
+ALWAYS void put_number(void *to, int64_t at, float x, int half) {
+  if (half)
+    ((bf16 *)to)[at] = narrow(x);
+  else
+    ((float *)to)[at] = x;
+}
+
+ALWAYS void put_vector(void *to, int64_t first, vector x, int half) {
+  if (!half) {
+    *(vector *)((float *)to + first) = x;
+    return;
+  }
+  naturals u = (naturals)x, number = (naturals)(x == x);
+  u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+  *(halves *)((bf16 *)to + first) = __builtin_convertvector((u & number) | (0x7fc0 & ~number), halves);
+}
+
 ALWAYS void store(void *restrict to, int64_t first, const float *restrict from, int64_t n, int half) {
   if (!half) {
     memcpy((float *)to + first, from, 4 * n);
     return;
   }
-  bf16 *x = (bf16 *)to + first;
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) {
-    vector z = *(const vector *)(from + i);
-    naturals u = (naturals)z, number = (naturals)(z == z);
-    u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-    *(halves *)(x + i) = __builtin_convertvector((u & number) | (0x7fc0 & ~number), halves);
-  }
-  for (; i < n; i++) x[i] = narrow(from[i]);
+  for (; i + LANES <= n; i += LANES) put_vector(to, first + i, *(const vector *)(from + i), half);
+  for (; i < n; i++) put_number(to, first + i, from[i], half);
 }
 
 /* -- chance ------------------------------------------------------------------------------------------------------- */

@@ -45,6 +45,26 @@ void decide(int16_t *out, int64_t n, uint64_t seed, int n_drop, int n_thread) {
   }
 }
 
+/* -- biases ------------------------------------------------------------------------------------------------------- */
+
+/* x (n_row, n_col) + bias, in place, and then the ReLU of that if wanted, which lets NaN through. */
+void add_bias(void *x, int half, const float *bias, int relu, int64_t n_row, int64_t n_col, int n_thread) {
+#pragma omp parallel for schedule(static) num_threads(n_thread)
+  for (int64_t row = 0; row < n_row; row++)
+    for (int64_t i = 0; i < n_col; i += BLOCK) {
+      int64_t first = row * n_col + i, n = n_col - i < BLOCK ? n_col - i : BLOCK;
+      float here[BLOCK];
+      prefetch(x, first + AHEAD * BLOCK, BLOCK, half, 1);
+      load(here, x, first, n, half);
+#pragma omp simd
+      for (int64_t j = 0; j < n; j++) {
+        float y = here[j] + bias[i + j];
+        here[j] = relu && y < 0.0f ? 0.0f : y;
+      }
+      store(x, first, here, n, half);
+    }
+}
+
 /* -- the softmax over a vocabulary -------------------------------------------------------------------------------- */
 
 /* Logits z, (n_row, n_col), become p = exp(z - max), of which kept · sum(p) is taken off at the gold column.
@@ -113,6 +133,30 @@ void column_sums(void *x, const void *hidden, int half, int64_t n_row, int64_t n
   }
 }
 
+/* The sum of the squares of n_tensor tensors of fp32, in parts of PART numbers each, to be added up in their order. */
+#define PART 16384
+
+int numbers_a_part(void) { return PART; }
+
+void squares(const float *const *tensor, const int64_t *size, int64_t n_tensor, double *sums, int n_thread) {
+#pragma omp parallel num_threads(n_thread)
+  for (int64_t t = 0, before = 0; t < n_tensor; before += (size[t] + PART - 1) / PART, t++)
+#pragma omp for schedule(static) nowait
+    for (int64_t part = 0; part < (size[t] + PART - 1) / PART; part++) {
+      const int64_t end = (part + 1) * PART < size[t] ? (part + 1) * PART : size[t];
+      vector sum[4] = {0}; /* one alone would wait for each addition */
+      int64_t i = part * PART;
+      for (; i + 4 * LANES <= end; i += 4 * LANES)
+        for (int64_t j = 0; j < 4; j++) {
+          vector x = *(const vector *)(tensor[t] + i + j * LANES);
+          sum[j] += x * x;
+        }
+      double rest = 0.0;
+      for (; i < end; i++) rest += (double)tensor[t][i] * tensor[t][i];
+      sums[before + part] = rest + total_of((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+}
+
 /* -- turning ------------------------------------------------------------------------------------------------------ */
 
 /* Whether the processor multiplies tiles of bf16 (AMX). A product whose first factor is read by columns, such as that of a
@@ -130,33 +174,26 @@ int has_tiles(void) {
 
 typedef uint16_t line __attribute__((vector_size(2 * SIDE), aligned(2), may_alias));
 
-/* Numbers of a and b by their places: those of b come after those of a. */
-#if defined(__clang__) || __GNUC__ >= 12
-#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define MIX(a, b, ...) __builtin_shuffle(a, b, (line){__VA_ARGS__})
-#endif
-
 ALWAYS void turn(line x[SIDE]) {
   line y[SIDE];
   for (int i = 0; i < 4; i++) {
-    y[2 * i] = MIX(x[2 * i], x[2 * i + 1], 0, 8, 1, 9, 2, 10, 3, 11);
-    y[2 * i + 1] = MIX(x[2 * i], x[2 * i + 1], 4, 12, 5, 13, 6, 14, 7, 15);
+    y[2 * i] = MIX(line, x[2 * i], x[2 * i + 1], 0, 8, 1, 9, 2, 10, 3, 11);
+    y[2 * i + 1] = MIX(line, x[2 * i], x[2 * i + 1], 4, 12, 5, 13, 6, 14, 7, 15);
   }
   for (int i = 0; i < 2; i++)
     for (int j = 0; j < 2; j++) {
-      x[4 * i + 2 * j] = MIX(y[4 * i + j], y[4 * i + 2 + j], 0, 1, 8, 9, 2, 3, 10, 11);
-      x[4 * i + 2 * j + 1] = MIX(y[4 * i + j], y[4 * i + 2 + j], 4, 5, 12, 13, 6, 7, 14, 15);
+      x[4 * i + 2 * j] = MIX(line, y[4 * i + j], y[4 * i + 2 + j], 0, 1, 8, 9, 2, 3, 10, 11);
+      x[4 * i + 2 * j + 1] = MIX(line, y[4 * i + j], y[4 * i + 2 + j], 4, 5, 12, 13, 6, 7, 14, 15);
     }
   for (int j = 0; j < 4; j++) {
-    y[2 * j] = MIX(x[j], x[4 + j], 0, 1, 2, 3, 8, 9, 10, 11);
-    y[2 * j + 1] = MIX(x[j], x[4 + j], 4, 5, 6, 7, 12, 13, 14, 15);
+    y[2 * j] = MIX(line, x[j], x[4 + j], 0, 1, 2, 3, 8, 9, 10, 11);
+    y[2 * j + 1] = MIX(line, x[j], x[4 + j], 4, 5, 6, 7, 12, 13, 14, 15);
   }
   for (int i = 0; i < SIDE; i++) x[i] = y[i];
 }
 
-/* out (n_col, n_row), of bf16 or fp32, = x (n_row, n_col) of bf16, turned. */
-void transpose_half(void *out, int out_half, const bf16 *x, int64_t n_row, int64_t n_col, int n_thread) {
+/* out (n_col, n_row), of bf16 or fp32, = x (n_row, n_col) of bf16, turned; or that is added to it, which is then fp32. */
+void transpose_half(void *out, int out_half, int add, const bf16 *x, int64_t n_row, int64_t n_col, int n_thread) {
 #pragma omp parallel for schedule(static) num_threads(n_thread)
   for (int64_t strip = 0; strip < n_row; strip += STRIP) {
     const int64_t end = strip + STRIP < n_row ? strip + STRIP : n_row;
@@ -177,7 +214,8 @@ void transpose_half(void *out, int out_half, const bf16 *x, int64_t n_row, int64
           else if (out_half)
             memcpy((bf16 *)out + to, &block[j], 2 * rows);
           else
-            for (int64_t i = 0; i < rows; i++) ((float *)out)[to + i] = widen(block[j][i]);
+            for (int64_t i = 0; i < rows; i++)
+              ((float *)out)[to + i] = widen(block[j][i]) + (add ? ((float *)out)[to + i] : 0.0f);
         }
       }
   }

@@ -3,7 +3,8 @@
 What is allocated here is returned. N rows, D columns.
 """
 
-from ctypes import c_float, c_int, c_int64, c_uint64
+from collections.abc import Sequence
+from ctypes import c_float, c_int, c_int64, c_uint64, c_void_p
 
 import torch
 from torch import Tensor
@@ -30,6 +31,38 @@ def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: 
         c_int(torch.get_num_threads()),
     )
     return out
+
+
+def add_to(total: Tensor, x: Tensor) -> None:
+    """total + x, in place."""
+    assert total.is_contiguous() and x.is_contiguous() and total.shape == x.shape
+    switched_on().drop_add(
+        place(total),
+        c_int(half(total)),
+        place(x),
+        c_int(half(x)),
+        place(total),
+        c_int(half(total)),
+        c_int64(x.numel()),
+        c_uint64(0),
+        c_int(0),
+        c_float(1.0),
+        c_int(torch.get_num_threads()),
+    )
+
+
+def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
+    """x + bias, (N, D) and (D,) fp32, in place, and the ReLU of that if wanted."""
+    assert x.is_contiguous()
+    switched_on().add_bias(
+        place(x),
+        c_int(half(x)),
+        place(bias),
+        c_int(relu),
+        *(c_int64(size) for size in x.shape),
+        c_int(torch.get_num_threads()),
+    )
+    return x
 
 
 def decide(like: Tensor, seed: int, n_drop: int) -> Tensor:
@@ -78,22 +111,62 @@ def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
     return sums.sum(0)
 
 
+def norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The root of the sum of all squares, 0-dim. Tensors of fp32."""
+    assert all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in tensors)
+    size = [tensor.numel() for tensor in tensors]
+    part = switched_on().numbers_a_part()
+    sums = torch.empty(sum(-(-n // part) for n in size), dtype=torch.float64)
+    switched_on().squares(
+        (c_void_p * len(size))(*(tensor.data_ptr() for tensor in tensors)),
+        (c_int64 * len(size))(*size),
+        c_int64(len(size)),
+        place(sums),
+        c_int(torch.get_num_threads()),
+    )
+    return sums.sum().sqrt().float()
+
+
 def turned(x: Tensor, dtype: torch.dtype) -> Tensor:
     """(N, D) of bf16 -> (D, N) of bf16 or fp32, each row dense."""
-    assert half(x) and x.is_contiguous()
     out = torch.empty(x.size(1), x.size(0), dtype=dtype)
-    switched_on().transpose_half(
-        place(out), c_int(half(out)), place(x), c_int64(len(x)), c_int64(x.size(1)), c_int(torch.get_num_threads())
-    )
+    _turn(out, x, add=False)
     return out
+
+
+def _turn(out: Tensor, x: Tensor, *, add: bool) -> None:
+    assert half(x) and x.is_contiguous() and out.is_contiguous()
+    switched_on().transpose_half(
+        place(out),
+        c_int(half(out)),
+        c_int(add),
+        place(x),
+        *(c_int64(size) for size in x.shape),
+        c_int(torch.get_num_threads()),
+    )
 
 
 def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight by those of its outputs."""
-    narrow, wide = sorted((d_out.size(1), x.size(1)))
-    # The smaller factor is turned first where products read by rows; one of nearly square ones is fast anyway.
-    if not half(x) or wide < 2 * narrow or not switched_on().has_tiles():
+    if not _is_turned(d_out, x):
         return (d_out.t() @ x).to(dtype)
-    if d_out.size(1) == narrow:
+    if d_out.size(1) < x.size(1):
         return (turned(d_out, d_out.dtype) @ x).to(dtype)
     return turned(turned(x, x.dtype) @ d_out, dtype)
+
+
+def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
+    """The same, added to what there is: (E, D) of fp32."""
+    if _is_turned(d_out, x) and d_out.size(1) > x.size(1):
+        _turn(total, turned(x, x.dtype) @ d_out, add=True)
+    elif half(x):
+        add_to(total, d_out.t() @ x)
+    else:
+        total.addmm_(d_out.t(), x)
+
+
+def _is_turned(d_out: Tensor, x: Tensor) -> bool:
+    """Whether the smaller factor is turned first: where products read by rows. One of nearly square ones is fast
+    anyway."""
+    narrow, wide = sorted((d_out.size(1), x.size(1)))
+    return bool(half(x)) and wide >= 2 * narrow and bool(switched_on().has_tiles())

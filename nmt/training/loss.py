@@ -159,7 +159,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     p_in, total = z, F.pad(total, (0, 0, 0, len(z) - n), value=1.0)
                 d_hidden[start : start + chunk] = (p_in @ weight_in)[:n] / total[:n]
                 h = (h / total).to(dtype)
-                if dtype == exact:
+                if own:
+                    passes.add_weight_gradient(d_weight, p_in, h)
+                elif dtype == exact:
                     d_weight.addmm_(p_in.t(), h)
                 else:
                     d_weight += p_in.t() @ h

@@ -136,9 +136,42 @@ def test_turning_moves_every_number_to_its_place(shape, generator):
 def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(has_tiles, widths, dtype, generator, monkeypatch):
     d_out, x = (torch.randn(90, width, generator=generator).to(dtype) for width in widths)
     monkeypatch.setattr(kernels.switched_on(), "has_tiles", lambda: has_tiles)
-    found = passes.weight_gradient(d_out, x, torch.float32)
+    found, exact = passes.weight_gradient(d_out, x, torch.float32), d_out.double().t() @ x.double()
     assert found.is_contiguous() and found.dtype == torch.float32
-    assert near(found, d_out.double().t() @ x.double(), ERROR[dtype])
+    assert near(found, exact, ERROR[dtype])
+    total = torch.randn(widths, generator=generator)
+    exact += total.double()
+    passes.add_weight_gradient(total, d_out, x)
+    assert near(total, exact, ERROR[dtype])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 17), (3, 300)])
+@pytest.mark.parametrize("relu", [False, True])
+@TYPES
+def test_a_bias_is_added_in_place(shape, relu, dtype, generator):
+    x, bias = torch.randn(shape, generator=generator).to(dtype), torch.randn(shape[1], generator=generator)
+    x[0, 0] = float("nan")
+    exact = x.double() + bias.double()
+    exact = exact.relu() if relu else exact
+    found = passes.add_bias(x, bias, relu=relu)
+    assert found.data_ptr() == x.data_ptr() and found[0, 0].isnan()
+    assert near(found.nan_to_num(), exact.nan_to_num(), ERROR[dtype])
+
+
+@TYPES
+def test_one_tensor_is_added_to_another(dtype, generator):
+    total, x = torch.randn(40, 9, generator=generator), torch.randn(40, 9, generator=generator).to(dtype)
+    exact = total.double() + x.double()
+    passes.add_to(total, x)
+    assert near(total, exact, 1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 0, 64), (16384, 16385, 7), (50_000,)])
+def test_the_norm_of_many_tensors_is_that_of_one(sizes, generator):
+    tensors = [torch.randn(size, generator=generator) for size in sizes]
+    assert near(passes.norm(tensors), torch.cat(tensors).double().norm(), 1e-6)
+    tensors[-1][-1] = float("nan")
+    assert passes.norm(tensors).isnan()
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------

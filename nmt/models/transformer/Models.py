@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel
 from nmt.models.dropout import Dropout
 from nmt.models.droppable import WordEmbedding
+from nmt.models.norms import normed
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import (
     Mask,
@@ -115,7 +116,7 @@ class _Stack(Recomputing):
         else:
             x = self.position_enc(x, first, self.emb_scale, packing)
         x = self.dropout(x)
-        return x if self.pre_norm else self.layer_norm(x), rotation
+        return x if self.pre_norm else normed(x, self.layer_norm), rotation
 
     def _scaled(self, x: Tensor) -> Tensor:
         """Embedded words (B, T, D) at the size that the layers see."""
@@ -128,8 +129,7 @@ class _Stack(Recomputing):
 
     def _leave(self, x: Tensor) -> Tensor:
         """With norm 'pre' nothing has normalised the sum of the layers yet."""
-        normed: Tensor = self.layer_norm(x) if self.pre_norm else x
-        return normed
+        return normed(x, self.layer_norm) if self.pre_norm else x
 
 
 class Encoder(_Stack):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nmt.models.base import Packing
 from nmt.models.dropout import Dropout
+from nmt.models.norms import RMSNorm
 from nmt.models.written_out import in_kernel, written_out
 from nmt.native import kernels
 from nmt.native.attention import Within
@@ -20,13 +21,6 @@ from nmt.recipe.model_options import ModelConfig
 # A position; as a tensor on the device, (1,), that of a single word, and one that `reach` has made.
 Place = int | Tensor
 _SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
-
-
-class RMSNorm(nn.RMSNorm):
-    """nn.RMSNorm that under autocast computes as wide as its weight, where torch would warn and be slow."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.to(self.weight.dtype))
 
 
 def make_norm(config: ModelConfig, width: int) -> nn.Module:

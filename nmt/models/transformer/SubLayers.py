@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nmt.models.depthwise import convolved, convolved_within
 from nmt.models.dropout import Dropout
 from nmt.models.fused_linear import relu_between, together
+from nmt.models.norms import normed, parted
 from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
 from nmt.recipe.model_options import ModelConfig
 
@@ -60,7 +61,7 @@ class MultiHeadAttention(nn.Module):
         x: (B, T, D), memory: (B, S, D) or None, mask: (B or 1, 1, T or 1, S). rotation is that of x, and
         memory_rotation that of memory. Returns (B, T, D) and weights or None.
         """
-        query = self.before(x)
+        x, query = self.before(x)
         if memory is None:
             q, k, v = together(query, [self.w_qs, self.w_ks, self.w_vs])
             q, (k, v) = self._queries(q, rotation), self._keys_values(k, v, rotation)
@@ -68,10 +69,9 @@ class MultiHeadAttention(nn.Module):
             q, (k, v) = self.queries(query, rotation), self.keys_values(memory, memory_rotation)
         return self.attend(x, q, k, v, mask, return_attns)
 
-    def before(self, x: Tensor) -> Tensor:
-        """What enters the projections: the residual stream, normalised first with norm 'pre'."""
-        normed: Tensor = self.layer_norm(x) if self.pre_norm else x
-        return normed
+    def before(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual, and what enters the projections: the same, normalised first with norm 'pre'."""
+        return parted(x, self.layer_norm if self.pre_norm else None)
 
     def keys_values(self, memory: Tensor, rotation: Rotation = None) -> tuple[Tensor, Tensor]:
         """(B, S, D) -> keys (B, G, S, d_k) and values (B, G, S, d_v)."""
@@ -100,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         output, attn = self.attention(q, k, v, mask, return_attns)
         (output,) = together(output.transpose(1, 2).flatten(2), [self.fc])
         output = self.dropout.add(output, x)
-        return output if self.pre_norm else self.layer_norm(output), attn
+        return output if self.pre_norm else normed(output, self.layer_norm), attn
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
         """The projections, each with the shape of one head's part."""
@@ -131,9 +131,9 @@ class PositionwiseFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        normed = self.layer_norm(x) if self.pre_norm else x
-        output = self.dropout.add(self._transform(normed), x)
-        return output if self.pre_norm else self.layer_norm(output)
+        x, entering = parted(x, self.layer_norm if self.pre_norm else None)
+        output = self.dropout.add(self._transform(entering), x)
+        return output if self.pre_norm else normed(output, self.layer_norm)
 
     def _transform(self, x: Tensor) -> Tensor:
         """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
@@ -144,15 +144,15 @@ class PositionwiseFeedForward(nn.Module):
 
     def _activate(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, d_inner)"""
-        hidden: Tensor = self.w_1(x)
+        if self.kind == "swiglu":
+            hidden, gate = together(x, [self.w_1, self.w_3])
+            return F.silu(hidden) * gate
+        hidden = self.w_1(x)
         if self.kind == "relu":
             return F.relu(hidden, inplace=True)
         if self.kind == "gelu":
             return F.gelu(hidden)
-        if self.kind == "relu2":
-            return F.relu(hidden).square()
-        gated: Tensor = F.silu(hidden) * self.w_3(x)
-        return gated
+        return F.relu(hidden).square()  # relu2
 
 
 class DepthwiseConv(nn.Module):

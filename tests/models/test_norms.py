@@ -1,0 +1,95 @@
+"""Where the residual stream parts, by kernels: what torch's own norm, casts and sums of gradients come to."""
+
+import pytest
+import torch
+from torch import nn
+
+from nmt.models.norms import RMSNorm, normed, parted
+from nmt.native import kernels
+
+NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+NORMS = {
+    "layer": lambda: nn.LayerNorm(24, eps=1e-6),
+    "without bias": lambda: nn.LayerNorm(24, eps=1e-6, bias=False),
+    "rms": lambda: RMSNorm(24, eps=1e-6),
+}
+
+
+def some(norm):
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.copy_(torch.randn(24, generator=generator))
+    return torch.randn(2, 9, 24, generator=generator, requires_grad=True), nn.Linear(24, 6)
+
+
+def made(x, norm, layer, dtype, part):
+    """The two ways of the stream, the second through a product, and the gradients of all."""
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        past, entering = part(x)
+        product = layer(entering)
+    loss = (past * past.detach().cos()).sum() + product.float().square().sum()
+    inputs = [x, *layer.parameters(), *norm.parameters()]
+    return [past, product, *torch.autograd.grad(loss, inputs, allow_unused=True)], entering
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("kind", [*NORMS, None])
+@TYPES
+def test_both_ways_and_their_gradients_are_those_of_torch(kind, dtype):
+    torch.manual_seed(1)
+    norm = NORMS[kind]() if kind else nn.Identity()
+    x, layer = some(norm)
+    expected, _ = made(x, norm, layer, dtype, lambda x: (x, norm(x)))
+    kernels.use(True)
+    found, entering = made(x, norm, layer, dtype, lambda x: parted(x, norm if kind else None))
+    assert entering.dtype == dtype and ("Part" in str(entering.grad_fn)) == (entering is not x)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        error = 2e-6 if dtype == torch.float32 else 2e-2
+        assert (one - other).abs().max() <= error * max(1.0, float(other.detach().abs().max()))
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("kind", NORMS)
+@TYPES
+def test_a_norm_by_itself_is_as_wide_as_its_input(kind, dtype):
+    norm = NORMS[kind]()
+    x, _ = some(norm)
+    expected = norm(x)
+    kernels.use(True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = normed(x, norm)
+    weight = torch.randn(found.shape)
+    assert found.dtype == torch.float32 and (found - expected).abs().max() < 1e-5
+    inputs = [x, *norm.parameters()]
+    pairs = zip(*(torch.autograd.grad((out * weight).sum(), inputs) for out in (found, expected)), strict=True)
+    assert all((one - other).abs().max() < 1e-5 * max(1.0, float(other.abs().max())) for one, other in pairs)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("kind", ["layer", None])
+@pytest.mark.parametrize("way", [0, 1])
+def test_a_way_that_nobody_takes_has_no_part_in_the_gradient(kind, way):
+    norm = NORMS[kind]() if kind else None
+    x, _ = some(norm or nn.Identity())
+    (expected,) = torch.autograd.grad(((x, norm(x) if norm else x)[way] ** 3).sum(), [x])
+    kernels.use(True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ways = parted(x, norm)
+    (found,) = torch.autograd.grad((ways[way].float() ** 3).sum(), [x])
+    assert (found - expected).abs().max() < 3e-2 * float(expected.abs().max())
+
+
+def test_without_kernels_and_without_a_gradient_torch_does_it():
+    norm = NORMS["layer"]()
+    x, _ = some(norm)
+    past, entering = parted(x, norm)
+    assert past is x and "LayerNorm" in str(entering.grad_fn)
+    kernels.use(not kernels.why_not())
+    with torch.no_grad():
+        past, entering = parted(x, norm)
+        assert past is x and torch.equal(entering, norm(x)) and torch.equal(normed(x, norm), entering)
+    wide = NORMS["layer"]().double()
+    assert "LayerNorm" in str(parted(x.double(), wide)[1].grad_fn)

@@ -1,0 +1,93 @@
+"""Norms by kernels, and their gradients, against the formulas in fp64, on the odd sizes that vectors do not fit."""
+
+import pytest
+import torch
+
+from nmt.native import kernels
+from nmt.native.norms import Norm
+
+if why_not := kernels.why_not():
+    pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
+
+ERROR = {torch.float32: 5e-6, torch.bfloat16: 1e-2}
+TYPES = list(ERROR)
+EPS = 1e-6
+SHAPES = [(1, 1, 1), (2, 3, 5), (1, 7, 16), (3, 43, 64), (1, 130, 100), (2, 1, 513)]
+
+
+@pytest.fixture(autouse=True)
+def switched_on():
+    kernels.use(True)
+
+
+def exact(x, weight, bias, centred):
+    """The formula, of fp64."""
+    rows = x - x.mean(-1, keepdim=True) if centred else x
+    out = rows * (rows.square().mean(-1, keepdim=True) + EPS).rsqrt() * weight
+    return out if bias is None else out + bias
+
+
+def near(found, expected, error):
+    assert found.shape == expected.shape
+    return bool((found.double() - expected).abs().max() <= error * max(1.0, float(expected.abs().max())))
+
+
+def made(shape, kind, biased):
+    generator = torch.Generator().manual_seed(sum(shape))
+    x = (3 * torch.randn(shape, generator=generator) + 0.5).to(kind)
+    weight, bias = torch.randn(2, shape[-1], generator=generator).unbind()
+    return x, weight, bias if biased else None, generator
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("centred", "biased"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("out_kind", TYPES)
+def test_a_norm_and_its_gradient_are_those_of_the_formula(shape, centred, biased, kind, out_kind):
+    x, weight, bias, generator = made(shape, kind, biased)
+    norm = Norm(weight, bias, centred, EPS)
+    out, moments = norm.forward(x, out_kind)
+    wide = [None if one is None else one.double().requires_grad_() for one in (x, weight, bias)]
+    expected = exact(*wide, centred)
+    assert out.dtype == out_kind and near(out, expected.detach(), ERROR[out_kind])
+
+    d_out = torch.randn(shape, generator=generator).to(out_kind)
+    beside = torch.randn(shape, generator=generator).to(kind)
+    of = torch.autograd.grad(expected, [one for one in wide if one is not None], d_out.double())
+    # One number is its own mean: by the formula it has no gradient, and one of 1e-3 of its neighbours is as good.
+    error = ERROR[kind] if shape[-1] > 1 else max(ERROR[kind], 2e-3)
+    for more in (beside, None):
+        d_x, d_weight, d_bias = norm.backward(d_out, x, moments, more)
+        assert d_x.dtype == kind and near(d_x, of[0] + (0.0 if more is None else more.double()), error)
+        assert near(d_weight, of[1], 1e-5)
+        assert bias is None or near(d_bias, of[2], 1e-5)
+
+
+def test_rows_far_from_zero_are_normalised_as_exactly_as_they_can_be():
+    x, weight, bias, _ = made((4, 64), torch.float32, True)
+    x += 1000.0
+    out, _ = Norm(weight, bias, True, EPS).forward(x, torch.float32)
+    assert near(out, exact(x.double(), weight.double(), bias.double(), True), 1e-4)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("n", [7, 64])
+def test_what_is_not_finite_stays_so_in_its_row_and_in_no_other(n, wrong):
+    x, weight, bias, _ = made((3, n), torch.float32, True)
+    x[1, n - 1] = wrong
+    norm = Norm(weight, bias, True, EPS)
+    out, moments = norm.forward(x, torch.bfloat16)
+    assert out[1].isnan().all() and out[[0, 2]].isfinite().all()
+    d_x, d_weight, _ = norm.backward(torch.ones_like(out), x, moments, None)
+    assert d_x[1].isnan().all() and d_x[[0, 2]].isfinite().all() and d_weight.isnan().all()
+
+
+def test_nothing_depends_on_the_number_of_threads():
+    x, weight, bias, _ = made((5, 77, 48), torch.float32, True)
+    norm, n_thread, found = Norm(weight, bias, True, EPS), torch.get_num_threads(), []
+    for n in (1, 3):
+        torch.set_num_threads(n)
+        out, moments = norm.forward(x, torch.bfloat16)
+        found.append([out, moments, *norm.backward(out, x, moments, x)])
+    torch.set_num_threads(n_thread)
+    assert all(map(torch.equal, *found))
