@@ -23,40 +23,44 @@ ALWAYS void tile(int n_row, int n_vector, float *c, int64_t c_row, const float *
     for (int v = 0; v < n_vector; v++) *(vector *)(c + r * c_row + v * LANES) = sum[r][v];
 }
 
-/* The product of a (m x depth) and b (depth x n), n a multiple of LANES. */
+/* The product of a (m x depth) and b (depth x n), n a multiple of LANES. Rows are shared out among few tiles evenly: one of
+   a row or two would wait for its additions. */
 static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, int64_t a_column, const float *b,
                      int64_t b_row, int64_t m, int64_t n, int64_t depth, int add) {
+  const int64_t n_tile = (m + 7) / 8;
   for (int64_t j = 0; j < n;) {
     int two = n - j >= 2 * LANES;
-    for (int64_t i = 0; i < m;) {
+    for (int64_t t = 0; t < n_tile; t++) {
+      const int64_t i = t * m / n_tile;
       float *to = c + i * c_row + j;
       const float *from = a + i * a_row;
 #define TILE(rows)                                                               \
-  do {                                                                           \
+  case rows:                                                                     \
     if (two)                                                                     \
       tile(rows, 2, to, c_row, from, a_row, a_column, b + j, b_row, depth, add); \
     else                                                                         \
       tile(rows, 1, to, c_row, from, a_row, a_column, b + j, b_row, depth, add); \
-    i += rows;                                                                   \
-  } while (0)
-      if (m - i >= 8)
-        TILE(8);
-      else if (m - i >= 4)
-        TILE(4);
-      else if (m - i >= 2)
-        TILE(2);
-      else
-        TILE(1);
+    break;
+      switch ((t + 1) * m / n_tile - i) {
+        TILE(8)
+        TILE(7)
+        TILE(6)
+        TILE(5)
+        TILE(4)
+        TILE(3)
+        TILE(2)
+        TILE(1)
+      }
     }
     j += two ? 2 * LANES : LANES;
   }
 }
 
-/* (n_row, n_column) -> (n_column, to_row), with zeros behind n_row; to_row is a multiple of 4. */
-static void transpose(float *restrict to, int64_t to_row, const float *restrict from, int64_t from_row, int64_t n_row,
-                      int64_t n_column) {
+/* (n_row, n_column) -> (n_column, n), with zeros behind n_row; n is a multiple of 4. */
+static void transpose(float *restrict to, int64_t to_row, int64_t n, const float *restrict from, int64_t from_row,
+                      int64_t n_row, int64_t n_column) {
   const int64_t by_four = n_column - n_column % 4;
-  for (int64_t r = 0; r < to_row; r += 4)
+  for (int64_t r = 0; r < n; r += 4)
     for (int64_t c = 0; c < by_four; c += 4) {
       quarter row[4] = {0}, half[4];
       for (int64_t i = 0; i < 4 && r + i < n_row; i++) row[i] = *(const quarter *)(from + (r + i) * from_row + c);
@@ -70,7 +74,7 @@ static void transpose(float *restrict to, int64_t to_row, const float *restrict 
       }
     }
   for (int64_t c = by_four; c < n_column; c++)
-    for (int64_t r = 0; r < to_row; r++) to[c * to_row + r] = r < n_row ? from[r * from_row + c] : 0.0f;
+    for (int64_t r = 0; r < n; r++) to[c * to_row + r] = r < n_row ? from[r * from_row + c] : 0.0f;
 }
 
 /* A tensor (sentences, heads, places, columns): where it begins, and how far apart its parts are but for columns. */
@@ -109,27 +113,24 @@ ALWAYS side side_of(const int32_t *start, int64_t n, int64_t sentence) {
 ALWAYS int64_t first_of(const heads *x, side of) { return of.end_to_end ? of.before * x->place : of.sentence * x->sentence; }
 ALWAYS int64_t next_of(const heads *x, side of) { return of.end_to_end ? of.n * x->place : x->sentence; }
 
-/* One sentence's part of a tensor as (places, heads, wide) fp32, with zeros behind the width. */
-static void read_heads(float *to, int64_t wide, const heads *from, side of, int64_t n_head, int64_t width, int half) {
-  const int64_t begin = first_of(from, of), next = next_of(from, of);
-  for (int64_t place = 0; place < of.n; place++)
-    for (int64_t head = 0; head < n_head; head++, to += wide) {
-      int64_t first = begin + head * from->head + place * from->place;
-      prefetch(from->data, first + next, width, half, 0); /* of the next sentence */
-      load(to, from->data, first, width, half);
-      for (int64_t i = width; i < wide; i++) to[i] = 0.0f;
-    }
+/* One head of a sentence as (places, wide) fp32, with zeros behind the width. */
+static void read_head(float *to, int64_t wide, const heads *from, side of, int64_t head, int64_t width, int half) {
+  const int64_t begin = first_of(from, of) + head * from->head, next = next_of(from, of);
+  for (int64_t place = 0; place < of.n; place++, to += wide) {
+    int64_t first = begin + place * from->place;
+    prefetch(from->data, first + next, width, half, 0); /* of the next sentence */
+    load(to, from->data, first, width, half);
+    for (int64_t i = width; i < wide; i++) to[i] = 0.0f;
+  }
 }
 
-static void write_heads(const heads *to, const float *from, int64_t wide, side of, int64_t n_head, int64_t width,
-                        int half) {
-  const int64_t begin = first_of(to, of), next = next_of(to, of);
-  for (int64_t place = 0; place < of.n; place++)
-    for (int64_t head = 0; head < n_head; head++, from += wide) {
-      int64_t first = begin + head * to->head + place * to->place;
-      prefetch(to->data, first + next, width, half, 1);
-      store(to->data, first, from, width, half);
-    }
+static void write_head(const heads *to, const float *from, int64_t wide, side of, int64_t head, int64_t width, int half) {
+  const int64_t begin = first_of(to, of) + head * to->head, next = next_of(to, of);
+  for (int64_t place = 0; place < of.n; place++, from += wide) {
+    int64_t first = begin + place * to->place;
+    prefetch(to->data, first + next, width, half, 1);
+    store(to->data, first, from, width, half);
+  }
 }
 
 /* Drop weights, (n_query, wide) of one head, each row having words of its own; and so those of `also`, if there are. */
@@ -203,17 +204,15 @@ static float *room(int64_t n) { return aligned_alloc(64, (4 * n + 63) / 64 * 64)
 /* out = dropout(softmax(scale · q kT)) v. weight: (n_sentence, n_head, n_query, up(n_key)) fp32, before dropout.
    Returns 0, or 1 where there is no memory. */
 int attend(const shape *s, const heads *q, const heads *k, const heads *v, const heads *out, float *weight) {
-  const int64_t n_head = s->n_head, n_group = s->n_group, n_share = n_head / n_group, d_k = s->d_k, d_v = s->d_v;
+  const int64_t n_head = s->n_head, n_share = n_head / s->n_group, d_k = s->d_k, d_v = s->d_v;
   const int64_t wide = up(s->n_key), wide_k = up(d_k), wide_v = up(d_v);
   int failed = 0;
 #pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
   {
     const int64_t most_q = s->n_query, most_k = s->n_key;
-    float *query = room(n_head * most_q * (wide_k + wide_v) + n_group * most_k * (wide_k + wide_v) + d_k * wide +
-                        most_q * wide + wide + most_q * (wide + 1));
-    float *found = query + n_head * most_q * wide_k, *key = found + n_head * most_q * wide_v;
-    float *value = key + n_group * most_k * wide_k, *turned = value + n_group * most_k * wide_v;
-    float *used = turned + d_k * wide;
+    float *query = room((most_q + most_k) * (wide_k + wide_v) + d_k * wide + most_q * wide + wide + most_q * (wide + 1));
+    float *found = query + most_q * wide_k, *key = found + most_q * wide_v, *value = key + most_k * wide_k;
+    float *turned = value + most_k * wide_v, *used = turned + d_k * wide;
     uint16_t *decision = (uint16_t *)(used + most_q * wide);
     int32_t *seen = (int32_t *)(decision + 2 * wide), *sees = seen + most_q * wide;
     failed = !query;
@@ -222,24 +221,24 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
     for (int64_t b = 0; b < s->n_sentence; b++) {
       if (failed) continue;
       const side asks = side_of(s->query_start, most_q, b), looks_at = side_of(s->key_start, most_k, b);
-      const int64_t n_query = asks.n, n_key = looks_at.n;
-      read_heads(query, wide_k, q, asks, n_head, d_k, s->half);
-      read_heads(key, wide_k, k, looks_at, n_group, d_k, s->half);
-      read_heads(value, wide_v, v, looks_at, n_group, d_v, s->half);
+      const int64_t n_query = asks.n, n_key = looks_at.n, in_use = up(n_key);
       const int64_t each = read_masks(seen, sees, wide, s, asks, looks_at);
       for (int64_t head = 0; head < n_head; head++) {
-        int64_t group = head / n_share;
         float *p = weight + (asks.before * n_head + head * n_query) * wide;
-        if (head % n_share == 0) transpose(turned, wide, key + group * wide_k, n_group * wide_k, n_key, d_k);
-        multiply(p, wide, query + head * wide_k, n_head * wide_k, 1, turned, wide, n_query, wide, d_k, 0);
+        read_head(query, wide_k, q, asks, head, d_k, s->half);
+        if (head % n_share == 0) {
+          read_head(key, wide_k, k, looks_at, head / n_share, d_k, s->half);
+          read_head(value, wide_v, v, looks_at, head / n_share, d_v, s->half);
+          transpose(turned, wide, in_use, key, wide_k, n_key, d_k);
+        }
+        multiply(p, wide, query, wide_k, 1, turned, wide, n_query, in_use, d_k, 0);
         for (int64_t t = 0; t < n_query; t++)
-          softmax(p + t * wide, seen + each * t * wide, sees[each * t], wide, s->scale);
+          softmax(p + t * wide, seen + each * t * wide, sees[each * t], in_use, s->scale);
         if (s->n_drop) memcpy(used, p, 4 * n_query * wide);
         drop_weights(used, NULL, wide, decision, asks, n_key, head, s);
-        multiply(found + head * wide_v, n_head * wide_v, s->n_drop ? used : p, wide, 1, value + group * wide_v,
-                 n_group * wide_v, n_query, wide_v, n_key, 0);
+        multiply(found, wide_v, s->n_drop ? used : p, wide, 1, value, wide_v, n_query, wide_v, n_key, 0);
+        write_head(out, found, wide_v, asks, head, d_v, s->half);
       }
-      write_heads(out, found, wide_v, asks, n_head, d_v, s->half);
     }
     free(query);
   }
@@ -249,55 +248,54 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
 /* The gradients of q, k and v by that of `out`. */
 int attend_backward(const shape *s, const heads *q, const heads *k, const heads *v, const heads *d_out,
                     const float *weight, const heads *d_q, const heads *d_k_out, const heads *d_v_out) {
-  const int64_t n_head = s->n_head, n_group = s->n_group, n_share = n_head / n_group, d_k = s->d_k, d_v = s->d_v;
+  const int64_t n_head = s->n_head, n_share = n_head / s->n_group, d_k = s->d_k, d_v = s->d_v;
   const int64_t wide = up(s->n_key), wide_k = up(d_k), wide_v = up(d_v);
-  const int64_t of_keys = n_group * s->n_key * wide_k, of_values = n_group * s->n_key * wide_v;
   int failed = 0;
 #pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
   {
-    const int64_t most_q = s->n_query;
-    float *key = room(2 * (of_keys + of_values) + n_head * most_q * (2 * wide_k + wide_v) + wide_v * wide +
+    const int64_t most_q = s->n_query, most_k = s->n_key;
+    float *key = room(2 * most_k * (wide_k + wide_v) + most_q * (2 * wide_k + wide_v) + wide_v * wide +
                       2 * most_q * wide + wide);
-    float *value = key + of_keys, *d_key = value + of_values, *d_value = d_key + of_keys, *query = d_value + of_values;
-    float *d_query = query + n_head * most_q * wide_k, *d_found = d_query + n_head * most_q * wide_k;
-    float *turned = d_found + n_head * most_q * wide_v, *used = turned + wide_v * wide;
-    float *d_score = used + most_q * wide;
+    float *value = key + most_k * wide_k, *d_key = value + most_k * wide_v, *d_value = d_key + most_k * wide_k;
+    float *query = d_value + most_k * wide_v, *d_query = query + most_q * wide_k, *d_found = d_query + most_q * wide_k;
+    float *turned = d_found + most_q * wide_v, *used = turned + wide_v * wide, *d_score = used + most_q * wide;
     uint16_t *decision = (uint16_t *)(d_score + most_q * wide);
     failed = !key;
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < s->n_sentence; b++) {
       if (failed) continue;
-      const side asks = side_of(s->query_start, most_q, b), looks_at = side_of(s->key_start, s->n_key, b);
-      const int64_t n_query = asks.n, n_key = looks_at.n;
-      read_heads(key, wide_k, k, looks_at, n_group, d_k, s->half);
-      read_heads(value, wide_v, v, looks_at, n_group, d_v, s->half);
-      read_heads(query, wide_k, q, asks, n_head, d_k, s->half);
-      read_heads(d_found, wide_v, d_out, asks, n_head, d_v, s->half);
+      const side asks = side_of(s->query_start, most_q, b), looks_at = side_of(s->key_start, most_k, b);
+      const int64_t n_query = asks.n, n_key = looks_at.n, in_use = up(n_key);
       for (int64_t head = 0; head < n_head; head++) {
-        int64_t group = head / n_share, again = head % n_share != 0;
+        const int64_t group = head / n_share, again = head % n_share != 0;
         const float *p = weight + (asks.before * n_head + head * n_query) * wide;
-        if (!again) transpose(turned, wide, value + group * wide_v, n_group * wide_v, n_key, d_v);
-        multiply(d_score, wide, d_found + head * wide_v, n_head * wide_v, 1, turned, wide, n_query, wide, d_v, 0);
+        read_head(query, wide_k, q, asks, head, d_k, s->half);
+        read_head(d_found, wide_v, d_out, asks, head, d_v, s->half);
+        if (!again) {
+          read_head(key, wide_k, k, looks_at, group, d_k, s->half);
+          read_head(value, wide_v, v, looks_at, group, d_v, s->half);
+          transpose(turned, wide, in_use, value, wide_v, n_key, d_v);
+        }
+        multiply(d_score, wide, d_found, wide_v, 1, turned, wide, n_query, in_use, d_v, 0);
         memcpy(used, p, 4 * n_query * wide);
         drop_weights(used, d_score, wide, decision, asks, n_key, head, s);
-        multiply(d_value + group * wide_v, n_group * wide_v, used, 1, wide, d_found + head * wide_v, n_head * wide_v,
-                 n_key, wide_v, n_query, again);
+        multiply(d_value, wide_v, used, 1, wide, d_found, wide_v, n_key, wide_v, n_query, again);
         for (int64_t t = 0; t < n_query; t++) {
           vector sum = {0};
-          for (int64_t i = t * wide; i < (t + 1) * wide; i += LANES)
+          for (int64_t i = t * wide; i < t * wide + in_use; i += LANES)
             sum += *(const vector *)(p + i) * *(vector *)(d_score + i);
           float mean = total_of(sum);
-          for (int64_t i = t * wide; i < (t + 1) * wide; i += LANES)
+          for (int64_t i = t * wide; i < t * wide + in_use; i += LANES)
             *(vector *)(d_score + i) = *(const vector *)(p + i) * (*(vector *)(d_score + i) - mean) * s->scale;
         }
-        multiply(d_query + head * wide_k, n_head * wide_k, d_score, wide, 1, key + group * wide_k, n_group * wide_k,
-                 n_query, wide_k, n_key, 0);
-        multiply(d_key + group * wide_k, n_group * wide_k, d_score, 1, wide, query + head * wide_k, n_head * wide_k,
-                 n_key, wide_k, n_query, again);
+        multiply(d_query, wide_k, d_score, wide, 1, key, wide_k, n_query, wide_k, n_key, 0);
+        multiply(d_key, wide_k, d_score, 1, wide, query, wide_k, n_key, wide_k, n_query, again);
+        write_head(d_q, d_query, wide_k, asks, head, d_k, s->half);
+        if ((head + 1) % n_share == 0) {
+          write_head(d_k_out, d_key, wide_k, looks_at, group, d_k, s->half);
+          write_head(d_v_out, d_value, wide_v, looks_at, group, d_v, s->half);
+        }
       }
-      write_heads(d_q, d_query, wide_k, asks, n_head, d_k, s->half);
-      write_heads(d_k_out, d_key, wide_k, looks_at, n_group, d_k, s->half);
-      write_heads(d_v_out, d_value, wide_v, looks_at, n_group, d_v, s->half);
     }
     free(key);
   }

@@ -70,7 +70,8 @@ class Attention(NamedTuple):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, T, d_k), (B, G, S, d_k), (B, G, S, d_v), of one type -> (B, H, T, d_v), in memory (B, T, H, d_v), and
         the weights before dropout, (B, H, T, S or more) fp32, where what is behind S is zero. Sentences that lie end to
-        end have their weights one after the other, (H, their queries, keys of the longest or more) each."""
+        end have their weights one after the other, (H, their queries, keys of the longest or more) each, of which those
+        behind their own keys are not to be read."""
         q, k, v = (_dense(x) for x in (q, k, v))
         shape, lanes = self._shape(q, k, v), switched_on().lanes()
         weight = torch.empty(*q.shape[:3], -(-shape.n_key // lanes) * lanes)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #ifdef __AVX512F__
+#include <immintrin.h>
 #define LANES 16 /* numbers of fp32 that the processor takes at a time */
 #else
 #define LANES 8
@@ -107,10 +108,33 @@ ALWAYS void prefetch(const void *at, int64_t first, int64_t n, int half, const i
       __builtin_prefetch(from + i, 0);
 }
 
+/* LANES of bf16 as fp32, and back, to the nearest, ties to even. Of AVX-512, GCC finds the instructions for neither. */
+ALWAYS vector widened(halves x) {
+#ifdef __AVX512F__
+  return (vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
+#else
+  return (vector)(__builtin_convertvector(x, integers) << 16);
+#endif
+}
+
+ALWAYS halves narrowed(vector x) {
+#ifdef __AVX512BF16__ /* to which what is less than 2^-126 is 0 */
+  return (halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+  naturals u = (naturals)x, number = (naturals)(x == x);
+  u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+  u = (u & number) | (0x7fc0 & ~number);
+#ifdef __AVX512F__
+  return (halves)_mm512_cvtepi32_epi16((__m512i)u);
+#else
+  return __builtin_convertvector(u, halves);
+#endif
+#endif
+}
+
 /* LANES numbers of a tensor from `first` on, and one. */
 ALWAYS vector vector_at(const void *x, int64_t first, int half) {
-  if (!half) return *(const vector *)((const float *)x + first);
-  return (vector)(__builtin_convertvector(*(const halves *)((const bf16 *)x + first), integers) << 16);
+  return half ? widened(*(const halves *)((const bf16 *)x + first)) : *(const vector *)((const float *)x + first);
 }
 
 ALWAYS float number_at(const void *x, int64_t at, int half) {
@@ -136,13 +160,10 @@ ALWAYS void put_number(void *to, int64_t at, float x, int half) {
 }
 
 ALWAYS void put_vector(void *to, int64_t first, vector x, int half) {
-  if (!half) {
+  if (half)
+    *(halves *)((bf16 *)to + first) = narrowed(x);
+  else
     *(vector *)((float *)to + first) = x;
-    return;
-  }
-  naturals u = (naturals)x, number = (naturals)(x == x);
-  u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-  *(halves *)((bf16 *)to + first) = __builtin_convertvector((u & number) | (0x7fc0 & ~number), halves);
 }
 
 ALWAYS void store(void *restrict to, int64_t first, const float *restrict from, int64_t n, int half) {
