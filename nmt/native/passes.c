@@ -192,31 +192,86 @@ ALWAYS void turn(line x[SIDE]) {
   for (int i = 0; i < SIDE; i++) x[i] = y[i];
 }
 
+/* A column of a block, `rows` numbers, as a row of out, of bf16 or fp32; or added to it, which is then fp32. */
+ALWAYS void put_column(void *out, int out_half, int add, int64_t to, line column, int64_t rows) {
+  if (out_half && rows == SIDE)
+    *(line *)((bf16 *)out + to) = column;
+  else if (out_half)
+    memcpy((bf16 *)out + to, &column, 2 * rows);
+  else
+    for (int64_t i = 0; i < rows; i++)
+      ((float *)out)[to + i] = widen(column[i]) + (add ? ((float *)out)[to + i] : 0.0f);
+}
+
+#ifdef __AVX512BW__
+/* STRIP x STRIP numbers: a line of the cache of each row, and of each column. */
+static void turn_lines(void *out, int out_half, int add, int64_t n_row, const bf16 *x, int64_t n_col) {
+  __m512i a[SIDE], b[STRIP];
+  for (int64_t g = 0; g < STRIP; g += SIDE) { /* as `turn` does, four blocks at a time */
+    for (int i = 0; i < SIDE; i++) a[i] = _mm512_loadu_si512(x + (g + i) * n_col);
+    for (int i = 0; i < 4; i++) {
+      b[g + 2 * i] = _mm512_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
+      b[g + 2 * i + 1] = _mm512_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++)
+      for (int j = 0; j < 2; j++) {
+        a[4 * i + 2 * j] = _mm512_unpacklo_epi32(b[g + 4 * i + j], b[g + 4 * i + 2 + j]);
+        a[4 * i + 2 * j + 1] = _mm512_unpackhi_epi32(b[g + 4 * i + j], b[g + 4 * i + 2 + j]);
+      }
+    for (int j = 0; j < 4; j++) {
+      b[g + 2 * j] = _mm512_unpacklo_epi64(a[j], a[4 + j]);
+      b[g + 2 * j + 1] = _mm512_unpackhi_epi64(a[j], a[4 + j]);
+    }
+  }
+  for (int64_t j = 0; j < SIDE; j++) { /* columns j, j + 8, ... of eight rows are the quarters of b[j], b[8 + j], ... */
+    const __m512i low = _mm512_shuffle_i64x2(b[j], b[SIDE + j], 0x44), high = _mm512_shuffle_i64x2(b[j], b[SIDE + j], 0xee);
+    const __m512i low_2 = _mm512_shuffle_i64x2(b[2 * SIDE + j], b[3 * SIDE + j], 0x44);
+    const __m512i high_2 = _mm512_shuffle_i64x2(b[2 * SIDE + j], b[3 * SIDE + j], 0xee);
+    const __m512i column[4] = {_mm512_shuffle_i64x2(low, low_2, 0x88), _mm512_shuffle_i64x2(low, low_2, 0xdd),
+                               _mm512_shuffle_i64x2(high, high_2, 0x88), _mm512_shuffle_i64x2(high, high_2, 0xdd)};
+    for (int64_t k = 0; k < 4; k++) {
+      const int64_t to = (SIDE * k + j) * n_row;
+      if (out_half) {
+        _mm512_storeu_si512((bf16 *)out + to, column[k]);
+        continue;
+      }
+      for (int64_t half = 0; half < STRIP; half += LANES) {
+        vector *place = (vector *)((float *)out + to + half), found;
+        found = widened((halves)(half ? _mm512_extracti64x4_epi64(column[k], 1) : _mm512_castsi512_si256(column[k])));
+        if (add) found += *place;
+        *place = found;
+      }
+    }
+  }
+}
+#else
+static void turn_lines(void *out, int out_half, int add, int64_t n_row, const bf16 *x, int64_t n_col) {
+  for (int64_t c = 0; c < STRIP; c += SIDE)
+    for (int64_t r = 0; r < STRIP; r += SIDE) {
+      line block[SIDE];
+      for (int64_t i = 0; i < SIDE; i++) block[i] = *(const line *)(x + (r + i) * n_col + c);
+      turn(block);
+      for (int64_t j = 0; j < SIDE; j++) put_column(out, out_half, add, (c + j) * n_row + r, block[j], SIDE);
+    }
+}
+#endif
+
 /* out (n_col, n_row), of bf16 or fp32, = x (n_row, n_col) of bf16, turned; or that is added to it, which is then fp32. */
 void transpose_half(void *out, int out_half, int add, const bf16 *x, int64_t n_row, int64_t n_col, int n_thread) {
 #pragma omp parallel for schedule(static) num_threads(n_thread)
   for (int64_t strip = 0; strip < n_row; strip += STRIP) {
     const int64_t end = strip + STRIP < n_row ? strip + STRIP : n_row;
-    for (int64_t c = 0; c < n_col; c += SIDE)
+    int64_t whole = 0; /* columns that are turned by lines */
+    for (; strip + STRIP == end && whole + STRIP <= n_col; whole += STRIP)
+      turn_lines((char *)out + (whole * n_row + strip) * (out_half ? 2 : 4), out_half, add, n_row,
+                 x + strip * n_col + whole, n_col);
+    for (int64_t c = whole; c < n_col; c += SIDE)
       for (int64_t r = strip; r < end; r += SIDE) {
         const int64_t rows = end - r < SIDE ? end - r : SIDE, columns = n_col - c < SIDE ? n_col - c : SIDE;
         line block[SIDE] = {0};
-        for (int64_t i = 0; i < rows; i++)
-          if (columns == SIDE)
-            block[i] = *(const line *)(x + (r + i) * n_col + c);
-          else
-            memcpy(&block[i], x + (r + i) * n_col + c, 2 * columns);
+        for (int64_t i = 0; i < rows; i++) memcpy(&block[i], x + (r + i) * n_col + c, 2 * columns);
         turn(block);
-        for (int64_t j = 0; j < columns; j++) {
-          const int64_t to = (c + j) * n_row + r;
-          if (out_half && rows == SIDE)
-            *(line *)((bf16 *)out + to) = block[j];
-          else if (out_half)
-            memcpy((bf16 *)out + to, &block[j], 2 * rows);
-          else
-            for (int64_t i = 0; i < rows; i++)
-              ((float *)out)[to + i] = widen(block[j][i]) + (add ? ((float *)out)[to + i] : 0.0f);
-        }
+        for (int64_t j = 0; j < columns; j++) put_column(out, out_half, add, (c + j) * n_row + r, block[j], rows);
       }
   }
 }
