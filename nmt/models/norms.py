@@ -40,8 +40,7 @@ def parted(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
     if norm is not None:
         known = _known(x, norm)
         return (x, norm(x)) if known is None else _part_and_norm(x, *known, dtype_of_products(x))
-    dtype = dtype_of_products(x)
-    if dtype == x.dtype or not torch.is_grad_enabled() or not kernels.takes(x):
+    if not torch.is_grad_enabled() or not kernels.takes(x) or (dtype := dtype_of_products(x)) == x.dtype:
         return x, x
     return _part(x, dtype)
 
