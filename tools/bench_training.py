@@ -290,7 +290,8 @@ def command(args: argparse.Namespace, argv: Sequence[str], folder: Path) -> None
 
 def n_update(args: argparse.Namespace) -> int:
     """Updates that batches are made for."""
-    return 2 * args.batches if args.command else args.batches
+    n: int = args.batches
+    return 2 * n if args.command else n
 
 
 def make_recipe(args: argparse.Namespace, folder: Path) -> Path:
