@@ -1,14 +1,10 @@
 /* Normalising rows, and the gradient of that: LayerNorm, or RMSNorm where rows are not `centred`.
 
-   Whatever a row is added to in between has its gradient added in the same pass. */
+   Where rows go elsewhere, too, the gradient of that is added in the same pass. */
 
 #include "numbers.h"
 
 #define AHEAD 2 /* rows that are fetched before their turn */
-#define ROWS 64 /* rows whose gradients of weight and bias are added up together */
-
-int rows_a_norm(void) { return ROWS; }
-
 #define CHAINS 4 /* sums that are made side by side: one alone would wait for each addition */
 
 /* The sum of x - shift over a row, or of its square. */

@@ -48,7 +48,7 @@ class Norm(NamedTuple):
         """By the gradient of the output those of x, weight and bias. beside: another one of x, to be added to it."""
         d_out, beside = d_out.contiguous(), None if beside is None else beside.to(x.dtype).contiguous()
         (n_row, n_col), d_x = (moments.size(1), x.size(-1)), torch.empty_like(x)
-        sums = torch.empty(-(-n_row // switched_on().rows_a_norm()), 2, n_col)
+        sums = torch.empty(-(-n_row // switched_on().rows_a_sum()), 2, n_col)
         switched_on().normalise_backward(
             place(d_x),
             place(d_out),

@@ -18,6 +18,7 @@
 #endif
 #define ALWAYS static inline __attribute__((always_inline))
 #define BLOCK 256 /* numbers that elementwise passes hold at a time: multiples of 4, so that words of chance are whole */
+#define ROWS 64 /* rows whose sums are one part of the sums over all rows */
 
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));

@@ -107,8 +107,6 @@ void exponents(void *z, int half, const int64_t *gold, float kept, float *total,
 /* Sums of columns over ROWS rows each, (n_row / ROWS rounded up, n_col), to be added up in their order: so they do not
    depend on the number of threads. With `hidden`, the output of a ReLU, x is a gradient, and first becomes that of the
    input: 0 where the output is 0. */
-#define ROWS 64
-
 int rows_a_sum(void) { return ROWS; }
 
 void column_sums(void *x, const void *hidden, int half, int64_t n_row, int64_t n_col, float *sums, int n_thread) {
@@ -244,16 +242,6 @@ static void turn_lines(void *out, int out_half, int add, int64_t n_row, const bf
     }
   }
 }
-#else
-static void turn_lines(void *out, int out_half, int add, int64_t n_row, const bf16 *x, int64_t n_col) {
-  for (int64_t c = 0; c < STRIP; c += SIDE)
-    for (int64_t r = 0; r < STRIP; r += SIDE) {
-      line block[SIDE];
-      for (int64_t i = 0; i < SIDE; i++) block[i] = *(const line *)(x + (r + i) * n_col + c);
-      turn(block);
-      for (int64_t j = 0; j < SIDE; j++) put_column(out, out_half, add, (c + j) * n_row + r, block[j], SIDE);
-    }
-}
 #endif
 
 /* out (n_col, n_row), of bf16 or fp32, = x (n_row, n_col) of bf16, turned; or that is added to it, which is then fp32. */
@@ -262,9 +250,11 @@ void transpose_half(void *out, int out_half, int add, const bf16 *x, int64_t n_r
   for (int64_t strip = 0; strip < n_row; strip += STRIP) {
     const int64_t end = strip + STRIP < n_row ? strip + STRIP : n_row;
     int64_t whole = 0; /* columns that are turned by lines */
+#ifdef __AVX512BW__
     for (; strip + STRIP == end && whole + STRIP <= n_col; whole += STRIP)
       turn_lines((char *)out + (whole * n_row + strip) * (out_half ? 2 : 4), out_half, add, n_row,
                  x + strip * n_col + whole, n_col);
+#endif
     for (int64_t c = whole; c < n_col; c += SIDE)
       for (int64_t r = strip; r < end; r += SIDE) {
         const int64_t rows = end - r < SIDE ? end - r : SIDE, columns = n_col - c < SIDE ? n_col - c : SIDE;

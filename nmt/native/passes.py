@@ -16,37 +16,28 @@ def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: 
     """residual + x · scale where it stays, in `dtype`: which elements stay follows from the seed and their number."""
     x = x.contiguous()
     out = torch.empty_like(x, dtype=dtype)
-    there = None if residual is None else residual.contiguous()
-    switched_on().drop_add(
-        place(out),
-        c_int(half(out)),
-        place(x),
-        c_int(half(x)),
-        None if there is None else place(there),
-        c_int(0 if there is None else half(there)),
-        c_int64(x.numel()),
-        c_uint64(seed),
-        c_int(n_drop),
-        c_float(scale),
-        c_int(torch.get_num_threads()),
-    )
+    _drop_add(out, x, None if residual is None else residual.contiguous(), seed, n_drop, scale)
     return out
 
 
 def add_to(total: Tensor, x: Tensor) -> None:
     """total + x, in place."""
     assert total.is_contiguous() and x.is_contiguous() and total.shape == x.shape
+    _drop_add(total, x, total, seed=0, n_drop=0, scale=1.0)
+
+
+def _drop_add(out: Tensor, x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float) -> None:
     switched_on().drop_add(
-        place(total),
-        c_int(half(total)),
+        place(out),
+        c_int(half(out)),
         place(x),
         c_int(half(x)),
-        place(total),
-        c_int(half(total)),
+        None if residual is None else place(residual),
+        c_int(0 if residual is None else half(residual)),
         c_int64(x.numel()),
-        c_uint64(0),
-        c_int(0),
-        c_float(1.0),
+        c_uint64(seed),
+        c_int(n_drop),
+        c_float(scale),
         c_int(torch.get_num_threads()),
     )
 
