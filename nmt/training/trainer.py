@@ -303,5 +303,5 @@ class Trainer:
     def account(self) -> None:
         """Say where the time of this process went."""
         spent = self.stopwatch.read()
-        self.record.write("time", self.state.update, **{part: round(seconds, 3) for part, seconds in spent.items()})
+        self.record.write("time", self.state.update, **{part: round(seconds, 6) for part, seconds in spent.items()})
         self.record.say("\n".join(table(spent)))
