@@ -38,7 +38,9 @@ CHECKPOINT = "nmt/checkpoint.py"
 PLAN = "nmt/data/plan.py"
 BEAM = "nmt/decoding/beam.py"
 PASSES, ATTENTION, NORMS = "nmt/native/passes.c", "nmt/native/attention.c", "nmt/native/norms.c"
+TILES = "nmt/native/tiles.c"
 
+PRODUCTS = "tests/native/test_products.py"
 RESUME = "tests/training/test_resume.py"
 CHAIN = "tests/training/test_exact_resume.py -k stops_within"
 RATES = "tests/training/test_exact_resume.py -k rate_of_an_update"
@@ -78,11 +80,20 @@ MUTATIONS = (
     ),
     Mutation(
         "the gradient of a weight left turned",
-        "nmt/native/passes.py",
+        "nmt/native/products.py",
         "return turned(turned(x, x.dtype) @ d_out, dtype)",
         "return (turned(x, x.dtype) @ d_out).to(dtype).view(-1, x.size(1))",
-        NATIVE,
+        PRODUCTS,
     ),
+    Mutation(
+        "the smallest pieces of numbers left out of a product",
+        TILES,
+        "LEFT(0); RIGHT(2); MULTIPLY; /*",
+        "LEFT(0); /*",
+        PRODUCTS,
+    ),
+    Mutation("long sums of tiles begun anew", TILES, "plus = k > 0 || to->add", "plus = to->add", PRODUCTS),
+    Mutation("the second half of tiles' sums begun anew", TILES, "n_step - s, s > 0,", "n_step - s, 0,", PRODUCTS),
     Mutation(
         "words of chance that two sentences end to end share",
         ATTENTION,

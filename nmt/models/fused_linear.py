@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.native import kernels, passes
+from nmt.native import kernels, passes, products
 
 
 def together(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
@@ -57,17 +57,15 @@ class _Together(torch.autograd.Function):
         ctx.x_dtype, ctx.dtype, ctx.widths = x.dtype, weights[0].dtype, [len(one) for one in weights]
         ctx.has_bias = bool(biases)
         with torch.autocast("cpu", enabled=False):
-            out = rows @ weight.t()
-        if biases:
-            passes.add_bias(out, torch.cat(biases).float())
+            out = products.linear(rows, weight, torch.cat(biases).float() if biases else None)
         return torch.split(out.view(*x.shape[:-1], -1), ctx.widths, -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
         d_out = _side_by_side(grads).flatten(0, -2).contiguous()
-        d_x = (d_out @ weight).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
-        d_weight = passes.weight_gradient(d_out, rows, ctx.dtype)
+        d_x = products.product(d_out, weight).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
+        d_weight = products.weight_gradient(d_out, rows, ctx.dtype)
         d_bias = torch.split(passes.column_sums(d_out).to(ctx.dtype), ctx.widths) if ctx.has_bias else ()
         return d_x, None, *torch.split(d_weight, ctx.widths), *d_bias
 
@@ -83,10 +81,9 @@ class _ReluBetween(torch.autograd.Function):
         dtype = dtype_of_products(x)
         rows, first, second = x.to(dtype).flatten(0, -2), w_1.to(dtype), w_2.to(dtype)
         with torch.autocast("cpu", enabled=False):
-            # Not oneDNN's product with the activation in it, in which NaN becomes 0; and torch would first write biases
-            # where the product is to be added to them.
-            hidden = passes.add_bias(rows @ first.t(), b_1.float(), relu=True)
-            out = passes.add_bias(hidden @ second.t(), b_2.float())
+            # Not oneDNN's product with the activation in it, in which NaN becomes 0.
+            hidden = products.linear(rows, first, b_1.float(), relu=True)
+            out = products.linear(hidden, second, b_2.float())
         ctx.save_for_backward(rows, hidden, first, second)
         ctx.x_dtype, ctx.dtype = x.dtype, w_1.dtype
         return out.view(*x.shape[:-1], -1)
@@ -95,10 +92,10 @@ class _ReluBetween(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         rows, hidden, first, second = ctx.saved_tensors
         d_out = grads[0].flatten(0, -2).contiguous()
-        d_w_2, d_b_2 = passes.weight_gradient(d_out, hidden, ctx.dtype), passes.column_sums(d_out)
-        d_hidden = d_out @ second
+        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype), passes.column_sums(d_out)
+        d_hidden = products.product(d_out, second)
         d_b_1 = passes.column_sums(d_hidden, hidden)  # through the ReLU, too
-        d_w_1, d_x = passes.weight_gradient(d_hidden, rows, ctx.dtype), d_hidden @ first
+        d_w_1, d_x = products.weight_gradient(d_hidden, rows, ctx.dtype), products.product(d_hidden, first)
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
         return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter
 

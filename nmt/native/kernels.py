@@ -1,6 +1,6 @@
 """The switch that puts the kernels to use, and what they take: dense tensors of fp32 or bf16 on a CPU.
 
-`passes.py`, `attention.py` and `choice.py` call them.
+`passes.py`, `norms.py`, `products.py`, `attention.py` and `choice.py` call them.
 """
 
 import ctypes

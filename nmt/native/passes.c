@@ -157,16 +157,6 @@ void squares(const float *const *tensor, const int64_t *size, int64_t n_tensor, 
 
 /* -- turning ------------------------------------------------------------------------------------------------------ */
 
-/* Whether the processor multiplies tiles of bf16 (AMX). A product whose first factor is read by columns, such as that of a
-   weight's gradient, takes twice as long there as one whose factors are read by rows. */
-int has_tiles(void) {
-#ifdef __AMX_BF16__
-  return 1;
-#else
-  return 0;
-#endif
-}
-
 #define SIDE 8   /* rows and columns of bf16 that are turned in registers */
 #define STRIP 32 /* rows that are turned together: a line of the cache of each column */
 

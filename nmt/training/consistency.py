@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.native import products
 from nmt.training.loss import CHUNK_BYTES, EvenPart, rows_of
 
 
@@ -73,7 +74,7 @@ class _Consistency(torch.autograd.Function):
                 target = gold[rows].unsqueeze(1)
                 each = torch.cat([torch.full_like(target, part, dtype=exact) for part in (ce_p, ce_q)])
                 target = target.repeat(2, 1)
-                z = (hidden @ weight_in.t()).to(exact)  # (2 chunk, V)
+                z = products.product(hidden, weight_in.t()).to(exact)  # (2 chunk, V)
                 picked = z.gather(1, target)
                 logs = torch.log_softmax(z, dim=1)
                 # The log of the denominator, less 1 - smoothing times the gold logit.
@@ -90,7 +91,7 @@ class _Consistency(torch.autograd.Function):
                 torch.add(pq + ce_q - qp * kl_qp, ratio, alpha=-qp, out=d_q_logits).mul_(q).sub_(p, alpha=pq)
                 ratio.mul_(pq).add_(qp + ce_p - pq * kl_pq).mul_(p).sub_(q, alpha=qp)
                 d_logits = d_logits.scatter_add_(1, target, each * (smoothing - 1)).to(dtype)
-                d_p[rows], d_q[rows] = (d_logits @ weight_in).chunk(2)
+                d_p[rows], d_q[rows] = products.product(d_logits, weight_in).chunk(2)
                 if dtype == exact:
                     d_weight.addmm_(d_logits.t(), hidden)
                 else:

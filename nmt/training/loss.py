@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.data.batches import STEP
-from nmt.native import kernels, passes
+from nmt.native import kernels, passes, products
 
 # Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
 # of a good size; on a GPU enough to fill it.
@@ -150,17 +150,17 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             for start in range(0, n_row, chunk):
                 h = hidden_in[start : start + chunk]
                 target = gold[start : start + chunk].unsqueeze(1)
-                z, n = torch.mm(h, weight_in.t(), out=logits[: len(h)]), len(target)
+                z, n = products.product(h, weight_in.t(), logits[: len(h)]), len(target)
                 value, p_in, total = pass_over(z[:n], target, 1 - smoothing, exact)
                 loss += value
                 if d_hidden is None or d_weight is None:
                     continue
                 if n < len(z):  # behind the rows that were passed over in place there are zeros, products of zeros
                     p_in, total = z, F.pad(total, (0, 0, 0, len(z) - n), value=1.0)
-                d_hidden[start : start + chunk] = (p_in @ weight_in)[:n] / total[:n]
+                d_hidden[start : start + chunk] = products.product(p_in, weight_in)[:n] / total[:n]
                 h = (h / total).to(dtype)
                 if own:
-                    passes.add_weight_gradient(d_weight, p_in, h)
+                    products.add_weight_gradient(d_weight, p_in, h)
                 elif dtype == exact:
                     d_weight.addmm_(p_in.t(), h)
                 else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmt.errors import MachineError
-from nmt.native import kernels
+from nmt.native import kernels, products
 from nmt.recipe.training_options import TrainConfig
 
 _SHAPE = (2048, 512, 2048)  # a feed-forward product of a base model, 2,048 tokens
@@ -70,6 +70,8 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
         return chosen
     why_not = kernels.why_not()
     told = f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor"
+    if not why_not and chosen.name == "fp32" and products.fp32_in_tiles():
+        told += ", which multiply fp32 in its tiles, as exactly as others"
     return replace(chosen, kernels=not why_not, why=f"{chosen.why}; {told}")
 
 
@@ -139,7 +141,7 @@ def onednn_is_honest() -> bool:
     for switched in (False, True):
         with _fp32_through_onednn(switched):
             error.append(float((_product(torch.float32)().double() - exact).abs().max()))
-    return error[1] < 4 * error[0]
+    return error[1] < products.HONEST * error[0]
 
 
 @contextmanager

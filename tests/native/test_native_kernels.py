@@ -123,28 +123,6 @@ def test_columns_are_summed_through_a_relu_or_without(shape, dtype, generator):
     assert near(sums, exact.sum(0), 1e-6) and torch.equal(x.double(), exact)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (7, 9), (33, 40), (100, 31), (64, 8), (250, 256)])
-def test_turning_moves_every_number_to_its_place(shape, generator):
-    x = torch.randn(shape, generator=generator).bfloat16()
-    for dtype in ERROR:
-        assert torch.equal(passes.turned(x, dtype), x.t().to(dtype))
-
-
-@pytest.mark.parametrize("has_tiles", [False, True])
-@pytest.mark.parametrize("widths", [(64, 16), (16, 64), (24, 24), (300, 8)])
-@TYPES
-def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(has_tiles, widths, dtype, generator, monkeypatch):
-    d_out, x = (torch.randn(90, width, generator=generator).to(dtype) for width in widths)
-    monkeypatch.setattr(kernels.switched_on(), "has_tiles", lambda: has_tiles)
-    found, exact = passes.weight_gradient(d_out, x, torch.float32), d_out.double().t() @ x.double()
-    assert found.is_contiguous() and found.dtype == torch.float32
-    assert near(found, exact, ERROR[dtype])
-    total = torch.randn(widths, generator=generator)
-    exact += total.double()
-    passes.add_weight_gradient(total, d_out, x)
-    assert near(total, exact, ERROR[dtype])
-
-
 @pytest.mark.parametrize("shape", [(1, 1), (5, 17), (3, 300)])
 @pytest.mark.parametrize("relu", [False, True])
 @TYPES

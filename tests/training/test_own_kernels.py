@@ -11,7 +11,7 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import PAD
-from nmt.native import compiler, kernels
+from nmt.native import compiler, kernels, products
 from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
@@ -60,7 +60,8 @@ def remembered(run, update):
 
 def test_they_are_chosen_where_they_can_be_had(without_compiler):
     found = choose_precision(TrainConfig(precision="fp32"), CPU)
-    assert found.kernels and found.why == "as the recipe says; kernels compiled for this processor"
+    assert found.kernels and found.why.startswith("as the recipe says; kernels compiled for this processor")
+    assert ("fp32 in its tiles" in found.why) == products.fp32_in_tiles()
     found = choose_precision(TrainConfig(precision="fp32", kernels="torch"), CPU)
     assert not found.kernels and "kernels" not in found.why
     without_compiler()

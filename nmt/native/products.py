@@ -1,0 +1,132 @@
+"""Matrix products of training on a CPU: by torch, or of fp32 by kernels, where the processor has tiles.
+
+N rows, D and E columns.
+"""
+
+import functools
+from ctypes import c_int, c_int64
+
+import torch
+from torch import Tensor
+
+from nmt.native.compiler import library
+from nmt.native.kernels import half, place, switched_on, takes, why_not
+from nmt.native.passes import add_bias, add_to
+
+HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one
+_LINE = 64  # bytes of the cache
+
+
+@functools.cache
+def fp32_in_tiles() -> bool:
+    """Whether kernels multiply fp32: where the processor has tiles, and a product against fp64 shows that theirs are as
+    exact as others."""
+    if why_not() or not library().has_tiles():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(64, 512, generator=generator), torch.randn(512, 64, generator=generator)
+    with torch.autocast("cpu", enabled=False):
+        exact = a.double() @ b.double()
+        usual, error = ((found - exact).abs().max() for found in (a @ b, _multiply(torch.empty(64, 64), a, b)))
+    return bool(error < HONEST * usual)
+
+
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """a · b, (N, D) and (D, E) -> (N, E), in `out` if that is given."""
+    if not _in_tiles(a, b):
+        return torch.mm(a, b, out=out) if out is not None else a @ b
+    return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    """x · weightT + bias, (N, D), (E, D) and (E,) fp32 -> (N, E), and the ReLU of that if wanted; kernels are used."""
+    if _in_tiles(x, weight):
+        return _multiply(torch.empty(len(x), len(weight)), x, weight.t(), bias=bias, relu=relu)
+    out = x @ weight.t()
+    # Not torch's addmm, which first writes biases where the product is to be added to them.
+    return out if bias is None else add_bias(out, bias, relu=relu)
+
+
+def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight by those of its outputs."""
+    if not _is_turned(d_out, x):
+        return product(d_out.t(), x).to(dtype)
+    if d_out.size(1) < x.size(1):
+        return (turned(d_out, d_out.dtype) @ x).to(dtype)
+    return turned(turned(x, x.dtype) @ d_out, dtype)
+
+
+def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
+    """The same, added to what there is: (E, D) of fp32."""
+    if _in_tiles(d_out, x):
+        _multiply(total, d_out.t(), x, add=True)
+    elif _is_turned(d_out, x) and d_out.size(1) > x.size(1):
+        _turn(total, turned(x, x.dtype) @ d_out, add=True)
+    elif half(x):
+        add_to(total, d_out.t() @ x)
+    else:
+        total.addmm_(d_out.t(), x)
+
+
+def turned(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """(N, D) of bf16 -> (D, N) of bf16 or fp32, each row dense."""
+    out = torch.empty(x.size(1), x.size(0), dtype=dtype)
+    _turn(out, x, add=False)
+    return out
+
+
+def _turn(out: Tensor, x: Tensor, *, add: bool) -> None:
+    assert half(x) and x.is_contiguous() and out.is_contiguous()
+    switched_on().transpose_half(
+        place(out),
+        c_int(half(out)),
+        c_int(add),
+        place(x),
+        *(c_int64(size) for size in x.shape),
+        c_int(torch.get_num_threads()),
+    )
+
+
+def _is_turned(d_out: Tensor, x: Tensor) -> bool:
+    """Whether the smaller factor is turned first: where there are tiles, oneDNN takes twice as long for a product of
+    bf16 whose first factor is read by columns. One of nearly square ones is fast anyway."""
+    narrow, wide = sorted((d_out.size(1), x.size(1)))
+    return bool(half(x)) and wide >= 2 * narrow and bool(switched_on().has_tiles())
+
+
+def _in_tiles(a: Tensor, b: Tensor) -> bool:
+    """Whether kernels multiply these."""
+    return takes(a, b) and not half(a) and not half(b) and bool(a.numel() and b.numel()) and fp32_in_tiles()
+
+
+def _multiply(
+    out: Tensor, a: Tensor, b: Tensor, *, add: bool = False, bias: Tensor | None = None, relu: bool = False
+) -> Tensor:
+    assert out.is_contiguous() and out.dtype == torch.float32
+    a, b = _by_rows_or_columns(a), _by_rows_or_columns(b)
+    a_dense, b_dense = a.stride(1) == 1, b.stride(1) != 1
+    n_thread = torch.get_num_threads()
+    room = torch.empty(n_thread * library().room_of_thread() + _LINE, dtype=torch.uint8)
+    library().multiply(
+        place(out),
+        c_int(add),
+        place(a),
+        c_int64(a.stride(0) if a_dense else a.stride(1)),
+        c_int(a_dense),
+        place(b),
+        c_int64(b.stride(1) if b_dense else b.stride(0)),
+        c_int(b_dense),
+        None if bias is None else place(bias),
+        c_int(relu),
+        c_int64(a.size(0)),
+        c_int64(b.size(1)),
+        c_int64(a.size(1)),
+        place(room[-room.data_ptr() % _LINE :]),
+        c_int(n_thread),
+    )
+    return out
+
+
+def _by_rows_or_columns(x: Tensor) -> Tensor:
+    """The same numbers, those of a row or of a column side by side."""
+    return x if 1 in x.stride() else x.contiguous()

@@ -1,0 +1,155 @@
+"""Products against those of fp64, on the odd sizes that tiles do not fit; sums that nothing else may change."""
+
+import pytest
+import torch
+
+from nmt.native import kernels, products
+
+if why_not := kernels.why_not():
+    pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
+
+TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+ERROR = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
+SIZES = [(1, 1, 1), (16, 32, 16), (32, 256, 32), (5, 70, 130), (33, 31, 1), (70, 300, 45), (100, 520, 600)]
+IN_TILES = pytest.mark.skipif(not kernels.library().has_tiles(), reason="this processor has no tiles")
+
+
+@pytest.fixture(autouse=True)
+def switched_on():
+    kernels.use(True)
+    n_thread = torch.get_num_threads()
+    yield
+    torch.set_num_threads(n_thread)
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(1)
+
+
+def near(found, exact, error):
+    return bool((found.double() - exact).abs().max() <= error * max(1.0, float(exact.abs().max())))
+
+
+def laid(x, how):
+    """The same numbers, otherwise in memory."""
+    d = x.size(1)
+    return {
+        "rows": lambda: x,
+        "columns": lambda: x.t().contiguous().t(),
+        "part of rows": lambda: torch.cat([x, x], 1)[:, :d],
+        "neither": lambda: torch.stack([x, x], 2).flatten(1)[:, ::2],
+    }[how]()
+
+
+LAID = ("rows", "columns", "part of rows", "neither")
+
+
+@pytest.mark.parametrize("a_laid", LAID)
+@pytest.mark.parametrize("b_laid", LAID)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_product_is_that_of_fp64_however_its_factors_lie(size, a_laid, b_laid, generator):
+    n, d, e = size
+    a, b = (torch.randn(shape, generator=generator) for shape in ((n, d), (d, e)))
+    exact = a.double() @ b.double()
+    a, b = laid(a, a_laid), laid(b, b_laid)
+    assert near(products.product(a, b), exact, 3e-6)
+    out = torch.full((n, e), float("nan"))
+    assert products.product(a, b, out) is out and near(out, exact, 3e-6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("relu", [False, True])
+@TYPES
+def test_a_linear_layer_adds_its_bias_before_the_relu(size, relu, dtype, generator):
+    n, d, e = size
+    x, weight = (torch.randn(shape, generator=generator).to(dtype) for shape in ((n, d), (e, d)))
+    bias = torch.randn(e, generator=generator)
+    exact = x.double() @ weight.double().t() + bias.double()
+    assert near(products.linear(x, weight, bias, relu=relu), exact.relu() if relu else exact, 2 * ERROR[dtype])
+    assert near(products.linear(x, weight), exact - bias.double(), ERROR[dtype])
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0)])
+def test_a_product_of_nothing_is_empty_or_zero(shape):
+    n, d, e = shape
+    assert torch.equal(products.product(torch.ones(n, d), torch.ones(d, e)), torch.zeros(n, e))
+
+
+@IN_TILES
+@pytest.mark.parametrize("d", [64, 500, 4096])
+@pytest.mark.parametrize("draw", [torch.randn, torch.rand])
+def test_in_tiles_a_product_is_as_exact_as_that_of_fp32(d, draw, generator):
+    a, b = draw(300, d, generator=generator), draw(d, 200, generator=generator)
+    exact = a.double() @ b.double()
+    error, usual = ((found.double() - exact).square().mean().sqrt() for found in (products.product(a, b), a @ b))
+    assert error < 1.2 * usual
+
+
+@IN_TILES
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
+def test_in_tiles_a_number_may_be_of_any_size(scale, generator):
+    a, b = torch.randn(40, 50, generator=generator) * scale, torch.randn(50, 60, generator=generator)
+    exact = a.double() @ b.double()
+    assert (products.product(a, b).double() - exact).abs().max() < 2e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("of", ["a", "b"])
+def test_what_is_not_finite_stays_visible_in_a_product(wrong, of, generator):
+    a, b = torch.randn(40, 50, generator=generator), torch.randn(50, 60, generator=generator)
+    (a if of == "a" else b)[7, 11] = wrong
+    found = products.product(a, b)
+    lost = torch.zeros(40, 60, dtype=torch.bool)
+    lost[7 if of == "a" else slice(None), slice(None) if of == "a" else 11] = True
+    assert torch.equal(~found.isfinite(), lost)
+    assert products.linear(a, b.t().contiguous(), torch.zeros(60), relu=True)[lost].isnan().any()
+
+
+@IN_TILES
+def test_in_tiles_a_row_is_the_same_among_any_others_with_any_number_of_threads(generator):
+    a, b = torch.randn(200, 300, generator=generator), torch.randn(300, 130, generator=generator)
+    together = products.product(a, b)
+    for n_thread in (1, 2, 3):
+        torch.set_num_threads(n_thread)
+        assert torch.equal(products.product(a, b), together)
+        assert torch.equal(products.product(a[50:53], b), together[50:53])
+        assert torch.equal(products.product(a, b[:, 20:60]), together[:, 20:60])
+
+
+@IN_TILES
+def test_a_linear_layer_of_fp32_is_multiplied_in_tiles(generator):
+    x, weight = torch.randn(70, 90, generator=generator), torch.randn(80, 90, generator=generator)
+    assert torch.equal(products.linear(x, weight), products.product(x, weight.t()))
+    assert not torch.equal(products.linear(x, weight), x @ weight.t())  # whose sums are made in another order
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 9), (33, 40), (100, 31), (64, 8), (250, 256)])
+def test_turning_moves_every_number_to_its_place(shape, generator):
+    x = torch.randn(shape, generator=generator).bfloat16()
+    for dtype in ERROR:
+        assert torch.equal(products.turned(x, dtype), x.t().to(dtype))
+
+
+@IN_TILES
+def test_a_product_in_tiles_that_is_not_exact_is_not_taken_for_fp32(monkeypatch):
+    assert products.fp32_in_tiles()
+    monkeypatch.setattr(products, "_multiply", lambda out, a, b: (a.bfloat16() @ b.bfloat16()).float())
+    assert not products.fp32_in_tiles.__wrapped__()
+
+
+@pytest.mark.parametrize("has_tiles", [False, True])
+@pytest.mark.parametrize("widths", [(64, 16), (16, 64), (24, 24), (300, 8)])
+@TYPES
+def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(has_tiles, widths, dtype, generator, monkeypatch):
+    d_out, x = (torch.randn(90, width, generator=generator).to(dtype) for width in widths)
+    monkeypatch.setattr(kernels.switched_on(), "has_tiles", lambda: has_tiles)
+    if not has_tiles:
+        monkeypatch.setattr(products, "fp32_in_tiles", lambda: False)
+    found, exact = products.weight_gradient(d_out, x, torch.float32), d_out.double().t() @ x.double()
+    assert found.is_contiguous() and found.dtype == torch.float32
+    assert near(found, exact, ERROR[dtype])
+    total = torch.randn(widths, generator=generator)
+    exact += total.double()
+    products.add_weight_gradient(total, d_out, x)
+    assert near(total, exact, ERROR[dtype])
