@@ -1,14 +1,18 @@
-"""Linear layers for translation on a CPU, their matrices laid out once as oneDNN reads them fastest.
+"""Linear layers for translation on a CPU, their matrices laid out once as they are read fastest: by oneDNN, or of fp32
+by kernels, where the processor has tiles.
 
 Each product of a search multiplies a few hundred rows by a matrix that never changes. As it is, the library lays it out
 anew every time, or reads it slowly. The arithmetic stays fp32, or bf16; sums may be made in another order.
 """
 
 import copy
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from nmt.native.products import LaidOut, fp32_in_tiles
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -26,19 +30,21 @@ class PrepackedLinear(SameLinear):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
-        self._packed = _packed(linear.weight.detach())
+        weight = linear.weight.detach()
+        in_tiles = weight.dtype == torch.float32 and fp32_in_tiles()
+        self._product = LaidOut(weight).linear if in_tiles else _by_onednn(weight)
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not input.numel():
             return super().forward(input)
-        return _product(input, self._packed, self.bias)
+        return self._product(input, self.bias)
 
 
 def prepacked(model: ModuleT) -> ModuleT:
     """A model with the same parameters whose linear layers are laid out for this processor.
 
-    It takes the memory of their matrices once more. The model itself where that is not to be had: on a GPU, in fp64, in
-    a torch without oneDNN.
+    It takes the memory of their matrices once more, or in tiles one and a half times. The model itself where that is
+    not to be had: on a GPU, in fp64, in a torch without oneDNN.
     """
     linears = [module for module in model.modules() if type(module) is nn.Linear]
     if not linears or not all(_can(linear.weight) for linear in linears):
@@ -59,17 +65,13 @@ def _can(weight: Tensor) -> bool:
         return False
     try:  # two rows of the matrix, times themselves
         some = weight.detach()[:2]
-        _product(some, _packed(some), None)
+        _by_onednn(some)(some, None)
     except (AttributeError, RuntimeError):
         return False
     return True
 
 
-def _packed(weight: Tensor) -> Tensor:
+def _by_onednn(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """(..., D), (E,) -> (..., E), by a weight (E, D)"""
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-    return packed
-
-
-def _product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return product
+    return lambda x, bias: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")

@@ -4,7 +4,7 @@ N rows, D and E columns.
 """
 
 import functools
-from ctypes import c_int, c_int64
+from ctypes import c_int, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -45,6 +45,24 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
     out = x @ weight.t()
     # Not torch's addmm, which first writes biases where the product is to be added to them.
     return out if bias is None else add_bias(out, bias, relu=relu)
+
+
+class LaidOut:
+    """A weight (E, D) of fp32 as kernels multiply by it, for those that no longer change; `fp32_in_tiles` was asked."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.shape = weight.shape
+        weight = weight.contiguous()
+        library().size_laid_out.restype = c_int64
+        n_out, n_in = (c_int64(size) for size in weight.shape)
+        self._held, self._tiles = _room(library().size_laid_out(n_out, n_in))
+        library().lay_out(self._tiles, place(weight), n_in, c_int(1), n_out, n_in)
+
+    def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x · weightT + bias, (..., D) -> (..., E)"""
+        rows = x.reshape(-1, x.size(-1))
+        out = torch.empty(len(rows), self.shape[0])
+        return _multiply(out, rows, None, laid=self._tiles, bias=bias).view(*x.shape[:-1], -1)
 
 
 def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -100,31 +118,48 @@ def _in_tiles(a: Tensor, b: Tensor) -> bool:
 
 
 def _multiply(
-    out: Tensor, a: Tensor, b: Tensor, *, add: bool = False, bias: Tensor | None = None, relu: bool = False
+    out: Tensor,
+    a: Tensor,
+    b: Tensor | None,
+    *,
+    laid: c_void_p | None = None,
+    add: bool = False,
+    bias: Tensor | None = None,
+    relu: bool = False,
 ) -> Tensor:
+    """b, or as it is laid out."""
     assert out.is_contiguous() and out.dtype == torch.float32
-    a, b = _by_rows_or_columns(a), _by_rows_or_columns(b)
-    a_dense, b_dense = a.stride(1) == 1, b.stride(1) != 1
-    n_thread = torch.get_num_threads()
-    room = torch.empty(n_thread * library().room_of_thread() + _LINE, dtype=torch.uint8)
+    a, n_thread = _by_rows_or_columns(a), torch.get_num_threads()
+    a_dense = a.stride(1) == 1
+    b_place, b_stride, b_dense = None, 0, False
+    if b is not None:
+        b = _by_rows_or_columns(b)
+        b_dense = b.stride(1) != 1
+        b_place, b_stride = place(b), b.stride(1) if b_dense else b.stride(0)
+    _held, room = _room(n_thread * library().room_of_thread())
     library().multiply(
         place(out),
         c_int(add),
         place(a),
         c_int64(a.stride(0) if a_dense else a.stride(1)),
         c_int(a_dense),
-        place(b),
-        c_int64(b.stride(1) if b_dense else b.stride(0)),
+        b_place,
+        c_int64(b_stride),
         c_int(b_dense),
+        laid,
         None if bias is None else place(bias),
         c_int(relu),
-        c_int64(a.size(0)),
-        c_int64(b.size(1)),
-        c_int64(a.size(1)),
-        place(room[-room.data_ptr() % _LINE :]),
+        *(c_int64(size) for size in (*out.shape, a.size(1))),
+        room,
         c_int(n_thread),
     )
     return out
+
+
+def _room(size: int) -> tuple[Tensor, c_void_p]:
+    """So many bytes, and where they begin: with a line of the cache."""
+    held = torch.empty(size + _LINE, dtype=torch.uint8)
+    return held, c_void_p(-(-held.data_ptr() // _LINE) * _LINE)
 
 
 def _by_rows_or_columns(x: Tensor) -> Tensor:

@@ -242,16 +242,23 @@ ALWAYS void multiply_to(const target *to, float *sums, const char *a, const char
 #define LAID_OUT (DEPTH / STEP * STEP_OF_PANEL) /* bytes of a panel, at most */
 #define ROOM (LAID_OUT * (WIDTH / PANEL + GROUP) + PANEL * WIDTH * 4)
 
-/* Rows row .. end_row and columns column .. end_column of the result. room: ROOM bytes. */
-static void multiply_part(const target *to, factor a, factor b, int64_t n_sum, int64_t row, int64_t end_row, int64_t column,
-                          int64_t end_column, char *room) {
-  char *right = room, *left = right + LAID_OUT * (WIDTH / PANEL);
+/* Where panels of a right factor of n columns begin in one that is laid out as a whole, DEPTH numbers of a sum after DEPTH
+   others. k: their first number, of which there are n_step steps. */
+ALWAYS int64_t place_of(int64_t column, int64_t k, int64_t n_step, int64_t n) {
+  return (PARTS(n, PANEL) * (k / STEP) + column / PANEL * n_step) * STEP_OF_PANEL;
+}
+
+/* Rows row .. end_row and columns column .. end_column of the result. laid: b, if that is laid out. room: ROOM bytes. */
+static void multiply_part(const target *to, factor a, factor b, const char *laid, int64_t n_sum, int64_t row,
+                          int64_t end_row, int64_t column, int64_t end_column, char *room) {
+  char *left = room + LAID_OUT * (WIDTH / PANEL);
   float *sums = (float *)(left + LAID_OUT * GROUP);
   for (int64_t k = 0; k < n_sum; k += DEPTH)
     for (int64_t c = column; c < end_column; c += WIDTH) {
       const int64_t depth = UP_TO(n_sum - k, DEPTH), width = UP_TO(end_column - c, WIDTH), n_step = PARTS(depth, STEP);
       const int64_t size = n_step * STEP_OF_PANEL, group = a.dense ? 1 : GROUP;
-      lay_right(right, b, c, width, k, depth);
+      const char *right = laid ? laid + place_of(c, k, n_step, to->n_col) : room;
+      if (!laid) lay_right(room, b, c, width, k, depth);
       for (int64_t r = row; r < end_row; r += PANEL) {
         const char *panel = left + (r - row) / PANEL % group * size;
         if (panel == left) lay_left(left, a, r, UP_TO(end_row - r, group * PANEL), k, depth);
@@ -263,16 +270,25 @@ static void multiply_part(const target *to, factor a, factor b, int64_t n_sum, i
     }
 }
 
+/* Bytes of a right factor, (n_sum, n_col), that is laid out as a whole; and laying it out, from a multiple of 64 on. */
+int64_t size_laid_out(int64_t n_col, int64_t n_sum) { return PARTS(n_col, PANEL) * PARTS(n_sum, STEP) * STEP_OF_PANEL; }
+
+void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col, int64_t n_sum) {
+  for (int64_t k = 0; k < n_sum; k += DEPTH)
+    lay_right(to + place_of(0, k, 0, n_col), (factor){b, stride, dense}, 0, n_col, k, UP_TO(n_sum - k, DEPTH));
+}
+
 /* Bytes that `multiply` needs for each thread. */
 int room_of_thread(void) { return ROOM; }
 
 /* out (n_row, n_col) = a (n_row, n_sum) · b (n_sum, n_col), or that is added to it. Numbers of a sum are dense, or they are
-   `stride` numbers apart; then those of all sums are side by side. bias may be absent; it is added, and the ReLU taken if
+   `stride` numbers apart; then those of all sums are side by side. b may be
+   absent where it is `laid` out. bias may be absent; it is added, and the ReLU taken if
    wanted, which lets NaN through. room: room_of_thread bytes for each thread, from a
    multiple of 64 on. */
 void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense, const float *b, int64_t b_stride,
-              int b_dense, const float *bias, int relu, int64_t n_row, int64_t n_col, int64_t n_sum, char *room,
-              int n_thread) {
+              int b_dense, const char *laid, const float *bias, int relu, int64_t n_row, int64_t n_col, int64_t n_sum,
+              char *room, int n_thread) {
   const target to = {out, bias, n_row, n_col, add, relu};
   const factor left = {a, a_stride, a_dense}, right = {b, b_stride, b_dense};
 #pragma omp parallel num_threads(n_thread)
@@ -283,9 +299,9 @@ void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense
     const int64_t from = n_panel * me / all * PANEL, end = UP_TO(n_panel * (me + 1) / all * PANEL, size);
     configure();
     if (n_row > n_col)
-      multiply_part(&to, left, right, n_sum, from, end, 0, n_col, room + me * ROOM);
+      multiply_part(&to, left, right, laid, n_sum, from, end, 0, n_col, room + me * ROOM);
     else
-      multiply_part(&to, left, right, n_sum, 0, n_row, from, end, room + me * ROOM);
+      multiply_part(&to, left, right, laid, n_sum, 0, n_row, from, end, room + me * ROOM);
     _tile_release();
   }
 }

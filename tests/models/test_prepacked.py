@@ -51,7 +51,7 @@ def test_where_there_is_nothing_to_be_won_it_is_the_model(make, monkeypatch):
     def fails(*_):
         raise RuntimeError("mkldnn_linear: needs a processor with more")
 
-    monkeypatch.setattr(prepacking, "_product", fails)
+    monkeypatch.setattr(prepacking, "_by_onednn", fails)
     assert prepacked(model) is model
 
 

@@ -118,6 +118,27 @@ def test_in_tiles_a_row_is_the_same_among_any_others_with_any_number_of_threads(
 
 
 @IN_TILES
+def test_tiles_serve_others_in_between(generator):
+    a, b = torch.randn(70, 256, generator=generator), torch.randn(256, 130, generator=generator)
+    ours, of_torch = products.product(a, b), a.bfloat16() @ b.bfloat16()
+    for n_row in (70, 17, 40, 70):
+        assert torch.equal(products.product(a[:n_row], b), ours[:n_row])
+        assert torch.equal(a.bfloat16() @ b.bfloat16(), of_torch)
+
+
+@IN_TILES
+@pytest.mark.parametrize("size", SIZES)
+def test_a_weight_that_is_laid_out_once_gives_the_same_bits(size, generator):
+    n, d, e = size
+    x, weight = torch.randn(n, d, generator=generator), torch.randn(e, d, generator=generator)
+    bias = torch.randn(e, generator=generator)
+    laid = products.LaidOut(weight.t().contiguous().t())
+    assert torch.equal(laid.linear(x, None), products.linear(x, weight))
+    found = laid.linear(torch.stack([x, -x]), bias)
+    assert torch.equal(found[0], products.linear(x, weight, bias)) and found.shape == (2, n, e)
+
+
+@IN_TILES
 def test_a_linear_layer_of_fp32_is_multiplied_in_tiles(generator):
     x, weight = torch.randn(70, 90, generator=generator), torch.randn(80, 90, generator=generator)
     assert torch.equal(products.linear(x, weight), products.product(x, weight.t()))
