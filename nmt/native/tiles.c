@@ -12,7 +12,7 @@
 
 #include "numbers.h"
 
-#ifdef __AMX_BF16__
+#if defined __AMX_BF16__ && defined __AVX512BF16__ && defined __AVX512BW__
 #include <sys/syscall.h>
 #include <unistd.h>
 
