@@ -35,6 +35,9 @@ extern int omp_get_thread_num(void), omp_get_num_threads(void);
 
 typedef __m512i lines[SIDE]; /* a tile in registers */
 
+/* What is written before is in memory: not of all instructions on tiles does GCC know that they read it. */
+#define WRITTEN(place) __asm__ volatile("" : : "r"(place) : "memory")
+
 /* (n, depth) numbers, of which those of a sum are `dense`, one behind the other, or `stride` numbers apart. */
 typedef struct {
   const float *at;
@@ -151,6 +154,7 @@ static void configure(void) {
     uint8_t rows[16];
   } shape = {.palette = 1};
   for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = SIDE;
+  WRITTEN(&shape);
   _tile_loadconfig(&shape);
 }
 
@@ -163,6 +167,7 @@ static void configure(void) {
    `upper`, 16 rows of two tiles, and `lower`, 16 more; stride: bytes from row to row of a tile, next: to the second tile. */
 ALWAYS void multiply_panels(char *upper, char *lower, int64_t stride, int64_t next, const char *sums, int goes_on,
                             const char *a, const char *b, int64_t n_step) {
+  WRITTEN(a);
   if (goes_on) {
     BOTH(0, 1, sums);
     BOTH(2, 3, sums + 2 * TILE);
