@@ -164,9 +164,9 @@ def test_a_product_in_tiles_that_is_not_exact_is_not_taken_for_fp32(monkeypatch)
 @TYPES
 def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(has_tiles, widths, dtype, generator, monkeypatch):
     d_out, x = (torch.randn(90, width, generator=generator).to(dtype) for width in widths)
+    in_tiles = has_tiles and products.fp32_in_tiles()  # asked of the processor itself
+    monkeypatch.setattr(products, "fp32_in_tiles", lambda: in_tiles)
     monkeypatch.setattr(kernels.switched_on(), "has_tiles", lambda: has_tiles)
-    if not has_tiles:
-        monkeypatch.setattr(products, "fp32_in_tiles", lambda: False)
     found, exact = products.weight_gradient(d_out, x, torch.float32), d_out.double().t() @ x.double()
     assert found.is_contiguous() and found.dtype == torch.float32
     assert near(found, exact, ERROR[dtype])
