@@ -56,25 +56,45 @@ static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, int
   }
 }
 
-/* (n_row, n_column) -> (n_column, n), with zeros behind n_row; n is a multiple of 4. */
-static void transpose(float *restrict to, int64_t to_row, int64_t n, const float *restrict from, int64_t from_row,
-                      int64_t n_row, int64_t n_column) {
-  const int64_t by_four = n_column - n_column % 4;
-  for (int64_t r = 0; r < n; r += 4)
-    for (int64_t c = 0; c < by_four; c += 4) {
-      quarter row[4] = {0}, half[4];
-      for (int64_t i = 0; i < 4 && r + i < n_row; i++) row[i] = *(const quarter *)(from + (r + i) * from_row + c);
-      for (int i = 0; i < 4; i += 2) {
-        half[i] = MIX(integers_of_quarter, row[i], row[i + 1], 0, 4, 1, 5);
-        half[i + 1] = MIX(integers_of_quarter, row[i], row[i + 1], 2, 6, 3, 7);
+/* (n_row, n_column) -> (n_column, n_row), multiples of LANES both. */
+static void transpose(float *restrict to, int64_t to_row, const float *restrict from, int64_t from_row, int64_t n_row,
+                      int64_t n_column) {
+#ifdef __AVX512F__
+  for (int64_t r = 0; r < n_row; r += LANES)
+    for (int64_t c = 0; c < n_column; c += 4) {
+      __m512 row[4], pair[4]; /* of every fourth row four numbers */
+      for (int i = 0; i < 4; i++) {
+        const float *at = from + (r + i) * from_row + c;
+        row[i] = _mm512_castps128_ps512(_mm_loadu_ps(at));
+        row[i] = _mm512_insertf32x4(row[i], _mm_loadu_ps(at + 4 * from_row), 1);
+        row[i] = _mm512_insertf32x4(row[i], _mm_loadu_ps(at + 8 * from_row), 2);
+        row[i] = _mm512_insertf32x4(row[i], _mm_loadu_ps(at + 12 * from_row), 3);
       }
       for (int i = 0; i < 2; i++) {
-        *(quarter *)(to + (c + 2 * i) * to_row + r) = MIX(integers_of_quarter, half[i], half[i + 2], 0, 1, 4, 5);
-        *(quarter *)(to + (c + 2 * i + 1) * to_row + r) = MIX(integers_of_quarter, half[i], half[i + 2], 2, 3, 6, 7);
+        pair[i] = _mm512_unpacklo_ps(row[2 * i], row[2 * i + 1]);
+        pair[2 + i] = _mm512_unpackhi_ps(row[2 * i], row[2 * i + 1]);
+      }
+      for (int i = 0; i < 2; i++) {
+        const __m512d a = _mm512_castps_pd(pair[2 * i]), b = _mm512_castps_pd(pair[2 * i + 1]);
+        _mm512_storeu_pd(to + (c + 2 * i) * to_row + r, _mm512_unpacklo_pd(a, b));
+        _mm512_storeu_pd(to + (c + 2 * i + 1) * to_row + r, _mm512_unpackhi_pd(a, b));
       }
     }
-  for (int64_t c = by_four; c < n_column; c++)
-    for (int64_t r = 0; r < n; r++) to[c * to_row + r] = r < n_row ? from[r * from_row + c] : 0.0f;
+#else
+  for (int64_t r = 0; r < n_row; r += 4)
+    for (int64_t c = 0; c < n_column; c += 4) {
+      quarter row[4], pair[4];
+      for (int64_t i = 0; i < 4; i++) row[i] = *(const quarter *)(from + (r + i) * from_row + c);
+      for (int i = 0; i < 4; i += 2) {
+        pair[i] = MIX(integers_of_quarter, row[i], row[i + 1], 0, 4, 1, 5);
+        pair[i + 1] = MIX(integers_of_quarter, row[i], row[i + 1], 2, 6, 3, 7);
+      }
+      for (int i = 0; i < 2; i++) {
+        *(quarter *)(to + (c + 2 * i) * to_row + r) = MIX(integers_of_quarter, pair[i], pair[i + 2], 0, 1, 4, 5);
+        *(quarter *)(to + (c + 2 * i + 1) * to_row + r) = MIX(integers_of_quarter, pair[i], pair[i + 2], 2, 3, 6, 7);
+      }
+    }
+#endif
 }
 
 /* A tensor (sentences, heads, places, columns): where it begins, and how far apart its parts are but for columns. */
@@ -113,7 +133,8 @@ ALWAYS side side_of(const int32_t *start, int64_t n, int64_t sentence) {
 ALWAYS int64_t first_of(const heads *x, side of) { return of.end_to_end ? of.before * x->place : of.sentence * x->sentence; }
 ALWAYS int64_t next_of(const heads *x, side of) { return of.end_to_end ? of.n * x->place : x->sentence; }
 
-/* One head of a sentence as (places, wide) fp32, with zeros behind the width. */
+/* One head of a sentence as (places, wide) fp32, with zeros behind the width, and behind the places up to a multiple of
+   LANES. */
 static void read_head(float *to, int64_t wide, const heads *from, side of, int64_t head, int64_t width, int half) {
   const int64_t begin = first_of(from, of) + head * from->head, next = next_of(from, of);
   for (int64_t place = 0; place < of.n; place++, to += wide) {
@@ -122,6 +143,7 @@ static void read_head(float *to, int64_t wide, const heads *from, side of, int64
     load(to, from->data, first, width, half);
     for (int64_t i = width; i < wide; i++) to[i] = 0.0f;
   }
+  memset(to, 0, 4 * (up(of.n) - of.n) * wide);
 }
 
 static void write_head(const heads *to, const float *from, int64_t wide, side of, int64_t head, int64_t width, int half) {
@@ -133,15 +155,12 @@ static void write_head(const heads *to, const float *from, int64_t wide, side of
   }
 }
 
-/* Drop weights, (n_query, wide) of one head, each row having words of its own; and so those of `also`, if there are. */
-static void drop_weights(float *weight, float *also, int64_t wide, uint16_t *decision, side query, int64_t n_key,
-                         int64_t head, const shape *s) {
-  int64_t n_word = (s->n_key + 3) / 4, first = query.before * s->n_head + head * query.n;
-  for (int64_t t = 0; t < query.n && s->n_drop; t++) {
-    draw(decision, s->seed, (first + t) * n_word, (n_key + 3) / 4);
-    drop(weight + t * wide, decision, n_key, s->n_drop, s->scale_up);
-    if (also) drop(also + t * wide, decision, n_key, s->n_drop, s->scale_up);
-  }
+/* Which weights of a head are dropped, (n_query, n_key) of them: a row of decisions for each query. Returns how far apart
+   rows are. */
+static int64_t decide(uint16_t *decision, side query, int64_t n_key, int64_t head, const shape *s) {
+  const int64_t most = (s->n_key + 3) / 4, n_word = (n_key + 3) / 4, first = query.before * s->n_head + head * query.n;
+  draw(decision, s->seed, first * most, query.n * n_word);
+  return 4 * n_word;
 }
 
 /* The softmax of a row of n scores, a multiple of LANES: 0 where `seen` has no bits; all 0 if that is nowhere. */
@@ -209,18 +228,18 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
   int failed = 0;
 #pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
   {
-    const int64_t most_q = s->n_query, most_k = s->n_key;
-    float *query = room((most_q + most_k) * (wide_k + wide_v) + d_k * wide + most_q * wide + wide + most_q * (wide + 1));
-    float *found = query + most_q * wide_k, *key = found + most_q * wide_v, *value = key + most_k * wide_k;
-    float *turned = value + most_k * wide_v, *used = turned + d_k * wide;
+    const int64_t most_q = up(s->n_query);
+    float *query = room((most_q + wide) * (wide_k + wide_v) + wide_k * wide + 3 * most_q * wide + most_q);
+    float *found = query + most_q * wide_k, *key = found + most_q * wide_v, *value = key + wide * wide_k;
+    float *turned = value + wide * wide_v, *used = turned + wide_k * wide;
     uint16_t *decision = (uint16_t *)(used + most_q * wide);
-    int32_t *seen = (int32_t *)(decision + 2 * wide), *sees = seen + most_q * wide;
+    int32_t *seen = (int32_t *)(decision + 2 * most_q * wide), *sees = seen + most_q * wide;
     failed = !query;
     if (query) memset(seen, 0, 4 * most_q * wide);
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < s->n_sentence; b++) {
       if (failed) continue;
-      const side asks = side_of(s->query_start, most_q, b), looks_at = side_of(s->key_start, most_k, b);
+      const side asks = side_of(s->query_start, s->n_query, b), looks_at = side_of(s->key_start, s->n_key, b);
       const int64_t n_query = asks.n, n_key = looks_at.n, in_use = up(n_key);
       const int64_t each = read_masks(seen, sees, wide, s, asks, looks_at);
       for (int64_t head = 0; head < n_head; head++) {
@@ -229,13 +248,18 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
         if (head % n_share == 0) {
           read_head(key, wide_k, k, looks_at, head / n_share, d_k, s->half);
           read_head(value, wide_v, v, looks_at, head / n_share, d_v, s->half);
-          transpose(turned, wide, in_use, key, wide_k, n_key, d_k);
+          transpose(turned, wide, key, wide_k, in_use, wide_k);
         }
         multiply(p, wide, query, wide_k, 1, turned, wide, n_query, in_use, d_k, 0);
         for (int64_t t = 0; t < n_query; t++)
           softmax(p + t * wide, seen + each * t * wide, sees[each * t], in_use, s->scale);
-        if (s->n_drop) memcpy(used, p, 4 * n_query * wide);
-        drop_weights(used, NULL, wide, decision, asks, n_key, head, s);
+        if (s->n_drop) {
+          const int64_t apart = decide(decision, asks, n_key, head, s);
+          for (int64_t t = 0; t < n_query; t++)
+            for (int64_t i = 0; i < in_use; i += LANES)
+              *(vector *)(used + t * wide + i) =
+                  kept(*(vector *)(p + t * wide + i), decision + t * apart + i, s->n_drop, s->scale_up);
+        }
         multiply(found, wide_v, s->n_drop ? used : p, wide, 1, value, wide_v, n_query, wide_v, n_key, 0);
         write_head(out, found, wide_v, asks, head, d_v, s->half);
       }
@@ -253,18 +277,17 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
   int failed = 0;
 #pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
   {
-    const int64_t most_q = s->n_query, most_k = s->n_key;
-    float *key = room(2 * most_k * (wide_k + wide_v) + most_q * (2 * wide_k + wide_v) + wide_v * wide +
-                      2 * most_q * wide + wide);
-    float *value = key + most_k * wide_k, *d_key = value + most_k * wide_v, *d_value = d_key + most_k * wide_k;
-    float *query = d_value + most_k * wide_v, *d_query = query + most_q * wide_k, *d_found = d_query + most_q * wide_k;
+    const int64_t most_q = up(s->n_query);
+    float *key = room(2 * wide * (wide_k + wide_v) + most_q * (2 * wide_k + wide_v) + wide_v * wide + 3 * most_q * wide);
+    float *value = key + wide * wide_k, *d_key = value + wide * wide_v, *d_value = d_key + wide * wide_k;
+    float *query = d_value + wide * wide_v, *d_query = query + most_q * wide_k, *d_found = d_query + most_q * wide_k;
     float *turned = d_found + most_q * wide_v, *used = turned + wide_v * wide, *d_score = used + most_q * wide;
     uint16_t *decision = (uint16_t *)(d_score + most_q * wide);
     failed = !key;
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < s->n_sentence; b++) {
       if (failed) continue;
-      const side asks = side_of(s->query_start, most_q, b), looks_at = side_of(s->key_start, most_k, b);
+      const side asks = side_of(s->query_start, s->n_query, b), looks_at = side_of(s->key_start, s->n_key, b);
       const int64_t n_query = asks.n, n_key = looks_at.n, in_use = up(n_key);
       for (int64_t head = 0; head < n_head; head++) {
         const int64_t group = head / n_share, again = head % n_share != 0;
@@ -274,20 +297,24 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
         if (!again) {
           read_head(key, wide_k, k, looks_at, group, d_k, s->half);
           read_head(value, wide_v, v, looks_at, group, d_v, s->half);
-          transpose(turned, wide, in_use, value, wide_v, n_key, d_v);
+          transpose(turned, wide, value, wide_v, in_use, wide_v);
         }
         multiply(d_score, wide, d_found, wide_v, 1, turned, wide, n_query, in_use, d_v, 0);
-        memcpy(used, p, 4 * n_query * wide);
-        drop_weights(used, d_score, wide, decision, asks, n_key, head, s);
-        multiply(d_value, wide_v, used, 1, wide, d_found, wide_v, n_key, wide_v, n_query, again);
+        const int64_t apart = s->n_drop ? decide(decision, asks, n_key, head, s) : 0;
         for (int64_t t = 0; t < n_query; t++) {
+          const float *of_row = p + t * wide;
+          float *d_row = d_score + t * wide, *used_row = used + t * wide;
           vector sum = {0};
-          for (int64_t i = t * wide; i < t * wide + in_use; i += LANES)
-            sum += *(const vector *)(p + i) * *(vector *)(d_score + i);
+          for (int64_t i = 0; s->n_drop && i < in_use; i += LANES) {
+            *(vector *)(used_row + i) = kept(*(const vector *)(of_row + i), decision + t * apart + i, s->n_drop, s->scale_up);
+            *(vector *)(d_row + i) = kept(*(vector *)(d_row + i), decision + t * apart + i, s->n_drop, s->scale_up);
+          }
+          for (int64_t i = 0; i < in_use; i += LANES) sum += *(const vector *)(of_row + i) * *(vector *)(d_row + i);
           float mean = total_of(sum);
-          for (int64_t i = t * wide; i < t * wide + in_use; i += LANES)
-            *(vector *)(d_score + i) = *(const vector *)(p + i) * (*(vector *)(d_score + i) - mean) * s->scale;
+          for (int64_t i = 0; i < in_use; i += LANES)
+            *(vector *)(d_row + i) = *(const vector *)(of_row + i) * (*(vector *)(d_row + i) - mean) * s->scale;
         }
+        multiply(d_value, wide_v, s->n_drop ? used : p, 1, wide, d_found, wide_v, n_key, wide_v, n_query, again);
         multiply(d_query, wide_k, d_score, wide, 1, key, wide_k, n_query, wide_k, n_key, 0);
         multiply(d_key, wide_k, d_score, 1, wide, query, wide_k, n_key, wide_k, n_query, again);
         write_head(d_q, d_query, wide_k, asks, head, d_k, s->half);

@@ -193,7 +193,18 @@ static inline void draw(uint16_t *restrict decision, uint64_t seed, uint64_t fir
 }
 
 /* x · scale where a decision is at least n_drop of 65,536, else 0; a number that is not finite is left out alike. */
+ALWAYS vector kept(vector x, const uint16_t *decision, int n_drop, float scale) {
+#ifdef __AVX512F__
+  const integers chance = (integers)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)decision));
+#else
+  const integers chance = __builtin_convertvector(*(const halves *)decision, integers);
+#endif
+  return (vector)((integers)(x * scale) & (chance >= n_drop));
+}
+
+/* The same of n numbers. */
 static inline void drop(float *restrict x, const uint16_t *restrict decision, int64_t n, int n_drop, float scale) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; i++) x[i] = decision[i] >= n_drop ? x[i] * scale : 0.0f;
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) *(vector *)(x + i) = kept(*(vector *)(x + i), decision + i, n_drop, scale);
+  for (; i < n; i++) x[i] = decision[i] >= n_drop ? x[i] * scale : 0.0f;
 }

@@ -102,11 +102,13 @@ def plain(recipe, seed, own, monkeypatch):
 
     def attend(self, q, k, v, mask, return_attns=False):
         weight = (q @ k.transpose(-2, -1) / self.temperature).masked_fill(~mask.repeated(1), float("-inf")).softmax(-1)
-        if own:  # where each row has words of its own, of four decisions, head by head within each sentence
-            n_head, n_key = weight.size(1), weight.size(3)
-            rows = decided(self.dropout, n_head * int(start[-1]), -(-n_key // 4) * 4)[:, :n_key]
-            stays = [one.view(n_head, -1, n_key) for one in rows.split((n_head * start.diff()).tolist())]
-            stays = [F.pad(one, (0, 0, 0, weight.size(2) - one.size(1))) for one in stays]
+        if own:  # where a head of a sentence has room for the longest's, and its rows have four decisions a word
+            n_head, n_key, stays = weight.size(1), weight.size(3), []
+            rows = decided(self.dropout, n_head * int(start[-1]), -(-n_key // 4) * 4)
+            for one in rows.split((n_head * start.diff()).tolist()):
+                n, words = len(one) // n_head, -(-len(one) // n_head // 4) * 4
+                used = one.view(n_head, -1)[:, : n * words].view(n_head, n, words)[..., :n]
+                stays.append(F.pad(used, (0, n_key - n, 0, weight.size(2) - n)))
             return (weight * torch.stack(stays) * self.dropout.scale) @ v, None
         return self.dropout(weight) @ v, None
 
