@@ -110,6 +110,10 @@ class Dropout(nn.Module):
         """Of the words that decide in one place: torch's generator gives no more than that."""
         return int(torch.empty((), dtype=torch.int64).random_())
 
+    def is_drawn_by_kernels(self, x: Tensor, residual: Tensor) -> bool:
+        """Whether kernels can add dropout(x) to the residual, row by row: a word decides for four elements."""
+        return kernels.takes(x, residual) and (not self.is_active or x.size(-1) % 4 == 0)
+
     @property
     def is_active(self) -> bool:
         return self.training and self.p > 0.0

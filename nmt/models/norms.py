@@ -1,7 +1,7 @@
 """Norms of the residual stream. In training on a CPU each is one pass by a kernel, and so is its gradient.
 
-The stream goes two ways at each sub-layer, past it and into it, so two gradients meet where it parts. By themselves
-they would be cast and added up in passes of their own.
+The stream goes two ways at each sub-layer, past it and into it, so two gradients meet where it parts; and a sub-layer
+ends with dropout and a sum. By themselves they would be cast, dropped and added up in passes of their own.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt.models.dropout import Dropout
 from nmt.models.fused_linear import dtype_of_products
 from nmt.native import kernels, passes
-from nmt.native.norms import Norm
+from nmt.native.norms import Dropping, Norm
+
+_ENTERING = "entering"  # what a tensor of the residual stream holds: the same in the type that products are made in
 
 
 class RMSNorm(nn.RMSNorm):
@@ -40,9 +43,24 @@ def parted(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
     if norm is not None:
         known = _known(x, norm)
         return (x, norm(x)) if known is None else _part_and_norm(x, *known, dtype_of_products(x))
+    if (entering := getattr(x, _ENTERING, None)) is not None and entering.dtype == dtype_of_products(x):
+        return x, entering
     if not torch.is_grad_enabled() or not kernels.takes(x) or (dtype := dtype_of_products(x)) == x.dtype:
         return x, x
     return _part(x, dtype)
+
+
+def added_and_normed(x: Tensor, residual: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
+    """norm(residual + dropout(x)), (..., D): the end of a sub-layer with norm 'post'."""
+    known = _known(residual, norm) if dropout.is_drawn_by_kernels(x, residual) else None
+    if known is None or residual.dtype != torch.float32:
+        return normed(dropout.add(x, residual), norm)
+    dropping = Dropping(dropout.seed(), dropout.n_drop, dropout.scale) if dropout.is_active else Dropping()
+    enters = dtype_of_products(residual) == torch.bfloat16
+    out, entering = _add_and_norm(x, residual, *known, dropping, enters)
+    # The next sub-layer, which is given one tensor, finds there what it would make of it: see `parted`.
+    setattr(out, _ENTERING, entering)
+    return out
 
 
 def _known(x: Tensor, norm: nn.Module) -> Norm | None:
@@ -80,6 +98,44 @@ class _PartAndNorm(torch.autograd.Function):
 
 
 _part_and_norm: Callable[..., tuple[Tensor, Tensor]] = _PartAndNorm.apply
+
+
+class _AddAndNorm(torch.autograd.Function):
+    """Returns what goes past the next sub-layer, and what enters it, or None where that is the same. Remembers the sum,
+    and mean and rate of each row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        centred: bool,
+        eps: float,
+        dropping: Dropping,
+        enters: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        norm, x_dense = Norm(weight, bias, centred, eps), x.contiguous()
+        out, entering, total, moments = norm.after_sum(x_dense, residual.contiguous(), dropping, also_half=enters)
+        ctx.save_for_backward(total, weight, bias, moments)
+        ctx.how, ctx.through = (centred, eps), (dropping, x.dtype)
+        ctx.set_materialize_grads(False)
+        return out, entering
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        past, d_entering = grads
+        d_out, also = (d_entering, None) if past is None else (past, d_entering)
+        if d_out is None:
+            return (None,) * 8
+        total, weight, bias, moments = ctx.saved_tensors
+        norm = Norm(weight, bias, *ctx.how)
+        d_x, d_residual, d_weight, d_bias = norm.backward_of_sum(d_out, also, total, moments, *ctx.through)
+        return d_x, d_residual, d_weight, d_bias if bias is not None else None, None, None, None, None
+
+
+_add_and_norm: Callable[..., tuple[Tensor, Tensor | None]] = _AddAndNorm.apply
 
 
 class _Part(torch.autograd.Function):

@@ -133,8 +133,7 @@ ALWAYS side side_of(const int32_t *start, int64_t n, int64_t sentence) {
 ALWAYS int64_t first_of(const heads *x, side of) { return of.end_to_end ? of.before * x->place : of.sentence * x->sentence; }
 ALWAYS int64_t next_of(const heads *x, side of) { return of.end_to_end ? of.n * x->place : x->sentence; }
 
-/* One head of a sentence as (places, wide) fp32, with zeros behind the width, and behind the places up to a multiple of
-   LANES. */
+/* One head of a sentence as (places, wide) fp32, with zeros behind the width, and behind the places, up to LANES. */
 static void read_head(float *to, int64_t wide, const heads *from, side of, int64_t head, int64_t width, int half) {
   const int64_t begin = first_of(from, of) + head * from->head, next = next_of(from, of);
   for (int64_t place = 0; place < of.n; place++, to += wide) {
@@ -155,8 +154,7 @@ static void write_head(const heads *to, const float *from, int64_t wide, side of
   }
 }
 
-/* Which weights of a head are dropped, (n_query, n_key) of them: a row of decisions for each query. Returns how far apart
-   rows are. */
+/* Which weights of a head are dropped: a row of n_key decisions for each query. Returns how far apart rows are. */
 static int64_t decide(uint16_t *decision, side query, int64_t n_key, int64_t head, const shape *s) {
   const int64_t most = (s->n_key + 3) / 4, n_word = (n_key + 3) / 4, first = query.before * s->n_head + head * query.n;
   draw(decision, s->seed, first * most, query.n * n_word);
@@ -224,11 +222,10 @@ static float *room(int64_t n) { return aligned_alloc(64, (4 * n + 63) / 64 * 64)
    Returns 0, or 1 where there is no memory. */
 int attend(const shape *s, const heads *q, const heads *k, const heads *v, const heads *out, float *weight) {
   const int64_t n_head = s->n_head, n_share = n_head / s->n_group, d_k = s->d_k, d_v = s->d_v;
-  const int64_t wide = up(s->n_key), wide_k = up(d_k), wide_v = up(d_v);
+  const int64_t most_q = up(s->n_query), wide = up(s->n_key), wide_k = up(d_k), wide_v = up(d_v);
   int failed = 0;
 #pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
   {
-    const int64_t most_q = up(s->n_query);
     float *query = room((most_q + wide) * (wide_k + wide_v) + wide_k * wide + 3 * most_q * wide + most_q);
     float *found = query + most_q * wide_k, *key = found + most_q * wide_v, *value = key + wide * wide_k;
     float *turned = value + wide * wide_v, *used = turned + wide_k * wide;
@@ -273,11 +270,10 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
 int attend_backward(const shape *s, const heads *q, const heads *k, const heads *v, const heads *d_out,
                     const float *weight, const heads *d_q, const heads *d_k_out, const heads *d_v_out) {
   const int64_t n_head = s->n_head, n_share = n_head / s->n_group, d_k = s->d_k, d_v = s->d_v;
-  const int64_t wide = up(s->n_key), wide_k = up(d_k), wide_v = up(d_v);
+  const int64_t most_q = up(s->n_query), wide = up(s->n_key), wide_k = up(d_k), wide_v = up(d_v);
   int failed = 0;
 #pragma omp parallel num_threads(s->n_thread) reduction(| : failed)
   {
-    const int64_t most_q = up(s->n_query);
     float *key = room(2 * wide * (wide_k + wide_v) + most_q * (2 * wide_k + wide_v) + wide_v * wide + 3 * most_q * wide);
     float *value = key + wide * wide_k, *d_key = value + wide * wide_v, *d_value = d_key + wide * wide_k;
     float *query = d_value + wide * wide_v, *d_query = query + most_q * wide_k, *d_found = d_query + most_q * wide_k;
@@ -304,13 +300,13 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
         for (int64_t t = 0; t < n_query; t++) {
           const float *of_row = p + t * wide;
           float *d_row = d_score + t * wide, *used_row = used + t * wide;
-          vector sum = {0};
           for (int64_t i = 0; s->n_drop && i < in_use; i += LANES) {
             *(vector *)(used_row + i) = kept(*(const vector *)(of_row + i), decision + t * apart + i, s->n_drop, s->scale_up);
             *(vector *)(d_row + i) = kept(*(vector *)(d_row + i), decision + t * apart + i, s->n_drop, s->scale_up);
           }
+          vector sum = {0};
           for (int64_t i = 0; i < in_use; i += LANES) sum += *(const vector *)(of_row + i) * *(vector *)(d_row + i);
-          float mean = total_of(sum);
+          const float mean = total_of(sum);
           for (int64_t i = 0; i < in_use; i += LANES)
             *(vector *)(d_row + i) = *(const vector *)(of_row + i) * (*(vector *)(d_row + i) - mean) * s->scale;
         }

@@ -3,13 +3,25 @@
 What is allocated here is returned. N rows, D columns.
 """
 
-from ctypes import c_float, c_int, c_int64
+from ctypes import c_float, c_int, c_int64, c_uint64, c_void_p
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from nmt.native.kernels import half, place, switched_on
+
+
+class Dropping(NamedTuple):
+    """Dropout by kernels: of N_CHANCE values n_drop are dropped, which follows from the seed; others are scaled up."""
+
+    seed: int = 0
+    n_drop: int = 0
+    scale: float = 1.0
+
+    def for_kernels(self) -> tuple[c_uint64, c_int, c_float]:
+        """As kernels take it."""
+        return c_uint64(self.seed), c_int(self.n_drop), c_float(self.scale)
 
 
 class Norm(NamedTuple):
@@ -33,7 +45,7 @@ class Norm(NamedTuple):
             place(x),
             c_int(half(x)),
             place(self.weight),
-            None if self.bias is None else place(self.bias),
+            _place_of(self.bias),
             *(place(one) for one in moments),
             c_int(self.centred),
             c_float(self.eps),
@@ -42,20 +54,78 @@ class Norm(NamedTuple):
         )
         return out, moments
 
+    def after_sum(
+        self, x: Tensor, residual: Tensor, dropping: Dropping, *, also_half: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """The norm of residual + dropout(x), (..., D) fp32: that, the same in bf16 if wanted, the sum, and mean and
+        rate of its rows as above. D: a multiple of 4, or nothing is dropped."""
+        assert x.is_contiguous() and residual.is_contiguous() and residual.dtype == torch.float32
+        assert x.size(-1) % 4 == 0 or not dropping.n_drop
+        out, total = torch.empty_like(residual), torch.empty_like(residual)
+        also = torch.empty_like(residual, dtype=torch.bfloat16) if also_half else None
+        moments = torch.empty(2, x.numel() // x.size(-1))
+        switched_on().add_and_normalise(
+            place(out),
+            _place_of(also),
+            place(total),
+            place(x),
+            c_int(half(x)),
+            place(residual),
+            *dropping.for_kernels(),
+            place(self.weight),
+            _place_of(self.bias),
+            *(place(one) for one in moments),
+            c_int(self.centred),
+            c_float(self.eps),
+            *(c_int64(size) for size in (moments.size(1), x.size(-1))),
+            c_int(torch.get_num_threads()),
+        )
+        return out, also, total, moments
+
     def backward(
         self, d_out: Tensor, x: Tensor, moments: Tensor, beside: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """By the gradient of the output those of x, weight and bias. beside: another one of x, to be added to it."""
-        d_out, beside = d_out.contiguous(), None if beside is None else beside.to(x.dtype).contiguous()
-        (n_row, n_col), d_x = (moments.size(1), x.size(-1)), torch.empty_like(x)
+        d_x = torch.empty_like(x)
+        beside = None if beside is None else beside.to(x.dtype).contiguous()
+        return d_x, *self._backward(d_x, None, Dropping(), d_out.contiguous(), None, x, moments, beside)
+
+    def backward_of_sum(
+        self, d_out: Tensor, also: Tensor | None, total: Tensor, moments: Tensor, dropping: Dropping, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """By the gradients of the outputs of `after_sum` those of x, in `dtype`, residual, weight and bias. also: bf16,
+        where d_out is fp32, or absent."""
+        assert also is None or (half(also), half(d_out)) == (1, 0)
+        d_x, d_total = torch.empty_like(total, dtype=dtype), torch.empty_like(total)
+        also = None if also is None else also.contiguous()
+        rest = self._backward(d_total, d_x, dropping, d_out.contiguous(), also, total, moments, None)
+        return d_x, d_total, *rest
+
+    def _backward(
+        self,
+        d_x: Tensor,
+        dropped: Tensor | None,
+        dropping: Dropping,
+        d_out: Tensor,
+        also: Tensor | None,
+        x: Tensor,
+        moments: Tensor,
+        beside: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Writes the gradient of x, and that as it goes back through dropout; returns those of weight and bias."""
+        n_row, n_col = moments.size(1), x.size(-1)
         sums = torch.empty(-(-n_row // switched_on().rows_a_sum()), 2, n_col)
         switched_on().normalise_backward(
             place(d_x),
+            _place_of(dropped),
+            c_int(dropped is not None and half(dropped)),
+            *dropping.for_kernels(),
             place(d_out),
             c_int(half(d_out)),
+            _place_of(also),
             place(x),
             c_int(half(x)),
-            None if beside is None else place(beside),
+            _place_of(beside),
             place(self.weight),
             *(place(one) for one in moments),
             c_int(self.centred),
@@ -64,4 +134,8 @@ class Norm(NamedTuple):
             c_int(torch.get_num_threads()),
         )
         d_weight, d_bias = sums.sum(0).unbind()
-        return d_x, d_weight, d_bias
+        return d_weight, d_bias
+
+
+def _place_of(x: Tensor | None) -> c_void_p | None:
+    return None if x is None else place(x)

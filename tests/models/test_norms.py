@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.models.norms import RMSNorm, normed, parted
+from nmt.models.dropout import Dropout
+from nmt.models.norms import RMSNorm, added_and_normed, normed, parted
 from nmt.native import kernels
 
 NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
@@ -49,6 +50,46 @@ def test_both_ways_and_their_gradients_are_those_of_torch(kind, dtype):
         assert one.dtype == other.dtype
         error = 2e-6 if dtype == torch.float32 else 2e-2
         assert (one - other).abs().max() <= error * max(1.0, float(other.detach().abs().max()))
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("taken", ["both", "past", "entering"])
+@TYPES
+def test_the_end_of_a_sub_layer_and_the_beginning_of_the_next_are_those_of_torch(kind, p, taken, dtype):
+    norm, dropout = NORMS[kind](), Dropout(p)
+    residual, layer = some(norm)
+    x = torch.randn(residual.shape, generator=torch.Generator().manual_seed(5)).to(dtype).requires_grad_()
+
+    def ended(end):
+        torch.manual_seed(2)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            past, entering = parted(end(), None)
+            product = layer(entering)
+        loss = past.new_zeros(())
+        loss = loss + (past * past.detach().cos()).sum() if taken != "entering" else loss
+        loss = loss + product.float().square().sum() if taken != "past" else loss
+        return entering, [past, product, *torch.autograd.grad(loss, [x, residual, *norm.parameters()])]
+
+    kernels.use(True)
+    _, expected = ended(lambda: norm(dropout.add(x, residual)))
+    entering, found = ended(lambda: added_and_normed(x, residual, dropout, norm))
+    assert entering.dtype == dtype and "AddAndNorm" in str(entering.grad_fn)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        error = 2e-6 if dtype == torch.float32 else 2e-2
+        assert (one - other).abs().max() <= error * max(1.0, float(other.detach().abs().max()))
+
+
+@NEEDS_COMPILER
+def test_rows_that_do_not_begin_with_a_word_of_chance_are_dropped_as_before():
+    norm, dropout, x = nn.LayerNorm(6), Dropout(0.5), torch.randn(3, 6, requires_grad=True)
+    kernels.use(True)
+    torch.manual_seed(2)
+    found = added_and_normed(x, x, dropout, norm)
+    torch.manual_seed(2)
+    assert torch.equal(found, normed(dropout.add(x, x), norm)) and "AddAndNorm" not in str(found.grad_fn)
 
 
 @NEEDS_COMPILER

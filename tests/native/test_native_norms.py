@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from nmt.native import kernels
-from nmt.native.norms import Norm
+from nmt.native import kernels, passes
+from nmt.native.norms import Dropping, Norm
 
 if why_not := kernels.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
@@ -61,6 +61,37 @@ def test_a_norm_and_its_gradient_are_those_of_the_formula(shape, centred, biased
         assert bias is None or near(d_bias, of[2], 1e-5)
 
 
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 67, 24), (2, 3, 300)])
+@pytest.mark.parametrize(("centred", "biased"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("both", [True, False])
+def test_the_end_of_a_sub_layer_and_its_gradient_are_those_of_the_formula(shape, centred, biased, kind, both):
+    x, weight, bias, generator = made(shape, kind, biased)
+    residual = torch.randn(shape, generator=generator)
+    dropping = Dropping(7, 20_000, 1.5) if shape[-1] % 4 == 0 else Dropping()
+    keep = passes.decide(x, dropping.seed, dropping.n_drop).double()
+    assert shape[-1] % 4 or keep.numel() < 20 or 0.6 < keep.mean() < 0.8
+    out, also, total, moments = (norm := Norm(weight, bias, centred, EPS)).after_sum(
+        x, residual, dropping, also_half=both
+    )
+    assert torch.equal(total, passes.drop_add(x, residual, *dropping, torch.float32))
+    assert torch.equal(also, out.bfloat16()) if both else also is None
+    assert near(moments[0], (total.double().mean(-1).flatten() if centred else torch.zeros(moments.size(1))), 1e-5)
+
+    inputs = [None if one is None else one.double().requires_grad_() for one in (x, residual, weight, bias)]
+    scale = dropping.scale
+    expected = exact(inputs[1] + inputs[0] * keep * scale, inputs[2], inputs[3], centred)
+    assert near(out, expected.detach(), ERROR[torch.float32])
+    d_out, d_also = torch.randn(2, *shape, generator=generator).unbind()
+    d_also = d_also.bfloat16() if both else None
+    grad = d_out.double() + (d_also.double() if both else 0.0)
+    of = torch.autograd.grad(expected, [one for one in inputs if one is not None], grad)
+    found = norm.backward_of_sum(d_out, d_also, total, moments, dropping, kind)
+    assert found[0].dtype == kind and near(found[0], of[0], ERROR[kind])
+    assert near(found[1], of[1], ERROR[torch.float32]) and near(found[2], of[2], 1e-5)
+    assert bias is None or near(found[3], of[3], 1e-5)
+
+
 def test_rows_far_from_zero_are_normalised_as_exactly_as_they_can_be():
     x, weight, bias, _ = made((4, 64), torch.float32, True)
     x += 1000.0
@@ -87,5 +118,8 @@ def test_nothing_depends_on_the_number_of_threads():
         torch.set_num_threads(n)
         out, moments = norm.forward(x, torch.bfloat16)
         found.append([out, moments, *norm.backward(out, x, moments, x)])
+        dropping = Dropping(3, 9000, 1.25)
+        found[-1] += norm.after_sum(out, x, dropping, also_half=True)
+        found[-1] += norm.backward_of_sum(x, out, x, moments, dropping, torch.bfloat16)
     torch.set_num_threads(n_thread)
     assert all(map(torch.equal, *found))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nmt.models.depthwise import convolved, convolved_within
 from nmt.models.dropout import Dropout
 from nmt.models.fused_linear import relu_between, together
-from nmt.models.norms import normed, parted
+from nmt.models.norms import added_and_normed, parted
 from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
 from nmt.recipe.model_options import ModelConfig
 
@@ -99,8 +99,9 @@ class MultiHeadAttention(nn.Module):
         """The rest of the sub-layer, given queries, keys and values. x: (B, T, D)."""
         output, attn = self.attention(q, k, v, mask, return_attns)
         (output,) = together(output.transpose(1, 2).flatten(2), [self.fc])
-        output = self.dropout.add(output, x)
-        return output if self.pre_norm else normed(output, self.layer_norm), attn
+        if self.pre_norm:
+            return self.dropout.add(output, x), attn
+        return added_and_normed(output, x, self.dropout, self.layer_norm), attn
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
         """The projections, each with the shape of one head's part."""
@@ -132,8 +133,10 @@ class PositionwiseFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         x, entering = parted(x, self.layer_norm if self.pre_norm else None)
-        output = self.dropout.add(self._transform(entering), x)
-        return output if self.pre_norm else normed(output, self.layer_norm)
+        output = self._transform(entering)
+        if self.pre_norm:
+            return self.dropout.add(output, x)
+        return added_and_normed(output, x, self.dropout, self.layer_norm)
 
     def _transform(self, x: Tensor) -> Tensor:
         """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
