@@ -64,8 +64,8 @@ MUTATIONS = (
     Mutation(
         "weights dropped otherwise in the gradient",
         ATTENTION,
-        "if (also) drop(also + t * wide, decision, n_key,",
-        "if (also) drop(also + t * wide, decision + 1, n_key - 1,",
+        "kept(*(vector *)(d_row + i), decision + t * apart + i,",
+        "kept(*(vector *)(d_row + i), decision + t * apart + i + 1,",
         NATIVE,
     ),
     Mutation(
@@ -81,8 +81,15 @@ MUTATIONS = (
     Mutation(
         "the gradient of a weight left turned",
         "nmt/native/products.py",
-        "return turned(turned(x, x.dtype) @ d_out, dtype)",
-        "return (turned(x, x.dtype) @ d_out).to(dtype).view(-1, x.size(1))",
+        "c_int(narrow is x),",
+        "c_int(0),",
+        PRODUCTS,
+    ),
+    Mutation(
+        "long sums of a weight's gradient begun anew",
+        "nmt/native/weight_gradient.c",
+        "k ? sums : NULL,",
+        "NULL,",
         PRODUCTS,
     ),
     Mutation(
@@ -95,21 +102,32 @@ MUTATIONS = (
     Mutation("long sums of tiles begun anew", TILES, "plus = k > 0 || to->add", "plus = to->add", PRODUCTS),
     Mutation("the second half of tiles' sums begun anew", TILES, "n_step - s, s > 0,", "n_step - s, 0,", PRODUCTS),
     Mutation(
+        "a gradient that goes back past dropout",
+        NORMS,
+        "if (g->n_drop) found = kept(",
+        "if (!g->d_x) found = kept(",
+        NORM_TESTS,
+    ),
+    Mutation(
         "words of chance that two sentences end to end share",
         ATTENTION,
         "first = query.before * s->n_head + head * query.n;",
         "first = head * query.n;",
         NATIVE,
     ),
-    Mutation("the gradient past a norm forgotten", NORMS, "if (beside) found +=", "if (0) found +=", NORM_TESTS),
     Mutation(
-        "the mean left in the gradient of a norm", NORMS, "centred ? sum / n_col : 0.0f", "0.0f * sum", NORM_TESTS
+        "the gradient past a norm forgotten",
+        NORMS,
+        "if (g->beside) found += vector",
+        "if (0) found += vector",
+        NORM_TESTS,
     ),
+    Mutation("the mean left in the gradient of a norm", NORMS, "g->centred ? sum / n : 0.0f", "0.0f * sum", NORM_TESTS),
     Mutation(
         "columns that fit no vector left out of a norm's gradient",
         NORMS,
-        "      for (; i < n_col; i++) {\n        float g = number_at(d, first + i, d_half), y",
-        "      for (; i < n_col - 1; i++) {\n        float g = number_at(d, first + i, d_half), y",
+        "  for (; i < n; i++) {\n    float d = number_at(g->d,",
+        "  for (; i < n - 1; i++) {\n    float d = number_at(g->d,",
         NORM_TESTS,
     ),
     Mutation(

@@ -61,25 +61,7 @@ static void transpose(float *restrict to, int64_t to_row, const float *restrict 
                       int64_t n_column) {
 #ifdef __AVX512F__
   for (int64_t r = 0; r < n_row; r += LANES)
-    for (int64_t c = 0; c < n_column; c += 4) {
-      __m512 row[4], pair[4]; /* of every fourth row four numbers */
-      for (int i = 0; i < 4; i++) {
-        const float *at = from + (r + i) * from_row + c;
-        row[i] = _mm512_castps128_ps512(_mm_loadu_ps(at));
-        row[i] = _mm512_insertf32x4(row[i], _mm_loadu_ps(at + 4 * from_row), 1);
-        row[i] = _mm512_insertf32x4(row[i], _mm_loadu_ps(at + 8 * from_row), 2);
-        row[i] = _mm512_insertf32x4(row[i], _mm_loadu_ps(at + 12 * from_row), 3);
-      }
-      for (int i = 0; i < 2; i++) {
-        pair[i] = _mm512_unpacklo_ps(row[2 * i], row[2 * i + 1]);
-        pair[2 + i] = _mm512_unpackhi_ps(row[2 * i], row[2 * i + 1]);
-      }
-      for (int i = 0; i < 2; i++) {
-        const __m512d a = _mm512_castps_pd(pair[2 * i]), b = _mm512_castps_pd(pair[2 * i + 1]);
-        _mm512_storeu_pd(to + (c + 2 * i) * to_row + r, _mm512_unpacklo_pd(a, b));
-        _mm512_storeu_pd(to + (c + 2 * i + 1) * to_row + r, _mm512_unpackhi_pd(a, b));
-      }
-    }
+    for (int64_t c = 0; c < n_column; c += 4) turn_four(to + c * to_row + r, to_row, from + r * from_row + c, from_row);
 #else
   for (int64_t r = 0; r < n_row; r += 4)
     for (int64_t c = 0; c < n_column; c += 4) {

@@ -18,7 +18,16 @@ from pathlib import Path
 import torch
 
 _HERE = Path(__file__).parent
-_SOURCES = ("numbers.h", "passes.c", "norms.c", "tiles.c", "attention.c", "choice.c")
+_SOURCES = (
+    "numbers.h",
+    "tiles.h",
+    "passes.c",
+    "norms.c",
+    "tiles.c",
+    "weight_gradient.c",
+    "attention.c",
+    "choice.c",
+)
 # Without -ffast-math, which would take it for granted that all is finite.
 _FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-std=gnu11")
 _OF_PROCESSOR = {"x86_64": ("-march=native", "-mprefer-vector-width=512"), "aarch64": ("-mcpu=native",)}

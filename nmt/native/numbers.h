@@ -177,6 +177,31 @@ ALWAYS void store(void *restrict to, int64_t first, const float *restrict from, 
   for (; i < n; i++) put_number(to, first + i, from[i], half);
 }
 
+#ifdef __AVX512F__
+/* 16 bytes of each of four places, `apart` bytes from one to the next. */
+ALWAYS __m512i gathered(const void *at, int64_t apart) {
+  const char *from = at;
+  __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)from));
+  x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(from + apart)), 1);
+  x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(from + 2 * apart)), 2);
+  return _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(from + 3 * apart)), 3);
+}
+
+/* Four columns of 16 rows, numbers of 32 bits, as four rows; stride and to_row: numbers from row to row. */
+ALWAYS void turn_four(void *to, int64_t to_row, const void *from, int64_t stride) {
+  __m512i row[4], pair[4]; /* of every fourth row four numbers */
+  for (int i = 0; i < 4; i++) row[i] = gathered((const char *)from + 4 * i * stride, 16 * stride);
+  for (int i = 0; i < 2; i++) {
+    pair[i] = _mm512_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
+    pair[2 + i] = _mm512_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
+  }
+  for (int i = 0; i < 2; i++) {
+    _mm512_storeu_si512((char *)to + 8 * i * to_row, _mm512_unpacklo_epi64(pair[2 * i], pair[2 * i + 1]));
+    _mm512_storeu_si512((char *)to + (8 * i + 4) * to_row, _mm512_unpackhi_epi64(pair[2 * i], pair[2 * i + 1]));
+  }
+}
+#endif
+
 /* -- chance ------------------------------------------------------------------------------------------------------- */
 
 /* Four decisions a word, words first, first + 1, ... of a seed: SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable

@@ -1,4 +1,5 @@
-"""Matrix products of training on a CPU: by torch, or of fp32 by kernels, where the processor has tiles.
+"""Matrix products of training on a CPU: by torch, or by kernels, where the processor has tiles: those of fp32, and of
+bf16 the gradients of weights.
 
 N rows, D and E columns.
 """
@@ -67,49 +68,49 @@ class LaidOut:
 
 def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight by those of its outputs."""
-    if not _is_turned(d_out, x):
-        return product(d_out.t(), x).to(dtype)
-    if d_out.size(1) < x.size(1):
-        return (turned(d_out, d_out.dtype) @ x).to(dtype)
-    return turned(turned(x, x.dtype) @ d_out, dtype)
+    if _is_gradient_in_tiles(d_out, x):
+        return _gradient(torch.empty(d_out.size(1), x.size(1)), d_out, x, add=False).to(dtype)
+    return product(d_out.t(), x).to(dtype)
 
 
 def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
     """The same, added to what there is: (E, D) of fp32."""
     if _in_tiles(d_out, x):
         _multiply(total, d_out.t(), x, add=True)
-    elif _is_turned(d_out, x) and d_out.size(1) > x.size(1):
-        _turn(total, turned(x, x.dtype) @ d_out, add=True)
+    elif _is_gradient_in_tiles(d_out, x):
+        _gradient(total, d_out, x, add=True)
     elif half(x):
         add_to(total, d_out.t() @ x)
     else:
         total.addmm_(d_out.t(), x)
 
 
-def turned(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(N, D) of bf16 -> (D, N) of bf16 or fp32, each row dense."""
-    out = torch.empty(x.size(1), x.size(0), dtype=dtype)
-    _turn(out, x, add=False)
-    return out
-
-
-def _turn(out: Tensor, x: Tensor, *, add: bool) -> None:
-    assert half(x) and x.is_contiguous() and out.is_contiguous()
-    switched_on().transpose_half(
-        place(out),
-        c_int(half(out)),
-        c_int(add),
-        place(x),
-        *(c_int64(size) for size in x.shape),
-        c_int(torch.get_num_threads()),
+def _is_gradient_in_tiles(d_out: Tensor, x: Tensor) -> bool:
+    """Whether kernels multiply these, of bf16. oneDNN takes much longer for a product whose first factor is read by
+    columns than for others."""
+    return (
+        takes(d_out, x)
+        and bool(half(d_out) and half(x) and d_out.numel() and x.numel())
+        and bool(switched_on().has_tiles())
     )
 
 
-def _is_turned(d_out: Tensor, x: Tensor) -> bool:
-    """Whether the smaller factor is turned first: where there are tiles, oneDNN takes twice as long for a product of
-    bf16 whose first factor is read by columns. One of nearly square ones is fast anyway."""
-    narrow, wide = sorted((d_out.size(1), x.size(1)))
-    return bool(half(x)) and wide >= 2 * narrow and bool(switched_on().has_tiles())
+def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
+    assert out.is_contiguous() and out.dtype == torch.float32
+    d_out, x, n_thread = d_out.contiguous(), x.contiguous(), torch.get_num_threads()
+    narrow, wide = sorted((d_out, x), key=lambda one: one.size(1))
+    _held, room = _room(n_thread * library().room_of_gradient())
+    library().weight_gradient(
+        place(out),
+        c_int(add),
+        c_int(narrow is x),
+        place(narrow),
+        place(wide),
+        *(c_int64(size) for size in (narrow.size(1), wide.size(1), len(x))),
+        room,
+        c_int(n_thread),
+    )
+    return out
 
 
 def _in_tiles(a: Tensor, b: Tensor) -> bool:

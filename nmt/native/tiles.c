@@ -10,16 +10,12 @@
    Each thread makes a part of the result for itself: it lays out what it reads by tiles, in the second cache of its core.
    No sum depends on the number of threads, or on what other rows there are. */
 
-#include "numbers.h"
+#include "tiles.h"
 
-#if defined __AMX_BF16__ && defined __AVX512BF16__ && defined __AVX512BW__
+#ifdef HAS_TILES
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SIDE 16              /* rows of a tile, and columns of the result of two */
-#define STEP 32              /* numbers that are summed at once */
-#define PANEL (2 * SIDE)     /* rows, or columns, that are multiplied at a time */
-#define TILE 1024            /* bytes */
 #define PIECES 3             /* of bf16, of a number */
 #define STEP_OF_PANEL (PIECES * 2 * TILE) /* bytes of the numbers of a panel that are summed at once */
 #define NEAR 128             /* numbers of a sum of which a panel lies in the first cache */
@@ -28,15 +24,8 @@
 #define GROUP 8              /* panels that are laid out at a time where they lie side by side in memory */
 #define PART_OF_STATE 18     /* of what the system keeps of a process: XTILEDATA */
 #define REQUEST_PART 0x1023  /* ARCH_REQ_XCOMP_PERM */
-#define UP_TO(n, most) ((n) < (most) ? (n) : (most))
-#define PARTS(n, size) (((n) + (size) - 1) / (size))
-
-extern int omp_get_thread_num(void), omp_get_num_threads(void);
 
 typedef __m512i lines[SIDE]; /* a tile in registers */
-
-/* What is written before is in memory: not of all instructions on tiles does GCC know that they read it. */
-#define WRITTEN(place) __asm__ volatile("" : : "r"(place) : "memory")
 
 /* (n, depth) numbers, of which those of a sum are `dense`, one behind the other, or `stride` numbers apart. */
 typedef struct {
@@ -46,29 +35,6 @@ typedef struct {
 } factor;
 
 /* -- layout ------------------------------------------------------------------------------------------------------- */
-
-/* 16 x 16 pairs of bf16, rows to columns. */
-static void turn(lines x) {
-  lines y;
-  for (int i = 0; i < 8; i++) {
-    y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-    y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-  }
-  for (int i = 0; i < 4; i++)
-    for (int j = 0; j < 2; j++) {
-      x[4 * i + 2 * j] = _mm512_unpacklo_epi64(y[4 * i + j], y[4 * i + 2 + j]);
-      x[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(y[4 * i + j], y[4 * i + 2 + j]);
-    }
-  for (int j = 0; j < 4; j++) /* columns j, 4 + j, 8 + j and 12 + j of four rows are the quarters of x[j], x[4 + j], ... */
-    for (int i = 0; i < 2; i++) {
-      y[8 * i + j] = _mm512_shuffle_i64x2(x[8 * i + j], x[8 * i + 4 + j], 0x88);
-      y[8 * i + 4 + j] = _mm512_shuffle_i64x2(x[8 * i + j], x[8 * i + 4 + j], 0xdd);
-    }
-  for (int j = 0; j < 8; j++) {
-    x[j] = _mm512_shuffle_i64x2(y[j], y[8 + j], 0x88);
-    x[8 + j] = _mm512_shuffle_i64x2(y[j], y[8 + j], 0xdd);
-  }
-}
 
 /* The numbers of two rows as pairs: of the first in the even places, of the second in the odd ones. */
 ALWAYS __m512i paired(__m512i rows) {
@@ -99,10 +65,8 @@ ALWAYS void lay_tile(char *to, const float *at, int64_t stride, const int dense,
     split(turns ? turned[0] + i : (__m512i *)to + i, turns ? SIDE : 2 * SIDE, *(const vector *)first,
           *(const vector *)second, dense);
   }
-  for (int p = 0; turns && p < PIECES; p++) {
-    turn(turned[p]);
-    memcpy(to + p * 2 * TILE, turned[p], TILE);
-  }
+  for (int p = 0; turns && p < PIECES; p++)
+    for (int c = 0; c < SIDE; c += 4) turn_four(to + p * 2 * TILE + c * 64, SIDE, (const int32_t *)turned[p] + c, SIDE);
 }
 
 /* The same where there are fewer rows, or numbers: the others are 0. */
@@ -147,18 +111,6 @@ static void lay_right(char *to, factor x, int64_t row, int64_t n, int64_t first,
 
 /* -- multiplication ----------------------------------------------------------------------------------------------- */
 
-static void configure(void) {
-  struct {
-    uint8_t palette, start, none[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-  } shape = {.palette = 1};
-  for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = SIDE;
-  WRITTEN(&shape);
-  _tile_loadconfig(&shape);
-}
-
-#define BOTH(left, right, from) _tile_loadd(left, from, 64); _tile_loadd(right, (from) + TILE, 64)
 #define LEFT(p) BOTH(4, 5, a + (p) * 2 * TILE)
 #define RIGHT(p) BOTH(6, 7, b + (p) * 2 * TILE)
 #define MULTIPLY _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7)

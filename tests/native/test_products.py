@@ -145,13 +145,6 @@ def test_a_linear_layer_of_fp32_is_multiplied_in_tiles(generator):
     assert not torch.equal(products.linear(x, weight), x @ weight.t())  # whose sums are made in another order
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (7, 9), (33, 40), (100, 31), (64, 8), (250, 256)])
-def test_turning_moves_every_number_to_its_place(shape, generator):
-    x = torch.randn(shape, generator=generator).bfloat16()
-    for dtype in ERROR:
-        assert torch.equal(products.turned(x, dtype), x.t().to(dtype))
-
-
 @IN_TILES
 def test_a_product_in_tiles_that_is_not_exact_is_not_taken_for_fp32(monkeypatch):
     assert products.fp32_in_tiles()
@@ -159,18 +152,47 @@ def test_a_product_in_tiles_that_is_not_exact_is_not_taken_for_fp32(monkeypatch)
     assert not products.fp32_in_tiles.__wrapped__()
 
 
-@pytest.mark.parametrize("has_tiles", [False, True])
-@pytest.mark.parametrize("widths", [(64, 16), (16, 64), (24, 24), (300, 8)])
+@pytest.mark.parametrize("in_tiles", [False, pytest.param(True, marks=IN_TILES)])
+@pytest.mark.parametrize("widths", [(64, 16), (16, 64), (24, 24), (300, 8), (1, 1), (33, 70)])
+@pytest.mark.parametrize("n", [1, 90, 800])
 @TYPES
-def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(has_tiles, widths, dtype, generator, monkeypatch):
-    d_out, x = (torch.randn(90, width, generator=generator).to(dtype) for width in widths)
-    in_tiles = has_tiles and products.fp32_in_tiles()  # asked of the processor itself
-    monkeypatch.setattr(products, "fp32_in_tiles", lambda: in_tiles)
-    monkeypatch.setattr(kernels.switched_on(), "has_tiles", lambda: has_tiles)
+def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(in_tiles, widths, n, dtype, generator, monkeypatch):
+    d_out, x = (torch.randn(n, width, generator=generator).to(dtype) for width in widths)
+    if not in_tiles:
+        monkeypatch.setattr(products, "fp32_in_tiles", lambda: False)
+        monkeypatch.setattr(kernels.switched_on(), "has_tiles", lambda: 0)
+    error = 3e-6 if in_tiles else ERROR[dtype]  # tiles add up numbers of bf16 in fp32, which is the result's type
     found, exact = products.weight_gradient(d_out, x, torch.float32), d_out.double().t() @ x.double()
     assert found.is_contiguous() and found.dtype == torch.float32
-    assert near(found, exact, ERROR[dtype])
+    assert near(found, exact, error)
     total = torch.randn(widths, generator=generator)
     exact += total.double()
     products.add_weight_gradient(total, d_out, x)
-    assert near(total, exact, ERROR[dtype])
+    assert near(total, exact, error)
+
+
+@IN_TILES
+@pytest.mark.parametrize("widths", [(1100, 600), (600, 1100), (70, 1700)])
+def test_a_gradient_too_wide_for_the_cache_is_made_in_parts_to_the_same_bits(widths, generator):
+    d_out, x = (torch.randn(900, width, generator=generator).bfloat16() for width in widths)
+    whole = products.weight_gradient(d_out, x, torch.float32)
+    assert near(whole, d_out.double().t() @ x.double(), 3e-6)
+    for n_thread in (1, 2, 3, 4, 6):
+        torch.set_num_threads(n_thread)
+        assert torch.equal(products.weight_gradient(d_out, x, torch.float32), whole)
+    few = products.weight_gradient(d_out[:, 40:60].contiguous(), x, torch.float32)
+    assert torch.equal(few, whole[40:60])
+
+
+@IN_TILES
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_visible_in_a_gradient(wrong, generator):
+    d_out, x = (torch.randn(50, width, generator=generator).bfloat16() for width in (40, 60))
+    d_out[3, 7] = wrong
+    found = products.weight_gradient(d_out, x, torch.float32)
+    assert not found[7].isfinite().any() and found[[*range(7), *range(8, 40)]].isfinite().all()
+
+
+def test_the_gradient_by_no_words_is_zero():
+    d_out, x = torch.ones(0, 4).bfloat16(), torch.ones(0, 3).bfloat16()
+    assert torch.equal(products.weight_gradient(d_out, x, torch.float32), torch.zeros(4, 3))

@@ -1,0 +1,36 @@
+/* The tiles of a processor that has them (AMX): 16 rows of 64 bytes, each the numbers of bf16 that are summed at once, or of
+   the right factor of a product pairs of them, one pair for each column; and 16 x 16 numbers of fp32, their sums. */
+
+#pragma once
+
+#include "numbers.h"
+
+#if defined __AMX_BF16__ && defined __AVX512BF16__ && defined __AVX512BW__
+#define HAS_TILES
+
+#define SIDE 16          /* rows of a tile, and columns of the result of two */
+#define STEP 32          /* numbers that are summed at once */
+#define PANEL (2 * SIDE) /* rows, or columns, that are multiplied at a time */
+#define TILE 1024        /* bytes */
+#define UP_TO(n, most) ((n) < (most) ? (n) : (most))
+#define PARTS(n, size) (((n) + (size) - 1) / (size))
+
+extern int omp_get_thread_num(void), omp_get_num_threads(void);
+
+/* What is written before is in memory: not of all instructions on tiles does GCC know that they read it. */
+#define WRITTEN(place) __asm__ volatile("" : : "r"(place) : "memory")
+
+#define BOTH(left, right, from) _tile_loadd(left, from, 64); _tile_loadd(right, (from) + TILE, 64)
+
+/* All eight tiles whole. */
+static inline void configure(void) {
+  struct {
+    uint8_t palette, start, none[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  } shape = {.palette = 1};
+  for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = SIDE;
+  WRITTEN(&shape);
+  _tile_loadconfig(&shape);
+}
+#endif
