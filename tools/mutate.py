@@ -64,8 +64,8 @@ MUTATIONS = (
     Mutation(
         "weights dropped otherwise in the gradient",
         ATTENTION,
-        "kept(*(vector *)(d_row + i), decision + t * apart + i,",
-        "kept(*(vector *)(d_row + i), decision + t * apart + i + 1,",
+        "kept(*(vector *)(d_row + i), of_these,",
+        "kept(*(vector *)(d_row + i), of_these + 1,",
         NATIVE,
     ),
     Mutation(

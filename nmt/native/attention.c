@@ -283,8 +283,9 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
           const float *of_row = p + t * wide;
           float *d_row = d_score + t * wide, *used_row = used + t * wide;
           for (int64_t i = 0; s->n_drop && i < in_use; i += LANES) {
-            *(vector *)(used_row + i) = kept(*(const vector *)(of_row + i), decision + t * apart + i, s->n_drop, s->scale_up);
-            *(vector *)(d_row + i) = kept(*(vector *)(d_row + i), decision + t * apart + i, s->n_drop, s->scale_up);
+            const uint16_t *of_these = decision + t * apart + i;
+            *(vector *)(used_row + i) = kept(*(const vector *)(of_row + i), of_these, s->n_drop, s->scale_up);
+            *(vector *)(d_row + i) = kept(*(vector *)(d_row + i), of_these, s->n_drop, s->scale_up);
           }
           vector sum = {0};
           for (int64_t i = 0; i < in_use; i += LANES) sum += *(const vector *)(of_row + i) * *(vector *)(d_row + i);

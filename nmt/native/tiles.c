@@ -120,15 +120,7 @@ static void lay_right(char *to, factor x, int64_t row, int64_t n, int64_t first,
 ALWAYS void multiply_panels(char *upper, char *lower, int64_t stride, int64_t next, const char *sums, int goes_on,
                             const char *a, const char *b, int64_t n_step) {
   WRITTEN(a);
-  if (goes_on) {
-    BOTH(0, 1, sums);
-    BOTH(2, 3, sums + 2 * TILE);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  begin_sums(goes_on ? sums : NULL);
   for (int64_t s = 0; s < n_step; s++, a += STEP_OF_PANEL, b += STEP_OF_PANEL) {
     LEFT(0); RIGHT(2); MULTIPLY; /* each pair of pieces differs from the one before in one of them */
     RIGHT(1); MULTIPLY;

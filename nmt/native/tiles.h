@@ -33,4 +33,17 @@ static inline void configure(void) {
   WRITTEN(&shape);
   _tile_loadconfig(&shape);
 }
+
+/* Tiles 0 to 3, the sums of two panels: what was made of them before, or 0 where that is absent. */
+ALWAYS void begin_sums(const char *before) {
+  if (before) {
+    BOTH(0, 1, before);
+    BOTH(2, 3, before + 2 * TILE);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+}
 #endif

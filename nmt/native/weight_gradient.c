@@ -98,15 +98,7 @@ ALWAYS void lay(char *to, factor x, const int right, int64_t column, int64_t end
 /* to = sums + a panel times another, four tiles each; sums may be absent. */
 ALWAYS void multiply_panels(char *to, const char *sums, const char *a, const char *b, int64_t n_step) {
   WRITTEN(a);
-  if (sums) {
-    BOTH(0, 1, sums);
-    BOTH(2, 3, sums + 2 * TILE);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  begin_sums(sums);
   for (int64_t s = 0; s < n_step; s++, a += 2 * TILE, b += 2 * TILE) {
     BOTH(4, 5, a);
     _tile_stream_loadd(6, b, 64); /* once, while the other panel, which is read again, is to stay in the first cache */
