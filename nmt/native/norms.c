@@ -92,8 +92,8 @@ ALWAYS void add_row(float *sum, const void *x, const int x_half, const float *re
   }
 }
 
-/* The end of a sub-layer: sum = residual + dropout(x), and out = that normalised; also: the same in bf16, if wanted. Of
-   `out` all but x are fp32. n_col: a multiple of 4, or nothing is dropped. */
+/* The end of a sub-layer: sum = residual + dropout(x), and out = that normalised; also: the same in bf16, if wanted. All
+   others but x are fp32. n_col: a multiple of 4, or nothing is dropped. */
 void add_and_normalise(float *out, bf16 *also, float *sum, const void *x, int x_half, const float *residual, uint64_t seed,
                        int n_drop, float scale, const float *weight, const float *bias, float *mean, float *rate,
                        int centred, float eps, int64_t n_row, int64_t n_col, int n_thread) {
