@@ -65,6 +65,11 @@ class Run:
         """Whether a run was started here."""
         return self.recipe_file.is_file()
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was saved here: then it goes on as it began, while a run that saved nothing begins anew."""
+        return self.exists and bool(self.updates() or self.model_folder.exists())
+
     def recipe(self) -> Recipe:
         """The resolved recipe of the run."""
         self._must_exist()

@@ -23,8 +23,9 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
     A folder in which nothing was saved yet is a new one: what was wrong with the recipe may have been mended.
     """
     fingerprint = {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
-    if run.exists and (run.updates() or run.model_folder.exists()):
-        changed = refused_changes(differences(run.recipe().model_dump(mode="json"), recipe.model_dump(mode="json")))
+    if run.begun:
+        begun = run.recipe()
+        changed = refused_changes(differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json")))
         if changed:
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(changed.items()))
             raise RunError(
@@ -37,6 +38,8 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
             )
+        origin = {"init_from": begun.train.init_from}  # the run's own, whether the recipe still names it or not
+        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
     elif not run.exists and run.folder.is_dir() and not _is_only_begun(run):
         raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
     else:

@@ -53,24 +53,39 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
         record.write("init", 0, run=str(run.folder), checkpoint=name, **by_kind, **plain)
 
 
+def check_origin(recipe: Recipe, run: Run) -> None:
+    """Raise RunError where train.init_from cannot be meant. What a run began with may be gone once it has begun."""
+    if recipe.train.init_from and not (run.begun and _origin(recipe) is None):
+        find_origin(recipe)
+
+
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
     """The run that train.init_from names, and the name of the checkpoint in it, None for the one that translates.
 
     Raises RunError when it names no run, or this one.
     """
+    place, found = Path(recipe.train.init_from), _origin(recipe)
+    if found is None:
+        raise RunError(
+            f"train.init_from: {place} is no run. Name a folder that nmt-train wrote, runs/NAME, or a checkpoint in "
+            "it, runs/NAME/checkpoints/update-00012000."
+        )
+    run, name = found
+    if run.folder.resolve() == recipe.run_folder.resolve():
+        raise RunError(
+            f"train.init_from: {place} is this run itself, which goes on from its own checkpoints anyway. To "
+            "fine-tune it, give the new run another --name or --train.out."
+        )
+    return run, name
+
+
+def _origin(recipe: Recipe) -> tuple[Run, str | None] | None:
+    """What `find_origin` returns, whichever run that is; None where there is no run."""
     place = Path(recipe.train.init_from)
     for folder, name in ((place, None), (place.parent, place.name), (place.parent.parent, place.name)):
         if Run(folder).exists:
-            if folder.resolve() == recipe.run_folder.resolve():
-                raise RunError(
-                    f"train.init_from: {place} is this run itself, which goes on from its own checkpoints anyway. To "
-                    "fine-tune it, give the new run another --name or --train.out."
-                )
             return Run(folder), name
-    raise RunError(
-        f"train.init_from: {place} is no run. Name a folder that nmt-train wrote, runs/NAME, or a checkpoint in it, "
-        "runs/NAME/checkpoints/update-00012000."
-    )
+    return None
 
 
 def take_over(

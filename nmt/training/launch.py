@@ -27,7 +27,7 @@ from nmt.training.budget import Budget
 from nmt.training.claim import claim, find_start
 from nmt.training.feed import Feed
 from nmt.training.finish import choose_final, final_update, is_finished
-from nmt.training.initial import find_origin, first_weights
+from nmt.training.initial import check_origin, first_weights
 from nmt.training.named import freeze
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_device, choose_precision
@@ -49,13 +49,12 @@ def launch(
     """
     budget = Budget(recipe.train, clock)  # all that follows counts
     data = open_data(recipe)
-    if recipe.train.init_from:
-        find_origin(recipe)  # before a folder is made
+    run = Run(recipe.run_folder)
+    check_origin(recipe, run)  # before a folder is made
     device = choose_device(recipe.train.device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     ranks, device = parallel.join(device, recipe.train.timeout)
-    run = Run(recipe.run_folder)
     with ranks.together(), run.lock() if ranks.is_main else nullcontext():
         with ranks.others_wait():
             if ranks.is_main:

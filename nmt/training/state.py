@@ -154,5 +154,12 @@ def dropout_seed(seed: int, position: Position, index: int = _NO_BATCH) -> int:
 
 
 def refused_changes(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Of the options that differ between a run and the recipe given now, those that would alter the run."""
-    return {name: values for name, values in changed.items() if not name.startswith(MAY_CHANGE)}
+    """Of the options that differ between a run and the recipe given now, those that would alter the run.
+
+    What a run began with need not be named again; to name another origin is to want another run.
+    """
+    return {
+        name: (old, new)
+        for name, (old, new) in changed.items()
+        if not name.startswith(MAY_CHANGE) and not (name == "train.init_from" and not new)
+    }

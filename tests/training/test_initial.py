@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -151,6 +152,24 @@ def test_going_on_is_not_beginning_again(recipe_of, capsys):
     assert "train.init_from is for a new run: this one has checkpoints" in said and "first weights" not in said
     weights = [checkpoint.load_tensors(Run(r.run_folder).checkpoint(8), checkpoint.MODEL) for r in (whole, chain)]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_a_run_goes_on_when_its_origin_is_gone(recipe_of, tmp_path):
+    parent = recipe_of("parent", train={"updates": 2})
+    launch(parent)
+    child = recipe_of("child", train={"updates": 4, "init_from": str(parent.run_folder)})
+    questions = iter(range(100))
+    assert launch(child, lambda: next(questions) >= 1) == "stopped"
+    shutil.rmtree(parent.run_folder)
+    questions = iter(range(100))
+    assert launch(child, lambda: next(questions) >= 1) == "stopped"
+    without = recipe_of("child", train={"updates": 4})  # the option left out
+    assert launch(without) == launch(child) == "done"
+    assert Run(child.run_folder).recipe().train.init_from == str(parent.run_folder)  # where it is from, for ever
+    with pytest.raises(RunError, match=r"train\.init_from was '\S+parent', now '\S+other'"):
+        launch(recipe_of("child", train={"updates": 4, "init_from": str(tmp_path / "other")}))
+    with pytest.raises(RunError, match=r"train\.init_from: \S+parent is no run"):
+        launch(recipe_of("new", train={"updates": 4, "init_from": str(parent.run_folder)}))
 
 
 def test_an_origin_that_cannot_be_meant_is_refused(recipe_of, tmp_path):
