@@ -44,7 +44,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     run = Run(recipe.run_folder)
-    begun = run.recipe() if run.exists else None
+    begun = run.recipe() if run.begun else None
     recipe = resolve(recipe, data, begun, Ranks(), lambda known: make_trial(known, data, device), say)
     say(f"trying the largest batch and {N_TIMED} updates ...")
     found = measure(recipe, data, make_trial(recipe, data, device))

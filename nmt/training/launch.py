@@ -79,8 +79,8 @@ def open_data(recipe: Recipe) -> Prepared:
 
 
 def _resolved(recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks) -> Recipe:
-    """The recipe without `auto`, the same on every rank; rank 0 knows whether there is a run that remembers it."""
-    begun = run.recipe() if ranks.tell(float(run.exists))[0] else None
+    """The recipe without `auto`, the same on every rank; rank 0 knows whether there is a run that began with it."""
+    begun = run.recipe() if ranks.tell(float(run.begun))[0] else None
 
     def say(text: str) -> None:
         if ranks.is_main:

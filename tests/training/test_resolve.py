@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_check import HEALTHY
 from witness import StopAt
 
 from nmt.errors import MachineError, RecipeError, RunError
@@ -10,6 +11,8 @@ from nmt.recipe.presets import AUTO, PRESETS, preset_for
 from nmt.recipe.reader import read_recipe, recipe_text
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
+from nmt.training import check as check_module
+from nmt.training import launch as launching
 from nmt.training import resolve as resolve_module
 from nmt.training.launch import launch, make_trial, open_data
 from nmt.training.parallel import Ranks
@@ -162,6 +165,21 @@ def test_a_run_remembers_what_auto_was_and_goes_on_with_it(recipe_of, capsys, mo
     assert run.recipe() == known
     with pytest.raises(RunError, match=r"batch\.max_tokens was 512, now 513"):
         launch(recipe_of(**{**wish, "batch": {"max_tokens": 513, "per_update": 1}}))
+
+
+def test_what_auto_was_in_a_run_that_saved_nothing_is_forgotten(recipe_of, monkeypatch):
+    plain, numbers = recipe_of(batch={"max_tokens": "auto"}), iter([600, 700, 800])
+    monkeypatch.setattr(resolve_module, "_choose_max_tokens", lambda *_: (next(numbers), "because"))
+    monkeypatch.setattr(launching, "_train", lambda *_: "killed before its first checkpoint")
+    monkeypatch.setattr(check_module, "measure", lambda *_: HEALTHY)
+    for model in (ModelConfig(preset="auto", d_model=256), ModelConfig(preset="auto")):
+        recipe = plain.model_copy(update={"model": model})
+        launch(recipe)
+    known = Run(plain.run_folder).recipe()
+    assert (known.model.d_model, known.batch.max_tokens) == (PRESETS["tiny"]["d_model"], 700)
+    said = []
+    check_module.check(recipe, said.append)
+    assert any("auto: 800" in text for text in said)
 
 
 def test_the_choice_is_the_same_on_every_rank(recipe_of, monkeypatch):
