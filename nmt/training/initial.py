@@ -7,6 +7,7 @@ data, optimizer, update numbers and folder. Going on is `keeper.restore`.
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +17,20 @@ from nmt.data.corpus import Prepared
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RunError
 from nmt.models.base import TranslationModel
+from nmt.recipe.compare import differences
+from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.cooccurrence import MAX_PAIRS, cooccurrence_embeddings
 from nmt.training.named import names_of
 from nmt.training.record import Record
+
+# Options of the model that say how it learns, or that the names and shapes of its parameters show.
+_NO_MATTER = {
+    *("preset", "dropout", "emb_dropout", "attn_dropout", "act_dropout", "variational_dropout"),
+    *("emb_init", "forget_bias", "d_model", "d_emb", "d_inner", "n_enc_layer", "n_dec_layer", "n_rnn_layer"),
+    *("n_position", "attn_bias", "ffn_bias", "enc_conv", "lexical_attn", "prj_transform"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,12 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
                 f"train.init_from: no parameter of {where} fits this recipe's model: {fates[0].name}: {fates[0].why}; "
                 "and so on. Give this recipe that run's model options."
             )
-        record.say("\n".join([f"first weights from {where}:", *_table(fates)]))
+        others = other_computation(run.recipe().model, recipe.model)
+        record.say("\n".join([f"first weights from {where}:", *_table(fates), *_warning(others)]))
         by_kind = {kind: {f.name: f.why for f in fates if f.kind == kind} for kind in ("grown", "skipped")}
         plain = {kind: [f.name for f in fates if f.kind == kind] for kind in ("loaded", "unused")}
-        record.write("init", 0, run=str(run.folder), checkpoint=name, **by_kind, **plain)
+        told = {"options": {name: list(values) for name, values in others.items()}} if others else {}
+        record.write("init", 0, run=str(run.folder), checkpoint=name, **by_kind, **plain, **told)
 
 
 def check_origin(recipe: Recipe, run: Run) -> None:
@@ -119,6 +131,31 @@ def take_over(
     known = {name for names in names_of(model).values() for name in names}
     left = (names[0] for names in names_of(other).values() if not known & set(names))
     return fates + [Fate(name, "unused", theirs[name].numel(), "only in that run") for name in left]
+
+
+def other_computation(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[Any, Any]]:
+    """Options of the model by which equal weights mean something else here: {name: (there, here)}, as computed with.
+
+    Not those that a parameter's name or shape shows, nor those of training. A matrix that was shared there and is not
+    here is the same in all its places; the other way round it is that of one place.
+    """
+    told = differences(there.model_dump(), here.model_dump())
+    values = ((name, _meaning(there, name), _meaning(here, name)) for name in told if name not in _NO_MATTER)
+    return {
+        name: (old, new)
+        for name, old, new in values
+        if old != new and not (name.endswith("_sharing") and old and not new)
+    }
+
+
+def _meaning(model: ModelConfig, name: str) -> Any:
+    """The value of an option, with what stands for an empty one."""
+    value = getattr(model, name)
+    if value is None and name in ("d_k", "d_v"):
+        return model.d_model // model.n_head
+    if value is None and name == "enc_n_kv_head":
+        return _meaning(model, "n_kv_head")
+    return model.n_head if value is None and name == "n_kv_head" else value
 
 
 def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
@@ -195,3 +232,15 @@ def _table(fates: list[Fate]) -> list[str]:
     lines = [f"  loaded   {len(loaded)} parameters, {sum(fate.n_number for fate in loaded):,} numbers"]
     rest = (fate for kind in ("grown", "skipped", "unused") for fate in fates if fate.kind == kind)
     return lines + [f"  {fate.kind:8} {fate.name}: {fate.why}" for fate in rest]
+
+
+def _warning(others: dict[str, tuple[Any, Any]]) -> list[str]:
+    """Lines about options by which the weights mean something else here."""
+    if not others:
+        return []
+    shown = (f"    model.{name}: {_said(there)} there, {_said(here)} here" for name, (there, here) in others.items())
+    return ["  warning: with these options the same weights compute something else here:", *shown]
+
+
+def _said(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,7 +15,7 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
 from nmt.run import Run
-from nmt.training.initial import take_over
+from nmt.training.initial import other_computation, take_over
 from nmt.training.launch import launch
 from nmt.training.named import freeze, rate_factors
 from nmt.training.optim import apply_update, build_optimizers
@@ -135,7 +135,43 @@ def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(recipe_o
         said = capsys.readouterr().err
         assert re.search(r"first weights from \S+parent, \S+:\n  loaded   \d+ parameters, [\d,]+ numbers\n", said)
         (line,) = (json.loads(line) for line in run.log_file.open(encoding="utf-8") if '"init"' in line)
+        assert "options" not in line and "warning" not in said
         assert len(line["loaded"]) == len(dict(run.load_model(torch.device("cpu"))[0].named_parameters()))
+
+
+def test_options_by_which_equal_weights_compute_something_else_are_warned_of(recipe_of, capsys):
+    parent = recipe_of("parent", train={"updates": 2})
+    launch(parent)
+    changed = {"n_head": 4, "position": "rotary", "rotary_enc_attn": True, "dropout": 0.1}
+    child = recipe_of("child", train={"updates": 2, "init_from": str(parent.run_folder)}, model=changed)
+    capsys.readouterr()
+    launch(child)
+    lines = capsys.readouterr().err.split("\n")
+    first = lines.index("  warning: with these options the same weights compute something else here:")
+    assert [line.strip() for line in lines[first + 1 : first + 4]] == [
+        "model.n_head: 2 there, 4 here",
+        "model.position: sinusoid there, rotary here",
+        "model.rotary_enc_attn: false there, true here",
+    ] and not lines[first + 4].startswith("    ")
+    (line,) = (json.loads(line) for line in Run(child.run_folder).log_file.open(encoding="utf-8") if '"init"' in line)
+    wanted = {"n_head": [2, 4], "position": ["sinusoid", "rotary"], "rotary_enc_attn": [False, True]}
+    assert line["options"] == wanted and not line["skipped"] and not line["unused"]
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "found"),
+    [
+        ({}, {"n_kv_head": 2, "d_k": 4, "d_v": 4, "preset": "tiny", **SIZE}, {}),  # what is so anyway
+        ({}, {"n_enc_layer": 3, "dropout": 0.5, "n_position": 50, "emb_init": "normal"}, {}),
+        ({"n_head": 4}, {"n_head": 4, "n_kv_head": 2, "d_k": 4}, {"n_kv_head": (4, 2), "d_k": (2, 4)}),
+        ({}, {"ffn": "gelu", "norm": "pre"}, {"norm": ("post", "pre"), "ffn": ("relu", "gelu")}),
+        ({}, {"emb_src_trg_weight_sharing": False}, {}),  # one matrix is in both places
+        ({"emb_src_trg_weight_sharing": False}, {}, {"emb_src_trg_weight_sharing": (False, True)}),
+        ({}, {"trg_emb_prj_weight_sharing": False}, {"scale_emb_or_prj": ("prj", "none")}),
+    ],
+)
+def test_what_names_and_shapes_do_not_show_is_found_in_the_options(there, here, found):
+    assert other_computation(ModelConfig(**{**SIZE, **there}), ModelConfig(**{**SIZE, **here})) == found
 
 
 def test_going_on_is_not_beginning_again(recipe_of, capsys):
