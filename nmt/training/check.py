@@ -6,7 +6,7 @@ and locks nothing, so it can be used while the run itself goes on.
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,9 +18,12 @@ from nmt.data.manifest import REPORT
 from nmt.data.mixture import Rows
 from nmt.data.plan import Position
 from nmt.decoding.translator import Translator
+from nmt.errors import RunError
 from nmt.recipe.options import Recipe
 from nmt.run import Run
+from nmt.training.claim import refuse_other
 from nmt.training.feed import Feed
+from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.launch import make_trial, open_data
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, refuse_many
@@ -38,20 +41,41 @@ _N_TRANSLATED = 64  # validation sentences that stand for all
 
 
 def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
-    """Measure a recipe; returns the report, line by line. say: told meanwhile what is being done."""
+    """Measure a recipe; returns the report, line by line. say: told meanwhile what is being done.
+
+    Raises what training would raise before its first update, but for a folder that is another run's: what other options
+    would cost may be asked while a run goes on.
+    """
     refuse_many("--check")
     data, device = open_data(recipe), choose_device(recipe.train.device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     run = Run(recipe.run_folder)
+    check_origin(recipe, run)
     begun = run.recipe() if run.begun else None
     recipe = resolve(recipe, data, begun, Ranks(), lambda known: make_trial(known, data, device), say)
+    trial = make_trial(recipe, data, device)
+    before = [*_refusal(run, recipe, data), *([] if run.begun else _of_origin(recipe, data, trial))]
     say(f"trying the largest batch and {N_TIMED} updates ...")
-    found = measure(recipe, data, make_trial(recipe, data, device))
+    found = measure(recipe, data, trial)
     rows = table(recipe, found)
     width = max(len(name) for name, _ in rows)
-    troubles = likely_troubles(recipe, found) or ["none was seen"]
+    troubles = before + likely_troubles(recipe, found) or ["none was seen"]
     return [f"{name:<{width}}  {value}" for name, value in rows] + ["", "likely trouble"] + [f"  {t}" for t in troubles]
+
+
+def _refusal(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
+    """Why training would not touch the run folder, if it would not."""
+    try:
+        refuse_other(run, recipe, data)
+    except RunError as error:
+        yield f"training will be refused: {error}"
+
+
+def _of_origin(recipe: Recipe, data: Prepared, trial: Trial) -> Iterator[str]:
+    """Take the first weights of a new run from where train.init_from says, and tell what may be wrong with them."""
+    if recipe.train.init_from and (others := take_origin(trial.engine.model, data, recipe).others):
+        yield f"train.init_from: {OTHERWISE}: {'; '.join(options_told(others))}"
 
 
 def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:

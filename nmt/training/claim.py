@@ -22,7 +22,19 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
 
     A folder in which nothing was saved yet is a new one: what was wrong with the recipe may have been mended.
     """
-    fingerprint = {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
+    refuse_other(run, recipe, data)
+    if run.begun:
+        origin = {"init_from": run.recipe().train.init_from}  # its own, whether the recipe still names it or not
+        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
+    else:
+        write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
+        about = {**_fingerprint(data), USUAL_SRC_LEN: usual_len(data.train.src_len)}
+        write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
+    write_recipe(kept(recipe, run.recipe_file), run.recipe_file)  # last: it marks the folder as a run
+
+
+def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
+    """Raise RunError where a folder is that of another run than this recipe's, or no run's. Nothing is written."""
     if run.begun:
         begun = run.recipe()
         changed = refused_changes(differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json")))
@@ -32,21 +44,19 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} is a run with other options: {shown}. To go on with it, give the options it began "
                 "with; to train anew, name another folder with --train.out, or another --name."
             )
-        known = checkpoint.read_json(run.data_file)
-        if not isinstance(known, dict) or {name: known.get(name) for name in fingerprint} != fingerprint:
+        known, wanted = checkpoint.read_json(run.data_file), _fingerprint(data)
+        if not isinstance(known, dict) or {name: known.get(name) for name in wanted} != wanted:
             raise RunError(
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
             )
-        origin = {"init_from": begun.train.init_from}  # the run's own, whether the recipe still names it or not
-        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
     elif not run.exists and run.folder.is_dir() and not _is_only_begun(run):
         raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
-    else:
-        write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
-        about = {**fingerprint, USUAL_SRC_LEN: usual_len(data.train.src_len)}
-        write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
-    write_recipe(kept(recipe, run.recipe_file), run.recipe_file)  # last: it marks the folder as a run
+
+
+def _fingerprint(data: Prepared) -> dict[str, str]:
+    """By what a run knows the data that it was trained on."""
+    return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
 
 
 def _is_only_begun(run: Run) -> bool:

@@ -25,6 +25,7 @@ from nmt.training.cooccurrence import MAX_PAIRS, cooccurrence_embeddings
 from nmt.training.named import names_of
 from nmt.training.record import Record
 
+OTHERWISE = "with these options the same weights compute something else here"
 # Options of the model that say how it learns, or that the names and shapes of its parameters show.
 _NO_MATTER = {
     *("preset", "dropout", "emb_dropout", "attn_dropout", "act_dropout", "variational_dropout"),
@@ -43,26 +44,44 @@ class Fate:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What a model has from a checkpoint of another run. others: what `other_computation` finds."""
+
+    folder: Path
+    checkpoint: str
+    fates: list[Fate]
+    others: dict[str, tuple[Any, Any]]
+
+
 def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, record: Record) -> None:
     """Replace what chance gave by what is known better, and say so."""
     if recipe.model.emb_init == "cooccurrence":
         record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
     if recipe.train.init_from:
-        run, name = find_origin(recipe)
-        other, name = run.load_model(torch.device("cpu"), name)
-        where = f"{run.folder}, {name}"
-        fates = take_over(model, data.subwords, other, run.subwords())
-        if not any(fate.kind in ("loaded", "grown") for fate in fates):
-            raise RunError(
-                f"train.init_from: no parameter of {where} fits this recipe's model: {fates[0].name}: {fates[0].why}; "
-                "and so on. Give this recipe that run's model options."
-            )
-        others = other_computation(run.recipe().model, recipe.model)
-        record.say("\n".join([f"first weights from {where}:", *_table(fates), *_warning(others)]))
+        taken = take_origin(model, data, recipe)
+        fates, others = taken.fates, taken.others
+        lines = [f"first weights from {taken.folder}, {taken.checkpoint}:", *_table(fates)]
+        if others:
+            lines += [f"  warning: {OTHERWISE}:", *(f"    {text}" for text in options_told(others))]
+        record.say("\n".join(lines))
         by_kind = {kind: {f.name: f.why for f in fates if f.kind == kind} for kind in ("grown", "skipped")}
         plain = {kind: [f.name for f in fates if f.kind == kind] for kind in ("loaded", "unused")}
         told = {"options": {name: list(values) for name, values in others.items()}} if others else {}
-        record.write("init", 0, run=str(run.folder), checkpoint=name, **by_kind, **plain, **told)
+        record.write("init", 0, run=str(taken.folder), checkpoint=taken.checkpoint, **by_kind, **plain, **told)
+
+
+def take_origin(model: TranslationModel, data: Prepared, recipe: Recipe) -> Taken:
+    """Copy into a model what fits of the run that train.init_from names. Raises RunError if nothing does."""
+    run, name = find_origin(recipe)
+    other, name = run.load_model(torch.device("cpu"), name)
+    fates = take_over(model, data.subwords, other, run.subwords())
+    if not any(fate.kind in ("loaded", "grown") for fate in fates):
+        raise RunError(
+            f"train.init_from: no parameter of {run.folder}, {name} fits this recipe's model: {fates[0].name}: "
+            f"{fates[0].why}; and so on. Give this recipe that run's model options."
+        )
+    return Taken(run.folder, name, fates, other_computation(run.recipe().model, recipe.model))
 
 
 def check_origin(recipe: Recipe, run: Run) -> None:
@@ -234,12 +253,9 @@ def _table(fates: list[Fate]) -> list[str]:
     return lines + [f"  {fate.kind:8} {fate.name}: {fate.why}" for fate in rest]
 
 
-def _warning(others: dict[str, tuple[Any, Any]]) -> list[str]:
-    """Lines about options by which the weights mean something else here."""
-    if not others:
-        return []
-    shown = (f"    model.{name}: {_said(there)} there, {_said(here)} here" for name, (there, here) in others.items())
-    return ["  warning: with these options the same weights compute something else here:", *shown]
+def options_told(others: dict[str, tuple[Any, Any]]) -> list[str]:
+    """What `other_computation` finds, for people."""
+    return [f"model.{name}: {_said(there)} there, {_said(here)} here" for name, (there, here) in others.items()]
 
 
 def _said(value: Any) -> str:

@@ -93,7 +93,9 @@ def make_trial(recipe: Recipe, data: Prepared, device: torch.device) -> Trial:
     """A model of the recipe to try batches on, in the arithmetic that a new run would have."""
     precision = choose_precision(recipe.train, device)
     precision.apply()
-    return Trial(recipe, data, new_model(recipe, data, device), precision)
+    model = new_model(recipe, data, device)
+    freeze(model, recipe.train.freeze)
+    return Trial(recipe, data, model, precision)
 
 
 def _train(

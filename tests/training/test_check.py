@@ -8,7 +8,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.cli.train import main
-from nmt.errors import RunError
+from nmt.errors import RecipeError, RunError
 from nmt.models.transformer.Modules import PackedMask
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
@@ -74,8 +74,9 @@ def test_a_check_tells_what_will_be_and_leaves_nothing_behind(recipe_of, tmp_pat
     assert "likely trouble" in out and "trying" in err and "trying" not in out
 
 
-def test_the_size_of_a_checkpoint_is_foretold(recipe_of):
-    recipe = recipe_of(train={"ema": 0.9, "updates": 2, "average": "none"})
+@pytest.mark.parametrize("train", [{"ema": 0.9}, {"freeze": ["encoder.*"]}])
+def test_the_size_of_a_checkpoint_is_foretold(recipe_of, train):
+    recipe = recipe_of(train={"updates": 2, "average": "none", **train})
     (row,) = [line for line in check(recipe, lambda _: None) if line.startswith("disk")]
     launch(recipe)
     files = checkpoint.read_json(Run(recipe.run_folder).checkpoint(2) / checkpoint.MANIFEST)["files"]
@@ -92,6 +93,27 @@ def test_a_check_works_while_the_run_goes_on_and_takes_what_auto_was_there(recip
     with Run(recipe.run_folder).lock():
         assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
     assert {name for name, *_ in everything_under(recipe.run_folder)} == {name for name, *_ in before}
+
+
+def troubles_of(recipe):
+    lines = check(recipe, lambda _: None)
+    return lines[lines.index("likely trouble") + 1 :]
+
+
+def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
+    with pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter"):
+        check(recipe_of(train={"freeze": ["encodr.*"]}), lambda _: None)
+    with pytest.raises(RunError, match="nowhere is no run"):
+        check(recipe_of(train={"init_from": str(tmp_path / "nowhere")}), lambda _: None)
+    launch(recipe_of(train={"updates": 1}))
+    origin = {"init_from": str(tmp_path / "run")}
+    with pytest.raises(RunError, match=r"no parameter of .* fits"):
+        check(recipe_of("child", train=origin, model={"d_model": 24, "d_inner": 40}), lambda _: None)
+    other, *_ = troubles_of(recipe_of(train={"updates": 2}))
+    assert "training will be refused: " in other and "train.updates was 1, now 2" in other
+    heads, *_ = troubles_of(recipe_of("child", train=origin, model={"n_head": 4}))
+    assert heads.endswith("compute something else here: model.n_head: 2 there, 4 here")
+    assert not any("refused" in line for line in troubles_of(recipe_of(train={"updates": 1})))
 
 
 def test_neither_is_for_several_processes(recipe_of, monkeypatch):
