@@ -7,13 +7,16 @@ and locks nothing, so it can be used while the run itself goes on.
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from nmt.checkpoint import read_json
-from nmt.data.corpus import Prepared
+from nmt.data.corpus import Corpus, Prepared
 from nmt.data.manifest import REPORT
 from nmt.data.mixture import Rows
 from nmt.data.plan import Position
@@ -22,10 +25,11 @@ from nmt.errors import RunError
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.claim import refuse_other
+from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.launch import make_trial, open_data
-from nmt.training.memory import Work
+from nmt.training.memory import Work, is_out_of_memory
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.precision import choose_device
 from nmt.training.resolve import resolve
@@ -34,7 +38,7 @@ from nmt.training.space import bytes_needed, checkpoint_bytes
 from nmt.training.trial import Trial
 from nmt.training.troubles import Findings, likely_troubles
 from nmt.training.units import duration, size
-from nmt.training.validate import Validator
+from nmt.training.validate import Validation, Validator
 
 N_TIMED = 20  # updates
 _N_TRANSLATED = 64  # validation sentences that stand for all
@@ -92,7 +96,10 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         trial.seconds(portion.work)
         n_token += sum(item.batch.n_gold for item in portion.work)
     seconds = time.perf_counter() - begin
-    every, updates = recipe.valid.every, recipe.train.updates
+    validation = Validation(recipe, data, engine.precision)
+    n_failed = engine.memory.n_failed
+    valid_fits = _holds(validation, engine)
+    of_sets = [seconds_of(validator, engine, n_token / seconds) for validator in validation.sets.values()]
     n_candidate = (recipe.train.average != "none") + bool(recipe.train.ema)  # measured at the end, beside the last
     one_checkpoint = checkpoint_bytes(engine.model, recipe)
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
@@ -111,11 +118,13 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         ),
         peak=peak(device),
         room=room,
-        n_failed=engine.memory.n_failed,
+        n_failed=n_failed,
+        valid_fits=valid_fits,
         seconds=seconds / N_TIMED,
         tokens=n_token / N_TIMED,
-        valid_seconds=_validation_seconds(recipe, data, trial, n_token / seconds),
-        n_valid=-(-updates // every) + n_candidate,
+        valid_seconds=sum(of_sets),
+        n_valid=-(-recipe.train.updates // recipe.valid.every),
+        choice_seconds=n_candidate * of_sets[0],
         checkpoint=one_checkpoint,
         disk=bytes_needed(one_checkpoint, 0, keep_last=recipe.train.keep_last, keep_best=recipe.train.keep_best),
         disk_left=shutil.disk_usage(_existing(recipe.run_folder)).free,
@@ -131,7 +140,7 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
     """What was measured, for people."""
     train, valid, n_epoch = recipe.train, recipe.valid, found.n_update_in_epoch
     first = min(valid.every, train.updates)
-    end = train.updates * found.seconds + found.n_valid * found.valid_seconds
+    end = train.updates * found.seconds + found.measuring
     epochs = train.updates / n_epoch
     rows, columns = found.largest
     held = "not known" if found.peak is None else size(found.peak)
@@ -167,21 +176,42 @@ def _largest(feed: Feed, data: Prepared) -> list[Work]:
     return [Work(feed.batch(rows, 0)) for rows in picked]
 
 
-def _validation_seconds(recipe: Recipe, data: Prepared, trial: Trial, speed: float) -> float:
-    """How long a validation takes, from a forward pass being a third of training, and from some translations."""
-    validator = Validator(
-        data.valid, data.subwords, recipe.valid, recipe.decode, trial.engine.precision, recipe.data.trg_lang
-    )
-    n_src, n_trg = (int(length.sum()) + data.valid.n_pair for length in (data.valid.src_len, data.valid.trg_len))
-    forced = n_trg / (3 * speed)
-    if not recipe.valid.translate:
+def _holds(validation: Validation, engine: Engine) -> bool:
+    """Whether memory holds the loss of the largest validation batch. So the peak knows what a validation needs."""
+    sizes = [(len(rows) * _longest(v.corpus, rows), v, rows) for v in validation.sets.values() for rows in v.batches]
+    _, validator, rows = max(sizes, key=itemgetter(0))
+    alone = copy(validator)
+    alone.batches, alone.translate = [rows], False
+    try:
+        alone.measure(engine.model)
+        return True
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+
+
+def _longest(corpus: Corpus, rows: Rows) -> int:
+    """Subwords of the longest side of some pairs, with EOS."""
+    return 1 + int(max(corpus.src_len[rows].max(), corpus.trg_len[rows].max()))
+
+
+def seconds_of(validator: Validator, engine: Engine, speed: float) -> float:
+    """How long a set takes, from a forward pass being a third of training, and from some translations.
+
+    speed: of training, in target tokens a second.
+    """
+    corpus, rows = validator.corpus, np.concatenate(validator.batches)
+    forced = (int(corpus.trg_len[rows].sum()) + len(rows)) / (3 * speed)
+    if not validator.translate:
         return forced
+    n_src, n_trg = (int(length.sum()) + corpus.n_pair for length in (corpus.src_len, corpus.trg_len))
     # A model that has learnt nothing does not stop where a trained one would: the cap stands for its EOS.
     decode = validator.decode.model_copy(update={"max_len_a": n_trg / n_src, "max_len_b": 1})
     some = validator.src[:: max(1, len(validator.src) // _N_TRANSLATED)][:_N_TRANSLATED]
     begin = time.perf_counter()
-    with trial.engine.precision.autocast():
-        n_done = sum(1 for _ in Translator(trial.engine.model, data.subwords, decode).translate(some))
+    with engine.precision.autocast():
+        n_done = sum(1 for _ in Translator(engine.model, validator.subwords, decode).translate(some))
     return forced + (time.perf_counter() - begin) * len(validator.src) / n_done
 
 

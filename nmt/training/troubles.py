@@ -16,8 +16,9 @@ class Findings:
     """What was measured of a recipe on this machine. Times in seconds, sizes in bytes; None: not known.
 
     n_token: target tokens of the corpus, EOS counted. n_dropped: pairs that preparing the data dropped. peak: memory
-    that training held at its worst, and room: what it might have held. n_failed: times that memory ran out.
-    seconds: of one update, and tokens: target tokens in one. valid_seconds: of one validation, n_valid of them.
+    that training held at its worst, and room: what it might have held. n_failed: times that memory ran out in an
+    update, and valid_fits: whether it held a validation. seconds: of one update, and tokens: target tokens in one.
+    valid_seconds: of one validation of all sets, n_valid of them. choice_seconds: of choosing the final model.
     """
 
     n_param: int
@@ -32,10 +33,12 @@ class Findings:
     peak: int | None
     room: int | None
     n_failed: int
+    valid_fits: bool
     seconds: float
     tokens: float
     valid_seconds: float
     n_valid: int
+    choice_seconds: float
     checkpoint: int
     disk: int
     disk_left: int
@@ -49,6 +52,11 @@ class Findings:
     def speed(self) -> float:
         """Target tokens a second."""
         return self.tokens / self.seconds
+
+    @property
+    def measuring(self) -> float:
+        """Seconds that the run spends on validation sets."""
+        return self.n_valid * self.valid_seconds + self.choice_seconds
 
 
 def peak_rate(recipe: Recipe) -> float:
@@ -107,7 +115,7 @@ def _of_learning(recipe: Recipe, found: Findings) -> Iterator[str]:
 
 
 def _of_time(recipe: Recipe, found: Findings) -> Iterator[str]:
-    valid, training = found.valid_seconds * found.n_valid, found.seconds * recipe.train.updates
+    valid, training = found.measuring, found.seconds * recipe.train.updates
     if valid > 0.2 * (valid + training):
         yield (
             f"validation takes {valid / (valid + training):.0%} of the time: make valid.every larger, or set "
@@ -123,6 +131,8 @@ def _of_time(recipe: Recipe, found: Findings) -> Iterator[str]:
 def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
     if found.n_failed:
         yield f"memory ran out {found.n_failed} times and batches were halved: make batch.max_tokens smaller"
+    if not found.valid_fits:
+        yield "memory runs out in the first validation: make valid.max_tokens smaller"
     if found.peak is not None and found.room is not None and found.peak > 0.9 * found.room:
         yield "memory is nearly full: make batch.max_tokens smaller, or set train.checkpoint_activations to true"
     if found.disk > found.disk_left:

@@ -8,15 +8,20 @@ import torch
 
 from nmt import checkpoint
 from nmt.cli.train import main
+from nmt.data.prepare import prepare
 from nmt.errors import RecipeError, RunError
 from nmt.models.transformer.Modules import PackedMask
+from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
 from nmt.training import check as check_module
-from nmt.training.check import check
-from nmt.training.launch import launch
+from nmt.training.check import check, measure, seconds_of
+from nmt.training.launch import launch, make_trial, open_data
+from nmt.training.precision import choose_precision
 from nmt.training.selftest import handful, selftest
 from nmt.training.troubles import Findings, likely_troubles, peak_rate
+from nmt.training.validate import Validation, Validator
+from tests.training.conftest import write_pairs
 
 HEALTHY = Findings(
     n_param=1000,
@@ -31,10 +36,12 @@ HEALTHY = Findings(
     peak=10**8,
     room=10**10,
     n_failed=0,
+    valid_fits=True,
     seconds=1.0,
     tokens=4000.0,
     valid_seconds=0.5,
-    n_valid=4,
+    n_valid=3,
+    choice_seconds=0.5,
     checkpoint=10**6,
     disk=5 * 10**6,
     disk_left=10**9,
@@ -116,6 +123,57 @@ def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
     assert not any("refused" in line for line in troubles_of(recipe_of(train={"updates": 1})))
 
 
+@pytest.fixture(scope="module")
+def several(corpus, tmp_path_factory):
+    """The corpus prepared anew with three validation sets; the last is the one with the largest batch."""
+    folder = tmp_path_factory.mktemp("several")
+    sets = [
+        {"name": "news", **write_pairs(folder, "news", 6, 2)},
+        {"name": "web", "measure": "loss", **write_pairs(folder, "web", 50, 3)},
+        {"name": "talks", "max_sentences": 10, **write_pairs(folder, "talks", 90, 4)},
+    ]
+    made = {**corpus, "data": {**corpus["data"], "valid": sets, "out": str(folder / "prepared")}}
+    prepare(Recipe.model_validate({"name": "tiny", **made}), folder / "prepared")
+    return made
+
+
+def test_a_validation_is_that_of_all_sets_each_as_far_as_it_is_measured(several, recipe_of, monkeypatch):
+    recipe, translated, alone = recipe_of(**several, train={"ema": 0.9}), [], []
+
+    def translate(translator, lines):
+        translated.append(len(lines))
+        return iter(lines)
+
+    monkeypatch.setattr(check_module.Translator, "translate", translate)
+    monkeypatch.setattr(Validator, "measure", lambda self, _: alone.append((self.batches, self.translate)))
+    sets = Validation(recipe, open_data(recipe), choose_precision(recipe.train, torch.device("cpu"))).sets
+    engine = make_trial(recipe, open_data(recipe), torch.device("cpu")).engine
+    for name, n in (("news", 6), ("web", 50), ("talks", 10)):
+        n_gold = sum(sets[name].corpus.trg_len[:n]) + n
+        assert seconds_of(sets[name], engine, 10.0) == pytest.approx(n_gold / 30, rel=0.05)  # a third of training
+    assert translated == [6, 10] and not alone
+    of_sets = iter([5.0, 2.0, 1.0])
+    monkeypatch.setattr(check_module, "seconds_of", lambda *_: next(of_sets))
+    found = measured(recipe)
+    # Every ten of thirty updates; then the average of the last three, and the moving average, on the first set.
+    assert (found.valid_seconds, found.n_valid, found.choice_seconds, found.measuring) == (8.0, 3, 10.0, 34.0)
+    ((batches, is_translated),) = alone
+    assert not is_translated and len(batches) == 1 and len(batches[0]) > 10  # of the set "web"
+
+
+def test_memory_that_runs_out_in_validation_is_foretold(recipe_of, monkeypatch):
+    def no_room(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Validator, "measure", no_room)
+    assert not measured(recipe_of()).valid_fits
+
+
+def measured(recipe):
+    data = open_data(recipe)
+    return measure(recipe, data, make_trial(recipe, data, torch.device("cpu")))
+
+
 def test_neither_is_for_several_processes(recipe_of, monkeypatch):
     monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
     with pytest.raises(RunError, match="--check is for one process"):
@@ -134,10 +192,11 @@ def test_neither_is_for_several_processes(recipe_of, monkeypatch):
         ({"optim": {"schedule": "noam", "warmup": 30}}, {}, "the rate never falls"),
         ({"model": DEEP, "optim": {"lr": 1e-3, "schedule": "constant"}}, {}, "often diverge"),
         ({}, {"n_update_in_epoch": 31}, "before every pair was seen"),
-        ({}, {"valid_seconds": 2.0}, "validation takes 21% of the time"),
+        ({}, {"valid_seconds": 3.0}, "validation takes 24% of the time"),
         ({"valid": {"every": 31}}, {}, "measured once"),
         ({}, {"seconds": 600.0}, "loses up to 1.2 h"),
         ({}, {"n_failed": 2}, "memory ran out 2 times"),
+        ({}, {"valid_fits": False}, "in the first validation: make valid.max_tokens smaller"),
         ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
         ({}, {"disk_left": 10**6}, "too little room"),
         ({}, {"gpu_idle": True}, "there is a GPU"),
