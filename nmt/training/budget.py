@@ -8,8 +8,29 @@ import math
 import time
 from collections.abc import Callable
 
+from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import TrainConfig
 from nmt.training.state import TrainState
+
+
+def updates_within(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> int:
+    """About how many updates a run comes to: train.updates, or fewer if train.time_budget ends it first.
+
+    update_seconds, valid_seconds: what one update and one validation take. Set-up and saving are left out of account.
+    """
+    train, every = recipe.train, recipe.valid.every
+    if not train.budget_seconds:
+        return train.updates
+    ending = n_measured_at_end(train) * valid_seconds
+    n_update = (train.budget_seconds - ending) / (update_seconds + valid_seconds / every)
+    # Nothing is kept back for what nobody has measured: the first validation is due by then, or in the middle.
+    unplanned = min(every, train.budget_seconds / 2 / update_seconds)
+    return max(1, min(train.updates, int(max(n_update, unplanned))))
+
+
+def n_measured_at_end(config: TrainConfig) -> int:
+    """Models that are measured when the updates are over: the last weights, and what `finish` averages."""
+    return 1 + (config.average != "none") + (config.ema > 0)
 
 
 class Budget:
@@ -21,8 +42,7 @@ class Budget:
 
     def __init__(self, config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = config.budget_seconds
-        # What is measured when the updates are over: the last weights, and what `finish` averages.
-        self._n_measure = 1 + (config.average != "none") + (config.ema > 0)
+        self._n_measure = n_measured_at_end(config)
         self.clock = clock
         self._last = clock()
 

@@ -24,6 +24,7 @@ from nmt.decoding.translator import Translator
 from nmt.errors import RunError
 from nmt.recipe.options import Recipe
 from nmt.run import Run
+from nmt.training.budget import n_measured_at_end, updates_within
 from nmt.training.claim import refuse_other
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
@@ -34,7 +35,7 @@ from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.precision import choose_device
 from nmt.training.resolve import resolve
 from nmt.training.room import forget_peak, memory_left, peak
-from nmt.training.space import bytes_needed, checkpoint_bytes
+from nmt.training.space import bytes_needed, bytes_there, checkpoint_bytes
 from nmt.training.trial import Trial
 from nmt.training.troubles import Findings, likely_troubles
 from nmt.training.units import duration, size
@@ -100,7 +101,8 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     n_failed = engine.memory.n_failed
     valid_fits = _holds(validation, engine)
     of_sets = [seconds_of(validator, engine, n_token / seconds) for validator in validation.sets.values()]
-    n_candidate = (recipe.train.average != "none") + bool(recipe.train.ema)  # measured at the end, beside the last
+    n_update = updates_within(recipe, update_seconds=seconds / N_TIMED, valid_seconds=sum(of_sets))
+    there = bytes_there(Run(recipe.run_folder))
     one_checkpoint = checkpoint_bytes(engine.model, recipe)
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return Findings(
@@ -123,10 +125,11 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         seconds=seconds / N_TIMED,
         tokens=n_token / N_TIMED,
         valid_seconds=sum(of_sets),
-        n_valid=-(-recipe.train.updates // recipe.valid.every),
-        choice_seconds=n_candidate * of_sets[0],
+        n_update=n_update,
+        n_valid=-(-n_update // recipe.valid.every),
+        choice_seconds=(n_measured_at_end(recipe.train) - 1) * of_sets[0],  # beside the last
         checkpoint=one_checkpoint,
-        disk=bytes_needed(one_checkpoint, 0, keep_last=recipe.train.keep_last, keep_best=recipe.train.keep_best),
+        disk=bytes_needed(one_checkpoint, there, keep_last=recipe.train.keep_last, keep_best=recipe.train.keep_best),
         disk_left=shutil.disk_usage(_existing(recipe.run_folder)).free,
         device=device.type,
         precision=engine.precision.name,
@@ -139,9 +142,10 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
 def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
     """What was measured, for people."""
     train, valid, n_epoch = recipe.train, recipe.valid, found.n_update_in_epoch
-    first = min(valid.every, train.updates)
-    end = train.updates * found.seconds + found.measuring
-    epochs = train.updates / n_epoch
+    n_update, first = found.n_update, min(valid.every, found.n_update)
+    end = f"after {duration(n_update * found.seconds + found.measuring)}"
+    if n_update < train.updates:
+        end = f"when the {train.time_budget} of train.time_budget are over"
     rows, columns = found.largest
     held = "not known" if found.peak is None else size(found.peak)
     return [
@@ -156,10 +160,10 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
         ("one validation", f"{duration(found.valid_seconds)} (estimated)"),
         ("first validation", f"update {first:,}: after {duration(first * found.seconds + found.valid_seconds)}"),
         ("epoch", f"{n_epoch:,} updates: {duration(n_epoch * found.seconds)}"),
-        ("end", f"update {train.updates:,} ({epochs:,.1f} epochs): after {duration(end)}, {found.n_valid} validations"),
+        ("end", f"update {n_update:,} ({n_update / n_epoch:,.1f} epochs): {end}, {found.n_valid} validations"),
         (
             "disk",
-            f"{size(found.disk)} for checkpoints of {size(found.checkpoint)}; {size(found.disk_left)} are free",
+            f"{size(found.disk)} more for checkpoints of {size(found.checkpoint)}; {size(found.disk_left)} are free",
         ),
     ]
 

@@ -1,5 +1,7 @@
 """How much disk the checkpoints of a run will take, known before the first update."""
 
+import contextlib
+import os
 import shutil
 from pathlib import Path
 
@@ -38,12 +40,21 @@ def bytes_needed(one: int, there: int, *, keep_last: int, keep_best: int) -> int
     return max(0, (keep_last + keep_best + 1) * one - there)
 
 
+def bytes_there(run: Run) -> int:
+    """Bytes that the checkpoints of a run take already, which may come and go meanwhile."""
+    found = 0
+    for folder, _, names in os.walk(run.checkpoints):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found += os.stat(os.path.join(folder, name)).st_size
+    return found
+
+
 def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
     """Raise MachineError if the checkpoints will not fit on the disk, and RunError if they may not be written there."""
     _check_writable(run.checkpoints)
     one, keep = checkpoint_bytes(model, recipe), recipe.train
-    there = sum(path.stat().st_size for path in run.checkpoints.rglob("*") if path.is_file())
-    needed = bytes_needed(one, there, keep_last=keep.keep_last, keep_best=keep.keep_best)
+    needed = bytes_needed(one, bytes_there(run), keep_last=keep.keep_last, keep_best=keep.keep_best)
     free = shutil.disk_usage(run.folder).free
     if free < needed:
         raise MachineError(

@@ -15,10 +15,11 @@ _HOUR = 3600.0
 class Findings:
     """What was measured of a recipe on this machine. Times in seconds, sizes in bytes; None: not known.
 
-    n_token: target tokens of the corpus, EOS counted. n_dropped: pairs that preparing the data dropped. peak: memory
-    that training held at its worst, and room: what it might have held. n_failed: times that memory ran out in an
-    update, and valid_fits: whether it held a validation. seconds: of one update, and tokens: target tokens in one.
-    valid_seconds: of one validation of all sets, n_valid of them. choice_seconds: of choosing the final model.
+    n_update: that the run comes to. n_token: target tokens of the corpus, EOS counted. n_dropped: pairs that preparing
+    the data dropped. peak: memory that training held at its worst, and room: what it might have held. n_failed: times
+    that memory ran out in an update, and valid_fits: whether it held a validation. seconds: of one update, and tokens:
+    target tokens in one. valid_seconds: of one validation of all sets, n_valid of them. choice_seconds: of choosing the
+    final model.
     """
 
     n_param: int
@@ -27,6 +28,7 @@ class Findings:
     n_token: int
     n_vocab: int
     longest_side: int
+    n_update: int
     n_update_in_epoch: int
     padding: float
     largest: tuple[int, int]
@@ -96,14 +98,23 @@ def _of_data(recipe: Recipe, found: Findings) -> Iterator[str]:
             f"the longest pair has {found.longest_side:,} subwords, more than batch.max_tokens, {max_tokens:,}: it is "
             "a batch alone and needs more memory than that promises; make one larger or data.max_len smaller"
         )
-    if found.padding > 0.15:
+    if found.padding > 0.15 and recipe.batch.packed:
+        yield (
+            f"{found.padding:.0%} of the packed rows is empty: make batch.max_tokens larger, so that more pairs fit "
+            "into one; if one side is much longer than the other that will not help, but batch.packed: false may"
+        )
+    elif found.padding > 0.15:
         yield f"{found.padding:.0%} of the batches is padding: make batch.pool or batch.max_tokens larger"
 
 
 def _of_learning(recipe: Recipe, found: Findings) -> Iterator[str]:
-    updates, optim, model = recipe.train.updates, recipe.optim, recipe.model
+    updates, optim, model = found.n_update, recipe.optim, recipe.model
+    why = " that train.time_budget has time for" if updates < recipe.train.updates else ""
     if optim.warmup >= updates:
-        yield f"optim.warmup, {optim.warmup:,} updates, is no shorter than the run, {updates:,}: the rate never falls"
+        yield (
+            f"optim.warmup, {optim.warmup:,} updates, is no shorter than the run, {updates:,}{why}: the rate never "
+            "falls"
+        )
     n_layer, rate = 0 if model.is_recurrent else max(model.n_enc_layer, model.n_dec_layer), peak_rate(recipe)
     if model.norm == "post" and optim.name != "muon" and n_layer >= 6 and rate > _POST_NORM_RATE * 6 / n_layer:
         yield (
@@ -111,17 +122,20 @@ def _of_learning(recipe: Recipe, found: Findings) -> Iterator[str]:
             "warm up for longer, or take model.norm: pre"
         )
     if updates < found.n_update_in_epoch:
-        yield f"the run ends, after {updates:,} updates, before every pair was seen once ({found.n_update_in_epoch:,})"
+        yield (
+            f"the run ends, after {updates:,} updates{why}, before every pair was seen once "
+            f"({found.n_update_in_epoch:,})"
+        )
 
 
 def _of_time(recipe: Recipe, found: Findings) -> Iterator[str]:
-    valid, training = found.measuring, found.seconds * recipe.train.updates
+    valid, training = found.measuring, found.seconds * found.n_update
     if valid > 0.2 * (valid + training):
         yield (
             f"validation takes {valid / (valid + training):.0%} of the time: make valid.every larger, or set "
             "valid.max_sentences or valid.beam lower"
         )
-    if recipe.valid.every > recipe.train.updates:
+    if recipe.valid.every > found.n_update and not recipe.train.budget_seconds:  # which has one in the middle
         yield "the model is measured once, at the end: make valid.every smaller to see it learn"
     lost = recipe.train.save_every * found.seconds
     if lost > _HOUR:

@@ -30,6 +30,7 @@ HEALTHY = Findings(
     n_token=400_000,
     n_vocab=8000,
     longest_side=60,
+    n_update=30,
     n_update_in_epoch=20,
     padding=0.03,
     largest=(30, 40),
@@ -53,6 +54,7 @@ HEALTHY = Findings(
 )
 # Large enough to learn sixteen pairs in a moment.
 ABLE = {"model": {"d_model": 64, "d_inner": 128, "n_head": 4, "scale_emb_or_prj": "emb"}, "optim": {"lr": 1e-2}}
+PACKED = {"packed": True, "max_tokens": 300}
 DEEP = {"norm": "post", "n_enc_layer": 12, "n_dec_layer": 2}
 
 
@@ -161,6 +163,28 @@ def test_a_validation_is_that_of_all_sets_each_as_far_as_it_is_measured(several,
     assert not is_translated and len(batches) == 1 and len(batches[0]) > 10  # of the set "web"
 
 
+def test_a_time_budget_ends_what_is_foretold(recipe_of):
+    recipe = recipe_of(train={"updates": 10**6, "time_budget": "20s", "average": "none"})
+    found = replace(HEALTHY, n_update=18, n_valid=2)
+    rows = dict(check_module.table(recipe, found))
+    assert rows["end"] == "update 18 (0.9 epochs): when the 20s of train.time_budget are over, 2 validations"
+    assert rows["first validation"].startswith("update 10: ")
+    rows = dict(check_module.table(recipe_of(), replace(HEALTHY, n_update=30)))
+    assert rows["end"] == "update 30 (1.5 epochs): after 32 s, 3 validations"
+    of_recipe = measured(recipe)
+    assert of_recipe.n_update < 10**6 and of_recipe.n_valid == -(-of_recipe.n_update // 10)
+    assert of_recipe.n_update * of_recipe.seconds <= 20.0
+
+
+def test_what_a_run_under_way_has_on_the_disk_is_not_needed_again(recipe_of):
+    recipe = recipe_of(train={"updates": 4, "save_every": 1, "keep_last": 3})
+    launch(recipe)
+    found = measured(recipe)
+    new = measured(recipe_of("new", train={"updates": 4, "save_every": 1, "keep_last": 3}))
+    there = sum(f.stat().st_size for f in Run(recipe.run_folder).checkpoints.rglob("*") if f.is_file())
+    assert there > found.checkpoint and found.disk == new.disk - there
+
+
 def test_memory_that_runs_out_in_validation_is_foretold(recipe_of, monkeypatch):
     def no_room(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -189,9 +213,12 @@ def test_neither_is_for_several_processes(recipe_of, monkeypatch):
         ({}, {"n_dropped": 29_000}, "29,000 of 58,000 training pairs"),
         ({}, {"longest_side": 121}, "longest pair has 121 subwords"),
         ({}, {"padding": 0.3}, "30% of the batches is padding"),
+        ({"batch": PACKED, "model": {"attn_dropout": 0.0}}, {"padding": 0.3}, "30% of the packed rows is empty"),
         ({"optim": {"schedule": "noam", "warmup": 30}}, {}, "the rate never falls"),
+        ({"optim": {"warmup": 25}}, {"n_update": 25}, "25 that train.time_budget has time for: the rate never falls"),
         ({"model": DEEP, "optim": {"lr": 1e-3, "schedule": "constant"}}, {}, "often diverge"),
         ({}, {"n_update_in_epoch": 31}, "before every pair was seen"),
+        ({}, {"n_update": 19}, "19 updates that train.time_budget has time for, before every pair was seen"),
         ({}, {"valid_seconds": 3.0}, "validation takes 24% of the time"),
         ({"valid": {"every": 31}}, {}, "measured once"),
         ({}, {"seconds": 600.0}, "loses up to 1.2 h"),
