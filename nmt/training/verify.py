@@ -1,5 +1,6 @@
 """Whether what a run folder holds is whole: every checkpoint and the chosen model, file by file. Nothing is changed."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +27,23 @@ class Finding:
 
 
 def folders_of(run: Run) -> list[Path]:
-    """What there is to verify: the checkpoints, oldest first, and the model that was chosen, if it was."""
-    chosen = [run.model_folder] if run.model_folder.exists() else []
-    return [*map(run.checkpoint, run.updates()), *chosen]
+    """What there is to verify: the checkpoints, oldest first, and the model that was chosen, if it was.
+
+    Whatever has the name of one. Raises RunError if what should hold the checkpoints is no folder.
+    """
+    if os.path.lexists(run.checkpoints) and not run.checkpoints.is_dir():
+        raise RunError(f"{run.checkpoints}: is no folder, so there is no checkpoint in it: it was replaced.")
+    there = run.checkpoints.iterdir() if run.checkpoints.is_dir() else ()
+    updates = sorted(update for path in there if (update := checkpoint.update_of(path)) is not None)
+    chosen = [run.model_folder] if os.path.lexists(run.model_folder) else []
+    return [*map(run.checkpoint, updates), *chosen]
 
 
 def verify_run(run: Run) -> Iterator[Finding]:
     """One finding for each of `folders_of`, after checking that recipe and subwords are the run's."""
     recipe, subwords = run.recipe(), run.subwords()
-    if checkpoint.read_json(run.data_file).get("subwords") != subwords.sha256:
+    told = checkpoint.read_json(run.data_file)
+    if not isinstance(told, dict) or told.get("subwords") != subwords.sha256:
         raise RunError(f"{run.data_file}: does not say which subwords the run was trained with: it was changed.")
     with torch.device("meta"):  # names and shapes without memory
         model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
@@ -42,7 +51,7 @@ def verify_run(run: Run) -> Iterator[Finding]:
         try:
             yield Finding(folder.name, _verified(folder, recipe, model, chosen=folder == run.model_folder), "")
         except NmtError as error:
-            if folder.exists():  # else a training under way has deleted it meanwhile
+            if os.path.lexists(folder):  # else a training under way has deleted it meanwhile
                 yield Finding(folder.name, checkpoint.update_of(folder), str(error))
 
 

@@ -1,6 +1,7 @@
 """What nmt-train does about signals, and what --verify says of a run folder."""
 
 import os
+import shutil
 import signal
 import sys
 
@@ -118,6 +119,27 @@ def test_verify_sees_an_optimizer_of_another_model(run, capsys):
     rewrite(run.checkpoint(10), checkpoint.OPTIMIZER, {name: torch.zeros(3)})
     code, lines = verified(run, capsys)
     assert code == 2 and "fits no parameter" in lines[1][2] and lines[0][2] == "whole"
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '"subwords"', "{}", "{"])
+def test_verify_sees_that_the_record_of_the_data_is_damaged(run, capsys, text):
+    run.data_file.write_text(text + "\n", encoding="utf-8")
+    assert main(["--verify", str(run.folder)]) == 2
+    said = capsys.readouterr().err
+    assert str(run.data_file) in said and "fault of the program" not in said
+
+
+def test_verify_sees_what_is_there_in_place_of_a_folder(run, capsys):
+    for folder in (run.checkpoint(10), run.model_folder):
+        shutil.rmtree(folder)
+        folder.write_text("", encoding="utf-8")
+    code, lines = verified(run, capsys)
+    assert code == 2 and [line[0] for line in lines] == ["update-00000005", "update-00000010", "model"]
+    assert [line[2].split(":")[0] for line in lines] == ["whole", "damaged", "damaged"]
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.write_text("", encoding="utf-8")
+    assert main(["--verify", str(run.folder)]) == 2
+    assert f"{run.checkpoints}: is no folder" in capsys.readouterr().err
 
 
 def test_verify_of_no_run_is_a_mistake(tmp_path, capsys):
