@@ -32,7 +32,7 @@ from nmt.training.named import freeze
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_device, choose_precision
 from nmt.training.record import Record
-from nmt.training.resolve import resolve
+from nmt.training.resolve import Stopped, resolve
 from nmt.training.space import check_space
 from nmt.training.state import begun_in_other_batches
 from nmt.training.trainer import Trainer
@@ -59,7 +59,12 @@ def launch(
         with ranks.others_wait():
             if ranks.is_main:
                 run.tidy()
-        recipe = _resolved(recipe, data, run, device, ranks)
+        try:
+            recipe = _resolved(recipe, data, run, device, ranks, wants_stop)
+        except Stopped:
+            if ranks.is_main:
+                print("stopped before the first update: the same command begins again", file=sys.stderr)
+            return "stopped"
         with ranks.others_wait():
             if ranks.is_main:
                 claim(run, recipe, data)
@@ -78,7 +83,9 @@ def open_data(recipe: Recipe) -> Prepared:
     return data
 
 
-def _resolved(recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks) -> Recipe:
+def _resolved(
+    recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks, wants_stop: Callable[[], bool]
+) -> Recipe:
     """The recipe without `auto`, the same on every rank; rank 0 knows whether there is a run that began with it."""
     begun = run.recipe() if ranks.tell(float(run.begun))[0] else None
 
@@ -86,7 +93,7 @@ def _resolved(recipe: Recipe, data: Prepared, run: Run, device: torch.device, ra
         if ranks.is_main:
             print(text, file=sys.stderr)
 
-    return resolve(recipe, data, begun, ranks, lambda known: make_trial(known, data, device), say)
+    return resolve(recipe, data, begun, ranks, lambda known: make_trial(known, data, device), say, wants_stop)
 
 
 def make_trial(recipe: Recipe, data: Prepared, device: torch.device) -> Trial:

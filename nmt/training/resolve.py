@@ -31,6 +31,10 @@ _PATIENCE = 30.0  # seconds spent on finding the fastest batch
 _UPDATES_PER_EPOCH = 100  # that must be left where the batch is the update
 
 
+class Stopped(Exception):
+    """Somebody wants to stop while batches are tried: there is nothing to save, and what was found is of no use."""
+
+
 def resolve(
     recipe: Recipe,
     data: Prepared,
@@ -38,8 +42,9 @@ def resolve(
     ranks: Ranks,
     make_trial: Callable[[Recipe], Trial],
     say: Callable[[str], None],
+    wants_stop: Callable[[], bool] = lambda: False,
 ) -> Recipe:
-    """The recipe with a value for every `auto` that training needs.
+    """The recipe with a value for every `auto` that training needs. Raises Stopped when wants_stop says so meanwhile.
 
     begun: the recipe of the run that goes on, None for a new one. make_trial: how a model of a recipe is tried on this
     rank's device; called only if a batch size is to be found. say: told what was chosen and why.
@@ -58,7 +63,7 @@ def resolve(
         else:
             say("batch.max_tokens: auto: trying batches ...")
             most, why_most = most_tokens(recipe.batch, n_token, ranks.world_size)
-            number, why = _choose_max_tokens(make_trial(recipe), most, ranks)
+            number, why = _choose_max_tokens(make_trial(recipe), most, ranks, wants_stop)
             recipe = _with(recipe, "batch", {"max_tokens": number})
             say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
     return recipe
@@ -109,22 +114,26 @@ def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int,
     return max(LEAST, each), f"at most {max(LEAST, each):,} {why}"
 
 
-def _choose_max_tokens(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
+def _choose_max_tokens(trial: Trial, most: int, ranks: Ranks, wants_stop: Callable[[], bool]) -> tuple[int, str]:
     """The number for all ranks, and why it is that one."""
     try:
         if trial.device.type == "cuda":
-            number = largest_that_fits(lambda n: trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most)
+            number = largest_that_fits(
+                lambda n: not wants_stop() and trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most
+            )
             why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
         else:
-            number, why = _choose_on_cpu(trial, most, ranks.world_size)
-        if not number:
-            raise MachineError(
-                f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has "
-                f"{trial.longest_side}) fits the memory of {trial.device}. Make the model smaller, set "
-                "train.checkpoint_activations to true, or make data.max_len smaller and prepare the data again."
-            )
+            number, why = _choose_on_cpu(trial, most, ranks.world_size, wants_stop)
     finally:
         trial.end()
+    if ranks.any(wants_stop()):
+        raise Stopped
+    if not number:
+        raise MachineError(
+            f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has {trial.longest_side}) "
+            f"fits the memory of {trial.device}. Make the model smaller, set train.checkpoint_activations to true, or "
+            "make data.max_len smaller and prepare the data again."
+        )
     least = int(ranks.least(number))
     return least, why if least == number else f"the smallest of what {ranks.world_size} ranks chose"
 
@@ -144,7 +153,7 @@ def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int
     return good
 
 
-def _choose_on_cpu(trial: Trial, most: int, n_process: int) -> tuple[int, str]:
+def _choose_on_cpu(trial: Trial, most: int, n_process: int, wants_stop: Callable[[], bool]) -> tuple[int, str]:
     """On a CPU larger batches soon stop paying, so the fastest is looked for, and memory is only a bound."""
     begin = time.perf_counter()
     smallest = trial.longest(LEAST)
@@ -158,7 +167,7 @@ def _choose_on_cpu(trial: Trial, most: int, n_process: int) -> tuple[int, str]:
         speed[size], seconds = trial.speed(size)
         ahead = speed[size] * _NEAR >= max((v for n, v in speed.items() if n < size), default=0.0)
         too_long = time.perf_counter() - begin + 12 * seconds > _PATIENCE  # what the next size would take, too
-        if not ahead or size == bound or too_long:
+        if not ahead or size == bound or too_long or wants_stop():
             break
         size = min(2 * size, bound)
     if not speed:

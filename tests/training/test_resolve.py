@@ -1,5 +1,7 @@
 """What `auto` stands for: chosen once, for a reason that is told, and remembered by the run."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from test_check import HEALTHY
@@ -16,7 +18,7 @@ from nmt.training import launch as launching
 from nmt.training import resolve as resolve_module
 from nmt.training.launch import launch, make_trial, open_data
 from nmt.training.parallel import Ranks
-from nmt.training.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best
+from nmt.training.resolve import LEAST, Stopped, largest_that_fits, most_tokens, resolve, smallest_near_best
 from nmt.training.room import memory_left
 from nmt.training.trial import Trial
 
@@ -167,6 +169,21 @@ def test_a_run_remembers_what_auto_was_and_goes_on_with_it(recipe_of, capsys, mo
         launch(recipe_of(**{**wish, "batch": {"max_tokens": 513, "per_update": 1}}))
 
 
+def test_a_stop_while_batches_are_tried_ends_the_run_before_it_begins(recipe_of, capsys, monkeypatch):
+    tried = []
+    monkeypatch.setattr(Trial, "speed", lambda self, size: (tried.append(size), (float(size), 0.0))[1])
+    recipe = recipe_of(batch={"max_tokens": "auto", "tokens_per_update": 10**5, "per_update": 1})
+    assert launch(recipe, lambda: len(tried) >= 2) == "stopped"
+    assert tried == [LEAST, 2 * LEAST] and not Run(recipe.run_folder).exists
+    assert "stopped before the first update" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "get_device_name", str)
+    trial = SimpleNamespace(device=torch.device("cuda"), longest=lambda n: n, end=lambda: None, longest_side=9)
+    trial.fits = lambda n: tried.append(n) is None
+    with pytest.raises(Stopped):
+        resolve_module._choose_max_tokens(trial, 10**6, Ranks(), lambda: len(tried) >= 4)
+    assert len(tried) == 4
+
+
 def test_what_auto_was_in_a_run_that_saved_nothing_is_forgotten(recipe_of, monkeypatch):
     plain, numbers = recipe_of(batch={"max_tokens": "auto"}), iter([600, 700, 800])
     monkeypatch.setattr(resolve_module, "_choose_max_tokens", lambda *_: (next(numbers), "because"))
@@ -183,7 +200,8 @@ def test_what_auto_was_in_a_run_that_saved_nothing_is_forgotten(recipe_of, monke
 
 
 def test_the_choice_is_the_same_on_every_rank(recipe_of, monkeypatch):
-    monkeypatch.setattr(Ranks, "sum", lambda self, *values: [600.0, *values[1:]])  # the other rank chose 600
+    monkeypatch.setattr(Ranks, "least", lambda self, number: min(number, 600.0))  # the other rank chose 600
+    monkeypatch.setattr(Ranks, "any", lambda self, value: value)
     monkeypatch.setattr(resolve_module, "_choose_on_cpu", lambda *_: (900, "because"))
     recipe, said = resolved(recipe_of(batch={"max_tokens": "auto"}), ranks=Ranks(1, 2))
     assert recipe.batch.max_tokens == 600
