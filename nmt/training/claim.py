@@ -42,7 +42,8 @@ def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(changed.items()))
             raise RunError(
                 f"{run.folder} is a run with other options: {shown}. To go on with it, give the options it began "
-                "with; to train anew, name another folder with --train.out, or another --name."
+                "with; to train anew, or on from its weights (--train.init_from), name another folder with "
+                "--train.out, or another --name."
             )
         known, wanted = checkpoint.read_json(run.data_file), _fingerprint(data)
         if not isinstance(known, dict) or {name: known.get(name) for name in wanted} != wanted:

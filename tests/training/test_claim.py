@@ -65,6 +65,14 @@ def test_files_of_somebody_else_are_left_alone(recipe_of, name, text):
     assert (run.folder / name).read_text(encoding="utf-8") == text
 
 
+def test_more_updates_are_refused_with_what_to_do_instead(made, recipe_of):
+    _, data, run = made
+    with pytest.raises(
+        RunError, match=r"train\.updates was 30, now 60\. .* on from its weights \(--train\.init_from\)"
+    ):
+        claim(run, recipe_of(train={"updates": 60}), data)
+
+
 def test_damaged_checkpoints_are_set_aside_and_named(made, capsys):
     recipe, _, run = made
     assert find_start(run, recipe).folder == run.checkpoint(3)
