@@ -13,19 +13,24 @@ from nmt.recipe.training_options import TrainConfig
 from nmt.training.state import TrainState
 
 
-def updates_within(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> int:
-    """About how many updates a run comes to: train.updates, or fewer if train.time_budget ends it first.
+def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> tuple[int, int]:
+    """About how many updates a run comes to, train.updates or what train.time_budget has room for, and validations.
 
-    update_seconds, valid_seconds: what one update and one validation take. Set-up and saving are left out of account.
+    update_seconds, valid_seconds: what one of each takes. Set-up and saving are left out of account.
     """
-    train, every = recipe.train, recipe.valid.every
-    if not train.budget_seconds:
-        return train.updates
-    ending = n_measured_at_end(train) * valid_seconds
-    n_update = (train.budget_seconds - ending) / (update_seconds + valid_seconds / every)
-    # Nothing is kept back for what nobody has measured: the first validation is due by then, or in the middle.
-    unplanned = min(every, train.budget_seconds / 2 / update_seconds)
-    return max(1, min(train.updates, int(max(n_update, unplanned))))
+    train, every, budget = recipe.train, recipe.valid.every, recipe.train.budget_seconds
+    in_time, in_the_middle = float(train.updates), False
+    if budget:
+        left = budget - n_measured_at_end(train) * valid_seconds
+        in_time = left / (update_seconds + valid_seconds / every)
+        if (
+            in_time < every
+        ):  # nobody knows how long a validation takes before the first, which the middle brings at last
+            middle = budget / 2 / update_seconds
+            in_time = min(every, max((left - valid_seconds) / update_seconds, middle))
+            in_the_middle = middle < in_time <= train.updates
+    n_update = max(1, min(train.updates, int(in_time)))
+    return n_update, -(-n_update // every) + in_the_middle
 
 
 def n_measured_at_end(config: TrainConfig) -> int:

@@ -24,7 +24,7 @@ from nmt.decoding.translator import Translator
 from nmt.errors import RunError
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.budget import n_measured_at_end, updates_within
+from nmt.training.budget import foreseen, n_measured_at_end
 from nmt.training.claim import refuse_other
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
@@ -101,7 +101,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     n_failed = engine.memory.n_failed
     valid_fits = _holds(validation, engine)
     of_sets = [seconds_of(validator, engine, n_token / seconds) for validator in validation.sets.values()]
-    n_update = updates_within(recipe, update_seconds=seconds / N_TIMED, valid_seconds=sum(of_sets))
+    n_update, n_valid = foreseen(recipe, update_seconds=seconds / N_TIMED, valid_seconds=sum(of_sets))
     there = bytes_there(Run(recipe.run_folder))
     one_checkpoint = checkpoint_bytes(engine.model, recipe)
     has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
@@ -126,7 +126,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         tokens=n_token / N_TIMED,
         valid_seconds=sum(of_sets),
         n_update=n_update,
-        n_valid=-(-n_update // recipe.valid.every),
+        n_valid=n_valid,
         choice_seconds=(n_measured_at_end(recipe.train) - 1) * of_sets[0],  # beside the last
         checkpoint=one_checkpoint,
         disk=bytes_needed(one_checkpoint, there, keep_last=recipe.train.keep_last, keep_best=recipe.train.keep_best),

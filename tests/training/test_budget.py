@@ -11,7 +11,7 @@ from nmt import checkpoint
 from nmt.models.build import build_model
 from nmt.run import Run
 from nmt.training import keeper
-from nmt.training.budget import updates_within
+from nmt.training.budget import foreseen
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
 from nmt.training.parallel import Ranks
@@ -74,20 +74,26 @@ def state_of(recipe):
 
 
 @pytest.mark.parametrize(
-    ("train", "valid_seconds", "n_update"),
+    ("train", "valid_seconds", "n_update", "n_valid"),
     [
-        ({"time_budget": "", "updates": 10**6}, 2.0, 10**6),
-        ({"updates": 30}, 2.0, 30),
-        ({"average": "none"}, 0.0, 64),  # half a second each
-        ({"average": "none"}, 2.0, 50),  # the last validation, and a tenth of a second for each update of the others'
-        ({"average": "last", "ema": 0.9}, 2.0, 43),
-        ({}, 30.0, 20),  # after the first validation no time is left
-        ({"time_budget": "15s"}, 30.0, 15),  # which then comes in the middle
+        ({"time_budget": "", "updates": 10**6}, 2.0, 10**6, 50_000),
+        ({"updates": 30}, 2.0, 30, 2),
+        ({"average": "none"}, 0.0, 64, 4),  # half a second each
+        (
+            {"average": "none"},
+            2.0,
+            50,
+            3,
+        ),  # the last validation, and a tenth of a second for each update of the others'
+        ({"average": "last", "ema": 0.9}, 2.0, 43, 3),
+        ({"average": "none", "time_budget": "12s"}, 2.0, 16, 2),  # a validation in the middle, and the last
+        ({}, 30.0, 20, 1),  # after the first validation no time is left
+        ({"time_budget": "15s"}, 30.0, 15, 1),  # which then comes in the middle
     ],
 )
-def test_the_updates_that_fit_into_a_budget_are_foretold(recipe_of, train, valid_seconds, n_update):
+def test_the_updates_that_fit_into_a_budget_are_foretold(recipe_of, train, valid_seconds, n_update, n_valid):
     recipe = timed(recipe_of, train=train)
-    assert updates_within(recipe, update_seconds=UPDATE, valid_seconds=valid_seconds) == n_update
+    assert foreseen(recipe, update_seconds=UPDATE, valid_seconds=valid_seconds) == (n_update, n_valid)
 
 
 @pytest.mark.parametrize(("schedule", "late"), [("linear", False), ("wsd", True)])

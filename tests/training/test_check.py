@@ -172,7 +172,7 @@ def test_a_time_budget_ends_what_is_foretold(recipe_of):
     rows = dict(check_module.table(recipe_of(), replace(HEALTHY, n_update=30)))
     assert rows["end"] == "update 30 (1.5 epochs): after 32 s, 3 validations"
     of_recipe = measured(recipe)
-    assert of_recipe.n_update < 10**6 and of_recipe.n_valid == -(-of_recipe.n_update // 10)
+    assert of_recipe.n_update < 10**6 and of_recipe.n_valid >= -(-of_recipe.n_update // 10)
     assert of_recipe.n_update * of_recipe.seconds <= 20.0
 
 
