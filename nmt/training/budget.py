@@ -23,9 +23,8 @@ def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> 
     if budget:
         left = budget - n_measured_at_end(train) * valid_seconds
         in_time = left / (update_seconds + valid_seconds / every)
-        if (
-            in_time < every
-        ):  # nobody knows how long a validation takes before the first, which the middle brings at last
+        # Nobody knows how long a validation takes before the first, which the middle of the time brings at last.
+        if in_time < every:
             middle = budget / 2 / update_seconds
             in_time = min(every, max((left - valid_seconds) / update_seconds, middle))
             in_the_middle = middle < in_time <= train.updates

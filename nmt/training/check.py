@@ -21,7 +21,7 @@ from nmt.data.manifest import REPORT
 from nmt.data.mixture import Rows
 from nmt.data.plan import Position
 from nmt.decoding.translator import Translator
-from nmt.errors import RunError
+from nmt.errors import MachineError, RunError
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.budget import foreseen, n_measured_at_end
@@ -99,8 +99,14 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     seconds = time.perf_counter() - begin
     validation = Validation(recipe, data, engine.precision)
     n_failed = engine.memory.n_failed
-    valid_fits = _holds(validation, engine)
-    of_sets = [seconds_of(validator, engine, n_token / seconds) for validator in validation.sets.values()]
+    valid_fits, of_sets = True, [0.0] * len(validation.sets)
+    try:
+        _measure_largest(validation, engine)
+        of_sets = [seconds_of(validator, engine, n_token / seconds) for validator in validation.sets.values()]
+    except (RuntimeError, MemoryError, MachineError) as error:
+        if not isinstance(error, MachineError) and not is_out_of_memory(error):
+            raise
+        valid_fits = False
     n_update, n_valid = foreseen(recipe, update_seconds=seconds / N_TIMED, valid_seconds=sum(of_sets))
     there = bytes_there(Run(recipe.run_folder))
     one_checkpoint = checkpoint_bytes(engine.model, recipe)
@@ -157,7 +163,7 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
         ("update", f"{found.tokens:,.0f} target tokens, {found.seconds:.3f} s"),
         ("speed", f"{found.speed:,.0f} target tokens/s"),
         ("padding", f"{found.padding:.1%}"),
-        ("one validation", f"{duration(found.valid_seconds)} (estimated)"),
+        ("one validation", f"{duration(found.valid_seconds)} (estimated)" if found.valid_fits else "not known"),
         ("first validation", f"update {first:,}: after {duration(first * found.seconds + found.valid_seconds)}"),
         ("epoch", f"{n_epoch:,} updates: {duration(n_epoch * found.seconds)}"),
         ("end", f"update {n_update:,} ({n_update / n_epoch:,.1f} epochs): {end}, {found.n_valid} validations"),
@@ -180,19 +186,13 @@ def _largest(feed: Feed, data: Prepared) -> list[Work]:
     return [Work(feed.batch(rows, 0)) for rows in picked]
 
 
-def _holds(validation: Validation, engine: Engine) -> bool:
-    """Whether memory holds the loss of the largest validation batch. So the peak knows what a validation needs."""
+def _measure_largest(validation: Validation, engine: Engine) -> None:
+    """Measure the loss of the largest validation batch, so that the peak knows what a validation needs."""
     sizes = [(len(rows) * _longest(v.corpus, rows), v, rows) for v in validation.sets.values() for rows in v.batches]
     _, validator, rows = max(sizes, key=itemgetter(0))
     alone = copy(validator)
     alone.batches, alone.translate = [rows], False
-    try:
-        alone.measure(engine.model)
-        return True
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return False
+    alone.measure(engine.model)
 
 
 def _longest(corpus: Corpus, rows: Rows) -> int:

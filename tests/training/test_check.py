@@ -185,11 +185,12 @@ def test_what_a_run_under_way_has_on_the_disk_is_not_needed_again(recipe_of):
     assert there > found.checkpoint and found.disk == new.disk - there
 
 
-def test_memory_that_runs_out_in_validation_is_foretold(recipe_of, monkeypatch):
+@pytest.mark.parametrize(("owner", "name"), [(Validator, "measure"), (check_module.Translator, "translate")])
+def test_memory_that_runs_out_in_validation_is_foretold(recipe_of, monkeypatch, owner, name):
     def no_room(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Validator, "measure", no_room)
+    monkeypatch.setattr(owner, name, no_room)
     assert not measured(recipe_of()).valid_fits
 
 
