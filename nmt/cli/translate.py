@@ -29,7 +29,8 @@ and with --format pairs one of source, output and flags alone, to train on (docs
 log-probability over the length penalty. With --tune-decoding a table: beam, penalty, alpha, BLEU and chrF of what one
 search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark. With --tune-alignment:
 layer and head (- is the mean), when, alignment error rate, precision, recall, and a mark."""
-FORMATS = ("text", "tsv", "jsonl", "pairs")
+INPUT_FORMATS = ("text", "tsv", "jsonl")
+FORMATS = (*INPUT_FORMATS, "pairs")
 _INPUT = (
     "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and if "
     "wanted prefix, required, avoided, trg_lang and tags. [default: text]"
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     add("run", metavar="RUN", nargs="+", help="The run folder that nmt-train wrote; several make an ensemble.")
     add("--input", "-i", metavar="FILE", help="Read this file, plain or compressed (.gz, .zst, .xz), and not stdin.")
     add("--output", "-o", metavar="FILE", help="Write this file, there only when it is whole, and not stdout.")
-    add("--input-format", choices=FORMATS, default="text", help=_INPUT)
+    add("--input-format", choices=INPUT_FORMATS, default="text", help=_INPUT)
     add(
         "--terms",
         metavar="FILE",

@@ -14,6 +14,9 @@ from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention import check_path
 from nmt.recipe.decode_options import DecodeConfig
 
+_READ = ("input", "score", "ref", "terms", "avoid", "gold_alignments")
+_WRITTEN = ("output", "scores", "attention", "alignments")
+
 
 def check_flags(args: argparse.Namespace) -> None:
     """Flags that mean nothing without others, or nothing together."""
@@ -61,8 +64,16 @@ def check_format(args: argparse.Namespace, decode: DecodeConfig) -> None:
         )
 
 
+def follow_links(args: argparse.Namespace) -> None:
+    """Have what is written under the name of a symbolic link take the place of the file that it leads to."""
+    for flag in _WRITTEN:
+        if (name := getattr(args, flag)) and os.path.islink(name):
+            setattr(args, flag, os.path.realpath(name))
+
+
 def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
     """Everything about files that can be known before any work. finishing: see `check_outputs`."""
+    _check_apart(args)
     for name in (args.input, args.score, args.terms, args.avoid, args.gold_alignments):
         if name and (complaint := complaint_about(name)):
             raise DataError(complaint)
@@ -73,6 +84,17 @@ def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
     check_outputs(args, finishing=finishing)
 
 
+def _check_apart(args: argparse.Namespace) -> None:
+    """No file is written twice, or written and read: of the two only what came last would be left."""
+    taken: dict[str, str] = {}
+    for flag in (*_READ, *_WRITTEN):
+        given = getattr(args, flag) or ()
+        for name in [given] if isinstance(given, str) else given:
+            other = taken.setdefault(os.path.realpath(name), flag)
+            if flag in _WRITTEN and other != flag:
+                raise NmtError(f"{name}: --{flag} and --{other.replace('_', '-')} are the same file. Name two.")
+
+
 def check_outputs(
     args: argparse.Namespace, *, finishing: bool, only: tuple[str, ...] | None = None, worked: bool = False
 ) -> None:
@@ -81,11 +103,9 @@ def check_outputs(
     only: flags whose files are looked at; worked: whether all is translated, and in the journal.
     """
     advice = "Move it away and start again, which goes on from the journal" if worked else "Choose another name"
-    for flag in only or ("output", "scores", "attention", "alignments"):
+    for flag in only or _WRITTEN:
         if not (name := getattr(args, flag)):
             continue
-        if flag == "alignments" and args.output and Path(name).absolute() == Path(args.output).absolute():
-            raise NmtError(f"{name}: --alignments and --output are the same file. Name two.")
         path = Path(name)
         must_be_free(path, overwrite=args.overwrite or finishing, advice=advice)
         if path.is_dir():

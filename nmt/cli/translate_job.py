@@ -27,6 +27,7 @@ from nmt.cli.translate_files import (
     check_format,
     check_paths,
     check_references,
+    follow_links,
     read_references,
 )
 from nmt.cli.translate_format import json_line, pair_line, scored_json, scored_line, text_lines, tsv_lines
@@ -88,6 +89,7 @@ class _Job:
 def translate(args: argparse.Namespace) -> int:
     """The command behind the flags."""
     check_flags(args)
+    follow_links(args)
     share = share_of(args)
     check_paths(args, finishing=is_finishing(args, share))
     references = read_references(args)
