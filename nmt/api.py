@@ -8,11 +8,12 @@ for translation in model.translate(["Ein Hund läuft.", "Guten Tag!"], beam=4):
 import copy
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
@@ -26,7 +27,7 @@ from nmt.decoding.request import Request
 from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
-from nmt.errors import MachineError, RecipeError, RunError
+from nmt.errors import DataError, MachineError, RecipeError, RunError
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
 from nmt.models.prepacked import prepacked
@@ -34,6 +35,8 @@ from nmt.native import kernels
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
+
+_T = TypeVar("_T", bound=str | Request)
 
 
 class Model:
@@ -62,19 +65,32 @@ class Model:
 
         options: those of the recipe's section `decode`: beam=4, n_best=4, samples=64, mbr="chrf", …; what is not named
         is as the run's recipe says. on_progress: called with the number of lines done since the last call.
-        Raises RecipeError for options that do not exist or do not go together.
+        Raises RecipeError for options that do not exist or do not go together, TypeError for one text in place of
+        several and for lines that are no text, and DataError for halves of characters.
         """
-        return list(self.translator(self.decode(**options)).translate(lines, on_progress))
+        return list(self.translator(self.decode(**options)).translate(_checked(lines, "lines"), on_progress))
 
-    def score(self, sources: Sequence[str], translations: Sequence[str]) -> list[Scored]:
-        """What the model thinks of given translations. Raises ValueError unless there is one for each source."""
-        if len(sources) != len(translations):
-            raise ValueError(f"{len(sources):,} sources but {len(translations):,} translations")
-        return list(self.translator(self.recipe.decode).score(sources, translations))
+    def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
+        """What the model thinks of given translations. A source may be a `nmt.Request` that has a language and tags of
+        its own; nothing can be asked of a translation that is there.
+
+        options: as for `translate`; precision, max_tokens, trg_lang and tags have a say here.
+        Raises ValueError unless there is one translation for each source, and as `translate` does.
+        """
+        given, wanted = list(_checked(sources, "sources")), list(_checked(translations, "translations", str))
+        if len(given) != len(wanted):
+            raise ValueError(f"{len(given):,} sources but {len(wanted):,} translations")
+        for number, one in enumerate(given, start=1):
+            if isinstance(one, Request) and one.asks:
+                raise DataError(
+                    f"sources, number {number}: prefix, required and avoided ask something of a translation that is "
+                    "there already: leave them out."
+                )
+        return list(self.translator(self.decode(**options)).score(given, wanted))
 
     def decode(self, **options: Any) -> DecodeConfig:
         """The section `decode` of the run's recipe with some options changed. Raises RecipeError."""
-        overrides = [(f"decode.{name}", _as_written(value)) for name, value in options.items()]
+        overrides = [(f"decode.{name}", _as_written(name, value)) for name, value in options.items()]
         try:
             return read_recipe(self.run.recipe_file, overrides).decode
         except RecipeError as error:
@@ -171,6 +187,39 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def _as_written(value: Any) -> str:
+def _as_written(name: str, value: Any) -> str:
     """A value as a flag says it: texts as they are, which is how the options that take any text read them."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value.item() if isinstance(value, np.generic) else value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise RecipeError(f"{name}: {_shown(value)} is no value of an option.") from None
+
+
+def _checked(texts: Iterable[_T], name: str, *kinds: type) -> Iterator[_T]:
+    """The same texts, one by one. Raises TypeError for what is none, DataError for what no bytes can be.
+
+    name: of the argument. kinds: what a text may be, by default also a request.
+    """
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
+    for number, one in enumerate(texts, start=1):
+        parts = (one.source, one.prefix, *one.required, *one.avoided) if isinstance(one, Request) else (one,)
+        if not isinstance(one, kinds or (str, Request)) or not all(isinstance(part, str) for part in parts):
+            wanted = "text" if kinds else "text or a nmt.Request of texts"
+            raise TypeError(f"{name}, number {number}: expected a {wanted}, found {_shown(one)}.")
+        for part in parts:
+            try:
+                part.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"{name}, number {number}: character {error.start + 1} is U+{ord(part[error.start]):04X}, half of "
+                    "a character, which no text has: where bytes were decoded, decode them as UTF-8."
+                ) from None
+        yield one
+
+
+def _shown(found: object) -> str:
+    text = f"{found!r} of type {type(found).__name__}"
+    return text if len(text) <= 80 else f"{text[:60]}... of type {type(found).__name__}"

@@ -1,17 +1,19 @@
 """nmt.load: what nmt-translate does, from Python."""
 
 import json
+import math
 import shutil
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 import nmt
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import RecipeError, RunError
+from nmt.errors import DataError, RecipeError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
 from nmt.models.prepacked import PrepackedLinear
@@ -119,16 +121,77 @@ def test_an_ensemble_is_neither_of_its_models(folders):
     ]
 
 
-def test_given_translations_are_scored_alike_in_any_company(folders):
-    model = nmt.load(folders[0])
+# Of the log-probability of a line, by arithmetic: how far it may be off in other company, as docs/translation.md says.
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 0.2), ("int8", 0.2)])
+def test_given_translations_are_scored_alike_in_any_company(folders, precision, bound):
+    if precision == "int8" and not int8._can():
+        pytest.skip("no exact products of 8 bits by oneDNN here")
+    model = nmt.load(folders[0], device="cpu")
     targets = ["in May", "the ship", "", "left left left left"]
-    together = model.score(LINES, targets)
-    for line, target, scored in zip(LINES, targets, together, strict=True):
-        (alone,) = model.score([line], [target])
-        assert alone.log_prob == pytest.approx(scored.log_prob, abs=1e-5)
-        assert scored.log_prob == pytest.approx(sum(scored.token_log_probs))
+    together = model.score(iter(LINES), iter(targets), precision=precision)
+    apart = model.score(LINES, targets, precision=precision, max_tokens=1)
+    for line, target, scored, other in zip(LINES, targets, together, apart, strict=True):
+        (alone,) = model.score([line], [target], precision=precision)
+        assert alone.log_prob == pytest.approx(scored.log_prob, abs=bound)
+        assert other.log_prob == pytest.approx(scored.log_prob, abs=bound)
+        assert scored.log_prob == math.fsum(scored.token_log_probs)
     with pytest.raises(ValueError, match="4 sources but 3"):
         model.score(LINES, targets[:3])
+
+
+def test_a_pair_of_blank_lines_has_no_tokens_and_no_score(folders):
+    model = nmt.load(folders[0], device="cpu")
+    sources, targets = ["the ship", "", " \t", "", "in May"], ["in May", "", "\u200b", "ship", ""]
+    found = model.score(sources, targets)
+    assert [bool(one.token_log_probs) for one in found] == [True, False, False, True, True]
+    assert [one.log_prob < 0 for one in found] == [True, False, False, True, True]
+    assert len(found[3].token_log_probs) == len(found[3].trg_ids) + 1
+    assert [one.log_prob for one in model.score(["", ""], ["", ""])] == [0.0, 0.0]
+    (last,) = model.score(sources[-1:], targets[-1:])
+    assert last.log_prob == pytest.approx(found[-1].log_prob, abs=1e-5)
+
+
+@pytest.mark.parametrize("one", ["in May", b"in May"])
+def test_one_text_is_no_list_of_letters(folders, one):
+    model = nmt.load(folders[0], device="cpu")
+    for call in (
+        lambda: model.translate(one),
+        lambda: model.score(one, ["a"] * 6),
+        lambda: model.score(["a"] * 6, one),
+    ):
+        with pytest.raises(
+            TypeError, match=r"expected a list of texts, found one, b?'in May' of type .*: put it in a list"
+        ):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("lines", "error", "message"),
+    [
+        (["a", None], TypeError, "number 2: expected a text or a nmt.Request of texts, found None of type NoneType"),
+        ([b"a"], TypeError, "number 1: expected a text or a nmt.Request of texts, found b'a' of type bytes"),
+        (["Ein \ud800 Hund"], DataError, "number 1: character 5 is U\\+D800, half of a character"),
+        ([nmt.Request("a", prefix="\udfff")], DataError, "number 1: character 1 is U\\+DFFF, half of a character"),
+    ],
+)
+def test_what_is_no_text_is_named_with_its_place(folders, lines, error, message):
+    model = nmt.load(folders[0], device="cpu")
+    with pytest.raises(error, match=f"^lines, {message}"):
+        model.translate(lines)
+    with pytest.raises(error, match=f"^sources, {message}"):
+        model.score(lines, ["a"] * len(lines))
+
+
+def test_numbers_of_numpy_are_numbers_and_what_is_no_value_is_named(folders):
+    model = nmt.load(folders[0], device="cpu")
+    assert model.decode(beam=np.int64(4), alpha=np.float32(0.5)) == model.decode(beam=4, alpha=0.5)
+    with pytest.raises(RecipeError, match=r"^beam: \{4\} of type set is no value of an option"):
+        model.decode(beam={4})
+
+
+def test_nothing_is_asked_of_a_translation_that_is_given(folders):
+    with pytest.raises(DataError, match="sources, number 2: prefix, required and avoided"):
+        nmt.load(folders[0], device="cpu").score(["a", nmt.Request("a", prefix="b")], ["b", "b"])
 
 
 @pytest.mark.parametrize(

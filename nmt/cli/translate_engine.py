@@ -47,7 +47,7 @@ class ToldScore:
 
 
 def key_of(request: Request) -> Key:
-    """What the answer to a request follows from."""
+    """What the answer to a request follows from; where a translation is given, that comes behind it."""
     if not request.asks and not request.is_tagged:
         return (request.source,)
     asked: list[object] = [request.prefix, request.required, request.avoided, request.origins]
@@ -133,7 +133,7 @@ class Engine:
 
     def _score(self, keys: Sequence[Key]) -> list[ToldScore]:
         witness = self._witness()
-        sources, targets = [key[0] for key in keys], [key[1] for key in keys]
+        sources, targets = [request_of(key[:-1]) for key in keys], [key[-1] for key in keys]
         found = list(self.translator.score(sources, targets, witness.eye if witness else None))
         return [
             ToldScore(one, self._fields(witness, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items))

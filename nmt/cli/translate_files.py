@@ -16,6 +16,10 @@ from nmt.recipe.decode_options import DecodeConfig
 
 _READ = ("input", "score", "ref", "terms", "avoid", "gold_alignments")
 _WRITTEN = ("output", "scores", "attention", "alignments")
+_NOT_OF_CTRANSLATE2 = (
+    *("attention", "with_attention", "alignments", "gold_alignments", "retry_suspect", "checkpoint"),
+    *("terms", "avoid", "keep"),
+)
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -41,11 +45,15 @@ def check_flags(args: argparse.Namespace) -> None:
             )
     if args.score and args.format == "pairs":
         raise NmtError("--score translates nothing, and --format pairs is for what was translated: name another.")
-    if args.score and args.input_format != "text":
-        raise NmtError("--score: the input is plain lines: leave --input-format out.")
-    for flag in ("attention", "with_attention", "alignments", "gold_alignments", "retry_suspect", "checkpoint"):
+    if args.score and args.input_format == "tsv":
+        raise NmtError("--score translates nothing, so --input-format tsv has nothing to do: leave it out.")
+    if args.gold_alignments and args.input_format != "text":
+        raise NmtError("--gold-alignments: the input is plain lines: leave --input-format out.")
+    for flag in _NOT_OF_CTRANSLATE2:
         if args.engine == "ctranslate2" and getattr(args, flag):
             raise NmtError(f"--engine ctranslate2 has nothing like --{flag.replace('_', '-')}: leave it out.")
+    if args.engine == "ctranslate2" and args.input_format == "tsv":
+        raise NmtError("--engine ctranslate2 cannot be told how a translation begins: leave --input-format tsv out.")
     if args.engine == "ctranslate2" and len(args.run) > 1:
         raise NmtError(f"--engine ctranslate2 translates with one model, not with {len(args.run)}: name one folder.")
     if args.show_scores and args.format != "text":
@@ -56,12 +64,15 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def check_format(args: argparse.Namespace, decode: DecodeConfig) -> None:
-    """What is asked for has a place in what is written."""
+    """What is asked for has a place in what is written, and the search can be asked for it."""
     if args.format == "pairs" and decode.n_best > 1:
         raise NmtError(
             f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
             "For several translations of a line draw samples, in a file for each of several --decode.seed."
         )
+    for flag in ("terms", "keep"):
+        if decode.samples and getattr(args, flag):
+            raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
 
 
 def follow_links(args: argparse.Namespace) -> None:

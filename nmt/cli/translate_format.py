@@ -1,6 +1,7 @@
 """How nmt-translate writes what it found: as text, as tab-separated columns, as one JSON object a line, or as pairs."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,13 +32,12 @@ def tsv_lines(translation: Translation, number: int) -> list[str]:
 
 def json_line(source: str, translation: Translation, number: int, *, evidence: Fields, beside: Fields) -> str:
     """Everything that is known of one line. evidence: how the best translation came about; beside: other fields."""
-    best = translation.hypotheses[0] if translation.hypotheses else None
     found: dict[str, Any] = {
         "id": number,
         "source": source,
         "output": translation.text,
         "score": translation.score,
-        "log_prob": best.score if best else 0.0,
+        "log_prob": math.fsum(evidence["token_log_probs"]),
         **evidence,
         **beside,
         "n_best": [

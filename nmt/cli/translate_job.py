@@ -36,7 +36,7 @@ from nmt.cli.translate_memory import Memory
 from nmt.cli.translate_output import check_still_free, fit_of, is_finishing, kept, write_whole
 from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
 from nmt.cli.translate_report import print_examples, report_scores, retry_note, split_note, suspicious_note
-from nmt.cli.translate_requests import Reader, checking_tags, request_reader
+from nmt.cli.translate_requests import Reader, checking, request_reader
 from nmt.cli.translate_windows import Record, Solved, Window, solve
 from nmt.cli.translate_workers import Pool, n_worker
 from nmt.data.lines import count_lines, decode_line, read_lines, read_stream
@@ -118,8 +118,8 @@ def _job(
     check_attention(args, engine.recipe.model, attends=engine.translator.attends)
     check_format(args, engine.recipe.decode)
     sources = engine.translator.sources
-    if args.input_format == "jsonl":  # where each line may say into which language
-        request_of = checking_tags(request_of, sources)
+    if args.input_format == "jsonl":  # where each line may say into which language, and what it asks
+        request_of = checking(request_of, args, engine.recipe.decode, sources)
     else:
         sources.codec_of(Request(""))
     with Pool(engine, args, workers, loaded) as pool:
@@ -204,7 +204,7 @@ def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]
             targets = [line or "" for line in islice(given, len(lines))]
             if len(targets) < len(lines):
                 check_count(job.n_read, job.n_read - len(lines) + len(targets), args.score, args)
-            keys = [(line, target) for (line, _), target in zip(lines, targets, strict=True)]
+            keys = [(*key, target) for key, target in zip(keys, targets, strict=True)]
         yield Window(lines, keys)
     if surplus := sum(1 for _ in given):
         check_count(job.n_read, job.n_read + surplus, args.score, args)
@@ -259,7 +259,7 @@ def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
 def _scores(job: _Job, window: Window, answers: list[str]) -> list[str]:
     """The same for given translations."""
     written = []
-    for (source, target), text in zip(window.keys, answers, strict=True):
+    for (source, *_, target), text in zip(window.keys, answers, strict=True):
         told = scored_of(text)
         job.n_answered += 1
         if told.scored.warning:

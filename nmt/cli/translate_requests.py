@@ -9,6 +9,8 @@ from nmt.data.lines import read_lines
 from nmt.decoding.request import Request, Terms, is_blank
 from nmt.decoding.tagging import Sources
 from nmt.errors import DataError, NmtError, RecipeError
+from nmt.export.ctranslate2_engine import CANNOT_ASK
+from nmt.recipe.decode_options import DecodeConfig
 
 _KEYS = ("source", "prefix", "required", "avoided", "trg_lang", "tags")
 
@@ -26,8 +28,9 @@ def request_reader(args: argparse.Namespace) -> Reader:
     return lambda line, place: terms(read(line, place))
 
 
-def checking_tags(read: Reader, sources: Sources) -> Reader:
-    """The same, which refuses a language and tags that the model does not know. Raises RecipeError or DataError."""
+def checking(read: Reader, args: argparse.Namespace, decode: DecodeConfig, sources: Sources) -> Reader:
+    """The same, which raises DataError for what a line cannot ask: a language and tags that the model does not know,
+    and what nobody here can bring about."""
 
     def checked(line: str, place: str) -> Request:
         request = read(line, place)
@@ -36,9 +39,22 @@ def checking_tags(read: Reader, sources: Sources) -> Reader:
                 sources.codec_of(request)
             except RecipeError as error:
                 raise DataError(f"{place}: {error}") from None
+        if complaint := _complaint(request, args, decode):
+            raise DataError(f"{place}: {complaint}")
         return request
 
     return checked
+
+
+def _complaint(request: Request, args: argparse.Namespace, decode: DecodeConfig) -> str | None:
+    """Why what a request asks of its translation cannot be had, whatever the line."""
+    if args.score and request.asks:
+        return "--score translates nothing, so prefix, required and avoided have nothing to do: leave them out."
+    if args.engine == "ctranslate2" and request.asks:
+        return CANNOT_ASK
+    if decode.samples and request.required:
+        return "phrases can be required of beam search only: set decode.samples to 0."
+    return None
 
 
 def _of_text(line: str, _place: str) -> Request:

@@ -49,6 +49,17 @@ def limits_of(config: DecodeConfig, *, max_len: int, usual_src_len: int | None) 
     return Limits(line, piece, config.split == "every")
 
 
+def shortened(ids: Sequence[list[int]], lines: Sequence[str], most: int) -> tuple[list[list[int]], list[str | None]]:
+    """The first ids of each line that is not to be split, and a warning where there are more than that."""
+    warnings = [
+        f"too long ({len(line):,} characters): only its first {most:,} subwords were read; split it into sentences"
+        if len(row) > most
+        else None
+        for line, row in zip(lines, ids, strict=True)
+    ]
+    return [row[:most] for row in ids], warnings
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """A line in pieces: spaces[0] pieces[0] spaces[1] … pieces[-1] spaces[-1] is the line, byte for byte."""

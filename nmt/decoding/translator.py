@@ -17,9 +17,9 @@ from torch import Tensor
 
 from nmt.data.mixture import Rows
 from nmt.data.padding import length_batches, pad
-from nmt.data.placeholders import came_back, protected, protected_like, restored
+from nmt.data.placeholders import came_back, protected_like, restored
 from nmt.data.ragged import Ragged
-from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Codec, Subwords
+from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Subwords
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.coverage import by_coverage
 from nmt.decoding.fixed_search import FixedSearch
@@ -33,6 +33,7 @@ from nmt.decoding.long_lines import (
     join_ids,
     join_texts,
     ranked,
+    shortened,
     split,
     surely_too_long,
 )
@@ -108,20 +109,29 @@ class Translator:
         while window := list(islice(coming, self.config.window)):
             yield from self._translate_window(window, on_progress)
 
-    def score(self, sources: Sequence[str], translations: Sequence[str], look: Look | None = None) -> Iterator[Scored]:
-        """What the model thinks of given translations, in order; all of them go through the model together.
+    def score(
+        self, sources: Sequence[str | Request], translations: Sequence[str], look: Look | None = None
+    ) -> Iterator[Scored]:
+        """What the model thinks of given translations, in order; all of them go through the model together, but for
+        those that are blank as their source is, which is how such a line is translated.
 
-        look: told where the model looked in each, by its number.
+        look: told where the model looked in each of the others, by its number. Of a request the source and its tags
+        count. Raises RecipeError for tags that the model has not learnt.
         """
-        kinds = self.subwords.src.protects
-        shielded = [protected(source, kinds) for source in sources]
-        alike = [protected_like(one, items, kinds) for one, (_, items) in zip(translations, shielded, strict=True)]
-        src_ids, src_warnings = self._encode([source for source, _ in shielded], self.sources.codec_of(_NOTHING))
-        trg_ids, trg_warnings = self._encode(alike, self.subwords.trg)
-        found = self._log_probs(src_ids, trg_ids, look)
-        rows = zip(found, src_ids, trg_ids, shielded, src_warnings, trg_warnings, strict=True)
-        for tokens, src, trg, (_, items), of_src, of_trg in rows:
-            yield Scored(tokens, src, trg, items, of_src or of_trg)
+        pairs = list(zip(map(self._request, sources), translations, strict=True))
+        there = [n for n, (request, text) in enumerate(pairs) if not (is_blank(request.source) and is_blank(text))]
+        requests, kinds = [pairs[n][0] for n in there], self.subwords.src.protects
+        alike = [protected_like(pairs[n][1], dict(pairs[n][0].items), kinds) for n in there]
+        read = [replace(one, source=one.source[:_MAX_CHARACTERS]) for one in requests]
+        src_ids, of_src = shortened(self.sources.encode(read), [one.source for one in requests], MAX_SRC_LEN)
+        written = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in alike])
+        trg_ids, of_trg = shortened(written, alike, MAX_SRC_LEN)
+        told = self._log_probs(src_ids, trg_ids, look and (lambda pair, weights: look(there[pair], weights)))
+        found = [Scored([], [], [])] * len(pairs)
+        for place, n in enumerate(there):
+            items, warning = dict(requests[place].items), of_src[place] or of_trg[place]
+            found[n] = Scored(told[place], src_ids[place], trg_ids[place], items, warning)
+        yield from found
 
     def token_log_probs(self, translations: Sequence[Translation], look: Look | None = None) -> list[list[float]]:
         """Log-probability of each token of the best translations, EOS included; [] for a blank line.
@@ -258,20 +268,6 @@ class Translator:
     def _cost(self, ids: Iterable[list[int]]) -> NDArray[np.int64]:
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         return np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
-
-    @staticmethod
-    def _encode(lines: list[str], codec: Codec) -> tuple[list[list[int]], list[str | None]]:
-        """Ids of each line, cut where there are too many, and a warning where that was."""
-        ids = codec.encode([line[:_MAX_CHARACTERS] for line in lines])
-        warnings: list[str | None] = [None] * len(lines)
-        for number, (line, row) in enumerate(zip(lines, ids, strict=True)):
-            if len(row) > MAX_SRC_LEN:
-                ids[number] = row[:MAX_SRC_LEN]
-                warnings[number] = (
-                    f"too long ({len(line):,} characters): only its first {MAX_SRC_LEN:,} subwords were read; split "
-                    "it into sentences"
-                )
-        return ids, warnings
 
     def _search(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
         """Search for one batch; where the memory of the device is too small, for its halves."""

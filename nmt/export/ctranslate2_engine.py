@@ -29,6 +29,10 @@ from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.run import Run
 
+CANNOT_ASK = (
+    "CTranslate2 cannot be asked how a translation begins or what it contains: translate with the run that was "
+    "exported."
+)
 _WEIGHTS = "model.bin"
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
 _OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
@@ -179,10 +183,7 @@ class EngineTranslator(Translator):
 
     def _search(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
         if any(request.asks for _, request in rows):
-            raise RecipeError(
-                "CTranslate2 cannot be asked how a translation begins or what it contains: translate with the run that "
-                "was exported."
-            )
+            raise RecipeError(CANNOT_ASK)
         ids = [ids for ids, _ in rows]
         return self.engine.search(ids, self.config, self.config.beam if self.utility else self.config.n_best)
 

@@ -1,5 +1,6 @@
 import gzip
 import json
+import math
 import os
 import re
 import shutil
@@ -253,7 +254,7 @@ def test_json_lines_tell_everything_and_agree_with_themselves(translate):
         if not one["n_best"]:
             continue
         assert one["output"] == one["n_best"][0]["output"] and one["score"] == one["n_best"][0]["score"]
-        assert sum(one["token_log_probs"]) == pytest.approx(one["log_prob"], abs=1e-5)
+        assert one["log_prob"] == pytest.approx(one["n_best"][0]["log_prob"], abs=1e-5)
         assert len(one["tokens"]) == len(one["token_log_probs"])
         assert "cap" in one["flags"]  # an untrained model does not stop
     columns = [line.split("\t") for line in plain]
@@ -261,6 +262,13 @@ def test_json_lines_tell_everything_and_agree_with_themselves(translate):
     assert [float(column[2]) for column in columns if column[1] == "1"] == pytest.approx(
         [one["score"] for one in found], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_log_probability_of_a_line_is_that_of_its_tokens(translate, precision):
+    for line in translate("--format", "jsonl", "--decode.precision", precision, "--device", "cpu")[0]:
+        found = json.loads(line)
+        assert found["log_prob"] == math.fsum(found["token_log_probs"])
 
 
 def test_a_tab_in_a_translation_is_no_column(translate, monkeypatch):
@@ -275,6 +283,7 @@ def test_given_translations_are_scored_by_forced_decoding(translate, folder, tmp
     (tmp_path / "given").write_text("\n".join(targets), encoding="utf-8")
     model, subwords = Run(folder).load_model(torch.device("cpu"))[0], Run(folder).subwords()
     wanted = score_pairs(model, subwords.src.encode(sources), subwords.trg.encode(targets))
+    wanted[1] = 0.0  # of two blank lines, which need no model
     flags = ("--input", tmp_path / "in", "--score", tmp_path / "given")
     text, _ = translate(*flags)
     assert [float(line) for line in text] == pytest.approx(wanted, abs=1e-5)
@@ -408,8 +417,11 @@ def test_lines_before_a_bad_one_are_answered(translate):
 
 
 def test_phrases_cannot_be_required_of_samples(translate):
-    _, err = translate("--keep", "ship", "--decode.samples", 2, source=b"the ship\n", code=2)
-    assert "decode.samples to 0" in err
+    out, err = translate("--keep", "ship", "--decode.samples", 2, "--decode.window", 1, source=b"May\nship\n", code=2)
+    assert not out and "--keep: phrases can be required of beam search only: set decode.samples to 0" in err
+    objects = b'{"source": "May"}\n{"source": "May", "required": ["ship"]}\n'
+    _, err = translate("--input-format", "jsonl", "--decode.samples", 2, source=objects, code=2)
+    assert "<stdin>:2: phrases can be required of beam search only" in err
 
 
 def test_a_line_longer_than_training_saw_is_translated_in_pieces_and_flagged(translate):

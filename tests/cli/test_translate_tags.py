@@ -117,6 +117,23 @@ def test_a_model_of_one_language_knows_its_name(translate, tmp_path):
     assert "<stdin>:1: tags: bt is no tag" in translate([{"source": SHIP, "tags": ["bt"]}], run=run, code=2)[1]
 
 
+def test_given_translations_are_scored_with_what_their_lines_say(translate, folder, tmp_path):
+    (tmp_path / "given").write_text("ship\n" * 5, encoding="utf-8")
+    lines = [*LINES[:4], {"source": SHIP, "trg_lang": "fr"}]
+    found, _ = translate(lines, "--score", tmp_path / "given")
+    assert [told(record) for record in found] == [*READ[:4], READ[1]]
+    scores = [record["log_prob"] for record in found]
+    assert scores[1] == scores[4] and len(set(scores)) == 4
+    model = nmt.load(folder, device="cpu")
+    requests = [SHIP, Request(SHIP, trg_lang="fr"), Request(SHIP, tags=("bt",)), Request(SHIP, tags=())]
+    assert [one.log_prob for one in model.score(requests, ["ship"] * 4)] == pytest.approx(scores[:4], abs=1e-5)
+    assert model.score([SHIP], ["ship"], trg_lang="fr")[0].log_prob == pytest.approx(scores[1], abs=1e-5)
+    _, err = translate([*LINES], "--score", tmp_path / "given", code=2)
+    assert "<stdin>:5: --score translates nothing, so prefix, required and avoided have nothing to do" in err
+    _, err = translate([{"source": SHIP, "trg_lang": "it"}] * 5, "--score", tmp_path / "given", code=2)
+    assert "<stdin>:1: trg_lang: it, but the model translates into en, fr" in err
+
+
 def test_from_python_it_is_the_same(folder):
     model = nmt.load(folder, device="cpu")
     codec = model.subwords.src

@@ -304,7 +304,7 @@ def test_what_nmt_translate_writes_is_a_corpus(at):
     ]
     sources = ["a dog", "two dogs", "three cats"]
     told = [
-        json_line(source, translation, n, evidence={}, beside={})
+        json_line(source, translation, n, evidence={"token_log_probs": [-0.5]}, beside={})
         for n, (source, translation) in enumerate(zip(sources, translations, strict=True), start=1)
     ]
     at.write("out.jsonl", "".join(line + "\n" for line in told))

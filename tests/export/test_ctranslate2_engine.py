@@ -171,10 +171,19 @@ def test_the_exported_folder_is_no_run_of_ours(folders):
         nmt.load(folders / "ct2")
 
 
-def test_what_it_cannot_be_asked_is_refused(translate, folders):
-    (folders / "avoid").write_bytes(b"ship\n")
-    _, err = translate("ct2", "--engine", "ctranslate2", "--avoid", folders / "avoid", code=2)
-    assert "translate with the run that was exported" in err
+@pytest.mark.parametrize("flags", [["--avoid", "phrases"], ["--terms", "phrases"], ["--keep", "x"]])
+def test_what_it_cannot_be_asked_is_refused_before_the_work(translate, flags):
+    out, err = translate("ct2", "--engine", "ctranslate2", *flags, code=2)
+    assert not out and f"ctranslate2 has nothing like {flags[0]}" in err
+
+
+def test_what_a_line_cannot_ask_of_it_is_refused_with_its_place(translate, folders):
+    (folders / "asks").write_text('{"source": "May"}\n{"source": "May", "prefix": "x"}\n', encoding="utf-8")
+    how = ["--engine", "ctranslate2", "--input", folders / "asks", "--input-format"]
+    _, err = translate("ct2", *how, "jsonl", code=2)
+    assert "asks:2: CTranslate2 cannot be asked how a translation begins" in err
+    out, err = translate("ct2", *how, "tsv", code=2)
+    assert not out and "leave --input-format tsv out" in err
 
 
 def test_it_does_not_tell_where_it_looks(translate):
