@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmt.api import Model, load
 from nmt.cli.command import overrides_of, printable
-from nmt.cli.tune_decoding import check_alone, read_pairs
+from nmt.cli.tune_decoding import check_alone, options_of_lines, read_pairs
 from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
@@ -60,6 +60,7 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
                 "compared_with": _compared_with(args),
                 "scores_before": found[present].as_json,
                 "scores": found[winner].as_json,
+                "options": options_of_lines(args),
             }
             store(model.run.recipe_file, _options(winner), evidence)
     _say(_what_now(winner, present, model, stored=args.store))

@@ -34,6 +34,9 @@ _COLUMNS = ("beam", "penalty", "alpha", "BLEU", "chrF", "ratio", "BLEU*", "chrF*
 
 _OWN = {"run", "tune_decoding", "tune_metric", "tune_beams", "store", "checkpoint", "device", "threads", "debug"}
 _FOUND = {f"decode.{name}" for name in OPTIONS}
+# What may be said where the winner is stored: what changes no translation, and which lines these are.
+_NO_MATTER = {"decode.max_tokens", "decode.window"}
+_OF_LINES = {"decode.trg_lang", "decode.tags"}
 _OF_NO_SEARCH = {f"decode.{name}" for name in (*OF_SAMPLES, "samples", "mbr", "n_best")}
 
 
@@ -110,9 +113,10 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
                 "scores_before": here.found,
                 "scores": winner.found,
                 "n_line": len(src),
+                "options": options_of_lines(args),
             }
             store(model.run.recipe_file, winner.setting.options, evidence)
-    _say(_what_now(winner, here, model, stored=args.store))
+    _say(_what_now(winner, here, model, options_of_lines(args), stored=args.store))
     return 0
 
 
@@ -137,6 +141,16 @@ def check_alone(
             raise NmtError(f"--{other} means nothing with {flag}, which prints a table: leave it out.")
     if args.store and (len(args.run) > 1 or args.checkpoint):
         raise NmtError("--store writes into the recipe of one run what is best for its own model: name one run only.")
+    if args.store and (what := next((name for name in options if name not in _NO_MATTER | _OF_LINES), None)):
+        raise NmtError(
+            f"--{what}: --store keeps only what {flag} finds, and the run would use it without this: leave it out, or "
+            "leave --store out and give both to nmt-translate."
+        )
+
+
+def options_of_lines(args: argparse.Namespace) -> dict[str, str]:
+    """What was said of the lines that decided, for the record."""
+    return {name.removeprefix("decode."): value for name, value in overrides_of(args) if name in _OF_LINES}
 
 
 def read_pairs(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
@@ -230,12 +244,16 @@ def _tell(winner: _Row, here: _Row, scorer: _Scorer) -> None:
             _say(f"note: {note}")
 
 
-def _what_now(winner: _Row, here: _Row, model: Model, *, stored: bool) -> str:
+def _what_now(winner: _Row, here: _Row, model: Model, options: Mapping[str, str], *, stored: bool) -> str:
     if winner is here:
         return "the present setting is the best that was tried" + (": nothing to store" if stored else "")
     if stored:
         record = model.run.recipe_file.with_name(RECORD)
-        return f"stored in {model.run.recipe_file}, so that nmt-translate uses it; {record} says what was there before"
+        told = "".join(f"; the lines that decided had decode.{name} {value}" for name, value in options.items())
+        return (
+            f"stored in {model.run.recipe_file}, so that nmt-translate uses it; {record} says what was there "
+            f"before{told}"
+        )
     flags = " ".join(f"--decode.{name} {value}" for name, value in winner.setting.options.items())
     return f"to translate with it: {flags}; to make it what the run translates with: --store"
 

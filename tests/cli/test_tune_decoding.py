@@ -79,6 +79,13 @@ def test_what_is_stored_is_what_the_next_translation_uses(call, run, files, refe
     assert json.loads((run.folder / RECORD).read_bytes()) == record
 
 
+def test_what_the_lines_that_decided_were_is_told_and_kept(call, run, files, reference):
+    flags = ("--tune-beams", "2", "--store", "--tune-metric", "chrf", "--trg-lang", "en", "--decode.max_tokens", 99)
+    _, err = call("--tune-decoding", files[0], reference, *flags)
+    assert "the lines that decided had decode.trg_lang en" in err
+    assert json.loads((run.folder / RECORD).read_bytes())["options"] == {"trg_lang": "en"}
+
+
 def test_where_bleu_cannot_tell_chrf_decides(call, files, reference):
     lines, _ = call("--tune-decoding", files[0], reference, "--tune-beams", "2")
     assert {row["BLEU"] for row in table(lines)} == {"0.00"}  # the nonsense has no four words in a row
@@ -118,6 +125,8 @@ def test_a_beam_is_never_less_than_the_n_best_of_the_recipe(call, run, files, re
         (["--decode.n_best", "1"], "--decode.n_best means nothing"),
         (["--decode.max_len_b", "0"], "decode.max_len_b: expected"),
         (["--store", "--checkpoint", "update-00000007"], "name one run only"),
+        (["--store", "--decode.max_len_a", "0.5"], "--decode.max_len_a: --store keeps only what --tune-decoding finds"),
+        (["--store", "--decode.precision", "bf16"], "--decode.precision: --store keeps only"),
         (["--tune-beams", "0"], "not a list of numbers from 1"),
         (["--tune-metric", "ter"], "invalid choice"),
     ],
