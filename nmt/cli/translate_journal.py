@@ -12,6 +12,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -215,7 +216,8 @@ class Journal:
 
     def _set_aside(self, n_byte: int, why: str) -> None:
         """Go on with the first n_byte of what is there. All of it stays beside, for it may have cost hours."""
-        beside = self.path.with_name(f"{self.path.name}.unused")
+        names = chain([".unused"], (f".unused-{n}" for n in count(2)))
+        beside = next(one for name in names if not (one := self.path.with_name(f"{self.path.name}{name}")).exists())
         self._say(f"{self.path}: {why}, so it is not used {'further' if n_byte else 'here'}; kept as {beside.name}")
         self._file.close()
         os.replace(self.path, beside)

@@ -91,6 +91,15 @@ def test_a_journal_that_does_not_fit_is_not_used_and_not_lost(tmp_path, there):
     assert (tmp_path / "j.unused").read_bytes() == before and not (tmp_path / "j").exists()
 
 
+def test_what_did_not_fit_before_is_not_lost_when_more_does_not_fit(tmp_path):
+    for n, told in enumerate(["j.unused", "j.unused-2", "j.unused-3"], start=1):
+        fill(tmp_path / "j", n)
+        journal, said = journal_of(tmp_path / "j", {**FIT, "decode.beam": 1})
+        with journal:
+            assert said[0].endswith(f"kept as {told}")
+        assert [known(path).n_line for path in sorted(tmp_path.glob("j.*"))] == [10 * i for i in range(1, n + 1)]
+
+
 def test_of_another_input_what_is_the_same_is_used(tmp_path):
     fill(tmp_path / "j")
     journal, said = journal_of(tmp_path / "j")
