@@ -57,7 +57,8 @@ class Run:
         self.translations_file = self.folder / "translations.safetensors"
         self.checkpoints = self.folder / "checkpoints"
         self.model_folder = self.folder / "model"
-        self._lock_path = self.folder / "lock"
+        self.ctranslate2_file = self.folder / "model.bin"  # of a folder that was exported for it
+        self.lock_path = self.folder / "lock"
         self._held: os.stat_result | None = None
 
     @property
@@ -176,6 +177,11 @@ class Run:
             return self.model_folder
         folder, state, damaged = self.newest_whole()
         if folder is None:
+            if self.ctranslate2_file.is_file():
+                raise RunError(
+                    f"{self.folder} is a model of CTranslate2, which nmt itself does not read: nmt-translate --engine "
+                    "ctranslate2 does, or name the run that was exported."
+                )
             wrong = "; ".join(damaged.values()) or "nothing was saved yet"
             raise RunError(f"{self.folder}: no checkpoint to translate with ({wrong}). Train first: nmt-train RECIPE.")
         best = state.get("best_update")
@@ -196,7 +202,7 @@ class Run:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = self._lock_path.open("a+", encoding="utf-8", newline="\n")
+            file = self.lock_path.open("a+", encoding="utf-8", newline="\n")
         except OSError as error:
             kind = RunError if error.errno in _NOT_ALLOWED else MachineError
             raise kind(
@@ -224,7 +230,7 @@ class Run:
         """Raise MachineError if the folder that this process locked is no longer what has its name."""
         assert self._held is not None, "ask only while the lock is held"
         try:
-            same = os.path.samestat(self._held, self._lock_path.stat())
+            same = os.path.samestat(self._held, self.lock_path.stat())
         except OSError:
             same = False
         if not same:

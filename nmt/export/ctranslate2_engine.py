@@ -33,7 +33,6 @@ CANNOT_ASK = (
     "CTranslate2 cannot be asked how a translation begins or what it contains: translate with the run that was "
     "exported."
 )
-_WEIGHTS = "model.bin"
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
 _OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
 _KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len"}
@@ -42,7 +41,7 @@ _KNOWN |= {"align_layer", "align_head", "align_when"}  # which a run may have st
 
 def is_exported(folder: Path) -> bool:
     """Whether a folder holds a model of CTranslate2."""
-    return (folder / _WEIGHTS).is_file()
+    return Run(folder).ctranslate2_file.is_file()
 
 
 def exported_run(folder: str | Path) -> Run:
@@ -50,8 +49,8 @@ def exported_run(folder: str | Path) -> Run:
     run = Run(folder)
     if not is_exported(run.folder):
         raise RunError(
-            f"{folder} is no model of CTranslate2: there is no {_WEIGHTS} in it. Export the run first: nmt-export "
-            f"{folder} --to ctranslate2 --output FOLDER, and name that folder."
+            f"{folder} is no model of CTranslate2: there is no {run.ctranslate2_file.name} in it. Export the run "
+            f"first: nmt-export {folder} --to ctranslate2 --output FOLDER, and name that folder."
         )
     if not run.exists or not run.subwords_file.is_file():
         raise RunError(
@@ -64,7 +63,7 @@ def exported_run(folder: str | Path) -> Run:
 def fingerprint(folder: str | Path) -> str:
     """What stands for the weights and the vocabulary in an exported folder."""
     run = exported_run(folder)
-    return f"{sha256_of(run.folder / _WEIGHTS)} {sha256_of(run.subwords_file)}"
+    return f"{sha256_of(run.ctranslate2_file)} {sha256_of(run.subwords_file)}"
 
 
 class Engine:

@@ -14,6 +14,7 @@ import torch
 from nmt import checkpoint
 from nmt.errors import RunError
 from nmt.models.base import SearchModel
+from nmt.recipe.stored import ALIGN_RECORD, RECORD
 from nmt.run import Run
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -55,7 +56,9 @@ def is_exported(folder: Path) -> bool:
     """Whether a folder is one of these, and no run that something was trained in."""
     there = Run(folder)
     ours = {there.recipe_file, there.subwords_file, there.model_folder}
-    return ours <= set(folder.iterdir()) <= ours | {there.data_file, there.translations_file}
+    # The last are what tuning leaves there, as in any run.
+    records = {there.recipe_file.with_name(name) for name in (RECORD, ALIGN_RECORD)}
+    return ours <= set(folder.iterdir()) <= ours | {there.data_file, there.translations_file, there.lock_path} | records
 
 
 def read(folder: Path) -> SearchModel:

@@ -12,6 +12,7 @@ from nmt.cli.translate import main
 from nmt.errors import RunError
 from nmt.export.parity import BF16, FP16, SAME, Ours, compare
 from nmt.export.safetensors import PRECISIONS, export, is_exported, read
+from nmt.recipe.stored import store
 from nmt.run import Run
 
 TOLERANCE = {"fp32": SAME, "fp16": FP16, "bf16": BF16}
@@ -47,6 +48,17 @@ def test_counted_translations_of_subwords_go_along(run, tmp_path):
     there.translations_file.write_bytes(b"counts")
     export(there, None, tmp_path / "out", "fp32")
     assert Run(tmp_path / "out").translations_file.read_bytes() == b"counts" and is_exported(tmp_path / "out")
+
+
+def test_what_was_exported_and_tuned_can_be_replaced(run, tmp_path):
+    export(run, None, tmp_path / "out", "fp32")
+    there = Run(tmp_path / "out")
+    with there.lock():
+        store(there.recipe_file, {"beam": 2, "length_penalty": "wu", "alpha": 1.0}, {})
+        store(there.recipe_file, {"align_layer": 1, "align_head": 0, "align_when": "read"}, {})
+    assert is_exported(there.folder)
+    there.log_file.write_bytes(b"")
+    assert not is_exported(there.folder)
 
 
 def test_numbers_that_fp16_cannot_hold_are_refused(subwords, tmp_path):
