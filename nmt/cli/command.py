@@ -27,6 +27,7 @@ _OVERRIDE = "override:"
 
 def run(tool: str, body: Body, parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
     """Parse `argv`, call `body(arguments)` and turn whatever happens into an exit code and a readable message."""
+    _stand_in_for_closed()
     _speak_utf8()
     parser.prog = tool
     parser.formatter_class = _Help
@@ -40,7 +41,8 @@ def run(tool: str, body: Body, parser: argparse.ArgumentParser, argv: Sequence[s
     try:
         begun()
         code = body(arguments) or 0
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return 130
@@ -125,6 +127,19 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n")[0]
 
 
+def _stand_in_for_closed() -> None:
+    """Where a shell has closed standard streams (`2>&-`), no other file may get their numbers, which libraries write
+    to, and what is said on stderr must not get into the output, as Python has it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which gets the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+
+
 def _speak_utf8() -> None:
     """Write UTF-8 and bare newlines whatever the locale or system: our output is data for other programs."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -136,7 +151,8 @@ def _speak_utf8() -> None:
 def _abandon_stdout() -> None:
     """Let go of an output that cannot be written, or Python tries again while it exits and complains by itself."""
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

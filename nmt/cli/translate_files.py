@@ -84,6 +84,10 @@ def follow_links(args: argparse.Namespace) -> None:
 
 def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
     """Everything about files that can be known before any work. finishing: see `check_outputs`."""
+    if not args.input and sys.stdin is None:
+        raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
+    if not args.output and sys.stdout is None:
+        raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
     _check_apart(args)
     for name in (args.input, args.score, args.terms, args.avoid, args.gold_alignments):
         if name and (complaint := complaint_about(name)):
@@ -92,6 +96,8 @@ def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
         check_count(count_lines(args.input), count_lines(args.score), args.score, args)
     if args.attention:
         check_path(Path(args.attention))
+    if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
+        raise NmtError(f"--lines {max(args.lines)}: nothing to draw there: {args.input} has {n_line:,} lines.")
     check_outputs(args, finishing=finishing)
 
 

@@ -35,7 +35,14 @@ from nmt.cli.translate_journal import Journal
 from nmt.cli.translate_memory import Memory
 from nmt.cli.translate_output import check_still_free, fit_of, is_finishing, kept, write_whole
 from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
-from nmt.cli.translate_report import print_examples, report_scores, retry_note, split_note, suspicious_note
+from nmt.cli.translate_report import (
+    input_notes,
+    print_examples,
+    report_scores,
+    retry_note,
+    split_note,
+    suspicious_note,
+)
 from nmt.cli.translate_requests import Reader, checking, request_reader
 from nmt.cli.translate_windows import Record, Solved, Window, solve
 from nmt.cli.translate_workers import Pool, n_worker
@@ -71,6 +78,7 @@ class _Job:
     drawn: dict[int, Translation] = field(default_factory=dict)
     suspicious: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
+    notes: Counter[str] = field(default_factory=Counter)  # what is odd but harmless in the input
 
     @property
     def translator(self) -> Translator:
@@ -162,6 +170,8 @@ def _finish(job: _Job) -> None:
     """What is reported when every line has its answer."""
     args, trg_lang = job.args, job.translator.config.trg_lang or job.engine.recipe.data.trg_lang
     assert job.n_answered == job.n_read, (job.n_answered, job.n_read)
+    for note in input_notes(job.notes, job.source_name):
+        _say(note)
     if job.n_cut:
         _warn(f"{job.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
     if job.n_split:
@@ -188,7 +198,8 @@ def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]
     given = read_lines(args.score) if args.score else iter(())
     # Where nobody waits for an answer, windows are full: then a restart cuts the same ones.
     patience = None if args.input or args.output else PATIENCE
-    coming = windows(_arriving(file, job.request_of, job.source_name), job.translator.config.window, patience)
+    arriving = _arriving(file, job.request_of, job.source_name, Counter() if quiet else job.notes)
+    coming = windows(arriving, job.translator.config.window, patience)
     while True:
         with job.stop.finishing(bool(job.ahead)):  # an idle command need not wait for a line to end
             window = next(coming, None)
@@ -210,11 +221,11 @@ def _read(job: _Job, file: BinaryIO, *, quiet: bool = False) -> Iterator[Window]
         check_count(job.n_read, job.n_read + surplus, args.score, args)
 
 
-def _arriving(file: BinaryIO, request_of: Reader, name: str) -> Iterator[tuple[Request, bool]]:
+def _arriving(file: BinaryIO, request_of: Reader, name: str, notes: Counter[str]) -> Iterator[tuple[Request, bool]]:
     """Requests, and whether their lines were valid UTF-8. A thread reads them that may outlive the job, and then must
     not be the last to know the model: to let go of tensors while Python ends would abort the process.
     """
-    for number, raw in enumerate(read_stream(file), start=1):
+    for number, raw in enumerate(read_stream(file, name, notes), start=1):
         line, valid = decode_line(raw)
         yield request_of(line, f"{name}:{number}"), valid
 

@@ -44,6 +44,16 @@ def print_examples(sources: Sequence[str], outputs: Sequence[str], references: S
             _print(f"  {name:<11} {texts[line]}")
 
 
+def input_notes(found: Counter[str], name: str) -> list[str]:
+    """What to say of an input that is odd but harmless. found: as `read_stream` counts it; name: of the input."""
+    notes = []
+    if found["bom"]:
+        notes.append(f"note: {name} began with a byte order mark, which was removed")
+    if found["crlf"]:
+        notes.append(f"note: {found['crlf']:,} lines of {name} ended with a carriage return, which was removed")
+    return notes
+
+
 def suspicious_note(found: Counter[str], n_line: int) -> str:
     """What to say of translations that look wrong; "" where none do. found: lines of each reason.
 

@@ -5,6 +5,7 @@ those of `wc -l`. Which lines are worth keeping is decided in `clean.py`.
 """
 
 import contextlib
+import io
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -23,14 +24,15 @@ _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 def read_lines(
     path: Path | str,
     *,
-    bad_utf8: Literal["refuse", "drop"] = "refuse",
+    bad_utf8: Literal["refuse", "drop"] | None = None,
     longest: int | None = None,
     notes: Counter[str] | None = None,
 ) -> Iterator[str | None]:
     """The lines of a text file, plain or compressed as `compression.py` knows, one by one.
 
     A byte order mark at the start of the file and one carriage return at the end of a line are removed; everything
-    else inside a line stays. A line that is not UTF-8 raises a DataError, or is None with bad_utf8="drop".
+    else inside a line stays. A line that is not UTF-8 raises a DataError, or is None with bad_utf8="drop". Whoever has
+    no such option gives none, and the error advises none.
     longest: bytes of a line that are read; what comes after them up to the line feed is skipped, so that no line can
     fill the memory. The line that comes out then is longer than `longest - 4` bytes.
     notes: counts what is odd but harmless, under the keys "bom" and "crlf".
@@ -72,7 +74,7 @@ def is_plain(raw: bytes, first: int, longest: int) -> bool:
 
 
 def _line(
-    raw: bytes, path: Path | str, number: int, bad_utf8: str, longest: int | None, notes: Counter[str] | None
+    raw: bytes, path: Path | str, number: int, bad_utf8: str | None, longest: int | None, notes: Counter[str] | None
 ) -> str | None:
     """One line of a file, cut to `longest` bytes before."""
     if number == 1 and raw.startswith(BOM):
@@ -90,9 +92,10 @@ def _line(
             return raw[: error.start].decode("utf-8")  # cut inside a character: that is our doing
         if bad_utf8 == "drop":
             return None
+        advice = "; pairs of training files can be dropped instead: data.bad_utf8: drop" if bad_utf8 else ""
         raise DataError(
             f"{path}:{number}: invalid UTF-8 at byte {error.start + 1} of the line (0x{raw[error.start]:02X}). "
-            "Convert the file to UTF-8; pairs of training files can be dropped instead: data.bad_utf8: drop."
+            f"Convert the file to UTF-8{advice}."
         ) from None
 
 
@@ -108,11 +111,20 @@ def decode_line(raw: bytes) -> tuple[str, bool]:
         return raw.decode("utf-8", errors="replace"), False
 
 
-def read_stream(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a binary stream, each as soon as it is there, without line feed; no byte order mark at the start."""
+def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[bytes]:
+    """The lines of a binary stream, each as soon as it is there, without line feed; no byte order mark at the start.
+
+    name: of the stream, for the DataError that is raised where the first that arrives looks like UTF-16. notes: as in
+    `read_lines`; the carriage returns themselves stay.
+    """
+    if isinstance(file, io.BufferedReader) and (complaint := _complaint_about_text(name, file.peek(4096)[:4096])):
+        raise DataError(complaint)
     for number, raw in enumerate(file):
         line = raw.removesuffix(b"\n")
-        yield line.removeprefix(BOM) if number == 0 else line
+        is_marked = number == 0 and line.startswith(BOM)
+        if notes is not None:
+            notes.update(bom=is_marked, crlf=line.endswith(b"\r"))
+        yield line.removeprefix(BOM) if is_marked else line
 
 
 def count_lines(path: Path | str) -> int:

@@ -139,3 +139,23 @@ def test_an_output_that_cannot_be_written_is_an_error():
         done = subprocess.run([sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     assert done.stderr.decode() == "nmt-x: error: No space left on device\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of another kind")
+def test_where_streams_are_closed_no_file_takes_their_place(tmp_path):
+    body = (
+        "import argparse, sys\n"
+        "from nmt.cli.command import run\n"
+        "def body(_):\n"
+        "    print('said to nobody', file=sys.stderr)\n"
+        f"    with open({str(tmp_path / 'out')!r}, 'w') as file:\n"
+        "        file.write(str(file.fileno()))\n"
+        "sys.exit(run('nmt-x', body, argparse.ArgumentParser(), []))\n"
+    )
+    shell = 'exec "$@" <&- >&- 2>&-'
+    assert subprocess.run(["/bin/sh", "-c", shell, "sh", sys.executable, "-c", body], check=False).returncode == 0
+    assert int((tmp_path / "out").read_text()) > 2
+    found = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", body], check=False, capture_output=True
+    )
+    assert found.returncode == 0 and found.stdout == b""

@@ -70,8 +70,16 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
 def test_bad_utf8_is_refused_with_its_place_or_dropped(tmp_path):
     path = made(tmp_path, b"good\nf\xfcr\nlast\n")
     with pytest.raises(DataError, match=r"text:2: invalid UTF-8 at byte 2 .*0xFC"):
-        list(read_lines(path))
+        list(read_lines(path, bad_utf8="refuse"))
     assert list(read_lines(path, bad_utf8="drop")) == ["good", None, "last"]
+
+
+def test_what_can_be_dropped_is_advised_to_those_alone_who_have_the_option(tmp_path):
+    path = made(tmp_path, b"f\xfcr\n")
+    with pytest.raises(DataError, match=r"dropped instead: data\.bad_utf8: drop\.$"):
+        list(read_lines(path, bad_utf8="refuse"))
+    with pytest.raises(DataError, match=r"Convert the file to UTF-8\.$"):
+        list(read_lines(path))
 
 
 @pytest.mark.parametrize(
@@ -108,9 +116,17 @@ def test_oddities_are_counted(tmp_path):
 
 def test_every_line_of_a_stream_is_answered_whatever_its_bytes():
     stream = io.BytesIO(b"\xef\xbb\xbfa\r\n\xff\n\nno end")
-    assert [decode_line(raw) for raw in read_stream(stream)] == [
+    notes: Counter[str] = Counter()
+    assert [decode_line(raw) for raw in read_stream(stream, "it", notes)] == [
         ("a", True),
         ("\ufffd", False),
         ("", True),
         ("no end", True),
     ]
+    assert notes == {"bom": 1, "crlf": 1}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_a_stream_of_wide_text_is_refused_by_name(encoding):
+    with pytest.raises(DataError, match="<stdin>: looks like UTF-16"):
+        list(read_stream(io.BufferedReader(io.BytesIO("Hallo Welt\n".encode(encoding))), "<stdin>"))
