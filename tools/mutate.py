@@ -346,15 +346,15 @@ MUTATIONS = (
     Mutation(
         "a translation may end before it has what is required",
         "nmt/decoding/rules.py",
-        "logits[rows, self._eos].masked_fill_(~complete, -torch.inf)",
+        "logits[:, self._eos].masked_fill_(self._required.lacking().flatten(), -torch.inf)",
         "pass",
         RULES,
     ),
     Mutation(
         "rules not reordered with the beam",
-        "nmt/decoding/rules.py",
-        "self._state = self._state.gather(1, parent.unsqueeze(2).expand(-1, -1, self._state.size(2)))",
-        "pass",
+        "nmt/decoding/required.py",
+        "state = self._state.gather(1, parent[self._sentence])",
+        "state = self._state",
         RULES,
     ),
     # the loss

@@ -9,10 +9,11 @@ written with spaces: what comes after a name in Chinese, Japanese or Korean does
 that is written in such a script itself, or in Thai, Lao, Tibetan, Burmese or Khmer, is found anywhere.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,28 +23,33 @@ from nmt.data.subwords import LONGEST_PIECE, Codec
 
 _ASCII_LETTERS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 # First bytes of letters: ASCII; U+00C0 to U+07FF, from Latin to Arabic; U+0800 to U+1FFF, from Indic to Vietnamese.
-_LETTERS = frozenset([*_ASCII_LETTERS, *range(0xC3, 0xE2)])
+LETTERS = frozenset([*_ASCII_LETTERS, *range(0xC3, 0xE2)])
+_IS_LETTER = np.isin(np.arange(256), list(LETTERS))
 
 # Of these, the blocks of scripts without spaces: Thai to Tibetan, Burmese, Khmer.
 _WITHOUT_SPACES = (range(0x0E00, 0x1000), range(0x1000, 0x10A0), range(0x1780, 0x1800))
 _MOST_PHRASES = 128  # tables that are kept; one has some 30 states x the vocabulary
 
-State = tuple[frozenset[int], bool]  # how much of the phrase the last bytes may be, and whether a letter was last
+# How much of the phrase the last bytes may be, whether a letter was last, and how often the phrase is there.
+State = tuple[frozenset[int], bool, int]
+Open = tuple[bool, bool]  # whether letters may go on before a phrase, and after it, though it has letters there itself
+WHOLE: Open = (False, False)
 
 
 @dataclass(frozen=True, slots=True)
 class PhraseTable:
     """What each subword does to each state of a phrase; states begin with 0, `found` is the last and is never left.
 
-    after: (n_state, n_vocab) the next state. complete: (n_state,) whether the phrase is there if the text ends now.
-    left: (n_state,) how many of its subwords are still to come, 0 where it is complete.
-    matched: (n_state,) how many of its bytes are there.
+    after: (n_state, n_vocab) the next state. complete: (n_state,) whether the phrase is there if the text ends now, as
+    often as it has to be. left: (n_state,) how many of its subwords are still to come, 0 where it is complete.
+    matched: (n_state,) how many of its bytes are there. onward: for each state the subwords after which it is more.
     """
 
     after: NDArray[np.int16]
     complete: NDArray[np.bool_]
     left: NDArray[np.int64]
     matched: NDArray[np.int64]
+    onward: list[NDArray[np.int64]]
 
     @property
     def found(self) -> int:
@@ -60,6 +66,11 @@ class Pieces:
         self.n_byte = np.array([len(raw) for raw in self.bytes], dtype=np.int64)
         self._id_of = {raw: i for i, raw in enumerate(self.bytes) if raw}
         self._in_order = sorted(self._id_of)
+        # All in that order, those with the same bytes among them.
+        self._sorted = np.array(sorted((i for i, raw in enumerate(self.bytes) if raw), key=self.bytes.__getitem__))
+        self._sorted_bytes = [self.bytes[i] for i in self._sorted]
+        self._joined = b"\n".join(self.bytes)  # no phrase has a line feed
+        self._joined_at = [0, *accumulate(len(raw) + 1 for raw in self.bytes)]
         self._longest_first = np.argsort(-self.n_byte, kind="stable")
         self._matrix = np.zeros((codec.n_vocab, LONGEST_PIECE), dtype=np.uint8)
         for i, raw in enumerate(self.bytes):
@@ -68,9 +79,10 @@ class Pieces:
 
     def stream(self, text: str) -> bytes:
         """What the subwords of a text are put together to: the text after a space, as the vocabulary writes it."""
-        return b" " + self._in_bytes(self.codec.normalised(text))
+        return b" " + self.in_bytes(self.codec.normalised(text))
 
-    def _in_bytes(self, text: str) -> bytes:
+    def in_bytes(self, text: str) -> bytes:
+        """A normalised text as the vocabulary writes it."""
         # Halves of surrogate pairs are placeholders; where a vocabulary has none, they are no text.
         return text.encode("utf-8", errors="surrogatepass" if self.codec.placeholders else "replace")
 
@@ -88,11 +100,30 @@ class Pieces:
             found += [i for i in self.leading_to(stream, 1) if self.bytes[i][:1] != b" "]
         return found
 
-    def _table(self, text: str) -> PhraseTable:
-        """The table of a phrase."""
+    def beginning_with(self, start: bytes, room: bool) -> NDArray[np.int64]:
+        """The subwords that begin with some bytes; room: and then go on, but not with a letter."""
+        first = bisect_left(self._sorted_bytes, start)
+        beyond = bisect_left(self._sorted_bytes, start[:-1] + bytes([start[-1] + 1])) if start else len(self._sorted)
+        found: NDArray[np.int64] = self._sorted[first:beyond]
+        if not room or not len(found):
+            return found
+        there = self.n_byte[found] > len(start)
+        found = found[there]
+        return found[~_IS_LETTER[self._matrix[found, len(start)]]] if len(found) else found
+
+    def containing(self, part: bytes) -> set[int]:
+        """The subwords that have some bytes in them, no line feed among these."""
+        found, at = set(), self._joined.find(part)
+        while at >= 0:
+            found.add(i := bisect_right(self._joined_at, at) - 1)
+            at = self._joined.find(part, self._joined_at[i + 1])
+        return found
+
+    def _table(self, text: str, times: int = 1, opened: Open = WHOLE) -> PhraseTable:
+        """The table of a phrase that has to be there so many times, none overlapping another."""
         text = self.codec.normalised(text)
-        wanted = self._in_bytes(text)
-        byte_table, states = _automaton(wanted, (_needs_room(text[0]), _needs_room(text[-1])))
+        wanted = self.in_bytes(text)
+        byte_table, states = _automaton(wanted, edges(text, opened), times)
         n_state = len(states) + 1
         after = np.repeat(np.arange(n_state, dtype=np.int16)[:, None], self.codec.n_vocab, axis=1)
         for place in range(LONGEST_PIECE):
@@ -100,57 +131,64 @@ class Pieces:
             if not len(there):
                 break
             after[:, there] = byte_table[after[:, there], self._matrix[there, place]]
-        matched = np.array([max(lengths, default=0) for lengths, _ in states] + [len(wanted)])
-        complete = matched == len(wanted)
+        whole = times * len(wanted)
+        matched = np.array([n * len(wanted) + max(lengths, default=0) for lengths, _, n in states] + [whole])
+        complete = matched == whole
         # Its usual subwords, of which the first has the space before it.
         ends = np.cumsum([self.n_byte[i] for i in self.codec.encode([text])[0]]) - 1
-        left = np.array([int((ends > n).sum()) for n in matched])
-        return PhraseTable(after, complete, left, matched)
+        left_once = np.array([int((ends > n).sum()) for n in range(len(wanted) + 1)])
+        n_more, lacking = np.divmod(whole - matched, len(wanted))
+        left = n_more * left_once[0] + np.where(lacking > 0, left_once[len(wanted) - lacking], 0)
+        onward = [np.flatnonzero(matched[row] > n) for row, n in zip(after, matched, strict=True)]
+        return PhraseTable(after, complete, left, matched, onward)
 
 
-def _automaton(wanted: bytes, edges: tuple[bool, bool]) -> tuple[NDArray[np.int16], list[State]]:
+def _automaton(wanted: bytes, edges: tuple[bool, bool], times: int) -> tuple[NDArray[np.int16], list[State]]:
     """(n_state + 1, 256) which state each byte leads to, the last being the one in which all is found; the others.
 
     edges: whether no letter may stand before it, and after it.
     """
-    start: State = (frozenset(), False)
+    start: State = (frozenset(), False, 0)
     states, rows, number = [start], [], {start: 0}
     for state in states:  # grows as it goes
         row = []
         for byte in range(256):
             to = _follow(wanted, state, byte, edges)
-            if to is not None and to not in number:
+            if to[2] < times and to not in number:
                 number[to] = len(states)
                 states.append(to)
-            row.append(-1 if to is None else number[to])
+            row.append(number[to] if to[2] < times else -1)
         rows.append(row)
     table = np.array([*rows, [-1] * 256], dtype=np.int16)
     table[table < 0] = len(states)
     return table, states
 
 
-def _follow(wanted: bytes, state: State, byte: int, edges: tuple[bool, bool]) -> State | None:
-    """The state after one more byte; None if the phrase has been found. edges: see `_automaton`."""
-    lengths, after_letter = state
+def _follow(wanted: bytes, state: State, byte: int, edges: tuple[bool, bool]) -> State:
+    """The state after one more byte. edges: see `_automaton`."""
+    lengths, after_letter, n = state
     begins = not 0x80 <= byte < 0xC0  # a character, and not the rest of one
-    is_letter = byte in _LETTERS if begins else after_letter
+    is_letter = byte in LETTERS if begins else after_letter
     if len(wanted) in lengths and not (begins and is_letter):
-        return None
-    grown = {n + 1 for n in lengths if n < len(wanted) and wanted[n] == byte}
+        lengths, n = frozenset(), n + 1
+    grown = {length + 1 for length in lengths if length < len(wanted) and wanted[length] == byte}
     if wanted[0] == byte and not (after_letter and edges[0]):
         grown.add(1)
     if len(wanted) in grown and not edges[1]:
-        return None
-    return frozenset(grown), is_letter
+        return frozenset(), is_letter, n + 1
+    return frozenset(grown), is_letter, n
 
 
-def occurrences(phrase: str, text: str) -> Iterator[tuple[int, int]]:
+def occurrences(phrase: str, text: str, opened: Open = WHOLE) -> Iterator[tuple[int, int]]:
     """Where a phrase stands in a text as words: beginning and end, in characters, none overlapping another."""
     at = text.find(phrase)
+    if at < 0:
+        return
+    room_before, room_after = edges(phrase, opened)
     while at >= 0:
         end = at + len(phrase)
-        before, after = text[at - 1 : at] if at else "", text[end : end + 1]
-        if (_is_letter(before) and _needs_room(phrase[0])) or (_is_letter(after) and _needs_room(phrase[-1])):
+        letter_before, letter_after = letters_around(text, at, end)
+        if (letter_before and room_before) or (letter_after and room_after):
             at = text.find(phrase, at + 1)
         else:
             yield at, end
@@ -159,12 +197,22 @@ def occurrences(phrase: str, text: str) -> Iterator[tuple[int, int]]:
 
 def contains(text: str, phrase: str) -> bool:
     """Whether a phrase stands in a text as words."""
-    return next(occurrences(phrase, text), None) is not None
+    return phrase in text and next(occurrences(phrase, text), None) is not None
+
+
+def letters_around(text: str, start: int, end: int) -> tuple[bool, bool]:
+    """Whether a letter stands before a place of a text, and after it."""
+    return _is_letter(text[start - 1 : start] if start else ""), _is_letter(text[end : end + 1])
+
+
+def edges(phrase: str, opened: Open = WHOLE) -> tuple[bool, bool]:
+    """Whether no letter may stand before a phrase, and after it."""
+    return _needs_room(phrase[0]) and not opened[0], _needs_room(phrase[-1]) and not opened[1]
 
 
 def _is_letter(character: str) -> bool:
     """Whether a word goes on with this character; "" is none."""
-    return bool(character) and character.encode("utf-8", errors="replace")[0] in _LETTERS
+    return bool(character) and character.encode("utf-8", errors="replace")[0] in LETTERS
 
 
 def _needs_room(character: str) -> bool:

@@ -1,6 +1,7 @@
 import itertools
 import random
 import re
+import time
 
 import pytest
 import torch
@@ -139,6 +140,58 @@ def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
         assert bool(table.complete[state]) == contains(text, phrase), (phrase, text)
         n_found += contains(text, phrase)
     assert 100 < n_found < 300
+
+
+def test_many_avoided_phrases_forbid_what_each_of_them_forbids():
+    draw, pieces, n_forbidden = random.Random(2), Pieces(BYTES), 0
+
+    def phrases(n: int) -> list[str]:
+        drawn = ("".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() for _ in range(n))
+        return [phrase for phrase in drawn if phrase]
+
+    for _ in range(20):
+        common = phrases(6)  # of all sentences but the last two
+        asked = [common, [*common, *phrases(3)], [*phrases(3), *common], phrases(3), []]
+        asked = asked if draw.random() < 0.5 else asked[:3]
+        book, staying = rules([Request("", avoided=tuple(one)) for one in asked], pieces), list(range(len(asked)))
+        tables = [[pieces.phrase(phrase) for phrase in one] for one in asked]
+        texts = [[[] for _ in range(2)] for _ in asked]
+        book.spread(2)
+        for _ in range(12):
+            logits = torch.zeros(2 * len(staying), BYTES.n_vocab)
+            book.forbid(logits, torch.zeros(len(logits), 0, dtype=torch.long))
+            wanted = torch.zeros(len(staying), 2, BYTES.n_vocab, dtype=torch.bool)
+            for place, b in enumerate(staying):
+                for k, text in enumerate(texts[b]):
+                    for table in tables[b]:
+                        state = 0
+                        for i in text:
+                            state = int(table.after[state, i])
+                        wanted[place, k] |= torch.from_numpy(table.after[state] == table.found)
+                        wanted[place, k, EOS] |= bool(table.complete[state])
+            assert torch.equal(logits.view_as(wanted) == -torch.inf, wanted)
+            n_forbidden += int((wanted.sum(-1) > 0).sum())
+            parent = torch.tensor([draw.choices(range(2), k=2) for _ in staying])
+            tokens = (BYTES.encode(["".join(draw.choices([*LETTERS, "ab"], k=1))])[0] for _ in range(100))
+            token = torch.tensor([[draw.choice(next(tokens)) for _ in range(2)] for _ in staying])
+            book.follow(parent, token)
+            for place, b in enumerate(staying):
+                texts[b] = [[*texts[b][parent[place, k]], int(token[place, k])] for k in range(2)]
+            if draw.random() < 0.1 and len(staying) > 1:
+                stay = sorted(draw.sample(range(len(staying)), len(staying) - 1))
+                book.keep(torch.tensor(stay))
+                staying = [staying[place] for place in stay]
+    assert n_forbidden > 500
+
+
+def test_thousands_of_phrases_cost_a_step_what_a_few_cost():
+    draw = random.Random(3)
+    asked = [Request("", avoided=tuple(f"b{draw.randrange(10**9):09d}" for _ in range(5000)))] * 2
+    book, began = rules(asked, Pieces(BYTES)), time.perf_counter()
+    for token in BYTES.encode(["a b123 ab b9 " * 20])[0]:
+        book.forbid(torch.zeros(2, BYTES.n_vocab), torch.zeros(2, 0, dtype=torch.long))
+        book.follow(torch.zeros(2, 1, dtype=torch.long), torch.full((2, 1), token))
+    assert time.perf_counter() - began < 5.0  # one by one it took minutes
 
 
 def test_words_end_where_letters_end_and_scripts_without_spaces_have_no_words():
