@@ -17,7 +17,7 @@ from nmt.cli.translate_evidence import Fields, Witness
 from nmt.cli.translate_memory import Key
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Split
-from nmt.decoding.request import Request
+from nmt.decoding.request import Kept, Request
 from nmt.decoding.retry import Answer, mend, tries
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation
@@ -51,8 +51,10 @@ def key_of(request: Request) -> Key:
     if not request.asks and not request.is_tagged:
         return (request.source,)
     asked: list[object] = [request.prefix, request.required, request.avoided, request.origins]
-    if request.is_tagged:
+    if request.is_tagged or request.kept:
         asked += [request.trg_lang, request.tags]
+    if request.kept:
+        asked.append([(one.text, one.start, one.end, one.opened) for one in request.kept])
     return request.source, json.dumps(asked, ensure_ascii=False)
 
 
@@ -61,9 +63,18 @@ def request_of(key: Key) -> Request:
     if len(key) == 1:
         return Request(key[0])
     prefix, required, avoided, origins, *own = json.loads(key[1])
-    trg_lang, tags = own or (None, None)
-    tags = None if tags is None else tuple(tags)
-    return Request(key[0], prefix, tuple(required), tuple(avoided), tuple(origins), trg_lang=trg_lang, tags=tags)
+    trg_lang, tags = own[:2] or (None, None)
+    parts = own[2] if len(own) > 2 else ()
+    return Request(
+        key[0],
+        prefix,
+        tuple(required),
+        tuple(avoided),
+        tuple(origins),
+        trg_lang=trg_lang,
+        tags=None if tags is None else tuple(tags),
+        kept=tuple(Kept(text, start, end, (before, after)) for text, start, end, (before, after) in parts),
+    )
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:

@@ -67,6 +67,15 @@ class Split:
     pieces: list[str]
     spaces: list[str]  # one more than pieces; often ""
 
+    @property
+    def starts(self) -> list[int]:
+        """At which character of the line each piece begins."""
+        found, at = [], 0
+        for space, piece in zip(self.spaces, self.pieces, strict=False):
+            found.append(at + len(space))
+            at = found[-1] + len(piece)
+        return found
+
 
 def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits) -> Split | None:
     """The line in pieces of at most `limits.piece` subwords; None if it is translated as it stands.

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,14 @@ _MOST_PHRASES = 128  # tables that are kept; one has some 30 states x the vocabu
 State = tuple[frozenset[int], bool, int]
 Open = tuple[bool, bool]  # whether letters may go on before a phrase, and after it, though it has letters there itself
 WHOLE: Open = (False, False)
+
+
+class Wanted(NamedTuple):
+    """A phrase that has to be there, and how."""
+
+    phrase: str
+    times: int = 1
+    opened: Open = WHOLE
 
 
 @dataclass(frozen=True, slots=True)

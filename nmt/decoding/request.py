@@ -2,13 +2,27 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
-from nmt.decoding.phrases import contains, occurrences
+from nmt.decoding.phrases import WHOLE, Open, Wanted, contains, letters_around, occurrences
 from nmt.errors import DataError
 from nmt.recipe.protect_options import Kind
+
+_LATIN = re.compile(r"[0-9A-Z_a-z]{2}")  # within a word or a number
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A part of a source that stays as it is in the translation."""
+
+    text: str
+    start: int  # its place in the source as it was given, in characters
+    end: int
+    opened: Open = WHOLE  # whether a word goes on before it, and after it, in the source: so it may in the translation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +40,34 @@ class Request:
     items: tuple[tuple[str, str], ...] = ()  # what placeholders in the source stand for, by name: a translator's affair
     trg_lang: str | None = None  # the language to translate into; None: as decode.trg_lang says
     tags: tuple[str, ...] | None = None  # what else the model is told of the line; None: as decode.tags says
+    kept: tuple[Kept, ...] = ()  # it contains each of these parts of the source, as often as there are such
 
     def __post_init__(self) -> None:
         assert len(self.origins) in (0, len(self.required))
-        for phrase in (*self.required, *self.avoided):
+        for phrase in (*self.required, *self.avoided, *(one.text for one in self.kept)):
             if not phrase or phrase != phrase.strip() or "\n" in phrase:
                 raise DataError(f"{phrase!r} is no phrase: one has text, no line feed, and no white space around it.")
 
     @property
     def asks(self) -> bool:
         """Whether anything is asked of the translation."""
-        return bool(self.prefix or self.required or self.avoided)
+        return bool(self.prefix or self.requires or self.avoided)
+
+    @property
+    def requires(self) -> bool:
+        """Whether the translation has to contain anything."""
+        return bool(self.required or self.kept)
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        """What the translation has to contain, and how often."""
+        found = [Wanted(phrase) for phrase in self.required]
+        for text in dict.fromkeys(one.text for one in self.kept):
+            before, after = zip(*(one.opened for one in self.kept if one.text == text), strict=True)
+            opened = any(before), any(after)
+            # What is kept may stand within something else that is kept, and then once is not enough for both.
+            found.append(Wanted(text, sum(_count(text, one.text, opened) for one in self.kept), opened))
+        return found
 
     @property
     def is_tagged(self) -> bool:
@@ -48,22 +79,22 @@ class Request:
         """Whether it is known which piece of the source each required phrase goes with."""
         return len(self.origins) == len(self.required)
 
-    def of_piece(self, piece: str, is_first: bool) -> "Request":
-        """What is asked of a piece of the source."""
+    def of_piece(self, piece: str, start: int, is_first: bool) -> "Request":
+        """What is asked of a piece of the source. start: where it begins in the source as it was given."""
         # Where nobody knows the origins, a line that is too long for one piece lacks what it requires, and is flagged.
         both = zip(self.required, self.origins, strict=True) if self.can_be_split else ()
         text = restored(piece, dict(self.items))
         here = [(phrase, origin) for phrase, origin in both if contains(text, origin)]
+        kept = [one for one in self.kept if start <= one.start and one.end <= start + len(text)]
         source, items = renumbered(piece, dict(self.items))
-        return Request(
-            source,
-            self.prefix if is_first else "",
-            tuple(phrase for phrase, _ in here),
-            self.avoided,
-            tuple(origin for _, origin in here),
-            tuple(items.items()),
-            self.trg_lang,
-            self.tags,
+        return replace(
+            self,
+            source=source,
+            prefix=self.prefix if is_first else "",
+            required=tuple(phrase for phrase, _ in here),
+            origins=tuple(origin for _, origin in here),
+            items=tuple(items.items()),
+            kept=tuple(replace(one, start=one.start - start, end=one.end - start) for one in kept),
         )
 
     def protected(self, kinds: Sequence[Kind]) -> "Request":
@@ -87,24 +118,35 @@ class Request:
             return found if found != phrase else next(inside, phrase)
 
         avoided = [*self.avoided, *(protected_like(phrase, items, kinds) for phrase in self.avoided)]
+        ends = list(accumulate(len(restored(letter, items)) for letter in self.source))
+        kept = dict[tuple[int, int], Kept]()  # of what stands within one item, that item once
+        for one in self.kept:
+            start, end = bisect_right(ends, one.start), bisect_left(ends, one.end) + 1
+            kept[start, end] = Kept(self.source[start:end], start, end, one.opened)
         return replace(
             self,
             prefix=protected_like(self.prefix, items, kinds),
             required=tuple(dict.fromkeys(map(written, self.required))),
             avoided=tuple(dict.fromkeys(avoided)),
             origins=(),
+            kept=tuple(kept.values()),
         )
 
     def changed(self, change: Callable[[str], str]) -> "Request":
         """The request with what it asks for in another form."""
         required, avoided = (tuple(map(change, phrases)) for phrases in (self.required, self.avoided))
-        return replace(self, prefix=change(self.prefix), required=required, avoided=avoided)
+        kept = tuple(replace(one, text=change(one.text)) for one in self.kept)
+        return replace(self, prefix=change(self.prefix), required=required, avoided=avoided, kept=kept)
 
     def unmet(self, text: str) -> list[str]:
         """What of it a translation does not fulfil."""
         begins = [] if text.startswith(self.prefix) else [self.prefix]
-        lacking = [phrase for phrase in self.required if not contains(text, phrase)]
+        lacking = [one.phrase for one in self.wanted if _count(one.phrase, text, one.opened) < one.times]
         return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
+
+
+def _count(phrase: str, text: str, opened: Open) -> int:
+    return sum(1 for _ in occurrences(phrase, text, opened))
 
 
 def is_blank(line: str) -> bool:
@@ -132,8 +174,8 @@ class Terms:
     def __call__(self, request: Request) -> Request:
         """The request with the phrases that its source asks for."""
         source = request.source
-        kept = [found.group().strip() for found in self._kept.finditer(source)] if self._kept else []
-        pairs = [(text, text) for text in kept if text] + _translations(self._required, source)
+        kept = _parts(source, self._kept) if self._kept else ()
+        pairs = _translations(self._required, source)
         new = {phrase: origin for phrase, origin in pairs if phrase not in request.required}
         avoided = [phrase for where, phrase in self._avoided if not where or contains(source, where)]
         return replace(
@@ -141,7 +183,24 @@ class Terms:
             required=(*request.required, *new),
             avoided=tuple(dict.fromkeys([*request.avoided, *avoided])),
             origins=(*request.origins, *new.values()) if request.can_be_split else (),
+            kept=(*request.kept, *kept),
         )
+
+
+def _parts(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
+    """What a pattern matches in a source, without white space around it, and with what of a word stands before it.
+
+    A380 is a name, not a number after a letter, and Latin letters stay as they are in any language. What comes after
+    it may become another ending: 1990er is 1990s.
+    """
+    end = 0
+    for found in pattern.finditer(source):
+        if text := found.group().strip():
+            start, taken = source.index(text, found.start()), end
+            end = start + len(text)
+            while start > taken and _LATIN.fullmatch(source, start - 1, start + 1):
+                start -= 1
+            yield Kept(source[start:end], start, end, letters_around(source, start, end))
 
 
 def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[str, str]]:

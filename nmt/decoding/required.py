@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.decoding.candidates import Candidates
-from nmt.decoding.phrases import Open, Pieces
-
-Wanted = tuple[str, int, Open]  # a phrase, how often it has to be there, and where letters may go on
+from nmt.decoding.phrases import Pieces, Wanted
 
 
 class Required:

@@ -77,7 +77,7 @@ def mend(
     answers = [Answer(one, why(request.source, one)) for request, one in zip(requests, found, strict=True)]
     for name, translator in again.items():
         wrong = [number for number, answer in enumerate(answers) if answer.reasons]
-        wrong = [number for number in wrong if not (translator.config.samples and requests[number].required)]
+        wrong = [number for number in wrong if not (translator.config.samples and requests[number].requires)]
         for number, other in zip(wrong, translator.translate([requests[number] for number in wrong]), strict=True):
             answer, reasons = answers[number], why(requests[number].source, other)
             if len(reasons) < len(answer.reasons):

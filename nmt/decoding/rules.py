@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmt.decoding.avoided import Avoided
 from nmt.decoding.candidates import Candidates, best_of
-from nmt.decoding.phrases import WHOLE, Pieces
+from nmt.decoding.phrases import Pieces
 from nmt.decoding.request import Request
 from nmt.decoding.required import Required
 
@@ -43,8 +43,7 @@ class Rules:
         self._n_byte = torch.from_numpy(pieces.n_byte).to(min_len.device)
         self._no_space = torch.tensor([raw[:1] != b" " for raw in pieces.bytes], device=min_len.device)
         self._place = min_len.new_zeros(len(asked), 1)  # (B, K) bytes of the prefix that are there
-        wanted = [[(phrase, 1, WHOLE) for phrase in one.required] for one in asked]
-        self._required = Required(pieces, wanted, min_len.device)
+        self._required = Required(pieces, [one.wanted for one in asked], min_len.device)
         self._avoided = Avoided(pieces, [one.avoided for one in asked], eos)
         # (B, K, placeholders) which may still follow.
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))

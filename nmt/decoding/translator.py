@@ -223,9 +223,9 @@ class Translator:
         for request in requests:
             least = limits if request.can_be_split else Limits()
             if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), least):
-                pieces = [request.of_piece(piece, n == 0) for n, piece in enumerate(found.pieces)]
-                as_given = [restored(piece, dict(request.items)) for piece in found.pieces]
-                splits[request] = replace(found, pieces=as_given), pieces
+                as_given = replace(found, pieces=[restored(piece, dict(request.items)) for piece in found.pieces])
+                starts = zip(found.pieces, as_given.starts, strict=True)
+                splits[request] = as_given, [request.of_piece(*one, is_first=not n) for n, one in enumerate(starts)]
         for request in splits:
             ids_of.pop(request, None)
         new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not is_blank(piece.source))
@@ -319,7 +319,7 @@ class Translator:
                 if not config.coverage:
                     return found
                 return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
-            if any(request.required for request in requests):
+            if any(request.requires for request in requests):
                 raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
             seeds = [[config.seed, *fingerprint(row)] for row in ids]
             narrowing = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
@@ -327,8 +327,8 @@ class Translator:
 
     def _n_asked(self, request: Request) -> int:
         """Subwords that are asked for, which a translation may have beside its own."""
-        asked = [text for text in (request.prefix, *request.required) if text]
-        return sum(map(len, self.subwords.trg.encode(asked)))
+        asked = [text for one in request.wanted for text in [one.phrase] * one.times]
+        return sum(map(len, self.subwords.trg.encode([request.prefix, *asked] if request.prefix else asked)))
 
     def _rejoined(self, request: Request, line: Split, parts: list[Translation]) -> Translation:
         """The answer to a line from those to its pieces: its k-th translation is made of their k-th."""

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from nmt.cli.translate_requests import request_reader
-from nmt.decoding.request import Request
+from nmt.decoding.phrases import Wanted
+from nmt.decoding.request import Kept, Request
 from nmt.errors import DataError, NmtError
 
 
@@ -78,10 +79,23 @@ def test_avoided_phrases_may_depend_on_the_source(written):
     assert read("das Geld", avoid=avoid).avoided == ("damn",)
 
 
-def test_what_is_kept_is_required_as_it_is_and_once():
-    assert read("{x} und {y} und {x}", keep=r"\{\w+\}").required == ("{x}", "{y}")
+def test_what_is_kept_is_wanted_as_it_is_and_as_often_as_the_source_has_it():
+    assert read("{x} und {y} und {x}", keep=r"\{\w+\}").wanted == [Wanted("{x}", 2), Wanted("{y}")]
+    assert read("A1 und A1-B2", keep=r"A1-B2|A1").wanted == [Wanted("A1", 2), Wanted("A1-B2")]
     with pytest.raises(NmtError, match="no regular expression"):
         read("a", keep="(")
+
+
+def test_what_is_kept_has_what_stands_before_it_in_its_word_and_may_have_another_ending():
+    assert read("der A380 ", keep=r"\d+\s").kept == (Kept("A380", 4, 8),)
+    assert read("1990er, {x}s", keep=r"\d+|\{x\}").kept == (
+        Kept("1990", 0, 4, (False, True)),
+        Kept("{x}", 8, 11, (False, True)),
+    )
+    assert read("Ту154", keep=r"\d+").kept == (Kept("154", 2, 5, (True, False)),)
+    assert [one.text for one in read("AB12", keep=r"\d").kept] == ["AB1", "2"]
+    kept = read("A380 und 1990er", keep=r"\d+")
+    assert kept.unmet("A380 and 1990s") == [] and kept.unmet("380 and 1990") == ["A380"]
 
 
 @pytest.mark.parametrize("text", ["a\n", "a\tb\tc\n", "a\t\n", "\tb\n", "\n"])

@@ -11,7 +11,7 @@ import pytest
 
 from nmt.cli import translate_engine, translate_workers
 from nmt.cli.translate_workers import Pool, n_worker
-from nmt.decoding.request import Request
+from nmt.decoding.request import Kept, Request
 from nmt.errors import NmtError
 
 LINES = [f"the {'old ' * (n % 7)}ship {'in May' * (n % 3)}{n}" for n in range(40)]
@@ -72,6 +72,8 @@ def test_a_request_is_its_key():
         Request("", "x"),
         Request("a", "x\ty", ("b", "ü"), ("c",)),
         Request("a", required=("b",), origins=("d",)),
+        Request("a 5", kept=(Kept("5", 2, 3, (True, False)),)),
+        Request("a 5", tags=("b",), trg_lang="c", kept=(Kept("5", 2, 3),)),
     ):
         assert translate_engine.request_of(translate_engine.key_of(request)) == request
 

@@ -1,5 +1,6 @@
 import math
 import random
+import re
 
 import pytest
 import torch
@@ -187,6 +188,21 @@ def test_any_character_fits_the_smallest_limit(subwords):
 def test_what_is_asked_of_a_line_is_asked_of_the_pieces_it_belongs_to():
     whole = Terms([("ship", "boat"), ("May", "June")], [("", "left")])(Request("The ship. In May.", prefix="A"))
     assert whole.can_be_split
-    assert whole.of_piece("The ship.", True) == Request("The ship.", "A", ("boat",), ("left",), ("ship",))
-    assert whole.of_piece("In May.", False) == Request("In May.", "", ("June",), ("left",), ("May",))
+    assert whole.of_piece("The ship.", 0, True) == Request("The ship.", "A", ("boat",), ("left",), ("ship",))
+    assert whole.of_piece("In May.", 10, False) == Request("In May.", "", ("June",), ("left",), ("May",))
     assert not Terms([("ship", "boat")])(Request("The ship. In May.", required=("June",))).can_be_split
+
+
+def test_what_is_kept_is_asked_of_the_piece_in_which_it_stands():
+    line = "  The A380. {x} and {x}1. It is 380."
+    whole = Terms(kept=re.compile(r"\d+|\{x\}"))(Request(line))
+    pieces = ["The A380.", "{x} and {x}1.", "It is 380."]
+    found = Split(pieces, ["  ", " ", " ", ""])
+    assert [line[start : start + len(piece)] for piece, start in zip(pieces, found.starts, strict=True)] == pieces
+    parts = [whole.of_piece(piece, start, False) for piece, start in zip(pieces, found.starts, strict=True)]
+    assert [[one.text for one in part.kept] for part in parts] == [["A380"], ["{x}", "{x}", "1"], ["380"]]
+    assert all(one.text == part.source[one.start : one.end] for part in parts for one in part.kept)
+    told = ["The A380.", "{x} and {x}1.", "It is 380."]
+    assert [part.unmet(text) for part, text in zip(parts, told, strict=True)] == [[], [], []]
+    assert parts[0].unmet("The 380.") == ["A380"] and parts[2].unmet("It is A380.") == ["380"]
+    assert parts[1].unmet("{x} and 1.") == ["{x}"]

@@ -1,6 +1,7 @@
 """Items of a source go round the model: what a translation says of them is right in every form it is written in."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -174,6 +175,23 @@ def test_what_is_asked_may_be_or_contain_an_item(subwords, model):
     assert "http://a.org/b?c=1" not in found.text and found.missing == ["http://a.org/b?c=1"] and not found.unmet
     (found,) = translator.translate([Terms([("see", "http://a.org/b?c=1 look")])(Request(line))])
     assert "http://a.org/b?c=1 look" in found.text and not found.unmet
+
+
+def test_what_is_kept_may_be_or_contain_an_item_and_each_that_it_matches_is_wanted(subwords, model):
+    line = "5 km or 5 km, see http://a.org now"
+    for pattern, wanted in (
+        (r"\d km", [character("number1"), character("number2")]),
+        (r"\d|km", [character("number1"), character("number2")]),  # two parts of one item are that item once
+        (r"\w+ http://a", [f"see {character('url1')}"]),
+        (r"now", ["now"]),
+    ):
+        request = Terms(kept=re.compile(pattern))(Request(line)).protected(subwords.src.protects)
+        assert [one.text for one in request.in_placeholders(subwords.src.protects).kept] == wanted
+    for every in (False, True):
+        translator = Translator(model, subwords, DecodeConfig(beam=24), limits=Limits(every=every))
+        text = f"See <b>. {line}. And 7 <b>."
+        (found,) = translator.translate([Terms(kept=re.compile(r"5 km|see \S+|<b>|7"))(Request(text))])
+        assert (found.text, found.unmet, bool(found.split)) == (text, [], every)
 
 
 def test_a_phrase_of_text_is_not_met_by_a_placeholder(subwords):

@@ -10,8 +10,8 @@ from test_beam import PENALTIES, SRC, divisor, log_prob, run
 from tokenizers import pre_tokenizers
 
 from nmt.data.subwords import EOS, N_SPECIAL, Codec
-from nmt.decoding.phrases import Pieces, contains
-from nmt.decoding.request import Request
+from nmt.decoding.phrases import Pieces, contains, occurrences
+from nmt.decoding.request import Kept, Request
 from nmt.decoding.rules import Rules
 
 # Words of a and b, so small that all translations can be looked at; a text can be cut into subwords in many ways.
@@ -29,6 +29,10 @@ ASKED = {
     "two phrases": Request("", required=("b", "ab")),
     "no phrase": Request("", avoided=("a",)),
     "none of two phrases": Request("", avoided=("ab", "b a")),
+    "a phrase twice": Request("", kept=(Kept("b", 0, 1), Kept("b", 2, 3))),
+    "a phrase twice that overlaps itself": Request("", kept=(Kept("aa", 0, 2, (False, True)), Kept("aa", 2, 4))),
+    "a phrase that may be the end of a word": Request("", kept=(Kept("ba", 1, 3, (True, False)),)),
+    "a phrase that may be within a word, twice": Request("", kept=(Kept("a", 1, 2, (True, True)),) * 2),
     "a prefix and phrases": Request("", prefix="b", required=("ab",), avoided=("a",)),
 }
 
@@ -43,13 +47,14 @@ def is_allowed(ids: list[int], asked: Request, min_len: int = 0, no_repeat: int 
     text = TINY.decode(ids)
     windows = [tuple(ids[i : i + no_repeat]) for i in range(len(ids) - no_repeat + 1)] if no_repeat else []
 
-    def has(phrase: str) -> bool:
-        return re.search(rf"(?<![ab]){phrase}(?![ab])", text) is not None
+    def count(phrase: str, opened: tuple[bool, bool] = (False, False)) -> int:
+        before, after = "" if opened[0] else "(?<![ab])", "" if opened[1] else "(?![ab])"
+        return len(re.findall(before + phrase + after, text))
 
     return (
         text.startswith(asked.prefix)
-        and all(map(has, asked.required))
-        and not any(map(has, asked.avoided))
+        and all(count(one.phrase, one.opened) >= one.times for one in asked.wanted)
+        and not any(map(count, asked.avoided))
         and len(ids) >= min_len
         and len(set(windows)) == len(windows)
     )
@@ -131,15 +136,18 @@ BYTES = Codec([*pre_tokenizers.ByteLevel.alphabet(), "Ġa", "ab", "ĠaĠ"], [("�
 
 def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
     draw, pieces, n_found = random.Random(1), Pieces(BYTES), 0
-    for _ in range(400):
+    for _ in range(600):
         phrase = "".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() or "a"
         text = "".join(draw.choices([*LETTERS, phrase], k=draw.randint(0, 8)))
-        table, state = pieces.phrase(phrase), 0
+        times, opened = draw.choice([1, 1, 2]), (draw.random() < 0.3, draw.random() < 0.3)
+        table, state = pieces.phrase(phrase, times, opened), 0
         for i in BYTES.encode([text])[0]:
             state = int(table.after[state, i])
-        assert bool(table.complete[state]) == contains(text, phrase), (phrase, text)
-        n_found += contains(text, phrase)
-    assert 100 < n_found < 300
+        found = len(list(occurrences(phrase, text, opened))) >= times
+        assert bool(table.complete[state]) == found, (phrase, text, times, opened)
+        assert not any(opened) or found or times > 1 or not contains(text, phrase)
+        n_found += found
+    assert 120 < n_found < 480
 
 
 def test_many_avoided_phrases_forbid_what_each_of_them_forbids():
