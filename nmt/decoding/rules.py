@@ -22,7 +22,8 @@ from nmt.decoding.required import Required
 class Rules:
     """The rules of one batch, and the state of every hypothesis in them.
 
-    min_len: (B,) fewest tokens, EOS not counted. no_repeat: no hypothesis has so many tokens in a row twice; 0: it may.
+    min_len: (B,) fewest tokens, EOS not counted. no_repeat: no hypothesis has so many tokens in a row twice, but where
+    its prefix or a required phrase that it lacks wants the last of them; 0: it may.
     placeholders: their ids, of which a translation has each that stands for an item of its source once at most, and no
     other. Where phrases are asked for, which may have items in them, it has those that it has.
     """
@@ -141,13 +142,22 @@ class Rules:
 
     def may_end(self) -> Tensor:
         """(B, K) whether a hypothesis has all that is required."""
-        length = self._place.new_tensor([len(stream) for stream in self._streams])
-        found = self._place >= length.unsqueeze(1)
+        found = self._has_prefix()
         return found & ~self._required.lacking() if self._required else found
+
+    def _has_prefix(self) -> Tensor:
+        """(B, K) whether a hypothesis has all of its prefix."""
+        length = self._place.new_tensor([len(stream) for stream in self._streams])
+        return self._place >= length.unsqueeze(1)
 
     def _forbid_repeats(self, logits: Tensor, prefix: Tensor) -> None:
         n = self._no_repeat
         windows = prefix.unfold(1, n, 1)  # (R, W, n)
         last = prefix[:, prefix.size(1) - n + 1 :].unsqueeze(1)
-        row, window = (windows[:, :, :-1] == last).all(2).nonzero(as_tuple=True)
-        logits[row, windows[row, window, -1]] = -torch.inf
+        again = (windows[:, :, :-1] == last).all(2) & self._has_prefix().view(-1, 1)
+        row, window = again.nonzero(as_tuple=True)
+        token = windows[row, window, -1]
+        if self._required:
+            free = ~self._required.get_on(row, token)
+            row, token = row[free], token[free]
+        logits[row, token] = -torch.inf

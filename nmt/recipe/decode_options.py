@@ -100,7 +100,9 @@ class DecodeConfig(Section):
     max_len_b: PositiveInt = Field(20, description="See max_len_a.")
     min_len_a: NonNegativeFloat = Field(0.0, description="A translation has at least a x source length + b tokens.")
     min_len_b: Count = Field(0, description="See min_len_a.")
-    no_repeat: Count = Field(0, description="No translation has so many subwords in a row twice; 0: it may.")
+    no_repeat: Count = Field(
+        0, description="No translation has so many subwords in a row twice, but for what is asked of it; 0: it may."
+    )
     diversity: NonNegativeFloat = Field(
         0.0,
         description="Of beam search: what a continuation falls behind for each better one of the same hypothesis (Li "

@@ -2,6 +2,7 @@ import itertools
 import random
 import re
 import time
+from functools import lru_cache
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from test_beam import PENALTIES, SRC, divisor, log_prob, run
 from tokenizers import pre_tokenizers
 
 from nmt.data.subwords import EOS, N_SPECIAL, Codec
-from nmt.decoding.phrases import Pieces, contains, occurrences
+from nmt.decoding.phrases import Pieces, Wanted, contains, occurrences
 from nmt.decoding.request import Kept, Request
 from nmt.decoding.rules import Rules
 
@@ -42,50 +43,88 @@ def rules(asked: list[Request], pieces: Pieces = PIECES, *, min_len: int = 0, no
     return Rules(pieces, asked, min_len=shortest, no_repeat=no_repeat, eos=EOS)
 
 
+def pattern(phrase: str, opened: tuple[bool, bool] = (False, False)) -> str:
+    return ("" if opened[0] else "(?<![ab])") + phrase + ("" if opened[1] else "(?![ab])")
+
+
 def is_allowed(ids: list[int], asked: Request, min_len: int = 0, no_repeat: int = 0) -> bool:
     """What is asked, said with regular expressions over the text, which know nothing of subwords."""
     text = TINY.decode(ids)
-    windows = [tuple(ids[i : i + no_repeat]) for i in range(len(ids) - no_repeat + 1)] if no_repeat else []
-
-    def count(phrase: str, opened: tuple[bool, bool] = (False, False)) -> int:
-        before, after = "" if opened[0] else "(?<![ab])", "" if opened[1] else "(?![ab])"
-        return len(re.findall(before + phrase + after, text))
-
+    again = [i for i in range(len(ids)) if no_repeat and is_repeat(ids[: i + 1], no_repeat)]
     return (
         text.startswith(asked.prefix)
-        and all(count(one.phrase, one.opened) >= one.times for one in asked.wanted)
-        and not any(map(count, asked.avoided))
+        and all(len(re.findall(pattern(one.phrase, one.opened), text)) >= one.times for one in asked.wanted)
+        and not any(re.search(pattern(phrase), text) for phrase in asked.avoided)
         and len(ids) >= min_len
-        and len(set(windows)) == len(windows)
+        and all(is_wanted_next(ids[:i], ids[i], asked) for i in again)
     )
 
 
-def exhaustive(model: HashModel, src: torch.Tensor, kind: str, alpha: float, allowed) -> list[tuple[float, list[int]]]:
-    scored = [(log_prob(model, src, ids) / divisor(len(ids) + 1, kind, alpha), ids) for ids in ALL if allowed(ids)]
-    return sorted(scored, reverse=True)
+def is_repeat(ids: list[int], n: int) -> bool:
+    windows = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+    return bool(windows) and windows[-1] in windows[:-1]
+
+
+def is_wanted_next(ids: list[int], token: int, asked: Request) -> bool:
+    """Whether a prefix is unfinished, or a required phrase that is lacking gets on."""
+    before, after = (b"".join(TINY.raw(row)).decode() for row in (ids, [*ids, token]))
+    if asked.prefix and len(before.removeprefix(" ")) < len(asked.prefix):
+        return True
+    return any(n_letter(after, one) > n_letter(before, one) for one in asked.wanted)
+
+
+def n_letter(text: str, wanted: Wanted) -> int:
+    """How many letters of a required phrase are there, those that may become it at the end among them."""
+    found = [*re.finditer(pattern(wanted.phrase, wanted.opened), text)][: wanted.times]
+    n, at = len(found) * len(wanted.phrase), found[-1].end() if found else 0
+    if len(found) == wanted.times or (found and at == len(text)):
+        return n
+    starts = [pattern(wanted.phrase[:k], (wanted.opened[0], True)) + "$" for k in range(1, len(wanted.phrase))]
+    return n + max((k for k, start in enumerate(starts, 1) if re.compile(start).search(text, at)), default=0)
+
+
+@lru_cache(4)
+def model_and_scores(seed: int) -> tuple[HashModel, list[tuple[float, list[int]]]]:
+    """A model, and all that it can write with its log-probability."""
+    model = HashModel(TINY.n_vocab, seed=seed, sharpness=2.0)
+    return model, [(log_prob(model, SRC[0], ids), ids) for ids in ALL]
+
+
+def check(seed: int, asked: Request, kind: str, alpha: float, **bounds: int) -> None:
+    """A beam that is wide enough finds the best of all that obeys."""
+    model, scored = model_and_scores(seed)
+    max_len = torch.full((1,), LONGEST)
+    settings = {"length_penalty": kind, "alpha": alpha, "max_len": max_len, "n_real": TINY.size}
+    (found,) = run(model, SRC[:1], beam=700, n_best=5, rules=rules([asked], **bounds), **settings)
+    allowed = [(score, ids) for score, ids in scored if is_allowed(ids, asked, **bounds)]
+    best = sorted(((score / divisor(len(ids) + 1, kind, alpha), ids) for score, ids in allowed), reverse=True)[:5]
+    assert best and [one.ids for one in found] == [ids for _, ids in best]
+    assert [one.normalised for one in found] == pytest.approx([score for score, _ in best], abs=1e-12)
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-@pytest.mark.parametrize(("kind", "alpha"), [PENALTIES[2], PENALTIES[5]])
+@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
 def test_a_wide_beam_finds_the_best_of_all_translations_that_obey(asked, kind, alpha):
-    model = HashModel(TINY.n_vocab, seed=3, sharpness=2.0)
-    max_len = torch.full((1,), LONGEST)
-    settings = {"length_penalty": kind, "alpha": alpha, "max_len": max_len, "n_real": TINY.size}
-    (found,) = run(model, SRC[:1], beam=700, n_best=5, rules=rules([asked]), **settings)
-    best = exhaustive(model, SRC[0], kind, alpha, lambda ids: is_allowed(ids, asked))
-    assert best and [one.ids for one in found] == [ids for _, ids in best[:5]]
-    assert [one.normalised for one in found] == pytest.approx([score for score, _ in best[:5]], abs=1e-12)
+    check(3, asked, kind, alpha)
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize(("no_repeat", "penalty"), [(1, 1), (2, 4)])
+def test_what_is_asked_for_may_repeat_and_nothing_else(asked, no_repeat, penalty):
+    check(3, asked, *PENALTIES[penalty], no_repeat=no_repeat)
 
 
 @pytest.mark.parametrize(("min_len", "no_repeat"), [(2, 0), (4, 0), (0, 1), (0, 2), (3, 2), (0, 3)])
-@pytest.mark.parametrize(("kind", "alpha"), [PENALTIES[2], PENALTIES[5]])
+@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
 def test_a_wide_beam_is_exhaustive_with_a_least_length_and_without_repeats(min_len, no_repeat, kind, alpha):
-    model = HashModel(TINY.n_vocab, seed=4, sharpness=2.0)
-    settings = {"length_penalty": kind, "alpha": alpha, "max_len": torch.tensor([LONGEST]), "n_real": TINY.size}
-    bounds = rules([Request("")], min_len=min_len, no_repeat=no_repeat)
-    (found,) = run(model, SRC[:1], beam=700, n_best=5, rules=bounds, **settings)
-    best = exhaustive(model, SRC[0], kind, alpha, lambda ids: is_allowed(ids, Request(""), min_len, no_repeat))
-    assert [one.ids for one in found] == [ids for _, ids in best[:5]]
+    check(4, Request(""), kind, alpha, min_len=min_len, no_repeat=no_repeat)
+
+
+def test_a_prefix_may_repeat_itself():
+    model = HashModel(TINY.n_vocab, seed=3)
+    asked = Request("", prefix="a a a a a ab")
+    (found,) = run(model, SRC[:1], n_real=TINY.size, rules=rules([asked], no_repeat=1))
+    assert found[0].finished and TINY.decode(found[0].ids).startswith(asked.prefix)
 
 
 @pytest.mark.parametrize("early_stop", [True, False])
