@@ -12,7 +12,7 @@ class Translation:
     """The answer to one line."""
 
     text: str  # the best translation; "" for a blank line
-    texts: list[str]  # the n best, best first; as many as `hypotheses`
+    texts: list[str]  # the n best, best first, none twice; as many as `hypotheses`
     hypotheses: list[Hypothesis]  # empty for a blank line
     src_ids: list[int]  # what the model read, without EOS; with EOS between the pieces of a line that was split
     utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without

@@ -347,7 +347,7 @@ class Translator:
             hypotheses,
             src_ids,
             utilities,
-            self._unmet(request, texts[0].strip()),
+            self._unmet(request, texts[0][len(line.spaces[0]) :]),
             missing=[item for part in parts for item in part.missing],
             doubled=[item for part in parts for item in part.doubled],
             split=line,
@@ -362,12 +362,10 @@ class Translator:
         best = list(range(len(found)))  # as search ranks them
         if self.utility or self.config.samples:
             best.sort(key=lambda n: -worth[n])
-        if self.utility or self.config.samples:  # the same translation can be drawn twice
-            first: dict[str, int] = {}
-            for n in best:
-                first.setdefault(texts[n], n)
-            best = list(first.values())
-        best = best[: self.config.n_best]
+        first: dict[str, int] = {}
+        for n in best:  # the same text can be drawn twice, or found in other subwords
+            first.setdefault(texts[n], n)
+        best = list(first.values())[: self.config.n_best]
         texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self.utility else []
         hypotheses = [found[n] for n in best]
         missing, doubled = self._came_back(request, hypotheses[0].ids) if codec.protects else ([], [])

@@ -34,7 +34,9 @@ def test_score_and_coverage_together_choose_among_what_the_beam_has_found():
     model = Attending(subwords.trg.n_vocab, seed=2, sharpness=1.0).eval()
     sources, n_changed = ["für Übung", "zx qy", "hop x", "why"], 0
     how = {"beam": 6, "max_len_a": 0.0, "max_len_b": 4}
-    plain = list(Translator(model, subwords, DecodeConfig(**how, n_best=6, max_tokens=1)).translate(sources))
+    plain = Translator(model, subwords, DecodeConfig(**how, n_best=6, max_tokens=1))
+    # All that the beam has, among it what differs in its subwords alone.
+    beams = {rows[0]: its[0] for rows, its in plain.batches(subwords.src.encode(sources))}
 
     def covered(src_ids, ids):
         src_seq, trg_seq = torch.tensor([[*src_ids, EOS]]), torch.tensor([[BOS, *ids]])
@@ -43,9 +45,12 @@ def test_score_and_coverage_together_choose_among_what_the_beam_has_found():
     for weight in (0.02, 0.3):
         # One by one, since this model looks further where there is padding.
         config = DecodeConfig(**how, n_best=2, max_tokens=1, coverage=weight)
-        for found, every in zip(Translator(model, subwords, config).translate(sources), plain, strict=True):
-            worth = [one.normalised + weight * covered(every.src_ids, one.ids) for one in every.hypotheses]
-            ranked = [every.hypotheses[n].ids for n in sorted(range(6), key=lambda n: -worth[n])]
-            assert [one.ids for one in found.hypotheses] == ranked[:2]
-            n_changed += found.text != every.text
+        for number, found in enumerate(Translator(model, subwords, config).translate(sources)):
+            every = beams[number]
+            worth = [one.normalised + weight * covered(found.src_ids, one.ids) for one in every]
+            first: dict[str, list[int]] = {}
+            for n in sorted(range(6), key=lambda n: -worth[n]):
+                first.setdefault(subwords.trg.decode(every[n].ids), every[n].ids)
+            assert [one.ids for one in found.hypotheses] == list(first.values())[:2]
+            n_changed += found.text != subwords.trg.decode(every[0].ids)
     assert n_changed

@@ -6,7 +6,8 @@ from fake_model import CopyModel
 
 from nmt.data.subwords import EOS, Subwords
 from nmt.decoding import translator as translator_module
-from nmt.decoding.request import is_blank
+from nmt.decoding.long_lines import Limits
+from nmt.decoding.request import Request, is_blank
 from nmt.decoding.scorer import score_pairs
 from nmt.decoding.translator import MAX_SRC_LEN, Translator
 from nmt.errors import MachineError, NmtError, RecipeError
@@ -131,6 +132,32 @@ def test_n_best_comes_best_first_with_its_texts(subwords, model):
     assert len(found.texts) == len(found.hypotheses) == 3
     assert found.text == found.texts[0] == "the old ship"
     assert found.score == found.hypotheses[0].normalised >= found.hypotheses[1].normalised
+
+
+def test_a_text_that_is_found_in_several_subwords_comes_once(subwords):
+    some = [i for i, raw in enumerate(subwords.trg.raw(range(subwords.trg.n_text))) if raw and raw in b" the ship"]
+
+    class Spells(CopyModel):
+        def step(self, last, state):
+            logits = super().step(last, state).clone()
+            logits[:, [*some, EOS]] += 40.0
+            return logits
+
+    translator = Translator(Spells(subwords.trg.n_vocab, seed=1).eval(), subwords, DecodeConfig(beam=12, n_best=12))
+    for asked in (Request("the", prefix="the ship"), Request("the", required=("ship",))):
+        (found,) = translator.translate([asked])
+        assert 2 < len(set(found.texts)) == len(found.texts) == len(found.hypotheses) < 12
+        assert found.hypotheses == sorted(found.hypotheses, key=lambda one: -one.normalised)
+
+
+def test_a_prefix_of_a_line_in_pieces_may_begin_with_a_space(subwords, model):
+    translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
+    for space in ("", "  "):
+        line = f"{space}the old ship. In May."
+        (found,) = translator.translate([Request(line, prefix=" the")])
+        assert found.split and found.text.startswith(f"{space} the") and found.unmet == []
+        (found,) = translator.translate([Request(line, prefix="the old")])
+        assert found.text.startswith(f"{space}the old") and found.unmet == []
 
 
 def test_the_score_is_that_of_forced_decoding_over_the_penalty(subwords, model):
