@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 from nmt.data.lines import read_lines
 from nmt.decoding.request import Request, Terms, is_blank
@@ -22,7 +23,7 @@ def request_reader(args: argparse.Namespace) -> Reader:
     read = {"text": _of_text, "tsv": _of_columns, "jsonl": _of_json}[args.input_format]
     if not (args.terms or args.avoid or args.keep):
         return read
-    required = [(one, other) for one, other in _columns(args.terms, least=2)] if args.terms else []
+    required = _terms(args.terms) if args.terms else []
     avoided = _columns(args.avoid, least=1) if args.avoid else []
     terms = Terms(required, avoided, _pattern(args.keep) if args.keep else None)
     return lambda line, place: terms(read(line, place))
@@ -68,7 +69,7 @@ def _of_columns(line: str, place: str) -> Request:
             f"{place}: {len(more) + 1} columns, but --input-format tsv has two: the source, and how its translation "
             "begins."
         )
-    return Request(source, more[0] if more else "")
+    return _asked(place, source, prefix=more[0] if more else "")
 
 
 def _of_json(line: str, place: str) -> Request:
@@ -98,8 +99,12 @@ def _of_json(line: str, place: str) -> Request:
     # A line feed would make two lines of one.
     found["source"] = _text(found["source"]).replace("\n", " ")
     found["prefix"] = _text(found.get("prefix", ""))
+    return _asked(place, **found)
+
+
+def _asked(place: str, source: str, **asked: Any) -> Request:
     try:
-        return Request(**found)
+        return Request(source, **asked)
     except DataError as error:
         raise DataError(f"{place}: {error}") from None
 
@@ -107,6 +112,20 @@ def _of_json(line: str, place: str) -> Request:
 def _text(found: str) -> str:
     """JSON can say halves of characters, which no text has."""
     return found.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _terms(path: str) -> list[tuple[str, str]]:
+    """The pairs of a file of terms, in which a phrase has one translation."""
+    pairs = _columns(path, least=2)
+    first: dict[str, int] = {}
+    for number, (phrase, translation) in enumerate(pairs, start=1):
+        before = first.setdefault(phrase, number)
+        if (other := pairs[before - 1][1]) != translation:
+            raise DataError(
+                f"{path}:{number}: the term {_shown(phrase)} is {_shown(translation)} here, and {_shown(other)} in "
+                f"line {before}. Only one of them can be required: take the other out."
+            )
+    return pairs
 
 
 def _columns(path: str, least: int) -> list[tuple[str, str]]:
@@ -121,6 +140,7 @@ def _columns(path: str, least: int) -> list[tuple[str, str]]:
                 else ("a phrase, or a phrase of the source and one of the translation")
             )
             raise DataError(f"{path}:{number}: expected {wanted} between tabs, found {_shown(line)}.")
+        _asked(f"{path}:{number}", "", avoided=(columns[-1],))  # or it says why that is no phrase
         pairs.append((columns[0] if len(columns) == 2 else "", columns[-1]))
     if not pairs:
         raise DataError(f"{path}: no phrases.")

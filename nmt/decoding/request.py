@@ -29,7 +29,7 @@ class Kept:
 class Request:
     """A line to translate, and what its translation has to be like.
 
-    Raises DataError for phrases that no line of text can contain as words.
+    Raises DataError for phrases that no line of text can contain as words, and a prefix that none can begin with.
     """
 
     source: str
@@ -44,9 +44,14 @@ class Request:
 
     def __post_init__(self) -> None:
         assert len(self.origins) in (0, len(self.required))
-        for phrase in (*self.required, *self.avoided, *(one.text for one in self.kept)):
-            if not phrase or phrase != phrase.strip() or "\n" in phrase:
-                raise DataError(f"{phrase!r} is no phrase: one has text, no line feed, and no white space around it.")
+        if _ends_a_line(self.prefix):
+            raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
+        for phrase in (*self.required, *self.avoided):
+            if not phrase or phrase != phrase.strip() or _ends_a_line(phrase):
+                raise DataError(
+                    f"{phrase!r} is no phrase: one has text, no line feed or carriage return, and no white space "
+                    "around it."
+                )
 
     @property
     def asks(self) -> bool:
@@ -143,6 +148,10 @@ class Request:
         begins = [] if text.startswith(self.prefix) else [self.prefix]
         lacking = [one.phrase for one in self.wanted if _count(one.phrase, text, one.opened) < one.times]
         return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
+
+
+def _ends_a_line(text: str) -> bool:
+    return "\n" in text or "\r" in text
 
 
 def _count(phrase: str, text: str, opened: Open) -> int:

@@ -35,6 +35,8 @@ def test_columns_are_the_source_and_how_its_translation_begins():
     assert read("a b", "tsv") == read("a b\t", "tsv") == Request("a b")
     with pytest.raises(DataError, match="in:7: 3 columns"):
         read("a\tb\tc", "tsv")
+    with pytest.raises(DataError, match=r"in:7: 'b.rc' is no prefix"):
+        read("a\tb\rc", "tsv")
 
 
 def test_an_object_says_all_that_can_be_asked():
@@ -58,6 +60,10 @@ def test_an_object_says_all_that_can_be_asked():
         ('{"source": "a", "avoided": [1]}', "avoided: expected a list of texts"),
         ('{"source": "a", "avoided": [""]}', "'' is no phrase"),
         ('{"source": "a", "required": [" b"]}', "no white space around it"),
+        ('{"source": "a", "required": ["b\\nc"]}', "no line feed"),
+        ('{"source": "a", "avoided": ["b\\rc"]}', "or carriage return"),
+        ('{"source": "a", "prefix": "b\\n"}', "'b\\n' is no prefix: no translation has a line feed"),
+        ('{"source": "a", "prefix": "b\\rc"}', "is no prefix"),
     ],
 )
 def test_what_is_no_request_is_refused_with_its_place(line, complaint):
@@ -102,6 +108,18 @@ def test_what_is_kept_has_what_stands_before_it_in_its_word_and_may_have_another
 def test_a_line_that_is_no_pair_of_terms_is_named(written, text):
     with pytest.raises(DataError, match=r"phrases:2: expected two columns"):
         read("a", terms=written("x\ty\n" + text))
+
+
+def test_two_translations_of_one_term_are_refused_with_their_lines(written):
+    with pytest.raises(DataError, match=r"phrases:4: the term 'Hund' is 'hound' here, and 'dog' in line 1"):
+        read("a", terms=written("Hund\tdog\nhund\tdoggy\nHund\tdog\nHund\thound\n"))
+    assert read("Hund", terms=written("Hund\tdog\nhund\tdoggy\nHund\tdog\n")).required == ("dog",)
+    assert read("Hund", avoid=written("Hund\tdog\nHund\thound\n")).avoided == ("dog", "hound")
+
+
+def test_a_phrase_that_no_line_can_have_is_refused_with_its_place(written):
+    with pytest.raises(DataError, match=r"phrases:1: 'a.rb' is no phrase"):
+        read("a", avoid=written("a\rb\n"))
 
 
 def test_an_empty_file_of_phrases_is_refused(written):
