@@ -53,7 +53,7 @@ def _complaint(request: Request, args: argparse.Namespace, decode: DecodeConfig)
         return "--score translates nothing, so prefix, required and avoided have nothing to do: leave them out."
     if args.engine == "ctranslate2" and request.asks:
         return CANNOT_ASK
-    if decode.samples and request.required:
+    if decode.samples and request.requires:
         return "phrases can be required of beam search only: set decode.samples to 0."
     return None
 
