@@ -38,3 +38,13 @@ class MachineError(NmtError):
 
 class TrainingError(MachineError):
     """Training cannot go on: the loss or the gradient is not finite."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a tensor found no room. That of the CPU has no class of its own."""
+    # That of a GPU is known by its name: to import torch takes seconds, and who has seen none needs none.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and (
+        "DefaultCPUAllocator" in str(error) or "t allocate memory" in str(error)
+    )

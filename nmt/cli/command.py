@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import begun
-from nmt.errors import NmtError
+from nmt.errors import NmtError, is_out_of_memory
 from nmt.recipe.fields import all_fields, sections
 
 Body = Callable[[argparse.Namespace], int | None]
@@ -118,8 +118,9 @@ def _explain(error: Exception) -> tuple[int, str]:
         reason = error.strerror or str(error)
         where = f"{error.filename}: " if error.filename is not None else ""
         return 1 if error.errno in _MACHINE_ERRNOS else 2, f"{where}{reason}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return 1, f"out of memory: {_first_line(error)} (make batch.max_tokens, or decode.max_tokens, smaller)"
+    if is_out_of_memory(error):
+        advice = "make batch.max_tokens, valid.max_tokens or decode.max_tokens smaller"
+        return 1, f"out of memory: {_first_line(error)} ({advice})"
     return 1, f"a fault of the program itself: {type(error).__name__}: {_first_line(error)} (--debug shows where)"
 
 

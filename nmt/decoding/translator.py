@@ -45,7 +45,7 @@ from nmt.decoding.scorer import Look, full_precision, score_tokens
 from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.tagging import Sources, TagsOf
 from nmt.decoding.translation import Scored, Translation, read_at_once
-from nmt.errors import MachineError, NmtError, RecipeError
+from nmt.errors import MachineError, NmtError, RecipeError, is_out_of_memory
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -273,13 +273,15 @@ class Translator:
         """Search for one batch; where the memory of the device is too small, for its halves."""
         try:
             return self._search_whole(rows)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             if len(rows) == 1:
                 n_src, n_hypothesis = len(rows[0][0]), self.config.n_candidate
+                instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
                 raise MachineError(
                     f"the memory of {self.model.device} is too small for one sentence of {n_src} subwords and "
-                    f"{n_hypothesis} hypotheses of it. Make decode.beam or decode.samples smaller, or "
-                    "translate on the CPU: --device cpu."
+                    f"{n_hypothesis} hypotheses of it. Make decode.beam or decode.samples smaller{instead}."
                 ) from None
         half = len(rows) // 2
         return self._search(rows[:half]) + self._search(rows[half:])

@@ -21,7 +21,7 @@ from nmt.data.manifest import REPORT
 from nmt.data.mixture import Rows
 from nmt.data.plan import Position
 from nmt.decoding.translator import Translator
-from nmt.errors import MachineError, RunError
+from nmt.errors import MachineError, RunError, is_out_of_memory
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.budget import foreseen, n_measured_at_end
@@ -30,7 +30,7 @@ from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.launch import make_trial, open_data
-from nmt.training.memory import Work, is_out_of_memory
+from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.precision import choose_device
 from nmt.training.resolve import resolve
@@ -103,6 +103,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     try:
         _measure_largest(validation, engine)
         of_sets = [seconds_of(validator, engine, n_token / seconds) for validator in validation.sets.values()]
+        valid_fits = not validation.too_large  # or its batches were halved
     except (RuntimeError, MemoryError, MachineError) as error:
         if not isinstance(error, MachineError) and not is_out_of_memory(error):
             raise

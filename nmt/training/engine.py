@@ -14,10 +14,10 @@ from torch import Tensor
 
 from nmt import checkpoint
 from nmt.data.batches import Batch, end_to_end
-from nmt.errors import MachineError
+from nmt.errors import MachineError, is_out_of_memory
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
-from nmt.training.memory import Memory, Work, is_out_of_memory
+from nmt.training.memory import Memory, Work
 from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
 from nmt.training.parallel import Ranks

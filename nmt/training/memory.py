@@ -1,4 +1,4 @@
-"""When memory runs out: which error says so, and into which pieces the batches of an update fall then.
+"""When memory runs out: into which pieces the batches of an update fall then.
 
 An update whose batches are split is the same update: the loss is a sum over tokens, so the gradient of a batch is the
 sum of those of its halves. Without dropout the two differ by rounding alone. With dropout each piece draws masks of its
@@ -9,7 +9,6 @@ always the same ones for the same pieces.
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from nmt.data.batches import Batch, halves
 
@@ -60,12 +59,3 @@ class Memory:
         """Remember that a batch was too large."""
         self.n_failed += 1
         self.too_large = min(work.cost, self.too_large or work.cost)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that a tensor found no room. That of the CPU has no class of its own."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and (
-        "DefaultCPUAllocator" in str(error) or "t allocate memory" in str(error)
-    )

@@ -12,7 +12,7 @@ from typing import Any
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
-from nmt.errors import TrainingError
+from nmt.errors import MachineError, TrainingError, is_out_of_memory
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -66,6 +66,7 @@ class Trainer:
         self.budget, self.passed = budget or Budget(recipe.train), 0.0
         self.n_failed = 0  # times that memory ran out, as far as was told
         self.moving = Position()  # where in the data the update under way is from
+        self.trouble = ""  # why rank 0 could not validate
 
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
         """Take up a verified checkpoint."""
@@ -160,6 +161,7 @@ class Trainer:
         if stop or over or due:
             self.save(due=due or bool(over))
             self.meter.restart_clock()
+        self._end_if_in_trouble()
         return "stopped" if stop else over
 
     def _catch_up(self) -> bool:
@@ -168,7 +170,16 @@ class Trainer:
             return False
         finished = self.validate()
         self.save()
+        self._end_if_in_trouble()
         return not finished
+
+    def _end_if_in_trouble(self) -> None:
+        """Raise MachineError where memory was too small to validate, now that the updates before are saved."""
+        if self.trouble:
+            raise MachineError(
+                f"update {self.state.update}: {self.trouble} The updates until here are saved; these options may be "
+                "changed, and the run goes on from here."
+            )
 
     def _is_due(self, update: int) -> bool:
         """Whether something is done after this update, so that its outcome must be known at once."""
@@ -256,19 +267,32 @@ class Trainer:
     def validate(self) -> bool:
         """Measure the model on the validation sets, on rank 0; every rank remembers the numbers.
 
-        Returns False, remembering nothing, when somebody wanted to stop meanwhile.
+        Returns False, remembering nothing, when somebody wanted to stop meanwhile, or memory was too small: what was
+        trained is to be saved then before anything else.
         """
         measured: dict[str, Measured] = {}
+        too_large = self.validation.too_large
         begin = self.budget.clock()
         with self.stopwatch.host("validation"), self.engine.optimizers.resting():
             weights = self.engine.gather(checkpoint.weights_of(self.model))
             with self.ranks.others_wait():
                 if self.ranks.is_main:
-                    with self.engine.whole_model(weights) as model:
-                        measured = self.validation.measure(model, lambda: not self.wants_stop())
-        if self.ranks.any(self.wants_stop()):
+                    try:
+                        with self.engine.whole_model(weights) as model:
+                            measured = self.validation.measure(model, lambda: not self.wants_stop())
+                    except (MachineError, RuntimeError, MemoryError) as error:
+                        if not isinstance(error, MachineError) and not is_out_of_memory(error):
+                            raise
+                        self.trouble = str(error)  # and not the error, which holds every tensor of the attempt
+        if self.ranks.any(self.wants_stop() or bool(self.trouble)):
             return False
         if self.ranks.is_main:
+            if self.validation.too_large and not too_large:
+                self.record.say(
+                    f"memory ran out in validation: batches of {self.validation.too_large:,} tokens (sentences x "
+                    "longest side) and more are measured in halves from now on, with the same result. A smaller "
+                    "valid.max_tokens avoids the detour."
+                )
             with self.stopwatch.host("telling"):
                 self._log_validation(measured)
         self.state.measure_seconds = max(self.state.measure_seconds, self.budget.clock() - begin)

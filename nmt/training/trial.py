@@ -11,11 +11,11 @@ from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
 from nmt.data.subwords import BOS, EOS, N_SPECIAL
-from nmt.errors import MachineError
+from nmt.errors import MachineError, is_out_of_memory
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine
-from nmt.training.memory import Memory, Work, is_out_of_memory
+from nmt.training.memory import Memory, Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 

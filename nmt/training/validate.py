@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt.data.batches import make_batch
+from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.padding import length_batches
 from nmt.data.splits import split_of
@@ -17,11 +17,13 @@ from nmt.data.subwords import PAD, Subwords
 from nmt.data.tags import held_out_tags
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
+from nmt.errors import MachineError, is_out_of_memory
 from nmt.evaluation.attention_sentence import sentence_of
 from nmt.evaluation.metrics import score
 from nmt.models.base import TranslationModel
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe, ValidConfig
+from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
 
 N_EXAMPLE = 3
@@ -67,6 +69,7 @@ class Validator:
         self.src, self.trg = src[:n], trg[:n]
         longest = np.maximum(corpus.src_len, corpus.trg_len).astype(np.int64) + 1  # with EOS
         self.batches = length_batches(longest[: max_sentences or None], config.max_tokens)
+        self.memory = Memory()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +81,8 @@ class Validator:
 
         A number that is not finite is left out: it is no measurement, and JSON has no word for it.
 
-        `keep_going` is asked between batches; when it says no, what has been measured is returned.
+        `keep_going` is asked between batches; when it says no, what has been measured is returned. Where memory runs
+        out, batches are halved, with the same result. Raises MachineError where not even that helps.
         """
         training = model.training
         model.eval()
@@ -90,6 +94,14 @@ class Validator:
                     scores, beside = self._translated(model, keep_going)
                     numbers |= scores
             return {name: value for name, value in numbers.items() if math.isfinite(value)}, beside
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            first = str(error).split("\n")[0]
+            raise MachineError(
+                f"memory ran out in validation ({first}): make valid.max_tokens, {self.config.max_tokens:,}, or "
+                f"valid.max_sentences smaller, or set valid.translate to false."
+            ) from None
         finally:
             model.train(training)
 
@@ -99,15 +111,44 @@ class Validator:
         for rows in self.batches:
             if not keep_going():
                 break
-            batch = make_batch(*self.corpus.picked(rows)).to(model.device)
-            with self.precision.autocast():
-                logits = model(batch.src_seq, batch.trg_seq)
-            loss_sum, right = _loss_and_hits(logits, batch.gold)
-            loss += float(loss_sum)
-            n_right += int(right)
-            n_gold += batch.n_gold
+            left = [Work(make_batch(*self.corpus.picked(rows)))]
+            while left := self.memory.pieces(left):
+                found = self._loss_and_hits(model, left[0].batch)
+                if found is None:
+                    self._ran_out(model, left[0])
+                    continue
+                loss += found[0]
+                n_right += found[1]
+                n_gold += left.pop(0).batch.n_gold
         mean = loss / max(1, n_gold)
         return {"loss": mean, "perplexity": math.exp(min(mean, 50.0)), "accuracy": n_right / max(1, n_gold)}
+
+    def _loss_and_hits(self, model: TranslationModel, batch: Batch) -> tuple[float, int] | None:
+        """The summed loss of a batch and how many tokens were found; None where memory ran out."""
+        try:
+            there = batch.to(model.device)
+            with self.precision.autocast():
+                logits = model(there.src_seq, there.trg_seq)
+            loss, hits = _loss_and_hits(logits, there.gold)
+            return float(loss), int(hits)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+
+    def _ran_out(self, model: TranslationModel, failed: Work) -> None:
+        """Remember a batch that was too large. Raises MachineError where it has no halves."""
+        n, n_src = failed.batch.src_seq.shape
+        if n == 1:
+            n_trg = failed.batch.gold.size(1)
+            raise MachineError(
+                f"memory of {model.device} ran out in validation with one pair alone, {n_src:,} source and {n_trg:,} "
+                "target subwords long, to which valid.max_tokens was lowered already: free some memory, or measure "
+                "only the pairs before it, by the set's max_sentences."
+            )
+        self.memory.ran_out(failed)
+        if model.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _translated(
         self, model: TranslationModel, keep_going: Callable[[], bool]
@@ -117,8 +158,15 @@ class Validator:
                 raise _Enough
 
         translator = Translator(model, self.subwords, self.decode, limits=self.limits)
-        with self.precision.autocast():
-            found = list(translator.translate(self.src, ask))
+        try:
+            with self.precision.autocast():
+                found = list(translator.translate(self.src, ask))
+        except MachineError:  # which speaks to who translates
+            raise MachineError(
+                f"memory of {model.device} ran out in validation with the translation of one sentence alone, to which "
+                f"valid.max_tokens was lowered already: make valid.beam, {self.config.beam}, or decode.max_len_a "
+                "smaller, or set valid.translate to false."
+            ) from None
         output = [translation.text for translation in found]
         scores = score(output, self.trg, TRANSLATED, trg_lang=self.trg_lang)
         n_example = min(N_EXAMPLE, len(output))
@@ -171,6 +219,11 @@ class Validation:
                 limits=limits,
             )
         self.first_name, self.first = next(iter(self.sets.items()))
+
+    @property
+    def too_large(self) -> int:
+        """Cost of the smallest batch that memory could not hold; 0: none yet."""
+        return min((cost for one in self.sets.values() if (cost := one.memory.too_large)), default=0)
 
     def measure(self, model: TranslationModel, keep_going: Callable[[], bool]) -> dict[str, Measured]:
         """What each set's Validator measures, under its name."""

@@ -34,6 +34,7 @@ def fail_with(error):
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), 2, "a.txt: No such file"),
         (OSError(errno.ENOSPC, "No space left on device", "big"), 1, "big: No space left on device"),
         (MemoryError(), 1, "out of memory"),
+        (RuntimeError("[...] DefaultCPUAllocator: can't allocate memory: ..."), 1, "out of memory: [...] Default"),
         (KeyError("x"), 1, "a fault of the program itself: KeyError: 'x'"),
     ],
 )

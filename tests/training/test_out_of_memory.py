@@ -8,17 +8,21 @@ import pytest
 import torch
 from witness import StopAt
 
+from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
-from nmt.errors import MachineError
+from nmt.errors import MachineError, is_out_of_memory
 from nmt.run import Run
+from nmt.training import launch as room
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.launch import launch, new_model
-from nmt.training.memory import Memory, is_out_of_memory
+from nmt.training.memory import Memory
 from nmt.training.objective import Objective
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
+from nmt.training.validate import Validation
+from tests.training.test_resume import digest
 
 CPU_ERROR = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
 ERRORS = [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(CPU_ERROR), MemoryError()]
@@ -163,3 +167,65 @@ def test_a_real_allocation_that_cannot_be_is_known_by_its_words():
 def test_nothing_is_halved_before_anything_failed(recipe_of):
     portion = next(Feed(recipe_of(), engine_data(recipe_of()), Ranks()).begin(Position()))
     assert Memory().pieces(portion.work) == portion.work
+
+
+def limited(model, limit, error=ERRORS[0], at=("forward", "start")):
+    """The model, whose batches outside of training may cost no more than a limit; and the costs that were tried."""
+    tried = []
+
+    def limit_to(call):
+        def inner(src_seq, *rest, **options):
+            tried.append(cost_of(src_seq, rest[0] if rest else src_seq))
+            if not model.training and tried[-1] > limit:
+                raise error
+            return call(src_seq, *rest, **options)
+
+        return inner
+
+    for name in at:
+        setattr(model, name, limit_to(getattr(model, name)))
+    return model, tried
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "python"])
+def test_a_validation_that_ran_out_of_memory_measures_what_one_with_more_does(recipe_of, error):
+    recipe = recipe_of(decode={"max_len_a": 0.5, "max_len_b": 3})
+    data = engine_data(recipe)
+
+    def measured(limit):
+        validation = Validation(recipe, data, Precision("fp32", "", "cpu"))
+        model, tried = limited(new_model(recipe, data, torch.device("cpu")), limit, error)
+        first, again = (validation.measure(model, lambda: True)["valid"] for _ in range(2))
+        assert first == again and model.training
+        return *first, [cost for cost in tried if cost > limit], validation.too_large
+
+    whole, beside, _, nothing = measured(10**6)
+    pieces, beside_pieces, failed, too_large = measured(40)
+    assert max(failed) > 2 * 40 and nothing == 0 and 40 < too_large <= 80
+    assert pieces == pytest.approx(whole, rel=1e-6) and beside == beside_pieces
+    assert whole.keys() == {"loss", "perplexity", "accuracy", "bleu", "chrf"}
+
+
+@pytest.mark.parametrize(("at", "words"), [("forward", "one pair alone"), ("start", "translation of one sentence")])
+def test_where_memory_is_too_small_to_validate_nothing_trained_is_lost(recipe_of, monkeypatch, at, words):
+    whole, hurt = recipe_of("whole"), recipe_of("hurt")
+    assert launch(whole) == "done"
+    one, other = Run(whole.run_folder), Run(hurt.run_folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 0, at=[at])[0])
+        for _ in range(2):  # given again, the same command stands where it stood
+            with pytest.raises(MachineError, match=rf"update 10: .*{words}.*valid\.max_tokens.*are saved"):
+                launch(hurt)
+            state = checkpoint.verify(other.checkpoint(10))
+            assert (state["update"], state["history"], other.updates()) == (10, [], [7, 10])
+    assert launch(hurt) == "done"
+    assert digest(one, 30) == digest(other, 30)
+    histories = [checkpoint.verify(run.checkpoint(30))["history"] for run in (one, other)]
+    assert histories[0] == histories[1] and len(histories[0]) == 3
+
+
+def test_halving_in_validation_is_told_once(recipe_of, monkeypatch, capsys):
+    monkeypatch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 60)[0])
+    launch(recipe_of())
+    assert capsys.readouterr().err.count("memory ran out in validation: batches of") == 1
