@@ -32,19 +32,26 @@ def choose_final(
     """
     metric = recipe.valid.metric
     results: dict[str, dict[str, float]] = {}
-    known = {int(entry["update"]): entry for entry in state.history}
+    # All that is measured now was measured then, and alike; what is not is measured anew.
+    known = {
+        int(entry["update"]): {number: entry[number] for number in validator.names}
+        for entry in state.comparable(*validator.names)
+        if all(number in entry for number in validator.names)
+    }
     chosen, chosen_weights = "", dict[str, Tensor]()
-    for name, folders, file in _candidates(recipe, state, _whole(run, record)):
+    folder_of = _whole(run, record)
+    for name, updates, file in _candidates(recipe, state, list(folder_of)):
+        folders = [folder_of[update] for update in updates]
         weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
-        update = checkpoint.update_of(folders[0])
-        if len(folders) == 1 and file == checkpoint.MODEL and update in known:
-            results[name] = {number: known[update][number] for number in validator.names if number in known[update]}
+        newest = max(updates)
+        if len(updates) == 1 and file == checkpoint.MODEL and newest in known:
+            results[name] = known[newest]
         else:
             checkpoint.load_weights(model, weights, name)
             results[name], _ = validator.measure(model, lambda: not wants_stop())
         if wants_stop():
             return ""
-        record.say(f"{name:>12}  " + describe(state.update, results[name]))
+        record.say(f"{name:>12}  " + describe(newest, results[name]))
         if not chosen or goodness(results[name], metric) > goodness(results[chosen], metric):
             chosen, chosen_weights = name, weights
     checkpoint.load_weights(model, chosen_weights, chosen)
@@ -90,20 +97,18 @@ def _whole(run: Run, record: Record) -> dict[int, Path]:
     return found
 
 
-def _candidates(recipe: Recipe, state: TrainState, folder_of: dict[int, Path]) -> list[tuple[str, list[Path], str]]:
-    """Name, checkpoints to average, and the file in them. folder_of: {update: folder} of whole ones, oldest first."""
+def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
+    """Name, updates of the checkpoints to average, and the file in them. updates: of the whole ones, oldest first."""
     metric, train = recipe.valid.metric, recipe.train
-    updates = list(folder_of)
-    last = folder_of[updates[-1]]
+    last = updates[-1]
     found = [("last", [last], checkpoint.MODEL)]
     scores = {update: score for update, score in state.scores(metric).items() if update in updates}
     best_first = sorted(scores, key=lambda update: (-scores[update], update))
-    if best_first and best_first[0] != updates[-1]:
-        found.append(("best", [folder_of[best_first[0]]], checkpoint.MODEL))
+    if best_first and best_first[0] != last:
+        found.append(("best", best_first[:1], checkpoint.MODEL))
     averaged = {"none": [], "last": updates[-train.keep_last :], "best": best_first[: train.keep_best]}[train.average]
     if len(averaged) > 1:
-        name = f"average of {train.average} {len(averaged)}"
-        found.append((name, [folder_of[update] for update in averaged], checkpoint.MODEL))
+        found.append((f"average of {train.average} {len(averaged)}", averaged, checkpoint.MODEL))
     if train.ema:
         found.append(("moving average", [last], checkpoint.EMA))
     return found

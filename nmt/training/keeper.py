@@ -12,7 +12,7 @@ from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.sharding import checksum, is_cut, laid_out_like
-from nmt.training.state import TrainState
+from nmt.training.state import TrainState, scores_of
 
 
 def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bool = True) -> None:
@@ -47,7 +47,8 @@ def _write(run: Run, recipe: Recipe, engine: Engine, state: TrainState, tensors:
 
 def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
     """Delete the checkpoints that may go: after each save, and on resuming, should a kill have come between the two."""
-    scores = state.scores(recipe.valid.metric)
+    # Until something was measured as it is now, the best of before stays: the change may be taken back.
+    scores = state.scores(recipe.valid.metric) or scores_of(state.history, recipe.valid.metric)
     mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
     too_many = checkpoint.checkpoints_to_delete(
         {update: scores.get(update) for update in run.updates() if update not in mere_stops},

@@ -32,6 +32,9 @@ MAY_CHANGE = (
 _NO_BATCH = 2**32 - 1  # an index that no batch has
 # Higher is better for these; for the loss, lower.
 _SIGN = {"bleu": 1, "chrf": 1, "accuracy": 1, "loss": -1}
+# What a number is measured on: pairs that the model is led along, or its translations.
+_ON = dict.fromkeys(("loss", "perplexity", "accuracy"), "pairs") | dict.fromkeys(("bleu", "chrf"), "translations")
+How = dict[str, dict[str, Any]]  # on which of them, and found how: {"pairs": {what: its value}, "translations": {...}}
 
 
 @dataclass
@@ -52,7 +55,8 @@ class TrainState:
     update: updates applied so far. position: the next update's place in the data. n_skipped: updates whose gradient
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
     history: one entry a validation, {update, loss, accuracy, bleu, ...} of the first set, and those of further ones
-    under "sets": {name: {loss, ...}}. stops: checkpoints that are there only because somebody stopped the run: they
+    under "sets": {name: {loss, ...}}; "how" has what those of the first rest on. how: the same as it is now, which the
+    recipe says and no checkpoint. stops: checkpoints that are there only because somebody stopped the run: they
     must leave no trace in what is kept and averaged later. wall_seconds: all the time so far; measure_seconds and
     save_seconds: what the longest validation and the slowest checkpoint took of it. memory: what is known to be too
     large for it. since_log: updates that the next line of the log will tell of, too.
@@ -72,6 +76,7 @@ class TrainState:
     save_seconds: float = 0.0
     memory: Memory = field(default_factory=Memory)
     since_log: Sums = field(default_factory=Sums)
+    how: How = field(default_factory=dict)
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it; the best update is written for readers, not for `from_json`."""
@@ -115,10 +120,13 @@ class TrainState:
             **later,
         )
 
+    def comparable(self, *metrics: str) -> list[dict[str, Any]]:
+        """The validations that measured these metrics as they are measured now, as far as an entry says."""
+        return [entry for entry in self.history if not any(changes(entry, self.how, metric) for metric in metrics)]
+
     def scores(self, metric: str) -> dict[int, float]:
-        """Validated updates with their score, higher is better. What is not finite is not a score."""
-        found = {int(entry["update"]): goodness(entry, metric) for entry in self.history}
-        return {update: score for update, score in found.items() if np.isfinite(score)}
+        """Validated updates with their score, higher is better, of those that can be compared with one of now."""
+        return scores_of(self.comparable(metric), metric)
 
     def best_update(self, metric: str) -> int | None:
         """The update with the best score, the earliest of equals."""
@@ -128,13 +136,28 @@ class TrainState:
     def out_of_patience(self, metric: str, patience: int) -> bool:
         """Whether the last `patience` validations brought no new best."""
         best = self.best_update(metric)
-        later = [entry for entry in self.history if best is not None and entry["update"] > best]
+        later = [entry for entry in self.comparable(metric) if best is not None and entry["update"] > best]
         return bool(patience) and len(later) >= patience
 
 
 def begun_in_other_batches(state: dict[str, Any]) -> bool:
     """Whether a checkpoint's place lies within an epoch whose batches this version makes of other pairs."""
     return bool(state["update_in_epoch"]) and state.get("plan", 1) != VERSION
+
+
+def changes(entry: dict[str, Any], how: How, metric: str) -> dict[str, tuple[Any, Any]]:
+    """What a metric rested on in a validation and rests on now, where the two differ: {what: (then, now)}.
+
+    An entry of an earlier version does not say on what; it is taken to be the same.
+    """
+    then, now = entry.get("how", {}).get(_ON[metric], {}), how.get(_ON[metric], {})
+    return {what: (then[what], now[what]) for what in then.keys() & now.keys() if then[what] != now[what]}
+
+
+def scores_of(history: list[dict[str, Any]], metric: str) -> dict[int, float]:
+    """The score of each validation by its update, higher is better. What is not finite is not a score."""
+    found = {int(entry["update"]): goodness(entry, metric) for entry in history}
+    return {update: score for update, score in found.items() if np.isfinite(score)}
 
 
 def goodness(measured: dict[str, Any], metric: str) -> float:

@@ -26,7 +26,7 @@ from nmt.training.precision import Precision
 from nmt.training.record import Record
 from nmt.training.room import footprint
 from nmt.training.schedule import learning_rate_factor, share_of_run
-from nmt.training.state import TrainState
+from nmt.training.state import TrainState, changes
 from nmt.training.stopwatch import Stopwatch, table
 from nmt.training.units import duration
 from nmt.training.validate import Measured, Validation, describe, fields_of
@@ -57,11 +57,11 @@ class Trainer:
     ) -> None:
         self.recipe, self.model, self.run, self.record = recipe, model, run, record
         self.ranks, self.wants_stop = ranks, wants_stop
-        self.state = TrainState()
+        self.validation = Validation(recipe, data, precision)
+        self.state = TrainState(how=self.validation.first.how)
         self.stopwatch = Stopwatch.of(model.device)
         self.engine = Engine(model, recipe, precision=precision, ranks=ranks, stopwatch=self.stopwatch)
         self.feed = feed
-        self.validation = Validation(recipe, data, precision)
         self.meter, self.pace = Meter(), Pace()
         self.budget, self.passed = budget or Budget(recipe.train), 0.0
         self.n_failed = 0  # times that memory ran out, as far as was told
@@ -70,13 +70,27 @@ class Trainer:
 
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
         """Take up a verified checkpoint."""
-        self.state = keeper.restore(folder, saved, self.engine)
+        how, self.state = self.state.how, keeper.restore(folder, saved, self.engine)
+        self.state.how = how
         self.passed = self.budget.share(self.state)
         self.meter = Meter(self.state.since_log)
         if self.ranks.is_main:
             keeper.prune(self.run, self.recipe, self.state)
         self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
         self.n_failed = self.state.memory.n_failed
+        self._compare_with_before()
+
+    def _compare_with_before(self) -> None:
+        """Say so if the first set was measured otherwise when it was last."""
+        state, metric = self.state, self.recipe.valid.metric
+        if not state.history or not (changed := changes(state.history[-1], state.how, metric)):
+            return
+        shown = ", ".join(f"{what} {then} before and {now} now" for what, (then, now) in sorted(changed.items()))
+        n_other = len(state.history) - len(state.comparable(metric))
+        self.record.say(
+            f"{metric} is measured otherwise than when it was last: {shown}. {n_other:,} earlier validations do not "
+            "count any more for what is best, for valid.patience and for the final model."
+        )
 
     def save(self, *, due: bool = True) -> None:
         """Commit a checkpoint of this moment. due: not only because somebody stops the run."""

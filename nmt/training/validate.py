@@ -25,11 +25,15 @@ from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe, ValidConfig
 from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
+from nmt.training.state import How
 
 N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are looked at in full precision
 FORCED = ("loss", "perplexity", "accuracy")
 TRANSLATED = ("bleu", "chrf")
+# Options of `decode` on which it depends what the translations are.
+_SEARCH = ("beam", "length_penalty", "alpha", "coverage", "no_repeat", "diversity")
+_LENGTHS = ("max_len_a", "max_len_b", "min_len_a", "min_len_b", "max_src_len", "split")
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
 
 
@@ -75,6 +79,15 @@ class Validator:
     def names(self) -> tuple[str, ...]:
         """What is measured."""
         return (*FORCED, *TRANSLATED) if self.translate else FORCED
+
+    @property
+    def how(self) -> How:
+        """What the numbers rest on beside the model and the set, so that only like is compared with like."""
+        found: How = {"pairs": {"pairs": sum(map(len, self.batches))}}
+        if self.translate:
+            deciding = {name: getattr(self.decode, name) for name in (*_SEARCH, *_LENGTHS)}
+            found["translations"] = {"sentences": len(self.src), "trg_lang": self.trg_lang, **deciding}
+        return found
 
     def measure(self, model: TranslationModel, keep_going: Callable[[], bool] = lambda: True) -> Measured:
         """Returns the numbers {loss, perplexity, accuracy, bleu, chrf}, and signatures and examples beside them.
@@ -238,14 +251,14 @@ class Validation:
         ]
 
     def entry(self, flat: list[float]) -> dict[str, Any]:
-        """Such a row as an entry of the history: the first set's numbers, and the others' under "sets"."""
+        """Such a row as an entry of the history: the first set's numbers and `how`, and the others' under "sets"."""
         left = iter(flat)
         numbers = {
             name: {number: value for number in validator.names if not math.isnan(value := next(left))}
             for name, validator in self.sets.items()
         }
-        first = numbers.pop(self.first_name)
-        return {**first, "sets": numbers} if numbers else dict(first)
+        first = {**numbers.pop(self.first_name), "how": self.first.how}
+        return {**first, "sets": numbers} if numbers else first
 
 
 def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The better on validation of last, best, average and moving average is what ships, and the log says so."""
 
+import contextlib
+import io
 import json
 
 import pytest
@@ -20,14 +22,12 @@ MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_he
 class Judge:
     """A validator that finds what it was told to, one after the other, and leaves out what is not finite."""
 
-    names = ("loss",)
-
-    def __init__(self, *losses):
-        self.losses = iter(losses)
+    def __init__(self, *losses, names=("loss",)):
+        self.losses, self.names = iter(losses), names
 
     def measure(self, model, *_):
         loss = next(self.losses)
-        return {} if loss != loss else {"loss": loss}, {}
+        return {} if loss != loss else dict.fromkeys(self.names, loss), {}
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,41 @@ def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys,
         "moving average": lambda: checkpoint.load_tensors(folders[6], checkpoint.EMA),
     }[chosen]()
     assert ships.keys() == wanted.keys() and all((ships[name] == tensor).all() for name, tensor in wanted.items())
+
+
+def choose(recipe, state, judge):
+    """The name of what is chosen, and each row that is shown of a candidate."""
+    run = Run(recipe.run_folder)
+    with run.lock(), contextlib.redirect_stderr(io.StringIO()) as said:
+        model = new_model(recipe, open_data(recipe), "cpu")
+        name = choose_final(recipe, run, model, state, judge, Record(run.log_file, n_update=6))
+    return name, [line.strip() for line in said.getvalue().split("\n") if "  update " in line]
+
+
+def test_each_candidate_is_shown_with_the_update_that_it_is_of(trained):
+    history = [{"update": update, "loss": loss} for update, loss in ((2, 3.0), (4, 2.0), (6, 2.5))]
+    _, rows = choose(trained, TrainState(6, history=history), Judge(4.0, 5.0))
+    assert rows == [
+        "last  update 6: loss 2.5000",
+        "best  update 4: loss 2.0000",
+        "average of last 3  update 6: loss 4.0000",
+        "moving average  update 6: loss 5.0000",
+    ]
+
+
+def test_where_the_history_lacks_a_number_that_is_measured_now_the_candidate_is_measured(trained):
+    recipe = trained.model_copy(update={"valid": trained.valid.model_copy(update={"metric": "bleu"})})
+    state = TrainState(6, history=[{"update": 6, "loss": 2.5}])
+    found, rows = choose(recipe, state, Judge(9.0, 8.0, 7.0, names=("loss", "bleu")))
+    assert (found, rows[0]) == ("last", "last  update 6: loss 9.0000, bleu 9.00")
+
+
+@pytest.mark.parametrize(("n_pair", "chosen"), [(1, "average of last 3"), (50, "last")])
+def test_what_was_measured_otherwise_is_measured_anew(trained, n_pair, chosen):
+    history = [{"update": 6, "loss": 2.5, "how": {"pairs": {"pairs": n_pair}}}]
+    state = TrainState(6, history=history, how={"pairs": {"pairs": 50}})
+    judge = Judge(*([5.0] if n_pair == 1 else []), 4.0, 6.0)
+    assert choose(trained, state, judge)[0] == chosen
 
 
 def test_what_is_no_number_is_worse_than_any():

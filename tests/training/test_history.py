@@ -1,0 +1,89 @@
+"""Only validations that measured the same are compared: for what is best, for patience, and for what is kept."""
+
+import pytest
+from witness import StopAt
+
+from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.run import Run
+from nmt.training.launch import launch
+from nmt.training.precision import Precision
+from nmt.training.state import TrainState, changes
+from nmt.training.validate import Validation, Validator
+
+ONE = {"pairs": {"pairs": 1}, "translations": {"sentences": 1, "beam": 1}}
+NOW = {"pairs": {"pairs": 50}, "translations": {"sentences": 50, "beam": 1}}
+BEAM = {"pairs": {"pairs": 50}, "translations": {"sentences": 50, "beam": 4}}
+
+
+def entry(update, loss, how=None):
+    return {"update": update, "loss": loss, "bleu": 10 - loss, **({"how": how} if how else {})}
+
+
+@pytest.mark.parametrize("metric, how, best, is_over", [
+    ("loss", ONE, 4, False), ("bleu", ONE, 4, False),
+    ("loss", BEAM, 2, True), ("bleu", BEAM, 4, False),  # a beam leaves the loss alone
+    ("loss", None, 2, True), ("bleu", None, 2, True),  # an earlier version did not say how
+])  # fmt: skip
+def test_what_was_measured_otherwise_is_neither_best_nor_waited_for(metric, how, best, is_over):
+    history = [entry(2, 1.0, how), entry(4, 2.0, NOW), entry(6, 3.0, NOW)]
+    state = TrainState(6, history=history, how=NOW)
+    assert state.best_update(metric) == best
+    assert state.out_of_patience(metric, 2) == (best == 2) == is_over
+    assert TrainState.from_json(state.to_json(metric)).history == history
+
+
+def test_a_change_is_told_by_name():
+    assert changes(entry(2, 1.0, ONE), NOW, "chrf") == {"sentences": (1, 50)}
+    assert changes(entry(2, 1.0, BEAM), NOW, "accuracy") == {}
+    assert changes(entry(2, 1.0, {"pairs": {}}), {**NOW, "pairs": {"pairs": 50, "new": 1}}, "loss") == {}
+
+
+def test_what_the_numbers_of_a_set_rest_on(recipe_of):
+    def how(data=None, **options):
+        recipe = recipe_of(data=data or {}, **options)
+        return Validation(recipe, Prepared.open(recipe.data_folder), Precision("fp32", "", "cpu")).first.how
+
+    usual = how()
+    assert usual["pairs"] == {"pairs": 12} and usual["translations"]["sentences"] == 12
+    assert how(valid={"max_tokens": 40, "every": 3, "patience": 2}) == usual
+    assert how(valid={"max_sentences": 5})["pairs"] == usual["pairs"]
+    assert how(valid={"max_sentences": 5})["translations"] == {**usual["translations"], "sentences": 5}
+    assert how(valid={"beam": 3})["translations"] == {**usual["translations"], "beam": 3}
+    assert how(decode={"alpha": 0.5})["translations"] == {**usual["translations"], "alpha": 0.5}
+    assert how(valid={"translate": False, "metric": "loss"}) == {"pairs": usual["pairs"]}
+
+
+@pytest.fixture
+def lucky(monkeypatch):
+    """In here a model is measured as better than it will ever be."""
+
+    def measured(*_):
+        return {"loss": 0.001, "perplexity": 1.001, "accuracy": 1.0}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Validator, "_forced", measured)
+        yield patch.undo
+
+
+@pytest.mark.parametrize("n_before, best", [(1, {20, 30}), (None, {10})])
+def test_a_run_that_goes_on_with_another_part_of_the_set_compares_anew(recipe_of, lucky, capsys, n_before, best):
+    usual = {
+        "valid": {"translate": False, "metric": "loss"},
+        "train": {"keep_last": 1, "save_every": 5, "average": "none"},
+    }
+    valid = recipe_of().data.valid[0].model_dump(exclude_none=True)
+    before, now = (recipe_of(data={"valid": {**valid, "max_sentences": n}}, **usual) for n in (n_before, None))
+    run = Run(now.run_folder)
+    assert launch(before, StopAt(11)) == "stopped"
+    lucky()
+    capsys.readouterr()
+    assert launch(now, StopAt(6)) == "stopped"
+    said = "loss is measured otherwise than when it was last: pairs 1 before and 12 now. 1 earlier validations"
+    assert (said in capsys.readouterr().err) == (n_before == 1)
+    assert 10 in run.updates()  # as long as nothing is known that is better
+    assert launch(now) == "done"
+    state = checkpoint.verify(run.checkpoint(30))
+    assert state["best_update"] in best and run.updates() == sorted({state["best_update"], 30})
+    assert [one["how"]["pairs"]["pairs"] for one in state["history"]] == [n_before or 12, 12, 12]
+    assert checkpoint.verify(run.model_folder)["candidates"]["last"]["loss"] > 0.001
