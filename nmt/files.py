@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -28,9 +29,32 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the system name this file, where it names none: that of a write to a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
+class _Named(io.FileIO):
+    """A new file, whose errors in writing name the one that it is to become."""
+
+    def __init__(self, path: Path, becomes: Path) -> None:
+        super().__init__(path, "x")
+        self._becomes = becomes
+
+    def write(self, data: Any) -> int:
+        with naming(self._becomes):
+            return super().write(data)
+
+
 def sync_file(path: Path) -> None:
     """Make what is written in a file durable."""
-    with path.open("rb+") as file:
+    with path.open("rb+") as file, naming(path):
         os.fsync(file.fileno())
 
 
@@ -40,7 +64,8 @@ def sync_folder(folder: Path) -> None:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with naming(folder):
+            os.fsync(handle)
     except OSError as error:
         if error.errno not in _CANNOT:  # a disk that fails is no peculiarity of the system
             raise
@@ -53,10 +78,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which at the end takes the place of the one there: whole and on the disk, or not at all."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        with io.BufferedWriter(_Named(temporary, path)) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            with naming(path):
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

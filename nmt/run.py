@@ -23,7 +23,7 @@ import torch
 from nmt import checkpoint
 from nmt.data.manifest import RUN_DATA
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import MachineError, RunError
+from nmt.errors import MachineError, NmtError, RunError
 from nmt.files import lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import Undrawn, build_model
@@ -35,6 +35,14 @@ USUAL_SRC_LEN = "usual_src_len"
 
 # The user named a place that is not theirs; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+
+
+def unwritable(path: Path, what: str, error: OSError) -> NmtError:
+    """The error to raise where something of a run cannot be written. what: says so."""
+    kind, advice = (
+        (RunError, "Make it writable") if error.errno in _NOT_ALLOWED else (MachineError, "Free some space there")
+    )
+    return kind(f"{path}: {what}: {error.strerror}. {advice}, or name another run folder with --train.out.")
 
 
 class Newest(NamedTuple):
@@ -204,11 +212,7 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = self.lock_path.open("a+", encoding="utf-8", newline="\n")
         except OSError as error:
-            kind = RunError if error.errno in _NOT_ALLOWED else MachineError
-            raise kind(
-                f"{self.folder}: the run folder cannot be written to: {error.strerror}. Make it writable, or name "
-                "another one with --train.out."
-            ) from None
+            raise unwritable(self.folder, "the run folder cannot be written to", error) from None
         with file:
             try:
                 lock_file(file.fileno())
@@ -219,11 +223,13 @@ class Run:
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
             self._held = os.fstat(file.fileno())
-            file.seek(0)
-            file.truncate()
             started = time.strftime("%Y-%m-%d %H:%M:%S")
-            file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n")
-            file.flush()
+            holder = f"process {os.getpid()} on {socket.gethostname()} since {started}\n"
+            try:
+                file.truncate(0)
+                os.write(file.fileno(), holder.encode("utf-8"))  # no buffer, which would be tried again on closing
+            except OSError as error:
+                raise unwritable(self.lock_path, "the lock of the run folder cannot be written", error) from None
             yield
 
     def must_be_held(self) -> None:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from nmt.files import exchange, parse_json, sync_folder, write_durably
+from nmt.files import exchange, parse_json, replacing, sync_folder, write_durably
+from tests.disk import full_disk
 
 
 def fail_with(number):
@@ -48,6 +49,20 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
     write_durably(path, b"new")
     assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("n_byte", [1, 100_000])  # less than a buffer holds, and more
+def test_a_file_that_finds_no_room_is_named(tmp_path, n_byte):
+    path = tmp_path / "file"
+    with full_disk(), pytest.raises(OSError, match="large") as caught:
+        write_durably(path, b"x" * n_byte)
+    assert caught.value.filename == str(path) and list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_another_file_is_not_taken_for_one_of_the_file_that_is_written(tmp_path):
+    with pytest.raises(OSError, match="elsewhere") as caught, replacing(tmp_path / "file"):
+        raise OSError(errno.EIO, "elsewhere")
+    assert caught.value.filename is None
 
 
 @pytest.mark.parametrize("text", [

@@ -60,7 +60,8 @@ def beside(folder: Path) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
         except OSError as error:
-            if error.errno not in _DISK or error.filename is not None:
+            is_ours = error.filename is None or Path(str(error.filename)).is_relative_to(temporary)
+            if error.errno not in _DISK or not is_ours:
                 raise
             raise MachineError(
                 f"{folder}: cannot be written ({error.strerror}). What was there is untouched. Look at the disk, make "

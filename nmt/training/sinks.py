@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from nmt import checkpoint
 from nmt.errors import MachineError
 from nmt.evaluation.attention_panels import Alignment, panels
 from nmt.files import write_durably
 from nmt.recipe.options import Recipe
+from nmt.run import Run
 
 Fields = Mapping[str, Any]
 
@@ -40,13 +42,23 @@ class JsonLines:
         self._file: TextIO | None = None
 
     def write(self, kind: str, update: int, fields: Fields) -> None:
-        """Append one line; it is in the file when this returns."""
+        """Append one line; it is in the file when this returns. Raises MachineError where it cannot be written."""
         told = {name: value for name, value in fields.items() if not isinstance(value, Alignment)}
         line = json.dumps({"kind": kind, "update": update, **told}, ensure_ascii=False)
-        if self._file is None:
-            self._file = self.path.open("a", encoding="utf-8", newline="\n")
-        self._file.write(line + "\n")
-        self._file.flush()
+        try:
+            if self._file is None:
+                self._file = self.path.open("a", encoding="utf-8", newline="\n")
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            saved = Run(self.path.parent).updates()
+            begins = (
+                f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew, for nothing was saved yet"
+            )
+            raise MachineError(
+                f"{self.path}: the log cannot be written: {error.strerror}. Free some space or mend the disk: the same "
+                f"command then {begins}."
+            ) from error
 
     def replace(self, content: bytes) -> None:
         """Put other lines in place of all those so far."""

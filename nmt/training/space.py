@@ -8,9 +8,9 @@ from pathlib import Path
 from torch import nn
 
 from nmt import checkpoint
-from nmt.errors import MachineError, RunError
+from nmt.errors import MachineError
 from nmt.recipe.options import Recipe
-from nmt.run import Run
+from nmt.run import Run, unwritable
 from nmt.training.optim import build_optimizers
 from nmt.training.units import size
 
@@ -43,16 +43,16 @@ def bytes_needed(one: int, there: int, *, keep_last: int, keep_best: int) -> int
 def bytes_there(run: Run) -> int:
     """Bytes that the checkpoints of a run take already, which may come and go meanwhile."""
     found = 0
-    for folder, _, names in os.walk(run.checkpoints):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                found += os.stat(os.path.join(folder, name)).st_size
+    for update in run.updates():  # what was set aside as damaged is nobody's to delete
+        for folder, _, names in os.walk(run.checkpoint(update)):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    found += os.stat(os.path.join(folder, name)).st_size
     return found
 
 
 def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
     """Raise MachineError if the checkpoints will not fit on the disk, and RunError if they may not be written there."""
-    _check_writable(run.checkpoints)
     one, keep = checkpoint_bytes(model, recipe), recipe.train
     needed = bytes_needed(one, bytes_there(run), keep_last=keep.keep_last, keep_best=keep.keep_best)
     free = shutil.disk_usage(run.folder).free
@@ -62,6 +62,7 @@ def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
             f"more: {keep.keep_last} newest (train.keep_last), {keep.keep_best} best (train.keep_best) and the one "
             f"being written, of {size(one)} each. Free some space, keep fewer, or name another disk with --train.out."
         )
+    _check_writable(run.checkpoints)
 
 
 def _check_writable(folder: Path) -> None:
@@ -71,7 +72,4 @@ def _check_writable(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise RunError(
-            f"{folder}: checkpoints cannot be written there: {error.strerror}. Make the folder writable, or name "
-            "another run folder with --train.out."
-        ) from None
+        raise unwritable(folder, "checkpoints cannot be written there", error) from None

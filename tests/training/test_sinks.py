@@ -15,6 +15,7 @@ from nmt.run import Run
 from nmt.training.launch import launch
 from nmt.training.record import Record
 from nmt.training.sinks import Courtesy, JsonLines, TensorBoard, sinks_of
+from tests.disk import full_disk
 from tests.training.conftest import make_recipe
 from tests.training.test_log import log_of
 from tests.training.test_resume import StopAt, digest
@@ -199,9 +200,15 @@ def test_whatever_fails_of_a_courtesy_is_told_once(broken):
     assert done == {"make": ["make"], "write": ["make", "write"], "close": ["make", "write", "write", "close"]}[broken]
 
 
-def test_a_log_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(OSError, match="directory"):
+def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_on(tmp_path):
+    log = tmp_path / "log.jsonl"
+    with pytest.raises(MachineError, match=r"directory.*begins anew"):
         JsonLines(tmp_path).write("train", 1, {"loss": 1.0})
+    (tmp_path / "checkpoints" / "update-00000007").mkdir(parents=True)
+    lines = JsonLines(log)
+    with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*goes on from update-00000007\."):
+        lines.write("train", 8, {"loss": 1.0})
+    lines.close()
 
 
 @pytest.mark.parametrize("extra", ["tensorboard", "wandb"])

@@ -10,9 +10,11 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.errors import MachineError
 from nmt.run import Run
+from nmt.training.claim import claim
 from nmt.training.launch import launch, new_model
 from nmt.training.space import bytes_needed, check_space, checkpoint_bytes
 from nmt.training.units import size
+from tests.disk import full_disk
 
 VARIANTS = {
     "adam": {},
@@ -55,3 +57,17 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(recipe_of, monkeypa
         check_space(run, recipe, model)
     checkpoint.save(run.checkpoint(5), {checkpoint.MODEL: {"w": torch.zeros(1000)}}, {"update": 5})
     check_space(run, recipe, model)  # what is there is space that is not needed
+    run.set_aside(run.checkpoint(5))
+    with pytest.raises(MachineError, match="more"):  # but what was set aside stays
+        check_space(run, recipe, model)
+
+
+def test_on_a_full_disk_a_run_does_not_begin_and_says_which_file_found_no_room(recipe_of):
+    run = Run(recipe_of().run_folder)
+    with full_disk(), pytest.raises(MachineError, match=rf"^{run.folder}/lock: .*large\. Free some space"):
+        launch(recipe_of())
+    assert {path.name for path in run.folder.iterdir()} == {"lock"}
+    with run.lock(), full_disk(), pytest.raises(OSError, match="large") as caught:
+        claim(run, recipe_of(), Prepared.open(recipe_of().data_folder))
+    assert caught.value.filename == str(run.subwords_file)
+    assert launch(recipe_of(train={"updates": 2})) == "done"
