@@ -270,6 +270,8 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     state = trainer.state
     speed = state.n_token / max(1e-9, state.seconds)
     spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, {speed:,.0f} tokens/s"
+    if state.n_skipped:
+        spent += f"; {state.n_skipped:,} more were skipped, whose loss or gradient was not finite"
     if outcome == "stopped":
         return f"stopped and saved at {spent}. The same command goes on from here: {_folder(run.folder)}"
     if trainer.budget.seconds:

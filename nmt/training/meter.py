@@ -60,3 +60,7 @@ class Pace:
         n_validation = n_left / recipe.valid.every
         n_saving = n_validation + n_left / recipe.train.save_every
         return n_left * self.seconds + n_validation * state.measure_seconds + n_saving * state.save_seconds
+
+    def reaches(self, state: TrainState, recipe: Recipe, seconds: float) -> int:
+        """The update that is reached in so many seconds, which are less than there are `left`."""
+        return state.update + int((recipe.train.updates - state.update) * seconds / self.left(state, recipe))

@@ -153,6 +153,8 @@ class Trainer:
         else:
             state.n_skipped += 1
             state.n_bad += 1
+            if state.n_skipped == 1:
+                self._tell_of_skipping(outcome)
             if state.n_bad >= MAX_BAD:
                 raise TrainingError(self._hopeless(outcome))
         if self.pace.n_update == FORETOLD_AFTER:
@@ -278,6 +280,17 @@ class Trainer:
             )
         self.n_failed = memory.n_failed
 
+    def _tell_of_skipping(self, outcome: Outcome) -> None:
+        """Say that an update was skipped: the first time in a run, for the log and the farewell count the others."""
+        where = f"update {self.state.update + 1} (epoch {self.moving.epoch}, update {self.moving.update} in it)"
+        warning, usual = "warning: ", ""
+        if self.engine.scaler.is_enabled():
+            warning, usual = "", "; in fp16 a few are usual, until the loss scale is found"
+        self.record.say(
+            f"{warning}{where} was skipped: loss {outcome.loss:.4g}, gradient norm {outcome.norm:.4g}. Where one is "
+            f"not finite the weights stay as they are{usual}. {MAX_BAD} in a row end the run; log.jsonl counts all."
+        )
+
     def validate(self) -> bool:
         """Measure the model on the validation sets, on rank 0; every rank remembers the numbers.
 
@@ -329,14 +342,15 @@ class Trainer:
 
     def _foretell(self) -> None:
         """Say what the run will cost, once that can be judged."""
+        state, updates = self.state, self.recipe.train.updates
         left = self._left()
         if left > 0:
+            to = f"update {updates:,}"
+            if left < self.pace.left(state, self.recipe):
+                to = f"the end of train.time_budget, at about update {self.pace.reaches(state, self.recipe, left):,}"
             end = time.strftime("%A %Y-%m-%d %H:%M", time.localtime(time.time() + left))
-            apart = "" if self.state.measure_seconds else ", validations and checkpoints not counted"
-            self.record.say(
-                f"{self.pace.seconds:.3g} s an update: about {duration(left)} to update {self.recipe.train.updates:,}, "
-                f"until {end}{apart}"
-            )
+            apart = "" if state.measure_seconds else ", validations and checkpoints not counted"
+            self.record.say(f"{self.pace.seconds:.3g} s an update: about {duration(left)} to {to}, until {end}{apart}")
 
     def account(self) -> None:
         """Say where the time of this process went."""

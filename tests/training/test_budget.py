@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -14,8 +15,10 @@ from nmt.training import keeper
 from nmt.training.budget import foreseen
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
+from nmt.training.meter import Pace
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
+from nmt.training.state import TrainState
 from nmt.training.validate import Validator
 
 COMPILE, UPDATE, MEASURE, SAVE = 5.0, 0.5, 2.0, 0.5  # what each takes by the faked clock, in seconds
@@ -162,6 +165,24 @@ def test_only_the_schedule_depends_on_the_clock(recipe_of, clock):
     by_updates = timed(recipe_of, "updates", train={"updates": n, "time_budget": ""}, **options)
     assert launch(by_updates) == "done"
     assert n > 20 and digest(by_clock) == digest(by_updates)
+
+
+def test_the_forecast_of_a_run_by_the_clock_ends_with_the_time(recipe_of, clock, capsys):
+    launch(timed(recipe_of), clock=clock)
+    said = r"s an update: about [\d.]+ s to the end of train\.time_budget, at about update [\d,]+, until "
+    assert re.search(said, capsys.readouterr().err)
+    launch(timed(recipe_of, "updates", train={"updates": 30}), clock=lambda: 7.0)  # whose end comes first
+    assert re.search(r"s an update: about [\d.]+ s to update 30, until ", capsys.readouterr().err)
+
+
+def test_the_update_that_is_reached_in_a_time(recipe_of):
+    recipe = recipe_of(train={"updates": 1000, "save_every": 50}, valid={"every": 100})
+    pace, state = Pace(), TrainState(200)
+    for _ in range(5):
+        pace.add(2.0)
+    assert pace.reaches(state, recipe, 100.0) == 250
+    state.measure_seconds, state.save_seconds = 30.0, 10.0  # of each 100 updates: a validation and three savings
+    assert pace.reaches(state, recipe, 260.0) == 300
 
 
 def test_a_clock_that_stands_still_leaves_the_end_to_the_updates(recipe_of):

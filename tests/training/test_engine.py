@@ -1,13 +1,17 @@
 """An update whose outcome is read late is the update whose outcome is waited for."""
 
+import re
+
 import pytest
 import torch
+from witness import StopAt
 
 from nmt import checkpoint
 from nmt.run import Run
 from nmt.training import engine as engine_module
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
+from nmt.training.precision import Precision
 
 
 @pytest.fixture
@@ -61,6 +65,23 @@ def test_reading_outcomes_late_changes_no_bit(recipe_of, late, spoilt):
     (one, state), (other, other_state) = tensors(now), tensors(later)
     assert state == other_state and state["n_skipped"] == 4
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("in_fp16", [False, True])
+def test_the_first_update_that_is_skipped_is_told_and_the_end_counts_them(
+    recipe_of, spoilt, monkeypatch, capsys, in_fp16
+):
+    if in_fp16:  # which a CPU has not
+        monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", init_scale=4.0))
+    spoilt(3, 5)
+    recipe = recipe_of(train={"updates": 9}, valid={"translate": False, "metric": "loss"})
+    launch(recipe, StopAt(6))
+    launch(recipe)
+    said = capsys.readouterr().err
+    first = r"update 4 \(epoch 0, update 3 in it\) was skipped: loss [\d.]+, gradient norm (inf|nan)\. .* 10 in a row"
+    assert len(re.findall(first, said)) == said.count("was skipped") == 1
+    assert ("warning" in said, "in fp16 a few are usual" in said) == (not in_fp16, in_fp16)
+    assert said.count("; 2 more were skipped, whose loss or gradient was not finite") == 2  # of two processes
 
 
 def test_the_learning_rate_counts_only_updates_that_moved_the_weights(recipe_of, late, spoilt):
