@@ -53,6 +53,11 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
         yield "batch.packed: its attention kernel is not made for model.lexical_attn (set one of the two to false)"
     if model.d_k != model.d_v:
         yield "batch.packed: its attention kernel wants model.d_k and model.d_v equal"
+    elif (d_k := model.d_k or model.d_model // model.n_head) % 8 or d_k > 256:
+        yield (
+            f"batch.packed: its attention kernel wants heads whose width is a multiple of 8 up to 256, but model.d_k "
+            f"(or model.d_model / model.n_head) is {d_k} (choose another model.n_head)"
+        )
 
 
 def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:

@@ -6,7 +6,7 @@ are read while the next one is computed. On a CPU waiting costs nothing, and the
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -83,6 +83,10 @@ class Engine:
         objective = Objective(model, smoothing, recipe.regularize, compiled=compiled)
         self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
+        if recipe.train.cuda_graphs:  # each replay writes where the one before left its gradients
+            self.optimizers = replace(self.optimizers, adds=True)
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         self.scaler = precision.scaler()
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()

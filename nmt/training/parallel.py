@@ -154,6 +154,11 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
         return Ranks(), device
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cuda":
+        if local_rank >= (n_gpu := torch.cuda.device_count()):
+            raise MachineError(
+                f"rank {rank} is process {local_rank + 1} on this machine, which has {n_gpu} GPUs, and each process "
+                f"needs one of its own: start torchrun with --nproc-per-node {n_gpu}."
+            )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     try:

@@ -24,7 +24,10 @@ def distribute(module: nn.Module, device: torch.device, parallel: Parallel) -> n
     if parallel == "fsdp":
         return _shard(module, device)
     ids = [device.index] if device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
+    # Buffers are tables of positions, the same everywhere, which each rank lengthens when it has to.
+    return nn.parallel.DistributedDataParallel(
+        module, device_ids=ids, gradient_as_bucket_view=True, broadcast_buffers=False
+    )
 
 
 def _shard(module: nn.Module, device: torch.device) -> nn.Module:

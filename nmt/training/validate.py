@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,17 @@ Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures an
 
 class _Enough(Exception):
     """Somebody wants to stop in the middle of translating."""
+
+
+@contextlib.contextmanager
+def _as_written(model: TranslationModel) -> Iterator[None]:
+    """Run a model as Python has it, though its parts are compiled: each shape of validation would be compiled, and
+    after a few of them the compiler gives up on training, too."""
+    if not any(getattr(part, "_compiled_call_impl", None) for part in model.modules()):
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 class Validator:
@@ -100,12 +111,13 @@ class Validator:
         training = model.training
         model.eval()
         try:
-            numbers = self._forced(model, keep_going)
-            beside: dict[str, Any] = {}
-            if self.translate and keep_going():
-                with contextlib.suppress(_Enough):
-                    scores, beside = self._translated(model, keep_going)
-                    numbers |= scores
+            with _as_written(model):
+                numbers = self._forced(model, keep_going)
+                beside: dict[str, Any] = {}
+                if self.translate and keep_going():
+                    with contextlib.suppress(_Enough):
+                        scores, beside = self._translated(model, keep_going)
+                        numbers |= scores
             return {name: value for name, value in numbers.items() if math.isfinite(value)}, beside
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):

@@ -82,6 +82,8 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("batch.packed", {"batch": {"packed": True, "max_tokens": 256}, "model": {"attn_dropout": 0.0}}),
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "lexical_attn": True}}),
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 8}}),
+        ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 20, "d_v": 20}}),
+        ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 264, "d_v": 264}}),
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0, "simcut": 3.0}}),
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0}, "model": {"dropout": 0.0}}),
         (

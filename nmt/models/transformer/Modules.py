@@ -209,7 +209,8 @@ class ScaledDotProductAttention(nn.Module):
         """Flash attention within each sentence of the one row; the kernel knows no dropout."""
         from torch.nn.attention.varlen import varlen_attn  # which brings the compiler with it: over a second
 
-        q, k, v = (x[0].transpose(0, 1).to(v.dtype) for x in (q, k, v))  # (T, H, d)
+        # Not x[0], whose gradient is zeros and a copy.
+        q, k, v = (x.squeeze(0).transpose(0, 1).to(v.dtype) for x in (q, k, v))  # (T, H, d)
         n_share = q.size(1) // k.size(1)
         if n_share > 1:  # not every torch that has this kernel lets it share keys
             k, v = k.repeat_interleave(n_share, dim=1), v.repeat_interleave(n_share, dim=1)

@@ -1,0 +1,73 @@
+"""What is compiled for training is compiled for training alone, and gradients stay where CUDA graphs cannot reach."""
+
+import pytest
+import torch
+
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.training.engine import Engine
+from nmt.training.feed import Feed
+from nmt.training.launch import new_model
+from nmt.training.parallel import Ranks
+from nmt.training.precision import Precision
+from nmt.training.validate import Validation
+
+CPU = torch.device("cpu")
+PRECISION = Precision("fp32", "", "cpu", False)
+
+
+@pytest.fixture
+def data(recipe_of):
+    return Prepared.open(recipe_of("of-data").data_folder)
+
+
+def engine_of(recipe, data):
+    torch.manual_seed(1)
+    return Engine(new_model(recipe, data, CPU).train(), recipe, precision=PRECISION, ranks=Ranks())
+
+
+def train(engine, recipe, data, n_update):
+    feed = Feed(recipe, data, Ranks())
+    for update, portion in zip(range(1, n_update + 1), feed.begin(Position()), strict=False):
+        engine.backward(portion.work, feed.n_gold(portion))
+        yield portion
+        engine.step(1.0, update)
+        assert engine.settle().moved
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # which the compiler looks at
+def test_a_validation_compiles_nothing(recipe_of, data):
+    recipe, seen = recipe_of("plain"), []
+    engine = engine_of(recipe, data)
+
+    def count(graph, _):
+        seen.append(len(seen))
+        return graph.forward
+
+    torch.compiler.reset()
+    for part in (engine.model.encoder, engine.model.decoder):
+        part.compile(backend=count, dynamic=False)
+    list(train(engine, recipe, data, 2))
+    n_compiled, seen[:] = len(seen), []
+    assert n_compiled >= 2
+    measured = Validation(recipe, data, PRECISION).first.measure(engine.model)
+    assert not seen
+    for part in (engine.model.encoder, engine.model.decoder):
+        part._compiled_call_impl = None
+    assert Validation(recipe, data, PRECISION).first.measure(engine.model) == measured
+    torch.compiler.reset()
+
+
+def test_gradients_beside_cuda_graphs_are_added_up_in_one_place(recipe_of, data, monkeypatch):
+    marks = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
+    usual = recipe_of("usual")
+    graphs = usual.model_copy(update={"train": usual.train.model_copy(update={"cuda_graphs": True})})
+    plain, other = engine_of(usual, data), engine_of(graphs, data)
+    places = [p.grad.data_ptr() for p in other.model.parameters()]
+    for portion, _ in zip(train(plain, usual, data, 4), train(other, graphs, data, 4), strict=True):
+        assert len(portion.work) == 2
+        for a, b in zip(plain.model.parameters(), other.model.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=1e-9)
+        assert [p.grad.data_ptr() for p in other.model.parameters()] == places
+    assert len(marks) == 8
