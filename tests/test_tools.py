@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+import bench_training
 import pytest
 
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.reader import load_resolved
 
 TOOLS = Path(__file__).parents[1] / "tools"
 
@@ -61,6 +63,57 @@ def test_the_benchmark_of_training_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     for row in ("fp32 +nmt", "bf16 +torch", "fp32 as shipped: [0-9.]+x", "matrix peak: fp32 [0-9,]+ GFLOP/s"):
         assert re.search(row, done.stdout), done.stdout
+
+
+def test_the_contender_that_is_compiled_reads_a_recipe_that_says_so(monkeypatch, capsys):
+    compiled = []
+
+    class Contender:
+        name, ready = bench_training.OURS, {"padding": 0.0, "first": 1.0}
+
+        def __init__(self, name, argv):
+            args = bench_training.parse([*argv, "--contender", name])
+            compiled.append(load_resolved(args.recipe).train.compile)
+
+        def ask(self, **order):
+            return {"peak": 1.0, "seconds": 1.0, "tokens": 1.0, "flops": 1.0}
+
+        def leave(self):
+            pass
+
+    monkeypatch.setattr(bench_training, "Contender", Contender)
+    monkeypatch.setattr(sys, "argv", ["bench_training.py", "--device", "cuda", "--set", "train.compile=false"])
+    bench_training.main()
+    assert compiled == [False, True]
+    assert "with compile" in capsys.readouterr().out
+
+
+def test_the_peak_of_a_gpu_is_that_of_many_wide_products_between_two_marks(monkeypatch):
+    queue = []
+
+    class Mark:
+        def __init__(self, *, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            queue.append(self)
+
+        def synchronize(self):
+            assert self is queue[-1]
+
+        def elapsed_time(self, end):
+            n_product = len(queue) - 2
+            assert queue[0] is self and queue[-1] is end and n_product >= 10
+            return 2.0 * n_product  # milliseconds
+
+    class Matrix:
+        def __matmul__(self, other):
+            queue.append("product")
+
+    monkeypatch.setattr("torch.cuda.Event", Mark)
+    assert bench_training._seconds_on_gpu(Matrix(), Matrix()) == pytest.approx(0.002)
+    assert [bench_training.parse(flags).peak_size for flags in ([], ["--device", "cuda"])] == [2048, 8192]
+    assert bench_training.parse(["--device", "cuda", "--peak-size", "64"]).peak_size == 64
 
 
 @pytest.mark.parametrize("script", ["draw_curves.py"])
