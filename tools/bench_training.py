@@ -315,6 +315,7 @@ def make_recipe(args: argparse.Namespace, path: Path, **more: str) -> Path:
     options = {
         "name": "bench",
         "model.preset": args.size,
+        "data.max_len": "255",  # with the end 256, two blocks of attention on a GPU
         "batch.max_tokens": str(args.max_tokens),
         "optim.clip": "1.0",
         "train.updates": str(n_update(args)),

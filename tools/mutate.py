@@ -489,7 +489,7 @@ MUTATIONS = (
     Mutation(
         "resumed at the beginning of the epoch",
         "nmt/training/state.py",
-        'Position(state["epoch"], 0 if begun_in_other_batches(state) else state["update_in_epoch"])',
+        'Position(state["epoch"], 0 if begun_in_other_batches(state, packed=packed) else state["update_in_epoch"])',
         'Position(state["epoch"], 0)',
         EVERY_PAIR,
     ),

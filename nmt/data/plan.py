@@ -3,6 +3,7 @@
 Numbers only: no text, no tensors, no files. `batches.py` turns the answer into tensors.
 """
 
+import math
 from array import array
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,11 +16,14 @@ from numpy.typing import NDArray
 from nmt.data.mixture import Mixture, Rows
 
 # To be raised where the same lengths, seed and options would make other batches: a place in an epoch of others is none.
-VERSION = 2
+VERSION = 3
 # Pair numbers, in as few bytes as hold them.
 Order = NDArray[np.integer[Any]]
+Lengths = NDArray[np.int32]
 # Batches of packed pairs that are cut at a time.
 _N_CUT = 256
+# The most sentences of a packed batch is a multiple of it.
+_PACKED_STEP = 64
 # Lengths that sides are padded to between a power of two and the next.
 _N_STEP = 16
 
@@ -44,7 +48,8 @@ class Plan:
 
     src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
     max_tokens: bound on sentences x longest side (EOS and padding counted) of a batch; a longer pair is a batch alone.
-    packed: max_tokens bounds the tokens of each side instead; nothing is sorted, since nothing is padded.
+    packed: max_tokens bounds the tokens of each side instead, and most_packed, which follows from the lengths, the
+    sentences; nothing is sorted, since nothing is padded.
     per_update: batches per update, over all ranks. tokens_per_update: if not 0, an update takes batches until their
     target tokens (EOS counted) are so many instead; the last of an epoch takes what is left.
     mixture: how often the pairs of each corpus are visited; None: once.
@@ -52,8 +57,8 @@ class Plan:
 
     def __init__(
         self,
-        src_len: NDArray[np.int32],
-        trg_len: NDArray[np.int32],
+        src_len: Lengths,
+        trg_len: Lengths,
         *,
         seed: int,
         max_tokens: int,
@@ -72,8 +77,7 @@ class Plan:
         self.pool = pool
         self.packed = packed
         self.mixture = None if mixture is None or mixture.is_even else mixture
-        # As many sentences as a packed batch may hold: with fewer tokens each it is cut before it is full.
-        self.most_packed = max(1, max_tokens // 8)
+        self.most_packed = _most_packed(src_len, trg_len, max_tokens, self.mixture)
         # Padding makes no batch larger than the longest pair or the budget would.
         self.most_padded = min(max_tokens, 1 + int(max(src_len.max(), trg_len.max())))
         self._epoch = lru_cache(maxsize=2)(self._begin)
@@ -217,6 +221,29 @@ class _Epoch:
             edges.append(edges[-1] + n)
         self._n_held += 2 * plan.max_tokens * (len(edges) - 1)
         return np.array(edges, dtype=np.int64)
+
+
+def same_batches(version: int, *, packed: bool) -> bool:
+    """Whether an earlier version made the batches of this one. Version 3 bounds the sentences of packed ones anew."""
+    return version == VERSION or (version == 2 and not packed)
+
+
+def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, mixture: Mixture | None) -> int:
+    """As many sentences as a packed batch may hold: a quarter more than it has on average.
+
+    With fewer tokens each it is cut before it is full, which is rare. A higher bound would cost: attention on a GPU
+    takes time and memory for as many sentences as a batch may hold, since all batches have one shape.
+    """
+    corpora = ((len(src_len),), (1.0,)) if mixture is None else (mixture.sizes, mixture.weights)
+    n_pair = n_src = n_trg = 0.0
+    first = 0
+    for size, weight in zip(*corpora, strict=True):
+        corpus, first = slice(first, first + size), first + size
+        n_pair += weight * size
+        n_src += weight * int(src_len[corpus].sum(dtype=np.int64))
+        n_trg += weight * int(trg_len[corpus].sum(dtype=np.int64))
+    usual = max_tokens * n_pair / (max(n_src, n_trg) + n_pair)  # EOS counted
+    return _PACKED_STEP * math.ceil(1.25 * usual / _PACKED_STEP)
 
 
 def padded(length: NDArray[np.int64], most: int) -> NDArray[np.int64]:

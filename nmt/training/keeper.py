@@ -67,7 +67,7 @@ def restore(folder: Path, saved: dict[str, Any], engine: Engine) -> TrainState:
             weights[name] = laid_out_like(mine, weights[name])
     checkpoint.load_weights(engine.model, weights, str(folder))
     engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
-    state = TrainState.from_json(saved)
+    state = TrainState.from_json(saved, packed=engine.recipe.batch.packed)
     if state.scaler:
         engine.scaler.load_state_dict(state.scaler)
     engine.memory = state.memory

@@ -151,7 +151,7 @@ def _train(
         if folder is not None:
             trainer.restore(folder, state)
             record.say(f"going on from {folder.name} on {device} in {precision.name}: {precision.why}")
-            if begun_in_other_batches(state):
+            if begun_in_other_batches(state, packed=recipe.batch.packed):
                 epoch = state["epoch"]
                 record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
         with trainer.stopwatch.host("telling"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.plan import VERSION, Position
+from nmt.data.plan import VERSION, Position, same_batches
 from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
@@ -101,14 +101,17 @@ class TrainState:
         }
 
     @classmethod
-    def from_json(cls, state: dict[str, Any]) -> "TrainState":
-        """What `to_json` wrote, by any version. An epoch that was begun in other batches begins anew."""
+    def from_json(cls, state: dict[str, Any], *, packed: bool) -> "TrainState":
+        """What `to_json` wrote, by any version. An epoch that was begun in other batches begins anew.
+
+        packed: whether batches are.
+        """
         later = {
             name: state[name] for name in ("stops", "wall_seconds", "measure_seconds", "save_seconds") if name in state
         }
         return cls(
             state["update"],
-            Position(state["epoch"], 0 if begun_in_other_batches(state) else state["update_in_epoch"]),
+            Position(state["epoch"], 0 if begun_in_other_batches(state, packed=packed) else state["update_in_epoch"]),
             state["n_skipped"],
             state["n_bad"],
             state["n_token"],
@@ -140,9 +143,9 @@ class TrainState:
         return bool(patience) and len(later) >= patience
 
 
-def begun_in_other_batches(state: dict[str, Any]) -> bool:
+def begun_in_other_batches(state: dict[str, Any], *, packed: bool) -> bool:
     """Whether a checkpoint's place lies within an epoch whose batches this version makes of other pairs."""
-    return bool(state["update_in_epoch"]) and state.get("plan", 1) != VERSION
+    return bool(state["update_in_epoch"]) and not same_batches(state.get("plan", 1), packed=packed)
 
 
 def changes(entry: dict[str, Any], how: How, metric: str) -> dict[str, tuple[Any, Any]]:

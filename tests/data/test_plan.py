@@ -7,7 +7,7 @@ import pytest
 
 from nmt.data import plan as plan_module
 from nmt.data.mixture import Mixture
-from nmt.data.plan import Plan, Position
+from nmt.data.plan import VERSION, Plan, Position, same_batches
 
 
 def lengths(n=1000, seed=0):
@@ -136,6 +136,38 @@ def test_long_packed_rows_have_hardly_any_padding():
     assert a_plan.padding_share(0) < 0.06  # of which the end of the epoch is half
 
 
+@pytest.mark.parametrize("max_tokens, median, spread", [
+    (4096, 24, 0.6), (16_384, 24, 0.6), (16_384, 13, 0.33), (16_384, 3, 0.4)
+])  # fmt: skip
+def test_a_packed_batch_has_places_for_hardly_more_sentences_than_it_holds(max_tokens, median, spread):
+    rng = np.random.default_rng(0)
+    src = (median * np.exp(spread * rng.standard_normal(20_000))).astype(np.int32)
+    trg = (src * np.exp(0.15 * rng.standard_normal(len(src)))).astype(np.int32)
+    a_plan = Plan(src, trg, seed=1, max_tokens=max_tokens, per_update=1, pool=300, packed=True)
+    full = batches(a_plan, 0)[:-1]
+    n_of = list(map(len, full))
+    assert max(n_of) < a_plan.most_packed < 1.25 * np.mean(n_of) + 64
+    assert np.mean([max((src[rows] + 1).sum(), (trg[rows] + 1).sum()) for rows in full]) > 0.98 * max_tokens
+
+
+def test_the_most_sentences_of_a_packed_batch_follow_from_what_an_epoch_visits():
+    short, long = np.full(500, 7, dtype=np.int32), np.full(500, 63, dtype=np.int32)
+    sides = np.concatenate([short, long])
+    how = {"seed": 1, "max_tokens": 6400, "per_update": 1, "pool": 300, "packed": True}
+    assert Plan(sides, sides, **how).most_packed == 256  # 1.25 * 6400 / 36 = 222
+    for weights, most in (((1.0, 0.0), 1024), ((0.0, 2.0), 128), ((8.0, 1.0), 576)):
+        a_plan = Plan(sides, sides, mixture=Mixture((500, 500), weights), **how)
+        assert a_plan.most_packed == most  # 1.25 * 6400 / 8, / 64, / 14.2
+        assert max(map(len, batches(a_plan, 0))) <= most
+    assert Plan(short, 8 * short + 7, **how).most_packed == 128  # the longer side is full first
+
+
+def test_only_packed_batches_are_others_since_version_2():
+    versions = (1, 2, VERSION, VERSION + 1)
+    assert [same_batches(version, packed=False) for version in versions] == [False, True, True, False]
+    assert [same_batches(version, packed=True) for version in versions] == [False, False, True, False]
+
+
 def widened(n, most):
     """What a side of n subwords is padded to: a multiple of a step such that it is fewer than 32 of them."""
     step = 1
@@ -160,10 +192,13 @@ def plainly(src_len, trg_len, epoch, *, seed, max_tokens, per_update, pool, pack
     order = rng.permutation(len(src) if mixture is None else mixture.rows(seed, epoch))
     found = []
     if packed:
+        n_visit = np.ones(len(src)) if mixture is None else np.repeat(mixture.weights, mixture.sizes)
+        usual = max_tokens * n_visit.sum() / max(n_visit @ src, n_visit @ trg)
+        most = 64 * np.ceil(1.25 * usual / 64)
         batch = []
         for row in order:
             more = [*batch, row]
-            if batch and (max(src[more].sum(), trg[more].sum()) > max_tokens or len(more) > max_tokens // 8):
+            if batch and (max(src[more].sum(), trg[more].sum()) > max_tokens or len(more) > most):
                 found.append(batch)
                 more = [row]
             batch = more
@@ -211,6 +246,15 @@ def test_the_batches_are_those_that_a_plain_program_makes(packed, tokens_per_upd
             update, position = half.at(position)
             found.append(update)
         assert as_lists(found) == as_lists(wanted[len(wanted) // 2 :]) and position == Position(epoch + 1, 0)
+
+
+def test_packed_batches_of_very_unlike_pairs_are_cut_where_a_plain_program_cuts_them():
+    rng = np.random.default_rng(3)
+    src = trg = np.where(rng.random(5000) < 0.01, 300, 1).astype(np.int32)
+    how = {"packed": True, "seed": 7, "max_tokens": 1000, "per_update": 3, "pool": 300}
+    a_plan = Plan(src, trg, **how)
+    assert as_lists(a_plan.updates(1)) == as_lists(plainly(src, trg, 1, mixture=None, **how))
+    assert a_plan.most_packed in {len(rows) for rows in batches(a_plan, 1)}  # though they are not full
 
 
 def test_an_update_that_an_epoch_does_not_have_is_refused():

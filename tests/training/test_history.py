@@ -30,7 +30,7 @@ def test_what_was_measured_otherwise_is_neither_best_nor_waited_for(metric, how,
     state = TrainState(6, history=history, how=NOW)
     assert state.best_update(metric) == best
     assert state.out_of_patience(metric, 2) == (best == 2) == is_over
-    assert TrainState.from_json(state.to_json(metric)).history == history
+    assert TrainState.from_json(state.to_json(metric), packed=False).history == history
 
 
 def test_a_change_is_told_by_name():

@@ -8,6 +8,7 @@ import pytest
 from witness import StopAt, plan_of
 
 from nmt import checkpoint
+from nmt.data import plan as plan_module
 from nmt.errors import RunError
 from nmt.files import sha256_of
 from nmt.models import base
@@ -113,11 +114,22 @@ def test_an_epoch_that_an_earlier_version_began_in_other_batches_begins_anew(rec
     recipe = recipe_of("run")
     launch(recipe, StopAt(4))
     assert "other batches" not in capfd.readouterr().err
-    monkeypatch.setattr(state_module, "VERSION", state_module.VERSION + 1)
+    monkeypatch.setattr(plan_module, "VERSION", plan_module.VERSION + 1)
     launch(recipe, StopAt(2))
     state = checkpoint.verify(Run(recipe.run_folder).checkpoint(8))
     assert (state["update"], state["epoch"], state["update_in_epoch"]) == (8, 0, 3)
     assert "this version makes other batches: epoch 0, counted from 0, begins anew" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("variant, anew", [("adam", False), ("packed", True)])
+def test_an_epoch_of_padded_batches_goes_on_where_only_packed_ones_became_others(recipe_of, monkeypatch, variant, anew):
+    recipe = recipe_of("run", **VARIANTS[variant])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(state_module, "VERSION", 2)
+        launch(recipe, StopAt(4))
+    launch(recipe, StopAt(2))
+    state = checkpoint.verify(Run(recipe.run_folder).checkpoint(8))
+    assert (state["epoch"], state["update_in_epoch"], state["plan"]) == (0, 3 if anew else 8, plan_module.VERSION)
 
 
 def test_a_stop_in_the_middle_of_a_validation_is_made_up_for(recipe_of):
