@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+import bench_decoding
 import bench_training
 import pytest
 
@@ -114,6 +115,33 @@ def test_the_peak_of_a_gpu_is_that_of_many_wide_products_between_two_marks(monke
     assert bench_training._seconds_on_gpu(Matrix(), Matrix()) == pytest.approx(0.002)
     assert [bench_training.parse(flags).peak_size for flags in ([], ["--device", "cuda"])] == [2048, 8192]
     assert bench_training.parse(["--device", "cuda", "--peak-size", "64"]).peak_size == 64
+
+
+def test_the_benchmark_of_translation_lets_the_best_size_of_a_batch_count_and_shows_the_first_pass():
+    def contender(name, seconds, found):
+        one = object.__new__(bench_decoding.Contender)
+        one.name, one.seconds, one.found = name, seconds, found
+        return one
+
+    right, wrong = [[5, 6, 7]] * 10, [[5, 6, 8]] * 10
+    ours = contender("nmt bf16+graphs, 1 x 1", {0: [5.0, 1.0, 1.0]}, {0: right})
+    theirs = contender("ct2 float16, 1 x 1", {64: [4.0, 4.0, 3.0], 256: [9.0, 2.0, 2.0]}, {64: wrong, 256: right})
+    head, mine, peer, ratio = bench_decoding.table([ours, theirs], lambda found: "1.00")
+    assert head.split() == ["sentences/s", "first", "pass", "subwords/s", "same", "lines", "BLEU", "a", "batch"]
+    assert mine.split()[-5:] == ["10", "2", "40", "100.0%", "1.00"]
+    assert peer.split()[-6:] == ["5", "1", "20", "100.0%", "1.00", "256"]
+    assert ratio == "nmt bf16+graphs, 1 x 1: 2.00x ct2 float16, 1 x 1"
+
+
+@pytest.mark.parametrize("device, theirs, sizes", [
+    ("cpu", ["float32", "int8"], [64]), ("cuda", ["float16", "bfloat16", "int8_float16"], [64, 256, 1024])
+])  # fmt: skip
+def test_the_peers_of_translation_are_what_is_fast_on_the_device(device, theirs, sizes):
+    given = ["run", "--input", "lines", "--device", device]
+    args = bench_decoding.parse(given)
+    assert (args.theirs, args.ct2_batch) == (theirs, sizes)
+    args = bench_decoding.parse([*given, "--theirs", "--ct2-batch", "8", "16"])
+    assert (args.theirs, args.ct2_batch) == ([], [8, 16])
 
 
 @pytest.mark.parametrize("script", ["draw_curves.py"])

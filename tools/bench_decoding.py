@@ -3,9 +3,11 @@
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
 alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, if asked once more with
 short lists of target subwords (--shortlist) or steps that a GPU replays (--cuda-graphs), CTranslate2 in fp32 and int8,
-and if asked (--hf) `generate` of transformers; each as one process with one thread, as one with a thread a core, and as
-one process a core. Prints sentences/s, subwords/s, how many lines are those of CTranslate2 in fp32, BLEU where there
-are references, and ratios.
+on a GPU in fp16, bf16 and int8 with fp16, and if asked (--hf) `generate` of transformers; each as one process with one
+thread, as one with a thread a core, and as one process a core. Of several sizes of a batch of the others (--ct2-batch)
+the one with the best median counts.
+Prints sentences/s, those of the first pass, which on a GPU records what later ones replay, subwords/s, how many lines
+are those of CTranslate2 in fp32 or, without it, of the first contender, BLEU where there are references, and ratios.
 """
 
 import argparse
@@ -37,7 +39,10 @@ from nmt.models.transformer.Models import Transformer
 from nmt.native.allocator import keep_freed_blocks
 
 Ids = list[list[int]]
-Run = Callable[[Ids], Ids]
+Run = Callable[[Ids, int], Ids]  # of sentences, with so many in a batch if it is the others'
+# What CTranslate2 computes in, and sentences of its batches: on a GPU what is fastest there.
+THEIRS = {"cpu": ["float32", "int8"], "cuda": ["float16", "bfloat16", "int8_float16"]}
+CT2_BATCH = {"cpu": [64], "cuda": [64, 256, 1024]}
 
 
 # -- a worker, in a process of its own ---------------------------------------------------------------------------------
@@ -54,7 +59,7 @@ def ours(args: argparse.Namespace, arithmetic: str) -> Run:
     how |= {"precision": precision, "shortlist": int(shortlist or 0), "cuda_graphs": bool(plus)}
     translator = model.translator(model.decode(**how))
 
-    def run(sources: Ids) -> Ids:
+    def run(sources: Ids, _: int) -> Ids:
         found: dict[int, list[int]] = {}
         for numbers, batch in translator.batches(sources):
             for number, hypotheses in zip(numbers, batch, strict=True):
@@ -78,11 +83,11 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
 
     limits = model.recipe.decode
 
-    def run(sources: Ids) -> Ids:
+    def run(sources: Ids, n_batch: int) -> Ids:
         # Batches of lines of like length, as it would make them itself of all lines at once. But so each can have a
         # limit of its own: a translation that does not end would go on for many steps after all others.
         found: dict[int, list[int]] = {}
-        for some in by_length(sources, args.ct2_batch):
+        for some in by_length(sources, n_batch):
             longest = max(len(sources[n]) for n in some)
             answers = translator.translate_batch(
                 [[src[i] for i in sources[n]] for n in some],
@@ -108,9 +113,9 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
     peer = peer.to(args.device, {"fp32": torch.float32, "bf16": torch.bfloat16}[arithmetic])
 
     @torch.inference_mode()
-    def run(sources: Ids) -> Ids:
+    def run(sources: Ids, n_batch: int) -> Ids:
         found: dict[int, list[int]] = {}
-        for some in by_length(sources, args.ct2_batch):
+        for some in by_length(sources, n_batch):
             src_seq = pad(Ragged.of([sources[n] for n in some]), after=(EOS,)).to(args.device)
             out = peer.generate(
                 input_ids=src_seq,
@@ -144,12 +149,12 @@ def work(args: argparse.Namespace) -> None:
         run = theirs(args, arithmetic, int(threads))
     else:
         run = ours(args, arithmetic) if engine == "nmt" else of_transformers(args, arithmetic)
-    run(ids[:50])
+    run(ids[:50], 50)
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
-        first, step = json.loads(line)
+        first, step, n_batch = json.loads(line)
         begin = time.perf_counter()
-        found = run(ids[first::step])
+        found = run(ids[first::step], n_batch)
         print(json.dumps({"seconds": time.perf_counter() - begin, "found": found}), flush=True)
 
 
@@ -162,9 +167,15 @@ def sources_of(args: argparse.Namespace, model: Model) -> Ids:
 
 
 class Contender:
-    """Some processes that share the sentences."""
+    """Some processes that share the sentences.
 
-    def __init__(self, engine: str, arithmetic: str, workers: int, threads: int, argv: Sequence[str]) -> None:
+    sizes: of batches, in sentences; [0] for ours, whose batches are counted in tokens. seconds: of each pass, by the
+    size. found: the translations, by the size.
+    """
+
+    def __init__(
+        self, engine: str, arithmetic: str, workers: int, threads: int, argv: Sequence[str], sizes: Sequence[int]
+    ) -> None:
         self.name = f"{engine} {arithmetic}, {workers} x {threads}"
         command = [sys.executable, __file__, *argv, "--worker", engine, arithmetic, str(threads)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
@@ -174,19 +185,25 @@ class Contender:
         ]
         for process in self.processes:
             self._answer(process)
-        self.seconds: list[float] = []
-        self.found: Ids = []
+        self.seconds: dict[int, list[float]] = {size: [] for size in sizes}
+        self.found: dict[int, Ids] = {}
+
+    @property
+    def best(self) -> int:
+        """The size of a batch with the best median."""
+        return min(self.seconds, key=lambda size: statistics.median(self.seconds[size]))
 
     def go(self) -> None:
-        """Translate everything once."""
-        n, begin = len(self.processes), time.perf_counter()
-        for first, process in enumerate(self.processes):
-            assert process.stdin is not None
-            process.stdin.write(json.dumps([first, n]) + "\n")
-            process.stdin.flush()
-        parts = [self._answer(process)["found"] for process in self.processes]
-        self.seconds.append(time.perf_counter() - begin)
-        self.found = [parts[i % n][i // n] for i in range(sum(map(len, parts)))]
+        """Translate everything once with each size of a batch."""
+        for size in self.seconds:
+            n, begin = len(self.processes), time.perf_counter()
+            for first, process in enumerate(self.processes):
+                assert process.stdin is not None
+                process.stdin.write(json.dumps([first, n, size]) + "\n")
+                process.stdin.flush()
+            parts = [self._answer(process)["found"] for process in self.processes]
+            self.seconds[size].append(time.perf_counter() - begin)
+            self.found[size] = [parts[i % n][i // n] for i in range(sum(map(len, parts)))]
 
     def _answer(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
         assert process.stdout is not None
@@ -205,15 +222,19 @@ class Contender:
 
 def table(contenders: Sequence[Contender], bleu: Callable[[Ids], str]) -> Iterator[str]:
     """The lines to print. bleu: of translations as ids."""
-    exact = next((one.found for one in contenders if one.name.startswith("ct2 float32")), contenders[0].found)
-    speed = {one.name: len(one.found) / statistics.median(one.seconds) for one in contenders}
+    exact_one = next((one for one in contenders if one.name.startswith("ct2 float32,")), contenders[0])
+    exact = exact_one.found[exact_one.best]
+    speed = {one.name: len(exact) / statistics.median(one.seconds[one.best]) for one in contenders}
     kinds = list(dict.fromkeys(name.partition(",")[0] for name in speed))
-    yield f"{'':22}{'sentences/s':>12}{'subwords/s':>12}{'same lines':>12}{'BLEU':>8}"
+    yield f"{'':24}{'sentences/s':>12}{'first pass':>12}{'subwords/s':>12}{'same lines':>12}{'BLEU':>8}{'a batch':>9}"
     for one in contenders:
-        n_token = sum(len(ids) + 1 for ids in one.found)
-        same = sum(a == b for a, b in zip(one.found, exact, strict=True)) / len(exact)
-        per_second = n_token / statistics.median(one.seconds)
-        yield f"{one.name:22}{speed[one.name]:12.0f}{per_second:12.0f}{same:12.1%}{bleu(one.found):>8}"
+        found, seconds = one.found[one.best], one.seconds[one.best]
+        n_token = sum(len(ids) + 1 for ids in found)
+        same = sum(a == b for a, b in zip(found, exact, strict=True)) / len(exact)
+        yield (
+            f"{one.name:24}{speed[one.name]:12.0f}{len(found) / seconds[0]:12.0f}"
+            f"{n_token / statistics.median(seconds):12.0f}{same:12.1%}{bleu(found):>8}{one.best or '':>9}"
+        )
     best = {what: max((one for one in speed if one.partition(",")[0] == what), key=speed.__getitem__) for what in kinds}
     for peer in (what for what in kinds if not what.startswith("nmt")):
         for own in (what for what in kinds if what.startswith("nmt")):
@@ -234,8 +255,8 @@ def bleu_of(args: argparse.Namespace) -> Callable[[Ids], str]:
     return bleu
 
 
-def main() -> None:
-    """Ask, or be asked."""
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The flags; --worker is for the processes that this one starts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run folder whose model CTranslate2 can hold")
     parser.add_argument("--input", required=True, help="source sentences")
@@ -243,17 +264,29 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1000, help="how many of them")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--max-tokens", type=int, default=8192, help="decode.max_tokens of ours")
-    parser.add_argument("--ct2-batch", type=int, default=64, help="sentences of a batch of the others")
+    parser.add_argument(
+        "--ct2-batch", type=int, nargs="+", help="sentences of a batch of the others; default: 64, GPU also 256, 1024"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, help="of the CPU, to use; default: all")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16", "int8"])
     parser.add_argument("--shortlist", type=int, help="ours once more, with decode.shortlist")
     parser.add_argument("--cuda-graphs", action="store_true", help="ours once more, with decode.cuda_graphs")
-    parser.add_argument("--theirs", nargs="*", default=["float32", "int8"])
+    parser.add_argument("--theirs", nargs="*", help="default: float32 int8; on a GPU float16 bfloat16 int8_float16")
     parser.add_argument("--hf", nargs="*", default=[], choices=["fp32", "bf16"], help="generate of transformers")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    if args.theirs is None:
+        args.theirs = THEIRS[args.device]
+    args.ct2_batch = args.ct2_batch or CT2_BATCH[args.device]
+    return args
+
+
+def main() -> None:
+    """Ask, or be asked."""
+    argv = sys.argv[1:]
+    args = parse(argv)
     try:
         if args.worker:
             work(args)
@@ -263,7 +296,7 @@ def main() -> None:
         listed += [f"{one}+graphs" for one in args.ours if args.cuda_graphs]
         ways = {(1, 1), (1, cores), (cores, 1)}
         contenders = [
-            Contender(engine, arithmetic, workers, threads, sys.argv[1:])
+            Contender(engine, arithmetic, workers, threads, argv, [0] if engine == "nmt" else args.ct2_batch)
             for engine, every in (("nmt", [*args.ours, *listed]), ("ct2", args.theirs), ("hf", args.hf))
             for arithmetic in every
             for workers, threads in sorted(ways)

@@ -86,10 +86,12 @@ def test_the_benchmark_of_translation_runs(run, tmp_path):
     """On a minute model: that it measures well cannot be tested."""
     script = Path(__file__).parents[2] / "tools" / "bench_decoding.py"
     flags = ["--input", str(tmp_path / "lines"), "--ref", str(tmp_path / "lines"), "--rounds", "1", "--cores", "1"]
-    contenders = ["--ours", "fp32", "--theirs", "float32", "--hf", "fp32"]
+    contenders = ["--ours", "fp32", "--theirs", "float32", "--hf", "fp32", "--ct2-batch", "2", "64"]
     command = [sys.executable, str(script), str(run.folder), *flags, *contenders]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"nmt fp32, 1 x 1 +\d+ +\d+ +\d+\.\d% +\d+\.\d\d", done.stdout), done.stdout
+    row = r", 1 x 1 +\d+ +\d+ +\d+ +\d+\.\d% +\d+\.\d\d"
+    assert re.search(rf"^nmt fp32{row} *$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(rf"^ct2 float32{row} +(2|64)$", done.stdout, re.MULTILINE), done.stdout
     for peer in ("ct2 float32", "hf fp32"):
         assert re.search(rf"nmt fp32, \d x \d: \d+\.\d\dx {peer}, \d x \d", done.stdout), done.stdout
