@@ -11,12 +11,14 @@ With --search: of a beam search of so many sentences in bf16 with decode.cuda_gr
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nmt.decoding.fixed_search import FIRST_ROOM
 from nmt.recipe.presets import PRESETS
+from nmt.training.loss import CHUNK_BYTES
 
 HALF, FULL = 2, 4  # bytes of a number in matrix products, and in the residual stream, weights and optimizer
 
@@ -72,8 +74,12 @@ def parts(shape: Shape, *, fused: bool) -> Iterator[Part]:
     # are written and read by two products; else a pass in fp32 for each of maximum, exponent, sum, scale, target, ...
     output = product("", shape, 1, d, 0)
     passes = 6 * HALF if fused else 13 * FULL + 4 * HALF
+    # The gradient of the weights is a product for each chunk, which a pass of its own adds to the sum of those before.
+    n_gradient = math.ceil(shape.tokens * shape.vocabulary * FULL / CHUNK_BYTES["cuda"]) * d * shape.vocabulary
     flop = 3 * 2 * shape.tokens * d * shape.vocabulary
-    yield Part("output layer and loss", flop, output.byte + shape.tokens * shape.vocabulary * passes)
+    moved = output.byte + n_gradient * HALF + shape.tokens * shape.vocabulary * passes
+    yield Part("output layer and loss", flop, moved)
+    yield Part("its gradients, summed", 0, n_gradient * (HALF + 2 * FULL))
     # Between two products: dropout, residual, norm, and their gradients. Fused, forward reads the branch and the
     # residual and writes the new residual and what is normed; backward moves as much again, and the mask.
     row = shape.tokens * d
