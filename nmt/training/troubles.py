@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nmt.recipe.options import Recipe
+from nmt.recipe.presets import PRESETS, preset_for
 from nmt.training.schedule import learning_rate_factor, share_of_run
 
 _SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the corpus, on average
+# Parameters to a target token. Multi30k has 20 with the preset small and 120 with base, which learns it by heart.
+_BY_HEART = 100
+_MANY_EPOCHS = 500  # the recipes of Multi30k have less than ten
 _POST_NORM_RATE = 1.5e-3  # peak rate up to which six layers with post-norm are known to train
 _HOUR = 3600.0
 
@@ -109,6 +113,20 @@ def _of_data(recipe: Recipe, found: Findings) -> Iterator[str]:
 
 def _of_learning(recipe: Recipe, found: Findings) -> Iterator[str]:
     updates, optim, model = found.n_update, recipe.optim, recipe.model
+    epochs = updates / found.n_update_in_epoch
+    preset, _ = preset_for(found.n_token)
+    # What another run has learnt of a larger corpus is another matter, and recurrent models have no presets.
+    is_new = not (model.is_recurrent or recipe.train.init_from)
+    if is_new and found.n_param > _BY_HEART * found.n_token and model.d_model > PRESETS[preset]["d_model"]:
+        yield (
+            f"the model is large for the corpus, and will learn it by heart: {found.n_param:,} parameters for "
+            f"{found.n_token:,} target tokens, {epochs:,.0f} epochs of them: model.preset: auto would take {preset}"
+        )
+    if epochs > _MANY_EPOCHS and not recipe.valid.patience:
+        yield (
+            f"every pair is seen {epochs:,.0f} times: make train.updates or train.time_budget smaller, or let "
+            "valid.patience end the run when the model gets no better"
+        )
     why = " that train.time_budget has time for" if updates < recipe.train.updates else ""
     if optim.warmup >= updates:
         yield (

@@ -218,6 +218,12 @@ def test_neither_is_for_several_processes(recipe_of, monkeypatch):
         ({"optim": {"schedule": "noam", "warmup": 30}}, {}, "the rate never falls"),
         ({"optim": {"warmup": 25}}, {"n_update": 25}, "25 that train.time_budget has time for: the rate never falls"),
         ({"model": DEEP, "optim": {"lr": 1e-3, "schedule": "constant"}}, {}, "often diverge"),
+        (
+            {"model": {"d_model": 512}},
+            {"n_param": 44_615_680, "n_token": 88_848, "n_vocab": 4000, "n_update": 780},
+            "44,615,680 parameters for 88,848 target tokens, 39 epochs of them: model.preset: auto would take tiny",
+        ),
+        ({}, {"n_update": 20 * 501}, "every pair is seen 501 times"),
         ({}, {"n_update_in_epoch": 31}, "before every pair was seen"),
         ({}, {"n_update": 19}, "19 updates that train.time_budget has time for, before every pair was seen"),
         ({}, {"valid_seconds": 3.0}, "validation takes 24% of the time"),
@@ -237,6 +243,15 @@ def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
     assert likely_troubles(healthy, HEALTHY) == []
     (trouble,) = likely_troubles(recipe_of(**sections), replace(HEALTHY, **found))
     assert words in trouble
+
+
+def test_a_model_may_be_large_for_its_corpus_where_it_began_elsewhere_and_a_long_run_where_patience_ends_it(recipe_of):
+    found = replace(HEALTHY, n_param=44_615_680, n_update=20 * 501)
+    sections = {"model": {"d_model": 512}, "train": {"init_from": "runs/OLD"}, "valid": {"patience": 10}}
+    assert likely_troubles(recipe_of(**sections), found) == []
+    assert len(likely_troubles(recipe_of(model={"d_model": 512}), found)) == 2
+    small = replace(HEALTHY, n_param=7_600_000)  # Multi30k with the preset small
+    assert likely_troubles(recipe_of(model={"d_model": 256}), small) == []
 
 
 def test_the_peak_rate_is_that_of_the_schedule(recipe_of):
