@@ -8,6 +8,7 @@ if __name__ == "__main__":  # as `python -m`; the commands themselves begin ther
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,10 +121,10 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, page: Path | None, crew: 
     if page:
         return _check(recipe, page, crew)
     prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk, crew=crew)
-    again = " with the same options" if args.recipe and overrides_of(args) else ""
-    if args.recipe and args.vocab_from:
-        again += f" --subwords.vocab_from {args.vocab_from}"
-    _talk(f"train with: nmt-train {args.recipe or recipe.data_folder / RECIPE}{again}")
+    # The recipe that was written beside the data holds the options; one that was named does not.
+    again = [word for name, value in _overrides(args) for word in (f"--{name}", value)] if args.recipe else []
+    command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
+    _talk(f"train with: {shlex.join(command)}")
     return 0
 
 

@@ -1,10 +1,12 @@
 """nmt-preprocess as its user meets it."""
 
+import shlex
+
 import pytest
 
 from nmt.cli.preprocess import main
 from nmt.data.corpus import Prepared
-from nmt.recipe.reader import load_resolved
+from nmt.recipe.reader import load_resolved, read_recipe
 
 
 @pytest.fixture
@@ -30,7 +32,21 @@ def test_a_recipe_is_prepared_where_it_says(files, capsys):
     assert main(["recipe.yaml", "--subwords.vocab_size", "300"]) == 0
     assert Prepared.open("prepared/mine").train.n_pair == 50
     out, err = capsys.readouterr()
-    assert out == "" and "50 read, 0 dropped, 50 kept" in err and "nmt-train recipe.yaml" in err
+    assert out == "" and "50 read, 0 dropped, 50 kept" in err
+    assert err.endswith("train with: nmt-train recipe.yaml --subwords.vocab_size 300\n")
+
+
+def test_what_to_train_with_is_a_command_for_a_shell(files, capsys):
+    assert main(["recipe.yaml", "--data.out", "first"]) == 0
+    given = ["--subwords.extend", "5", "--data.valid", "{src: valid.de, trg: valid.no}", "--data.out", "second"]
+    assert main(["recipe.yaml", "--vocab-from", "first", *given]) == 0
+    command = shlex.split(capsys.readouterr().err.split("train with: ")[-1])
+    assert command[:2] == ["nmt-train", "recipe.yaml"]
+    told = dict(zip(command[2::2], command[3::2], strict=True))
+    assert told == {"--subwords.vocab_from": "first", **dict(zip(given[::2], given[1::2], strict=True))}
+    assert not Prepared.open("second").differences(
+        read_recipe("recipe.yaml", [(flag.removeprefix("--"), value) for flag, value in told.items()])
+    )
 
 
 def test_files_alone_get_a_recipe_to_train_with(files, capsys):
@@ -43,7 +59,7 @@ def test_files_alone_get_a_recipe_to_train_with(files, capsys):
         "pre",
     )
     assert not Prepared.open("my data").differences(recipe)
-    assert "nmt-train my data/recipe.yaml" in capsys.readouterr().err
+    assert "nmt-train 'my data/recipe.yaml'" in capsys.readouterr().err
     assert main(["my data/recipe.yaml"]) == 0
     assert "nothing to do" in capsys.readouterr().err
 
