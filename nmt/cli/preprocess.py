@@ -39,7 +39,7 @@ are looked for in the current folder, then in the folder that the environment va
 
 # What a small corpus of one's own is trained with when there is no recipe: sizes and steps that suit some ten
 # thousand to a million pairs, normalisation before the sub-layers because it trains without careful tuning.
-_OWN_CORPUS = (
+OWN_CORPUS = (
     ("model.preset", "small"),
     ("model.norm", "pre"),
     ("model.scale_emb_or_prj", "emb"),
@@ -209,7 +209,7 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     ]
     if args.test:
         told.append(("data.test", _yaml({"src": args.test[0], "trg": args.test[1]})))
-    return read_recipe(None, [*_OWN_CORPUS, *told, *_overrides(args)])
+    return read_recipe(None, [*OWN_CORPUS, *told, *_overrides(args)])
 
 
 def _page_of_check(recipe: Recipe, named: str | None) -> Path:

@@ -51,7 +51,10 @@ def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: 
     """
     ct2 = library()
     if found := list(obstacles(config)):
-        raise RunError(f"CTranslate2 has no place for {', '.join(found)}, so this model cannot be exported to it.")
+        raise RunError(
+            f"CTranslate2 has no place for {', '.join(found)}, so this model cannot be exported to it. "
+            "--to safetensors takes any model."
+        )
     box, common = ct2.specs.transformer_spec, _common(ct2, config)
 
     def shared(n_kv_head: int | None) -> int | None:

@@ -77,7 +77,7 @@ def test_another_model_is_noticed(subwords, tmp_path):
 )
 def test_what_has_no_place_there_is_refused_by_name(subwords, tmp_path, options, name):
     model, recipe = made(subwords, **options)
-    with pytest.raises(RunError, match=name):
+    with pytest.raises(RunError, match=rf"{name}.*--to safetensors takes any model"):
         room.export(model, recipe.model, subwords, tmp_path / "out", None)
     assert not (tmp_path / "out").exists()
 

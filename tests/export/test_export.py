@@ -1,13 +1,19 @@
 """nmt-export: what was compared is written, and nothing else; and what it replaces is an export of the same kind."""
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
-from tiny import LINES
+from tiny import LINES, SMALL
 
 from nmt.cli.export import main
+from nmt.cli.preprocess import OWN_CORPUS
 from nmt.export import ctranslate2, huggingface
 from nmt.export.ctranslate2_engine import is_exported
+from nmt.recipe.reader import read_recipe
+
+ROOT = Path(__file__).parents[2]
 
 PACKAGE = {"ctranslate2": "ctranslate2", "huggingface": "transformers", "safetensors": "safetensors"}
 FILES = {
@@ -115,3 +121,31 @@ def test_no_package_is_needed_but_the_one_that_is_asked_for(export, monkeypatch)
     for name in ("ctranslate2", "transformers"):
         monkeypatch.setitem(sys.modules, name, None)
     export("safetensors")
+
+
+def test_the_page_names_every_option_that_may_be_refused():
+    odd = {
+        "model.position": "rotary", "model.rotary_enc_attn": "true", "model.lexical_attn": "true",
+        "model.qk_norm": "true", "model.enc_conv": "3", "model.norm_kind": "rms", "model.ffn": "swiglu",
+        "model.n_kv_head": "1", "model.enc_n_kv_head": "1", "model.d_k": "16", "model.d_v": "12",
+        "model.prj_transform": "true", "model.scale_emb_or_prj": "emb", "subwords.kind": "unigram",
+        "subwords.symbols": "[<x>]", "data.protect": "[url]",
+    }  # fmt: skip
+    recipe = read_recipe(None, list({**SMALL, **odd}.items()))
+    of_rooms = {"huggingface": huggingface.obstacles(recipe), "ctranslate2": ctranslate2.obstacles(recipe.model)}
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    for to, found in of_rooms.items():
+        (row,) = [line for line in page.split("\n") if line.startswith(f"| `{to}` | ") and "nmt[" in line]
+        names = [re.split(r"[ :]", obstacle)[0].split(".")[1] for obstacle in found]
+        assert len(names) >= 6 and [name for name in names if not re.search(rf"[`.]{name}[`:]", row)] == []
+
+
+@pytest.mark.parametrize("file", ["README.md", "docs/export.md"])
+def test_what_the_pages_say_to_train_with_for_an_export_is_enough(file):
+    """Beside what `nmt-preprocess --train ...` writes."""
+    text = (ROOT / file).read_text(encoding="utf-8").replace("\\\n", "")
+    told = [dict(re.findall(r"--(model\.\w+) (\w+)", line)) for line in text.split("\n")]
+    both = max(told, key=len)
+    assert len(both) == 4
+    recipe = read_recipe(None, [*OWN_CORPUS, ("name", "own"), *both.items()])
+    assert [*huggingface.obstacles(recipe), *ctranslate2.obstacles(recipe.model)] == []
