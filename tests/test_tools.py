@@ -57,6 +57,18 @@ def test_learning_curves_become_a_picture(tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name", ["one", "one.png", "curves", "curves.v2"])
+def test_a_run_is_not_taken_for_the_name_of_a_picture(tmp_path, name):
+    line = {"kind": "valid", "update": 1, "loss": 9.0, "bleu": 1.0}
+    for folder in ("one", "one.png", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "log.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    done = run("draw_curves.py", tmp_path / name, tmp_path / "two")
+    assert done.returncode and done.stdout == "" and sorted(tmp_path.rglob("*")) == before
+    assert f"{tmp_path / name} is no name for a picture" in done.stderr and "OUT.png RUN" in done.stderr
+
+
 def test_the_benchmark_of_training_runs(tmp_path):
     """On minute sizes: that it measures well cannot be tested."""
     sizes = ["--size", "tiny", "--vocab", 100, "--max-tokens", 64, "--batches", 2, "--rounds", 1, "--peak-size", 64]

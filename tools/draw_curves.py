@@ -32,6 +32,11 @@ def main() -> None:
         sys.exit(__doc__)
     out, *runs = map(Path, sys.argv[1:])
     figure = Figure(figsize=(10, 3.8), layout="constrained")
+    if out.is_dir() or out.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
+        sys.exit(
+            f"draw_curves: error: {out} is no name for a picture (.png, .svg, .pdf): first the picture, then the runs: "
+            "draw_curves.py OUT.png RUN [RUN ...]"
+        )
     for axes, (quantity, title) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
         for run in runs:
             shown = [(line["update"], line[quantity]) for line in validations(run) if quantity in line]
