@@ -149,3 +149,9 @@ def test_what_the_pages_say_to_train_with_for_an_export_is_enough(file):
     assert len(both) == 4
     recipe = read_recipe(None, [*OWN_CORPUS, ("name", "own"), *both.items()])
     assert [*huggingface.obstacles(recipe), *ctranslate2.obstacles(recipe.model)] == []
+
+
+@pytest.mark.parametrize("file", ["README.md", "docs/export.md"])
+def test_no_command_of_a_page_writes_what_another_one_of_it_wrote(file):
+    written = re.findall(r"--output (\S+)", re.sub(r"`.*?`", "", (ROOT / file).read_text(encoding="utf-8")))
+    assert len(written) >= 3 and len(set(written)) == len(written)
