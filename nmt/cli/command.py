@@ -7,16 +7,18 @@ output went away. No traceback without --debug.
 import argparse
 import errno
 import io
+import itertools
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from nmt.cli.begin import begun
 from nmt.errors import NmtError, is_out_of_memory
+from nmt.recipe.complaints import nearest
 from nmt.recipe.fields import all_fields, sections
 
 Body = Callable[[argparse.Namespace], int | None]
@@ -25,7 +27,7 @@ _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENO
 _OVERRIDE = "override:"
 
 
-def run(tool: str, body: Body, parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
+def run(tool: str, body: Body, parser: "Parser", argv: Sequence[str] | None = None) -> int:
     """Parse `argv`, call `body(arguments)` and turn whatever happens into an exit code and a readable message."""
     _stand_in_for_closed()
     _speak_utf8()
@@ -35,6 +37,7 @@ def run(tool: str, body: Body, parser: argparse.ArgumentParser, argv: Sequence[s
     parser.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
     parser.add_argument("--version", action=_Version, help="Show the version and stop.")
     try:
+        parser.refuse_unknown(sys.argv[1:] if argv is None else argv)
         arguments = parser.parse_args(argv)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
@@ -160,8 +163,39 @@ def _abandon_stdout() -> None:
         os.close(devnull)
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in a line, as all errors are told, and which flag was probably meant."""
+
+    def refuse_unknown(self, given: Sequence[str]) -> None:
+        """Leave with exit code 2 if a flag is none of ours.
+
+        Before anything else is looked at, since the value of such a flag would be taken for a file that is wanted.
+        """
+        words = itertools.takewhile(lambda word: word != "--", given)
+        flags = (word.partition("=")[0] for word in words if word.startswith("--") and " " not in word)
+        known = self._option_string_actions
+        if unknown := [flag for flag in dict.fromkeys(flags) if flag not in known]:
+            names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
+            self.error("\n".join(f"{flag}: unknown option{_meant(flag, names)}" for flag in unknown))
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, and no usage, which is longer than a screen; exit code 2."""
+        flags, found, _ = message.removeprefix("argument ").partition(": expected ")
+        action = self._option_string_actions.get(flags.split("/")[0])
+        if found and action is not None and action.help and isinstance(action.metavar, tuple):
+            message += f", {' '.join(action.metavar)}: {action.help}"
+        for line in message.split("\n"):
+            print(f"{self.prog}: error: {printable(line)}. All: {self.prog} --help", file=sys.stderr)
+        self.exit(2)
+
+
+def _meant(flag: str, names: Sequence[str]) -> str:
+    found = nearest(flag.removeprefix("--"), names)
+    return f" (did you mean {' or '.join(f'--{name}' for name in found)}?)" if found else ""
+
+
 class _Help(argparse.HelpFormatter):
-    """Keeps the hundred overrides out of the usage line, which stands above every mistake in the arguments."""
+    """Keeps the hundred overrides out of the usage line."""
 
     def add_usage(
         self, usage: str | None, actions: Iterable[argparse.Action], groups: Iterable[Any], prefix: str | None = None

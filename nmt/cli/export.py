@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.cli.begin import importing
-from nmt.cli.command import must_be_free, printable, run
+from nmt.cli.command import Parser, must_be_free, printable, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.files import exchange
@@ -146,7 +146,7 @@ def _say(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    parser = argparse.ArgumentParser("nmt-export", description=_DESCRIPTION)
+    parser = Parser("nmt-export", description=_DESCRIPTION)
     add = parser.add_argument
     add("run", metavar="RUN", help="The run folder that nmt-train wrote.")
     add("--to", choices=TARGETS, required=True, help="The engine; safetensors: nmt itself, with nothing but the model.")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.command import add_override_flags, overrides_of, printable, run
+from nmt.cli.command import Parser, add_override_flags, overrides_of, printable, run
 from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
 from nmt.cli.stop import Stop
@@ -130,7 +130,7 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, page: Path | None, crew: 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="nmt-preprocess", description=_DESCRIPTION)
+    parser = Parser(prog="nmt-preprocess", description=_DESCRIPTION)
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file")
     parser.add_argument("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
     parser.add_argument(
@@ -175,7 +175,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")
     files.add_argument(
-        "--train", action="append", help="training files; may be given several times", nargs=2, metavar=two
+        "--train",
+        action="append",
+        help="training files of text; may be given several times. A file with both sides, like TSV, needs a recipe "
+        "with file: (docs/formats.md)",
+        nargs=2,
+        metavar=two,
     )
     files.add_argument("--valid", help="validation files", nargs=2, metavar=two)
     files.add_argument("--test", help="test files", nargs=2, metavar=two)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import importing
-from nmt.cli.command import add_override_flags, overrides_of, run
+from nmt.cli.command import Parser, add_override_flags, overrides_of, run
 from nmt.recipe.reader import read_recipe
 
 _DESCRIPTION = """\
@@ -42,7 +42,7 @@ def train(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="nmt-train", description=_DESCRIPTION)
+    parser = Parser(prog="nmt-train", description=_DESCRIPTION)
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; with --verify a run folder")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(

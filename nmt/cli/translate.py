@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from nmt.cli.begin import importing
-from nmt.cli.command import add_override_flags, add_shorthand, run
+from nmt.cli.command import Parser, add_override_flags, add_shorthand, run
 from nmt.cli.rank_flag import n_rank
 from nmt.recipe.model_options import ATTENTIONS
 
@@ -73,8 +73,8 @@ def _workers(text: str) -> str | int:
     return text if text == "auto" else _positive(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG)
+def _parser() -> Parser:
+    parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     add("run", metavar="RUN", nargs="+", help="The run folder that nmt-train wrote; several make an ensemble.")
     add("--input", "-i", metavar="FILE", help="Read this file, plain or compressed (.gz, .zst, .xz), and not stdin.")

@@ -1,13 +1,13 @@
 """What is wrong with a recipe, in words: one line each: place, dotted name, found, expected, nearest name."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from nmt.recipe.fields import Field, all_fields, sections
+from nmt.recipe.fields import all_fields, sections
 from nmt.recipe.yaml_marks import Mark
 
 # What other toolkits, and people, call our options.
@@ -149,22 +149,44 @@ def _hint(expected: str, found: Any) -> str:
 
 
 def _nearest(name: str) -> str:
-    """The known name that was probably meant: the same word elsewhere, another toolkit's word, or a near spelling."""
+    """The known name that was probably meant, or the names that are known there, in brackets."""
     plain = _without_numbers(name)
-    section, _, word = plain.rpartition(".")
-    fields: dict[str, Field] = {field.name: field for field in all_fields() if not field.inner}
-    known = [*fields, *(title for title, _ in sections() if title)]
-    same_word = [full for full in known if full.rpartition(".")[2] == word]
-    if same_word:
-        return f" (did you mean {' or '.join(same_word)}?)"
-    here = {full.rpartition(".")[2]: full for full in known if full.rpartition(".")[0] == section}
-    anywhere = {full.rpartition(".")[2]: full for full in known}
-    for names, cutoff in ((here, 0.7), (_OTHER_NAMES, 0.8), (anywhere, 0.7)):
-        if close := difflib.get_close_matches(word.lower(), names, n=1, cutoff=cutoff):
-            return f" (did you mean {names[close[0]]}?)"
-    if close := difflib.get_close_matches(plain, fields, n=1, cutoff=0.8):
-        return f" (did you mean {close[0]}?)"
+    place, section = name.rpartition(".")[0], plain.rpartition(".")[0]
+    inner = {f.name.rpartition(".")[2] for f in all_fields() if f.inner and f.name.rpartition(".")[0] == section}
+    if close := difflib.get_close_matches(name.rpartition(".")[2].lower(), sorted(inner), n=1, cutoff=0.7):
+        return f" (did you mean {place}.{close[0]}?)"  # a part of an option's value, like the others beside it
+    known = [field.name for field in all_fields() if not field.inner]
+    known += [title for title, _ in sections() if title]
+    if found := nearest(plain, known):
+        return f" (did you mean {' or '.join(found)}?)"
+    here = [full.rpartition(".")[2] for full in known if full.rpartition(".")[0] == section]
     return f" (known here: {', '.join(here)})" if here else ""
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Which of the known dotted names was probably meant by one that is not known.
+
+    That with the same word elsewhere (there may be several), another toolkit's word, or a near spelling; or none.
+    """
+    section, _, word = name.rpartition(".")
+    word = _plain_word(word)
+    if same_word := [full for full in known if _last_word(full) == word]:
+        return same_word
+    here = {_last_word(full): full for full in known if full.rpartition(".")[0] == section}
+    others = {word: full for word, full in _OTHER_NAMES.items() if full in known}
+    anywhere = {_last_word(full): full for full in known}
+    for names, cutoff in ((here, 0.7), (others, 0.8), (anywhere, 0.7)):
+        if close := difflib.get_close_matches(word, names, n=1, cutoff=cutoff):
+            return [names[close[0]]]
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+
+
+def _last_word(full: str) -> str:
+    return _plain_word(full.rpartition(".")[2])
+
+
+def _plain_word(word: str) -> str:
+    return word.lower().replace("-", "_")  # as flags have it
 
 
 def _without_numbers(name: str) -> str:

@@ -1,19 +1,18 @@
 """Exit codes, messages and flags that all commands share."""
 
-import argparse
 import errno
 import subprocess
 import sys
 
 import pytest
 
-from nmt.cli.command import add_override_flags, overrides_of, printable, run
+from nmt.cli.command import Parser, add_override_flags, overrides_of, printable, run
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.fields import all_fields
 
 
 def parser():
-    found = argparse.ArgumentParser()
+    found = Parser()
     add_override_flags(found)
     return found
 
@@ -70,9 +69,51 @@ def test_words_of_a_file_cannot_command_the_terminal(capsys):
     assert printable("caf\u00e9 \u65e5\u672c \ud800") == "caf\u00e9 \u65e5\u672c \\ud800"
 
 
-def test_unknown_flags_and_abbreviations_are_refused(capsys):
-    assert run("nmt-x", lambda _: 0, parser(), ["--optim.warm", "3"]) == 2
-    assert "unrecognized arguments" in capsys.readouterr().err
+def refusal(given, capsys):
+    """What is printed about arguments of a command that takes a RECIPE, two files, and the options of decode."""
+    found = Parser()
+    found.add_argument("recipe", metavar="RECIPE")
+    found.add_argument("--train", nargs=2, metavar=("SRC", "TRG"), help="files of text")
+    found.add_argument("--keep")
+    found.add_argument("--trg-lang")
+    add_override_flags(found, ["decode"])
+    assert run("nmt-x", lambda _: 0, found, given) == 2
+    told, shown = capsys.readouterr()
+    assert not told
+    lines = shown.splitlines()
+    assert all(line.startswith("nmt-x: error: ") and line.endswith(". All: nmt-x --help") for line in lines)
+    return [line.removeprefix("nmt-x: error: ").removesuffix(". All: nmt-x --help") for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--beam", "5"], "--beam: unknown option (did you mean --decode.beam?)"),
+        (["RUN", "--decode.bean=5"], "--decode.bean: unknown option (did you mean --decode.beam?)"),
+        (["--decod.beam", "5"], "--decod.beam: unknown option (did you mean --decode.beam?)"),
+        (["--beam-size", "5"], "--beam-size: unknown option (did you mean --decode.beam?)"),
+        (["--n-best", "5"], "--n-best: unknown option (did you mean --decode.n_best?)"),
+        (["--trian", "train.de", "train.en"], "--trian: unknown option (did you mean --train?)"),
+        (["--trg_lang", "de"], "--trg_lang: unknown option (did you mean --trg-lang or --decode.trg_lang?)"),
+        (["--learning_rate", "1"], "--learning_rate: unknown option"),  # that there is in other commands only
+        (["RECIPE", "--decode.bea", "5"], "--decode.bea: unknown option (did you mean --decode.beam?)"),
+        (["--train", "pairs.csv"], "argument --train: expected 2 arguments, SRC TRG: files of text"),
+        (["RECIPE", "more"], "unrecognized arguments: more"),
+        ([], "the following arguments are required: RECIPE"),
+    ],
+)
+def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, meant, capsys):
+    assert refusal(given, capsys) == [meant]
+
+
+def test_all_unknown_flags_are_told_at_once(capsys):
+    assert [line.split(":")[0] for line in refusal(["--a\x1b", "--beam", "--a\x1b"], capsys)] == ["--a\\x1b", "--beam"]
+
+
+def test_what_only_looks_like_a_flag_is_a_value():
+    found = Parser()
+    found.add_argument("words", nargs="*")
+    assert run("nmt-x", lambda args: len(args.words), found, ["--two words", "--", "--flag"]) == 2
 
 
 def test_version_is_a_flag(capsys):
@@ -96,7 +137,7 @@ def test_overrides_are_what_was_given_as_it_was_written():
 
 
 def test_a_command_may_take_the_options_of_some_sections_only():
-    some = argparse.ArgumentParser()
+    some = Parser()
     add_override_flags(some, ["decode"])
     assert overrides_of(some.parse_args(["--decode.beam", "3"])) == [("decode.beam", "3")]
     with pytest.raises(SystemExit):
@@ -104,12 +145,12 @@ def test_a_command_may_take_the_options_of_some_sections_only():
 
 
 PRINTING = """
-import argparse, sys
-from nmt.cli.command import run
+import sys
+from nmt.cli.command import Parser, run
 def body(_):
     for _ in range(100_000):
         print("gr\\u00fcn \\u65e5\\u672c")
-sys.exit(run("nmt-x", body, argparse.ArgumentParser(), []))
+sys.exit(run("nmt-x", body, Parser(), []))
 """
 
 
@@ -145,13 +186,13 @@ def test_an_output_that_cannot_be_written_is_an_error():
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell of another kind")
 def test_where_streams_are_closed_no_file_takes_their_place(tmp_path):
     body = (
-        "import argparse, sys\n"
-        "from nmt.cli.command import run\n"
+        "import sys\n"
+        "from nmt.cli.command import Parser, run\n"
         "def body(_):\n"
         "    print('said to nobody', file=sys.stderr)\n"
         f"    with open({str(tmp_path / 'out')!r}, 'w') as file:\n"
         "        file.write(str(file.fileno()))\n"
-        "sys.exit(run('nmt-x', body, argparse.ArgumentParser(), []))\n"
+        "sys.exit(run('nmt-x', body, Parser(), []))\n"
     )
     shell = 'exec "$@" <&- >&- 2>&-'
     assert subprocess.run(["/bin/sh", "-c", shell, "sh", sys.executable, "-c", body], check=False).returncode == 0
