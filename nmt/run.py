@@ -197,6 +197,8 @@ class Run:
 
     def _must_exist(self) -> None:
         if not self.exists:
+            if self.folder.is_file() and Run(self.folder.parent).exists:
+                raise RunError(f"{self.folder} is a file: name the run folder that it is in, {self.folder.parent}")
             raise RunError(
                 f"{self.folder} is not a run folder: there is no {self.recipe_file.name} in it. Name the folder that "
                 "nmt-train wrote, runs/NAME."

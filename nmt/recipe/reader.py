@@ -65,6 +65,8 @@ def _content(path: Path | str) -> bytes:
         with open(path, "rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
+        if (inside := Path(path) / "recipe.yaml").is_file():  # of a run, or of prepared data
+            raise RecipeError(f"{path} is a folder: name the recipe in it, {inside}") from None
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
 
 

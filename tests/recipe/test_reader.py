@@ -179,6 +179,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
         read_recipe(tmp_path / name)
 
 
+def test_of_a_folder_the_recipe_in_it_is_named(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("name: x\n", encoding="utf-8")
+    with pytest.raises(RecipeError) as error:
+        read_recipe(tmp_path)
+    assert str(error.value) == f"{tmp_path} is a folder: name the recipe in it, {tmp_path / 'recipe.yaml'}"
+
+
 def test_a_contradiction_stands_at_the_line_of_what_was_written(complaints):
     assert complaints("name: x\n\nsubwords:\n  joint: false\n") == [
         "recipe.yaml:4: model.emb_src_trg_weight_sharing: source and target cannot share embeddings when their "
