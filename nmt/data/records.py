@@ -79,7 +79,7 @@ def _places(first: str, columns: Sequence[Column], *, header: bool) -> tuple[lis
     """Where columns stand in a line of TSV, from 0, by its first line; and what is wrong with them, or nothing."""
     names = first.split("\t")
     if "\t" not in first:
-        return [], f"no tab in the first line: {shown([first])}. Is it TSV?"
+        return [], f"no tab in the first line: {shown([first])}. Is it TSV? (CSV is not read: docs/formats.md)"
     places = []
     for column in columns:
         if isinstance(column, int):

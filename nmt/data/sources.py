@@ -26,6 +26,11 @@ from nmt.recipe.options import Recipe
 Side = Literal["src", "trg"]
 
 _ENDINGS = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
+# A command that makes TSV of CSV, also in docs/formats.md: what ends lines or columns of TSV becomes a space.
+_TO_TSV = (
+    "python -X utf8 -c \"import csv; [print(*(c.translate({9: 32, 10: 32, 13: 32}) for c in row), sep='\\t') for "
+    "row in csv.reader(open('pairs.csv', encoding='utf-8-sig', newline='')) if row]\" > pairs.tsv"
+)
 _RECORDS, _TABLES = ("tsv", "jsonl"), ("parquet", "arrow")
 
 
@@ -238,6 +243,12 @@ def _text_of(
                 f"{option}: {named.name}: {by_name} has columns or keys: which one is it? Choose it with src_column "
                 "and trg_column, or write format: text if its lines are sentences."
             )
+        return Text(named.name, named.path)
+    if form == "text" and plain.lower().endswith(".csv"):
+        complaints.append(
+            f"{option}: {named.name}: CSV is not read, since sentences have commas and quotes of their own. Make TSV "
+            f"of it and name that: {_TO_TSV.replace('pairs', plain[:-4])}"
+        )
         return Text(named.name, named.path)
     if form == "text":
         complaints.append(

@@ -2,7 +2,11 @@
 
 import io
 import json
+import shlex
+import subprocess
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -180,6 +184,11 @@ def test_one_line_of_fifty_megabytes_is_dropped_as_too_long_and_costs_little(at,
         ({"file": "a.tsv", "src_column": "fr", "trg_column": "b"}, ["no column 'fr'", "'ein Hund', 'a dog'"]),
         ({"file": "twice.tsv", **KEYS}, ["no column 'de'", "more than once in 'de', 'de', 'en'"]),
         ({"file": "v.de", "format": "tsv", **TABS}, ["v.de: no tab in the first line: 'eins zwei'"]),
+        ({"file": "a.csv", **KEYS}, ["data.train: a.csv: CSV is not read", "open('a.csv'", "> a.tsv"]),
+        (
+            {"file": "a.csv", "format": "tsv", **KEYS},
+            ["a.csv: no tab in the first line", "CSV is not read: docs/formats"],
+        ),
         ({"file": "v.de", **TABS}, ["the name does not tell", "format: tsv"]),
         ({"src": "a.tsv", "trg": "v.en"}, ["a.tsv: tsv has columns or keys: which one is it?"]),
         (
@@ -218,6 +227,7 @@ def test_one_line_of_fifty_megabytes_is_dropped_as_too_long_and_costs_little(at,
 )
 def test_what_cannot_be_read_is_refused_before_any_work(at, corpus, expected):
     at.write("a.tsv", "ein Hund\ta dog\n")
+    at.write("a.csv", "de,en\nein Hund,a dog\n")
     at.write("twice.tsv", "de\tde\ten\nx\ty\tz\n")
     at.write("a.jsonl", objects(GOOD))
     at.write("list.jsonl", '[\n{"de": "x", "en": "y"}\n]\n')
@@ -295,6 +305,20 @@ def test_stdin_is_read_once_kept_beside_and_removed(at, monkeypatch):
     with pytest.raises(DataError, match=r"^stdin: no tab in the first line"):
         at.prepare(corpus)
     assert not list(at.folder.glob(".*"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of another kind")
+def test_csv_becomes_tsv_by_the_command_that_is_told(at):
+    at.write("pairs.csv", '\ufeff"de","en"\r\n"ein ""Hund"", gr\xfcn","a\tgreen\n""dog"""\r\n\r\nzwei,"tw\xa0o"\r\n')
+    with pytest.raises(DataError) as error:
+        at.prepare({"file": "pairs.csv", **KEYS})
+    command = str(error.value).partition("name that: ")[2]
+    assert command in (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+    subprocess.run(command.replace("python", shlex.quote(sys.executable), 1), shell=True, check=True)
+    assert (at.folder / "pairs.tsv").read_text(encoding="utf-8") == (
+        'de\ten\nein "Hund", gr\xfcn\ta green "dog"\nzwei\ttw\xa0o\n'
+    )
+    assert at.prepare({"file": "pairs.tsv", **KEYS}).kept == 2
 
 
 def test_what_nmt_translate_writes_is_a_corpus(at):
