@@ -5,6 +5,7 @@ It is written last. A folder without it, or with other bytes than it says, is no
 
 import json
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nmt.errors import DataError
 from nmt.files import parse_json, sha256_of
 from nmt.recipe.compare import differences
 from nmt.recipe.data_options import DataConfig
+from nmt.recipe.fields import all_fields
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
 
@@ -67,7 +69,22 @@ def _own_settings(data: DataConfig, n: int) -> dict[str, Any]:
 
 
 def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`.
+    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`; see `_changes`."""
+    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in _changes(there, here).items()]
+
+
+def flags_of_settings(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """The flags that make `here` what is `there`, as one gives them to a shell: those options that have a flag."""
+    flags = {field.name for field in all_fields() if not field.inner}
+    return " ".join(
+        f"--{name} {shlex.quote(a if isinstance(a, str) else json.dumps(a))}"
+        for name, (a, _) in _changes(there, here).items()
+        if name in flags
+    )
+
+
+def _changes(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{dotted name: (there, here)} of all that makes other data.
 
     An option that was not known yet when the folder was made has its default there, which does what was done then; but
     a filter that was not known was off. One that is off here is no change for that reason; and one that has its default
@@ -79,7 +96,7 @@ def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
         off = type(here["data"][name])(0)
         known["data"][name] = here["data"][name] if here["data"][name] in (plain["data"][name], 0) else off
-    return [f"{name}: {a} there, {b} here" for name, (a, b) in differences(known, here).items()]
+    return differences(known, here)
 
 
 def later_filters(there: dict[str, Any], here: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
+from nmt.data.manifest import flags_of_settings, settings_of
 from nmt.data.mixture import Mixture
 from nmt.data.subwords import PAD
 from nmt.errors import DataError
@@ -76,10 +77,11 @@ def open_data(recipe: Recipe) -> Prepared:
     folder = recipe.data_folder
     data = Prepared.open(folder)
     if changed := data.differences(recipe):
-        raise DataError(
-            f"{folder} was prepared with other settings: {'; '.join(changed)}. Run nmt-preprocess again with "
-            "--overwrite, or give the recipe another data.out."
-        )
+        told = [f"{folder} was prepared with other settings: {'; '.join(changed)}."]
+        if flags := flags_of_settings(data.settings, settings_of(recipe)):
+            told.append(f"To train on this data, give nmt-train the options that it was made with: {flags}")
+        told.append("For other data, run nmt-preprocess again with --overwrite, or give the recipe another data.out.")
+        raise DataError("\n".join(told))
     return data
 
 

@@ -107,7 +107,7 @@ def test_other_filters_of_a_corpus_are_other_data_unless_they_say_the_same(tmp_p
     assert "nothing to do" in made(recipe_in(tmp_path, *same, pairs=GOOD))[1][0]
     for own in ({"max_ratio": 3.0}, {"src_lang": "ru"}):
         with pytest.raises(
-            DataError, match=r"data\.train\.1\.(max_ratio: None there, 3\.0|src_lang: None there, ru) here"
+            DataError, match=r"data\.train\.1\.(max_ratio: None there, 3\.0|src_lang: None there, 'ru') here"
         ):
             made(recipe_in(tmp_path, {}, own, pairs=GOOD))
 

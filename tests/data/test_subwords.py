@@ -232,4 +232,4 @@ def test_an_option_that_a_folder_does_not_know_has_its_default_there():
     there = {**here, "subwords": {name: value for name, value in here["subwords"].items() if name != "kind"}}
     assert changed_settings(there, here) == []
     of_characters = settings_of(Recipe(name="x", subwords=SubwordsConfig(kind="char")))
-    assert changed_settings(there, of_characters) == ["subwords.kind: bpe there, char here"]
+    assert changed_settings(there, of_characters) == ["subwords.kind: 'bpe' there, 'char' here"]

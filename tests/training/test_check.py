@@ -9,7 +9,7 @@ import torch
 from nmt import checkpoint
 from nmt.cli.train import main
 from nmt.data.prepare import prepare
-from nmt.errors import RecipeError, RunError
+from nmt.errors import DataError, RecipeError, RunError
 from nmt.models.transformer.Modules import PackedMask
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
@@ -311,3 +311,15 @@ def test_the_pairs_of_a_selftest_can_be_told_apart(recipe_of):
     corpus = open_data(recipe_of()).train
     sources, _ = corpus.pairs(handful(corpus, 1))
     assert len({tuple(src) for src in sources}) == len(sources) == 16
+
+
+def test_options_that_the_data_was_made_with_and_that_were_forgotten_are_told_before_it_is_replaced(recipe_of):
+    recipe = recipe_of(data={"max_ratio": 0.0, "src_lang": "no"})
+    with pytest.raises(DataError) as error:
+        open_data(recipe)
+    changed, forgotten, other = str(error.value).split("\n")
+    assert "data.src_lang: 'de' there, 'no' here" in changed
+    assert forgotten.endswith(
+        "give nmt-train the options that it was made with: --data.src_lang de --data.max_ratio 9.0"
+    )
+    assert "--overwrite" in other
