@@ -47,6 +47,8 @@ def is_exported(folder: Path) -> bool:
 def exported_run(folder: str | Path) -> Run:
     """An exported folder. Raises RunError for what is none, or lacks our recipe or subwords."""
     run = Run(folder)
+    if not run.folder.is_dir():
+        raise RunError(f"{folder}: no such folder. Make it: nmt-export runs/NAME --to ctranslate2 --output {folder}")
     if not is_exported(run.folder):
         raise RunError(
             f"{folder} is no model of CTranslate2: there is no {run.ctranslate2_file.name} in it. Export the run "

@@ -149,6 +149,8 @@ def test_a_folder_of_the_other_kind_is_named(translate, folders, tmp_path, capsy
     assert "nmt-export" in translate("run", "--engine", "ctranslate2", code=2)[1]
     assert main([str(folders / "ct2"), str(folders / "ct2"), "--engine", "ctranslate2"]) == 2
     assert "name one folder" in capsysbinary.readouterr().err.decode()
+    with pytest.raises(RunError, match=r"no such folder\. Make it: nmt-export runs/NAME --to .* --output .*/absent$"):
+        Loaded(tmp_path / "absent", CPU)
     (tmp_path / "model.bin").write_bytes(b"")
     with pytest.raises(RunError, match=r"recipe\.yaml or subwords\.json is missing"):
         Loaded(tmp_path, CPU)
