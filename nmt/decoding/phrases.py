@@ -6,7 +6,8 @@ to. Knows bytes and ids; which rows of a batch are in which state is in `rules.p
 
 A phrase is found where it stands as words: no letter goes on before or after it. Letters are those of scripts that are
 written with spaces: what comes after a name in Chinese, Japanese or Korean does not make it another word, and a phrase
-that is written in such a script itself, or in Thai, Lao, Tibetan, Burmese or Khmer, is found anywhere.
+that is written in such a script itself, or in Thai, Lao, Tibetan, Burmese or Khmer, is found anywhere. Of a part of the
+source it is known what stands beside it there, and that decides, whatever its own characters are.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,8 +34,7 @@ _MOST_PHRASES = 128  # tables that are kept; one has some 30 states x the vocabu
 
 # How much of the phrase the last bytes may be, whether a letter was last, and how often the phrase is there.
 State = tuple[frozenset[int], bool, int]
-Open = tuple[bool, bool]  # whether letters may go on before a phrase, and after it, though it has letters there itself
-WHOLE: Open = (False, False)
+Room = tuple[bool, bool]  # whether no letter may stand before a phrase, and after it
 
 
 class Wanted(NamedTuple):
@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
 
     phrase: str
     times: int = 1
-    opened: Open = WHOLE
+    room: Room | None = None  # None: where it has a letter there itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +128,11 @@ class Pieces:
             at = self._joined.find(part, self._joined_at[i + 1])
         return found
 
-    def _table(self, text: str, times: int = 1, opened: Open = WHOLE) -> PhraseTable:
-        """The table of a phrase that has to be there so many times, none overlapping another."""
+    def _table(self, text: str, times: int = 1, room: Room | None = None) -> PhraseTable:
+        """The table of a phrase that has to be there so many times, none overlapping another. room: see `Wanted`."""
         text = self.codec.normalised(text)
         wanted = self.in_bytes(text)
-        byte_table, states = _automaton(wanted, edges(text, opened), times)
+        byte_table, states = _automaton(wanted, room or edges(text), times)
         n_state = len(states) + 1
         after = np.repeat(np.arange(n_state, dtype=np.int16)[:, None], self.codec.n_vocab, axis=1)
         for place in range(LONGEST_PIECE):
@@ -152,17 +152,17 @@ class Pieces:
         return PhraseTable(after, complete, left, matched, onward)
 
 
-def _automaton(wanted: bytes, edges: tuple[bool, bool], times: int) -> tuple[NDArray[np.int16], list[State]]:
+def _automaton(wanted: bytes, room: Room, times: int) -> tuple[NDArray[np.int16], list[State]]:
     """(n_state + 1, 256) which state each byte leads to, the last being the one in which all is found; the others.
 
-    edges: whether no letter may stand before it, and after it.
+    room: whether no letter may stand before it, and after it.
     """
     start: State = (frozenset(), False, 0)
     states, rows, number = [start], [], {start: 0}
     for state in states:  # grows as it goes
         row = []
         for byte in range(256):
-            to = _follow(wanted, state, byte, edges)
+            to = _follow(wanted, state, byte, room)
             if to[2] < times and to not in number:
                 number[to] = len(states)
                 states.append(to)
@@ -173,27 +173,30 @@ def _automaton(wanted: bytes, edges: tuple[bool, bool], times: int) -> tuple[NDA
     return table, states
 
 
-def _follow(wanted: bytes, state: State, byte: int, edges: tuple[bool, bool]) -> State:
-    """The state after one more byte. edges: see `_automaton`."""
+def _follow(wanted: bytes, state: State, byte: int, room: Room) -> State:
+    """The state after one more byte. room: see `_automaton`."""
     lengths, after_letter, n = state
     begins = not 0x80 <= byte < 0xC0  # a character, and not the rest of one
     is_letter = byte in LETTERS if begins else after_letter
     if len(wanted) in lengths and not (begins and is_letter):
         lengths, n = frozenset(), n + 1
     grown = {length + 1 for length in lengths if length < len(wanted) and wanted[length] == byte}
-    if wanted[0] == byte and not (after_letter and edges[0]):
+    if wanted[0] == byte and not (after_letter and room[0]):
         grown.add(1)
-    if len(wanted) in grown and not edges[1]:
+    if len(wanted) in grown and not room[1]:
         return frozenset(), is_letter, n + 1
     return frozenset(grown), is_letter, n
 
 
-def occurrences(phrase: str, text: str, opened: Open = WHOLE) -> Iterator[tuple[int, int]]:
-    """Where a phrase stands in a text as words: beginning and end, in characters, none overlapping another."""
+def occurrences(phrase: str, text: str, room: Room | None = None) -> Iterator[tuple[int, int]]:
+    """Where a phrase stands in a text as words: beginning and end, in characters, none overlapping another.
+
+    room: see `Wanted`.
+    """
     at = text.find(phrase)
     if at < 0:
         return
-    room_before, room_after = edges(phrase, opened)
+    room_before, room_after = room or edges(phrase)
     while at >= 0:
         end = at + len(phrase)
         letter_before, letter_after = letters_around(text, at, end)
@@ -214,9 +217,9 @@ def letters_around(text: str, start: int, end: int) -> tuple[bool, bool]:
     return _is_letter(text[start - 1 : start] if start else ""), _is_letter(text[end : end + 1])
 
 
-def edges(phrase: str, opened: Open = WHOLE) -> tuple[bool, bool]:
-    """Whether no letter may stand before a phrase, and after it."""
-    return _needs_room(phrase[0]) and not opened[0], _needs_room(phrase[-1]) and not opened[1]
+def edges(phrase: str) -> Room:
+    """Whether no letter may stand before a phrase, and after it: where it has one there itself."""
+    return _needs_room(phrase[0]), _needs_room(phrase[-1])
 
 
 def _is_letter(character: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
-from nmt.decoding.phrases import WHOLE, Open, Wanted, contains, letters_around, occurrences
+from nmt.decoding.phrases import Room, Wanted, contains, letters_around, occurrences
 from nmt.errors import DataError
 from nmt.recipe.protect_options import Kind
 
@@ -22,7 +22,8 @@ class Kept:
     text: str
     start: int  # its place in the source as it was given, in characters
     end: int
-    opened: Open = WHOLE  # whether a word goes on before it, and after it, in the source: so it may in the translation
+    # Whether a letter stands before it, and after it, in the source: only then one may in the translation.
+    opened: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,9 @@ class Request:
         found = [Wanted(phrase) for phrase in self.required]
         for text in dict.fromkeys(one.text for one in self.kept):
             before, after = zip(*(one.opened for one in self.kept if one.text == text), strict=True)
-            opened = any(before), any(after)
+            room = not any(before), not any(after)
             # What is kept may stand within something else that is kept, and then once is not enough for both.
-            found.append(Wanted(text, sum(_count(text, one.text, opened) for one in self.kept), opened))
+            found.append(Wanted(text, sum(_count(text, one.text, room) for one in self.kept), room))
         return found
 
     @property
@@ -127,7 +128,7 @@ class Request:
         kept = dict[tuple[int, int], Kept]()  # of what stands within one item, that item once
         for one in self.kept:
             start, end = bisect_right(ends, one.start), bisect_left(ends, one.end) + 1
-            kept[start, end] = Kept(self.source[start:end], start, end, one.opened)
+            kept[start, end] = Kept(self.source[start:end], start, end, letters_around(self.source, start, end))
         return replace(
             self,
             prefix=protected_like(self.prefix, items, kinds),
@@ -146,7 +147,7 @@ class Request:
     def unmet(self, text: str) -> list[str]:
         """What of it a translation does not fulfil."""
         begins = [] if text.startswith(self.prefix) else [self.prefix]
-        lacking = [one.phrase for one in self.wanted if _count(one.phrase, text, one.opened) < one.times]
+        lacking = [one.phrase for one in self.wanted if _count(one.phrase, text, one.room) < one.times]
         return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
 
 
@@ -154,8 +155,8 @@ def _ends_a_line(text: str) -> bool:
     return "\n" in text or "\r" in text
 
 
-def _count(phrase: str, text: str, opened: Open) -> int:
-    return sum(1 for _ in occurrences(phrase, text, opened))
+def _count(phrase: str, text: str, room: Room | None) -> int:
+    return sum(1 for _ in occurrences(phrase, text, room))
 
 
 def is_blank(line: str) -> bool:

@@ -86,8 +86,14 @@ def test_avoided_phrases_may_depend_on_the_source(written):
 
 
 def test_what_is_kept_is_wanted_as_it_is_and_as_often_as_the_source_has_it():
-    assert read("{x} und {y} und {x}", keep=r"\{\w+\}").wanted == [Wanted("{x}", 2), Wanted("{y}")]
-    assert read("A1 und A1-B2", keep=r"A1-B2|A1").wanted == [Wanted("A1", 2), Wanted("A1-B2")]
+    assert read("{x} und {y} und {x}", keep=r"\{\w+\}").wanted == [
+        Wanted("{x}", 2, (True, True)),
+        Wanted("{y}", 1, (True, True)),
+    ]
+    assert read("A1 und A1-B2", keep=r"A1-B2|A1").wanted == [
+        Wanted("A1", 2, (True, True)),
+        Wanted("A1-B2", 1, (True, True)),
+    ]
     with pytest.raises(NmtError, match="no regular expression"):
         read("a", keep="(")
 
@@ -102,6 +108,16 @@ def test_what_is_kept_has_what_stands_before_it_in_its_word_and_may_have_another
     assert [one.text for one in read("AB12", keep=r"\d").kept] == ["AB1", "2"]
     kept = read("A380 und 1990er", keep=r"\d+")
     assert kept.unmet("A380 and 1990s") == [] and kept.unmet("380 and 1990") == ["A380"]
+
+
+def test_what_is_kept_is_not_glued_to_a_word_that_it_stands_apart_from_in_the_source():
+    kept = read("Ein {name} läuft.", keep=r"\{\w+\}")
+    for text in ("A{name} runs.", "A {name}runs.", "A {name}2.", "Á{name}"):
+        assert kept.unmet(text) == ["{name}"]
+    for text in ("A {name} runs.", "{name}", "({name}), yes", "“{name}”"):
+        assert kept.unmet(text) == []
+    within = read("Das{name}-Rad", keep=r"\{\w+\}")
+    assert within.unmet("The{name}") == [] and within.unmet("{name}bike") == ["{name}"]
 
 
 @pytest.mark.parametrize("text", ["a\n", "a\tb\tc\n", "a\t\n", "\tb\n", "\n"])

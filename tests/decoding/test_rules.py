@@ -19,7 +19,8 @@ from nmt.decoding.rules import Rules
 TINY = Codec(["Ġ", "a", "b", "Ġa", "ab"], [("Ġ", "a"), ("a", "b")])
 PIECES = Pieces(TINY)
 LONGEST = 4
-ALL = [list(ids) for n in range(LONGEST + 1) for ids in itertools.product(range(N_SPECIAL, TINY.size), repeat=n)]
+# Of a letter and a mark, which may be part of a phrase and is none of a word.
+MARKED = Codec(["Ġ", "a", "-", "Ġ-", "-a"], [("Ġ", "-"), ("-", "a")])
 ASKED = {
     "a prefix": Request("", prefix="ab"),
     "a prefix of many subwords": Request("", prefix="aba"),
@@ -43,20 +44,22 @@ def rules(asked: list[Request], pieces: Pieces = PIECES, *, min_len: int = 0, no
     return Rules(pieces, asked, min_len=shortest, no_repeat=no_repeat, eos=EOS)
 
 
-def pattern(phrase: str, opened: tuple[bool, bool] = (False, False)) -> str:
-    return ("" if opened[0] else "(?<![ab])") + phrase + ("" if opened[1] else "(?![ab])")
+def pattern(phrase: str, room: tuple[bool, bool] | None = None) -> str:
+    """room: whether no letter may stand before it, and after it; None: where it has a letter there itself."""
+    before, after = room or (phrase[0] in "ab", phrase[-1] in "ab")
+    return ("(?<![ab])" if before else "") + phrase + ("(?![ab])" if after else "")
 
 
-def is_allowed(ids: list[int], asked: Request, min_len: int = 0, no_repeat: int = 0) -> bool:
+def is_allowed(ids: list[int], asked: Request, min_len: int = 0, no_repeat: int = 0, codec: Codec = TINY) -> bool:
     """What is asked, said with regular expressions over the text, which know nothing of subwords."""
-    text = TINY.decode(ids)
+    text = codec.decode(ids)
     again = [i for i in range(len(ids)) if no_repeat and is_repeat(ids[: i + 1], no_repeat)]
     return (
         text.startswith(asked.prefix)
-        and all(len(re.findall(pattern(one.phrase, one.opened), text)) >= one.times for one in asked.wanted)
+        and all(len(re.findall(pattern(one.phrase, one.room), text)) >= one.times for one in asked.wanted)
         and not any(re.search(pattern(phrase), text) for phrase in asked.avoided)
         and len(ids) >= min_len
-        and all(is_wanted_next(ids[:i], ids[i], asked) for i in again)
+        and all(is_wanted_next(ids[:i], ids[i], asked, codec) for i in again)
     )
 
 
@@ -65,9 +68,9 @@ def is_repeat(ids: list[int], n: int) -> bool:
     return bool(windows) and windows[-1] in windows[:-1]
 
 
-def is_wanted_next(ids: list[int], token: int, asked: Request) -> bool:
+def is_wanted_next(ids: list[int], token: int, asked: Request, codec: Codec) -> bool:
     """Whether a prefix is unfinished, or a required phrase that is lacking gets on."""
-    before, after = (b"".join(TINY.raw(row)).decode() for row in (ids, [*ids, token]))
+    before, after = (b"".join(codec.raw(row)).decode() for row in (ids, [*ids, token]))
     if asked.prefix and len(before.removeprefix(" ")) < len(asked.prefix):
         return True
     return any(n_letter(after, one) > n_letter(before, one) for one in asked.wanted)
@@ -75,28 +78,30 @@ def is_wanted_next(ids: list[int], token: int, asked: Request) -> bool:
 
 def n_letter(text: str, wanted: Wanted) -> int:
     """How many letters of a required phrase are there, those that may become it at the end among them."""
-    found = [*re.finditer(pattern(wanted.phrase, wanted.opened), text)][: wanted.times]
+    found = [*re.finditer(pattern(wanted.phrase, wanted.room), text)][: wanted.times]
     n, at = len(found) * len(wanted.phrase), found[-1].end() if found else 0
     if len(found) == wanted.times or (found and at == len(text)):
         return n
-    starts = [pattern(wanted.phrase[:k], (wanted.opened[0], True)) + "$" for k in range(1, len(wanted.phrase))]
+    before = (wanted.room or (wanted.phrase[0] in "ab", True))[0]
+    starts = [pattern(wanted.phrase[:k], (before, False)) + "$" for k in range(1, len(wanted.phrase))]
     return n + max((k for k, start in enumerate(starts, 1) if re.compile(start).search(text, at)), default=0)
 
 
 @lru_cache(4)
-def model_and_scores(seed: int) -> tuple[HashModel, list[tuple[float, list[int]]]]:
+def model_and_scores(seed: int, n_vocab: int) -> tuple[HashModel, list[tuple[float, list[int]]]]:
     """A model, and all that it can write with its log-probability."""
-    model = HashModel(TINY.n_vocab, seed=seed, sharpness=2.0)
-    return model, [(log_prob(model, SRC[0], ids), ids) for ids in ALL]
+    model, ids = HashModel(n_vocab, seed=seed, sharpness=2.0), range(N_SPECIAL, TINY.size)
+    every = [list(row) for n in range(LONGEST + 1) for row in itertools.product(ids, repeat=n)]
+    return model, [(log_prob(model, SRC[0], row), row) for row in every]
 
 
-def check(seed: int, asked: Request, kind: str, alpha: float, **bounds: int) -> None:
-    """A beam that is wide enough finds the best of all that obeys."""
-    model, scored = model_and_scores(seed)
+def check(seed: int, asked: Request, kind: str, alpha: float, codec: Codec = TINY, **bounds: int) -> None:
+    """A beam that is wide enough finds the best of all that obeys. codec: one of as many subwords as TINY."""
+    model, scored = model_and_scores(seed, codec.n_vocab)
     max_len = torch.full((1,), LONGEST)
     settings = {"length_penalty": kind, "alpha": alpha, "max_len": max_len, "n_real": TINY.size}
-    (found,) = run(model, SRC[:1], beam=700, n_best=5, rules=rules([asked], **bounds), **settings)
-    allowed = [(score, ids) for score, ids in scored if is_allowed(ids, asked, **bounds)]
+    (found,) = run(model, SRC[:1], beam=700, n_best=5, rules=rules([asked], Pieces(codec), **bounds), **settings)
+    allowed = [(score, ids) for score, ids in scored if is_allowed(ids, asked, codec=codec, **bounds)]
     best = sorted(((score / divisor(len(ids) + 1, kind, alpha), ids) for score, ids in allowed), reverse=True)[:5]
     assert best and [one.ids for one in found] == [ids for _, ids in best]
     assert [one.normalised for one in found] == pytest.approx([score for score, _ in best], abs=1e-12)
@@ -106,6 +111,23 @@ def check(seed: int, asked: Request, kind: str, alpha: float, **bounds: int) -> 
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
 def test_a_wide_beam_finds_the_best_of_all_translations_that_obey(asked, kind, alpha):
     check(3, asked, kind, alpha)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Request("", required=("-",)),
+        Request("", kept=(Kept("-", 0, 1),)),
+        Request("", kept=(Kept("-", 1, 2, (True, False)),)),
+        Request("", kept=(Kept("-a", 1, 3, (False, True)),)),
+        Request("", kept=(Kept("--", 0, 2),)),
+        Request("", kept=(Kept("-", 0, 1), Kept("-", 2, 3))),
+        Request("", required=("a",), kept=(Kept("-", 0, 1),)),
+    ],
+)
+@pytest.mark.parametrize("no_repeat", [0, 1])
+def test_what_is_kept_stands_beside_no_letter_whatever_its_own_characters_are(asked, no_repeat):
+    check(3, asked, *PENALTIES[1], codec=MARKED, no_repeat=no_repeat)
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
@@ -178,13 +200,15 @@ def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
     for _ in range(600):
         phrase = "".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() or "a"
         text = "".join(draw.choices([*LETTERS, phrase], k=draw.randint(0, 8)))
-        times, opened = draw.choice([1, 1, 2]), (draw.random() < 0.3, draw.random() < 0.3)
-        table, state = pieces.phrase(phrase, times, opened), 0
+        times, room = draw.choice([1, 1, 2]), draw.choice([None, *itertools.product([False, True], repeat=2)])
+        table, state = pieces.phrase(phrase, times, room), 0
         for i in BYTES.encode([text])[0]:
             state = int(table.after[state, i])
-        found = len(list(occurrences(phrase, text, opened))) >= times
-        assert bool(table.complete[state]) == found, (phrase, text, times, opened)
-        assert not any(opened) or found or times > 1 or not contains(text, phrase)
+        found = len(list(occurrences(phrase, text, room))) >= times
+        assert bool(table.complete[state]) == found, (phrase, text, times, room)
+        if room and times == 1:  # told by regular expressions; "é" and "ก" are letters, "中" is none
+            before, after = "(?<![abéก])" if room[0] else "", "(?![abéก])" if room[1] else ""
+            assert found == bool(re.search(before + re.escape(phrase) + after, text)), (phrase, text, room)
         n_found += found
     assert 120 < n_found < 480
 
