@@ -7,9 +7,10 @@ import re
 from collections import Counter
 
 from nmt.data.items import PATTERNS
+from nmt.decoding.request import is_blank
 from nmt.decoding.translation import Translation
 
-REPEATED, COPIED, LOST, RATIO = "repeated", "copied", "lost", "ratio"
+EMPTY, REPEATED, COPIED, LOST, RATIO = "empty", "repeated", "copied", "lost", "ratio"
 CAP, LOW, UNMET = "cap", "low", "unmet"  # what only the search can know
 MISSING, DOUBLED = "missing", "doubled"  # what only who puts protected items back can know
 # A block of at least two characters four times in a row, or one character ten times.
@@ -23,11 +24,12 @@ _SHORT = 40  # bytes: as in the filter of training pairs, a ratio of short lines
 
 
 def reasons(source: str, output: str, max_ratio: float) -> list[str]:
-    """Why a translation looks wrong, of `repeated`, `copied`, `lost`, `ratio`; [] if nothing does.
+    """Why a translation looks wrong, of `empty`, `repeated`, `copied`, `lost`, `ratio`; [] if nothing does.
 
     max_ratio: data.max_ratio of the recipe, the largest ratio of lengths in UTF-8 bytes that training has seen.
     """
     checks = {
+        EMPTY: is_empty(source, output),
         REPEATED: is_repeated(source, output),
         COPIED: is_copied(source, output),
         LOST: bool(lost(source, output)),
@@ -55,6 +57,11 @@ def complaints(line: str, translation: Translation, max_ratio: float, low_score:
 def is_low(log_prob: float, n_token: int, low_score: float) -> bool:
     """Whether the mean log-probability of a token, the end counted, is below the limit; 0 is none."""
     return low_score < 0 and log_prob / n_token < low_score
+
+
+def is_empty(source: str, output: str) -> bool:
+    """Whether nothing of the output can be seen, and something of the source."""
+    return is_blank(output) and not is_blank(source)
 
 
 def is_repeated(source: str, output: str) -> bool:

@@ -3,7 +3,15 @@
 import pytest
 
 from nmt.decoding.beam import Hypothesis
-from nmt.decoding.suspicion import complaints, is_copied, is_low, is_out_of_ratio, is_repeated, lost, reasons
+from nmt.decoding.suspicion import (
+    complaints,
+    is_copied,
+    is_low,
+    is_out_of_ratio,
+    is_repeated,
+    lost,
+    reasons,
+)
 from nmt.decoding.translation import Translation
 
 
@@ -68,6 +76,20 @@ def test_a_ratio_that_training_has_not_seen():
     assert is_out_of_ratio("x", "word " * 20, 4.0)
     assert not is_out_of_ratio("Ja.", "Certainly, I will.", 4.0)  # short lines are exempt, as in training
     assert not is_out_of_ratio("word " * 20, "word " * 6, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "wanted"),
+    [
+        ("Ein Hund.", "", ["empty"]),
+        ("Ein Hund.", " \u200b\u00a0", ["empty"]),
+        ("Ein Hund.", ".", []),
+        (" \u200b", "", []),
+        ("12 Hunde.", "", ["empty", "lost"]),
+    ],
+)
+def test_a_translation_that_nobody_can_see_is_seen(source, output, wanted):
+    assert reasons(source, output, 4.0) == wanted
 
 
 def test_a_good_translation_has_no_reasons_and_a_bad_one_all():
