@@ -40,12 +40,12 @@ def _drawn(args: argparse.Namespace) -> Attention:
 def draw_attention(
     args: argparse.Namespace,
     translator: Translator,
-    drawn: Mapping[int, Translation],
+    drawn: Mapping[int, tuple[str, Translation]],
     langs: tuple[str, str],
     source: str,
     n_line: int,
 ) -> None:
-    """Write --attention. drawn: the translations of the lines to draw, by number; source: the name of the input."""
+    """Write --attention. drawn: the lines to draw and their translations, by number; source: the name of the input."""
     if missing := [str(number) for number in args.lines or () if number not in drawn]:
         raise NmtError(
             f"--lines {','.join(missing)}: nothing to draw there: the input has {n_line:,} lines, and a blank line has "
@@ -53,10 +53,9 @@ def draw_attention(
         )
     if not drawn:
         raise NmtError(f"{source}: no line to draw the attention of: all {n_line:,} are blank.")
-    sentences = [
-        sentence_of(
-            translator.attention(one), one.src_ids, one.hypotheses[0].ids, translator.subwords, f"{number}: {one.text}"
-        )
-        for number, one in sorted(drawn.items())
-    ]
-    draw(sentences, Path(args.attention), kind=_drawn(args), layers=args.layer, heads=args.head, langs=langs)
+    kind, sentences = _drawn(args), []
+    for number, (line, one) in sorted(drawn.items()):
+        attns, trg_ids = translator.attention(one), one.hypotheses[0].ids
+        title = f"{number}: {line if kind == 'encoder' else one.text}"  # what looks
+        sentences.append(sentence_of(attns, one.src_ids, trg_ids, translator.subwords, title))
+    draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs)

@@ -75,7 +75,7 @@ class _Job:
     n_split: int = 0
     sources: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
-    drawn: dict[int, Translation] = field(default_factory=dict)
+    drawn: dict[int, tuple[str, Translation]] = field(default_factory=dict)
     suspicious: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
     notes: Counter[str] = field(default_factory=Counter)  # what is odd but harmless in the input
@@ -319,7 +319,7 @@ def _remember(job: _Job, line: str, translation: Translation) -> None:
     if job.args.attention and translation.hypotheses:
         wanted = job.args.lines
         if number in wanted if wanted else len(job.drawn) < N_PICTURE:
-            job.drawn[number] = translation
+            job.drawn[number] = line, translation
 
 
 def _write_stdout(job: _Job) -> None:

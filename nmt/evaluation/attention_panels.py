@@ -10,22 +10,31 @@ from typing import Literal
 from torch import Tensor
 
 from nmt.errors import NmtError
+from nmt.recipe.model_options import Attention
 
 Layers = Sequence[int] | Literal["last", "all"]
 Heads = Sequence[int] | Literal["mean", "all"]
+# What looks, and at what: the words of `attention_page.js`.
+KINDS: dict[Attention, str] = {
+    "cross": "translation at source",
+    "encoder": "source at itself",
+    "decoder": "translation at itself",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
     """Where a model looked while it wrote one translation.
 
-    weights: (n_layer, n_head, T, S), rows summing to 1; T target and S source pieces, EOS included.
+    weights: (n_layer, n_head, T, S), rows summing to 1; T target and S source pieces, EOS included. Of another kind
+    than cross, the rows are what looks and the columns what it looks at.
     """
 
     weights: Tensor
     src_pieces: list[str]
     trg_pieces: list[str]
     title: str = ""
+    kind: Attention = "cross"
 
 
 @dataclass(frozen=True, slots=True)

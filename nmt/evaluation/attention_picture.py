@@ -12,14 +12,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from nmt.evaluation.attention_panels import Alignment, Panel
+from nmt.evaluation.attention_panels import KINDS, Alignment, Panel
 
 Grid = tuple[Alignment, list[list[Panel]]]
 
 # Inches. A cell is as high as a line of its label in a single picture, and smaller in a grid of many.
 _CELL, _SMALL_CELL = 0.24, 0.13
 _LETTER = 0.085
-_GAP, _TITLE = 0.3, 0.34
+_GAP, _TITLE, _CAPTION = 0.3, 0.34, 0.2
 _BAR = 1.0
 # A picture never gets larger than this: agg cannot draw more than 2^16 pixels a side, and no screen needs them.
 _LONGEST_SIDE, _DPI = 60.0, 144
@@ -61,26 +61,29 @@ class _Block:
     def __init__(self, alignment: Alignment, rows: list[list[Panel]]) -> None:
         self.alignment, self.rows = alignment, rows
         n_trg, n_src = len(alignment.trg_pieces), len(alignment.src_pieces)
-        single = len(rows) == len(rows[0]) == 1
+        self.single = single = len(rows) == len(rows[0]) == 1
         cell = _CELL if single else _SMALL_CELL
         self.font_size = 9.0 if single else 5.5
         letter = _LETTER if single else _LETTER * 0.62
         self.panel_width, self.panel_height = n_src * cell, n_trg * cell
         self.left = 0.35 + letter * _widest(alignment.trg_pieces)
         self.above = 0.15 + letter * _widest(alignment.src_pieces)
-        self.title_height = _TITLE if alignment.title else 0.0
+        self.caption = KINDS[alignment.kind] + (f", {rows[0][0].name}" if single else "")
+        self.title_height = (_TITLE if alignment.title else 0.1) + _CAPTION
         # The name of a panel stands over the labels of its columns, the labels only over the first row.
-        self.name_height = 0.28
+        self.name_height = 0.1 if single else 0.28
         self.step_x = max(self.panel_width, 0.9) + _GAP
         self.step_y = self.panel_height + self.name_height + 0.1
         body_width = self.left + len(rows[0]) * self.step_x + _BAR
-        self.width = max(body_width, 0.4 + 0.088 * len(self._title()), 3.0)
+        self.width = max(body_width, 0.4 + 0.088 * len(self._title()), 0.4 + 0.075 * len(self.caption), 3.0)
         self.height = self.title_height + self.above + len(rows) * self.step_y + 0.35
 
     def draw(self, figure: Figure, top: float) -> None:
         """Draw below `top`, inches from the bottom of the figure."""
         if self.alignment.title:
             self._write(figure, 0.2, top - 0.2, self._title(), size=10.5, weight="bold")
+        caption_y = top - self.title_height + _CAPTION / 2
+        self._write(figure, 0.2, caption_y, self.caption, size=9.0, colour=_FAINT)
         highest = max(float(panel.weights.max()) for row in self.rows for panel in row) or 1.0
         width, height = figure.get_size_inches()
         first_y = top - self.title_height - self.name_height - self.above
@@ -91,7 +94,8 @@ class _Block:
                 axes = figure.add_axes((x / width, y / height, self.panel_width / width, self.panel_height / height))
                 self._heat_map(axes, panel, highest, label_columns=i == 0, label_rows=j == 0)
                 name_y = y + self.panel_height + (self.above + 0.05 if i == 0 else 0.09)
-                self._write(figure, x, name_y, panel.name, size=self.font_size, colour=_FAINT)
+                if not self.single:  # one alone has its name in the caption
+                    self._write(figure, x, name_y, panel.name, size=self.font_size, colour=_FAINT)
         assert axes is not None
         x = self.left + len(self.rows[0]) * self.step_x - 0.05
         bar_height = min(1.6, self.panel_height)

@@ -51,7 +51,7 @@ class Sentence:
         if kind not in self.weights:
             raise NmtError(f"this model has no attention of the kind {kind}, only {', '.join(self.weights)}.")
         rows, columns = self.axes(kind)
-        return Alignment(self.weights[kind], columns.pieces, rows.pieces, self.title)
+        return Alignment(self.weights[kind], columns.pieces, rows.pieces, self.title, kind)
 
 
 def sentence_of(

@@ -1,6 +1,7 @@
 """Pictures of attention: what they show, of which they are, and that they are whole or not there."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from matplotlib.image import imread
 
 from nmt.data.subwords import EOS
 from nmt.errors import NmtError
+from nmt.evaluation import attention_html
 from nmt.evaluation.attention import draw
 from nmt.evaluation.attention_panels import Alignment, panels
 from nmt.evaluation.attention_sentence import Axis, Sentence, axis_of, sentence_of
@@ -125,6 +127,21 @@ def test_another_kind_of_attention_is_another_picture(tmp_path):
         draw([made_sentence(*PAIRS[0])], tmp_path / f"{kind}.png", kind=kind)
         found.add((tmp_path / f"{kind}.png").read_bytes())
     assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("cross", "translation at source"), ("encoder", "source at itself"), ("decoder", "translation at itself")],
+)
+def test_a_picture_says_which_attention_it_shows(tmp_path, kind, words):
+    one = made_sentence(*PAIRS[0])
+    assert words in Path(attention_html.__file__).with_name("attention_page.js").read_text(encoding="utf-8")
+    for name, layers, heads in (("a", [1], "mean"), ("b", [1], [2]), ("c", [1], [1, 2])):
+        draw([one], tmp_path / f"{name}.svg", kind=kind, layers=layers, heads=heads)
+    # What is drawn as outlines stands beside them as a comment.
+    single, head, several = ((tmp_path / f"{name}.svg").read_text(encoding="utf-8") for name in "abc")
+    assert f"<!-- {words}, layer 1, mean of " in single and f"<!-- {words}, layer 1, head 2 -->" in head
+    assert f"<!-- {words} -->" in several and "<!-- layer 1, head 1 -->" in several
 
 
 def test_a_very_long_sentence_is_still_drawn(tmp_path):
