@@ -131,7 +131,10 @@ def test_the_counts_of_a_run_are_kept_and_made_anew_where_they_are_damaged_or_an
     )
     path = copied.translations_file
     first = counts_of(copied)
-    assert "once for this run" in capfd.readouterr().err
+    told = (
+        f"nmt: note: {copied.folder}: counting which subwords translate each other in {copied.recipe().data_folder}, "
+    )
+    assert f"{told}once for this run\n" in capfd.readouterr().err
     kept = path.read_bytes()
     again = counts_of(copied)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True)) and not capfd.readouterr().err

@@ -27,7 +27,7 @@ def translations_of(path: Path, folder: Path, subwords: Subwords) -> Translation
     """
     found = _read(path, subwords)
     if found is None:
-        found = _counted(folder, subwords)
+        found = _counted(path.parent, folder, subwords)
         tensors = {name: np.ascontiguousarray(part) for name, part in found._asdict().items()}
         with contextlib.suppress(OSError), replacing(path) as file:  # what may not be kept is counted again
             file.write(save(tensors, {_MARK: _fingerprint(found, subwords)}))
@@ -52,7 +52,7 @@ def _fingerprint(table: TranslationTable, subwords: Subwords) -> str:
     return digest.hexdigest()
 
 
-def _counted(folder: Path, subwords: Subwords) -> TranslationTable:
+def _counted(run: Path, folder: Path, subwords: Subwords) -> TranslationTable:
     from nmt.data.corpus import Prepared  # which takes a while, and is needed once
 
     needed = "decode.shortlist needs the data that the run was trained on, once"
@@ -65,6 +65,7 @@ def _counted(folder: Path, subwords: Subwords) -> TranslationTable:
             f"{needed}, but {folder} has other subwords than the run: prepare the data again as it was, or leave that "
             "option at 0."
         )
-    print(f"{folder}: counting which subwords translate each other, once for this run", file=sys.stderr)
+    text = f"nmt: note: {run}: counting which subwords translate each other in {folder}, once for this run"
+    print(text, file=sys.stderr)
     src, trg = subwords.src.n_vocab, subwords.trg.n_vocab
     return translation_table(data.train, src, trg, joint=subwords.joint, quiet=False)
