@@ -45,8 +45,16 @@ class Model:
     It may be used by several threads at once.
     """
 
-    def __init__(self, model: SearchModel, subwords: Subwords, run: Run, others: Sequence[Run] = ()) -> None:
+    def __init__(
+        self,
+        model: SearchModel,
+        subwords: Subwords,
+        run: Run,
+        others: Sequence[Run] = (),
+        weights: Sequence[str] = (),
+    ) -> None:
         self.model, self.subwords, self.run = model, subwords, run
+        self.weights = tuple(weights)  # names of the folders that they are from, like model or update-00012000
         self.recipe = run.recipe()
         # An ensemble has seen what all of its models have seen.
         self._max_len = min(one.data.max_len for one in (self.recipe, *(other.recipe() for other in others)))
@@ -168,8 +176,9 @@ def load(
             )
     if place.type == "cpu":
         kernels.use(not kernels.why_not())
-    models = [one.load_model(place, name, subwords)[0] for one in runs for name in names]
-    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:])
+    loaded = [one.load_model(place, name, subwords) for one in runs for name in names]
+    models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
+    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:], weights)
 
 
 def choose_device(name: str) -> torch.device:

@@ -42,6 +42,7 @@ from nmt.cli.translate_report import (
     retry_note,
     split_note,
     suspicious_note,
+    unfinished_notes,
 )
 from nmt.cli.translate_requests import Reader, checking, request_reader
 from nmt.cli.translate_windows import Record, Solved, Window, solve
@@ -123,6 +124,8 @@ def _job(
     if args.threads or workers > 1:
         torch.set_num_threads(args.threads or 1)
     engine = Engine(args)
+    for note in unfinished_notes(engine.unfinished):
+        _say(note)
     check_attention(args, engine.recipe.model, attends=engine.translator.attends)
     check_format(args, engine.recipe.decode)
     sources = engine.translator.sources

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmt.cli.command import printable
@@ -52,6 +52,11 @@ def input_notes(found: Counter[str], name: str) -> list[str]:
     if found["crlf"]:
         notes.append(f"note: {found['crlf']:,} lines of {name} ended with a carriage return, which was removed")
     return notes
+
+
+def unfinished_notes(taken: Mapping[str, str]) -> list[str]:
+    """What to say of runs that have chosen no model yet. taken: the checkpoint that translates, by run."""
+    return [f"note: {run}: training has not ended; translating with {name}" for run, name in taken.items()]
 
 
 def suspicious_note(found: Counter[str], n_line: int) -> str:

@@ -134,6 +134,17 @@ def test_attention_of_chosen_lines_is_drawn(translate, tmp_path, name):
         assert data["shown"] == {"kind": "cross", "layer": 1, "head": "all"} and data["langs"]["trg"] == "en"
 
 
+def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, tmp_path, capsys):
+    run, source = tmp_path / "run", tmp_path / "in"
+    shutil.copytree(folder, run, ignore=shutil.ignore_patterns("model"))
+    source.write_bytes(b"the ship\n")
+    note = f"nmt-translate: note: {run}: training has not ended; translating with update-00000007\n"
+    for runs, n_note in (([run], 1), ([folder, run], 1), ([folder], 0), ([run, "--checkpoint", "update-00000007"], 0)):
+        assert main([*map(str, runs), "--input", str(source)]) == 0
+        err = capsys.readouterr().err
+        assert err.count("training has not ended") == err.count(note) == n_note
+
+
 def data_of(path):
     """What a page of attention shows."""
     return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), re.S).group(1))
