@@ -176,7 +176,7 @@ def _parser() -> Parser:
         metavar="NAME",
         action="append",
         help="A checkpoint of the run, like update-00012000; given several times, an ensemble of them; by default its "
-        "final model.",
+        "final model, and its best checkpoint so far while training has not ended.",
     )
     add(
         "--engine",
