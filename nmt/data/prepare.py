@@ -44,6 +44,7 @@ from nmt.data.sources import Source, facts_of, find_sources, refuse_changed, sta
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
 from nmt.data.survey import Texts
+from nmt.data.swapped import swapped
 from nmt.data.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.workers import Hands, Helpers
@@ -149,6 +150,7 @@ def _prepare(
                 lap("learn")
                 finish(progress.update)
             report.conclude(sources, held_out, kept.shown)
+            report.found["swapped"] = swapped(sources, kept, held_out, recipe.data)
             lap("conclude")
             known = [folder] if present else []
             known += [path.parent for path in given.paths] if given else []

@@ -32,7 +32,12 @@ _NOTES = {
 
 def alarms(facts: Facts) -> list[str]:
     """What is seriously wrong: `nmt-preprocess --check` then exits with 1."""
-    found = []
+    found = [
+        f"SWAPPED FILES: {one['train_src']} looks like the target side of {one['src']} and {one['trg']}, and "
+        f"{one['train_trg']} like their source side: are the two files of either pair swapped? A model learns the "
+        "direction of the training files."
+        for one in facts.get("swapped", ())
+    ]
     for one in facts.get("alignment", ()):
         found += [_shift(one, stretch) for stretch in one["stretches"][:_MOST_STRETCHES]]
         if (n_more := len(one["stretches"]) - _MOST_STRETCHES) > 0:
