@@ -36,10 +36,12 @@ from nmt.data.manifest import (
     settings_of,
     write_manifest,
 )
+from nmt.data.nothing_left import nothing_left
 from nmt.data.placeholders import names_of, protected_pair
 from nmt.data.ragged import Ragged
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
+from nmt.data.scripts import scripts_of
 from nmt.data.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
@@ -49,6 +51,7 @@ from nmt.data.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.workers import Hands, Helpers
 from nmt.errors import DataError
+from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 
@@ -127,6 +130,8 @@ def _prepare(
             )
     must_have_room(recipe.data, recipe.subwords)
     with beside(only_report) if only_report else building(folder, replace=present) as temporary:
+        for language in _unknown_languages(recipe.data):
+            report.note("language", language)
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
@@ -144,7 +149,7 @@ def _prepare(
                 if not len(kept):
                     finish(progress.update)
                     report.conclude(sources, held_out, kept.shown)
-                    raise DataError("\n".join(["No training pair is left.", *report.table()]))
+                    raise DataError(nothing_left(report.as_dict(), sources, recipe.data))
                 subwords = _learn(recipe, given, kept, counts, report, talk)
                 subwords.save(temporary / SUBWORDS)
                 lap("learn")
@@ -160,7 +165,7 @@ def _prepare(
         refuse_changed(stamps)
         lap("encode and write")
         if not n_pair["train"]:
-            raise DataError("\n".join(["No training pair is left.", *report.table()]))
+            raise DataError(nothing_left(report.as_dict(), sources, recipe.data))
         report.corpora = corpora
         tags = held_out_tags(recipe.data)
         for split, (src, trg, _) in held_out.items():
@@ -200,6 +205,18 @@ def use_threads(n: int) -> None:
     """Let tokenizers use n threads, all cores for 0. Only the first call of a process that encodes has an effect."""
     os.environ["RAYON_NUM_THREADS"] = str(n or os.cpu_count() or 1)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"  # said explicitly, or a later fork prints a warning
+
+
+def _unknown_languages(data: DataConfig) -> list[str]:
+    """The languages whose scripts are asked for in vain."""
+    named = [
+        language
+        for n in range(len(data.train))
+        if data.filters_of(n).min_script
+        for language in data.languages_of(n)
+        if not scripts_of(language)
+    ]
+    return list(dict.fromkeys(named))
 
 
 def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:

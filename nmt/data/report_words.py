@@ -26,6 +26,8 @@ _NOTES = {
     "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
     "protected": "{n} pairs have items of data.protect, the same on both sides: placeholders stand for them",
     "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
+    "language": "{n} language codes are not known, as de or zh-Hant are, so that no pair is dropped for another "
+    "script (data.min_script)",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 
@@ -98,7 +100,7 @@ def table(facts: Facts) -> list[str]:
     n_dropped = sum(each["count"] for each in facts["dropped"].values())
     lines = [f"training pairs: {facts['read']:,} read, {n_dropped:,} dropped, {facts['kept']:,} kept"]
     for reason, each in facts["dropped"].items():
-        lines.append(f"  {each['count']:>9,}  {reason:<18}  {_shortened(each['first'])}")
+        lines.append(f"  {each['count']:>9,}  {reason:<18}  {shortened(each['first'])}")
     lines += _first(by_corpus(facts, most=_MOST_OF_A_KIND), "corpora", len(facts.get("corpora", ())))
     lines += _first(remarks(facts), "notes")
     lines += _measures(facts)
@@ -123,7 +125,7 @@ def remarks(facts: Facts) -> list[str]:
     ]
     for key, text in _NOTES.items():
         if n := facts["notes"].get(key):
-            places = f": {_shortened(facts['noted'][key])}" if key in facts["noted"] else ""
+            places = f": {shortened(facts['noted'][key])}" if key in facts["noted"] else ""
             lines.append(f"note: {text.format(n=f'{n:,}')}{places}")
     return lines
 
@@ -233,7 +235,7 @@ def _percent(n: int, of: int) -> str:
     return f"{share:.1f} %" if share >= 0.05 or not n else "< 0.1 %"
 
 
-def _shortened(places: Iterable[str]) -> str:
+def shortened(places: Iterable[str]) -> str:
     """`a.de:3, a.de:8` with the file named once: `a.de:3, 8`."""
     shown: list[str] = []
     last = None

@@ -35,7 +35,7 @@ def prepared(tmp_path, monkeypatch, capsys, src, trg, *flags):
         (b"", b"", [], "no lines in a.de and a.en"),
         (DE.decode().encode("utf-16"), EN, [], "a.de: looks like UTF-16"),
         (DE + b"f\xfcr\n", EN + b"for\n", [], "a.de:3: invalid UTF-8 at byte 2 of the line (0xFC)"),
-        (b"\n \n", EN, [], "empty side          a.de:1, 2"),
+        (b"\n \n", EN, [], "2: all dropped for empty side (a.de:1, 2)"),
         (DE, EN, ["--data.out", "v.de"], "v.de: "),
         (DE, EN, ["--data.out", "v.de/out"], "v.de"),
         (DE, EN, ["--data.max_ratio", "-1"], "data.max_ratio"),

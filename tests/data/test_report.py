@@ -19,7 +19,9 @@ from nmt.data.leaks import Keys, Leaks
 from nmt.data.lines import read_lines
 from nmt.data.prepare import prepare
 from nmt.data.report_text import Block
+from nmt.data.report_words import remarks
 from nmt.data.show import show_pairs
+from nmt.errors import DataError
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
@@ -261,3 +263,30 @@ def test_shown_pairs_are_the_stored_ones_decoded(tmp_path):
         != list(show_pairs(tmp_path / "out", 6))
     )
     assert len(list(show_pairs(tmp_path / "out", 5))) == 5 * 7
+
+
+# -- what is said where nothing is left, and of languages --------------------------------------------------------------
+
+
+def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_told(tmp_path):
+    with pytest.raises(DataError) as error:
+        report_of(tmp_path, [line + " und noch etwas" for line in SRC], src_lang="ru", trg_lang="en")
+    de = tmp_path / "t.de"
+    assert str(error.value) == (
+        f"No training pair is left of 200: all dropped for another script ({de}:1, 2, 3, 4, 5): src_lang is ru (Cyrl), "
+        f"the letters of {de} are Latin. Is --langs (data.src_lang, data.trg_lang) right?"
+    )
+    with pytest.raises(DataError) as error:
+        report_of(tmp_path, ["a", "b", ""], ["a", "b", "c"])
+    told = str(error.value)
+    assert "left of 3: 2 dropped for identical sides" in told and "data.drop_identical" in told
+    assert "Others: empty side 1 (" in told and "\n" not in told
+
+
+def test_language_codes_that_are_not_known_are_noted(tmp_path):
+    found = report_of(tmp_path, src_lang="german", trg_lang="english")
+    assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["german", "english"]
+    assert any("2 language codes are not known" in text and "german, english" in text for text in remarks(found))
+    for name, how in {"known": {}, "off": {"src_lang": "german", "min_script": 0.0}}.items():
+        (tmp_path / name).mkdir()
+        assert "language" not in report_of(tmp_path / name, **how)["notes"]
