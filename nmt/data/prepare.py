@@ -49,6 +49,7 @@ from nmt.data.survey import Texts
 from nmt.data.swapped import swapped
 from nmt.data.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
+from nmt.data.vocabulary_use import large_vocabulary
 from nmt.data.workers import Hands, Helpers
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig
@@ -195,6 +196,9 @@ def _prepare(
     lap("report")
     for line in report.table():
         talk(line)
+    n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
+    if not given and (large := large_vocabulary(subwords.trg.size, n_token)):
+        talk(f"note: {large}")
     told = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
     talk(f"{only_report or folder / PAGE}: the report, for a browser")
     talk(f"{folder}: {told} pairs{' would be prepared; nothing is written there' if only_report else ''}")

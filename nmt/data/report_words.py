@@ -181,9 +181,10 @@ def _measures(facts: Facts) -> list[str]:
         lines += _table_of_leaks(facts["leaks"]["rows"])
         judged = [one for one in facts["alignment"] if one["judged"]]
         n_shift = sum(len(one["stretches"]) for one in facts["alignment"])
-        lines.append(
-            f"shifted lines: {n_shift or 'none'} in {len(judged)} of {len(facts['alignment'])} pairs of files looked at"
-        )
+        n_with = sum(bool(one["stretches"]) for one in facts["alignment"])
+        told = f"found in {n_with:,}" if n_shift else "none found in any"
+        told += f" of {len(facts['alignment']):,} pairs of files; {len(judged):,} could be judged"
+        lines.append(f"shifted lines: {told}{f', stretches: {n_shift:,}' if n_shift else ''}")
     return lines
 
 

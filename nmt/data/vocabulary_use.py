@@ -9,6 +9,20 @@ from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 
 RARE = (10, 100)  # pieces that occur fewer times are counted
 N_FREQUENT = 20
+_SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the corpus, on average
+
+
+def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
+    """What to say of a target vocabulary that is large for its corpus; None: it is not.
+
+    n_vocab: pieces, control symbols counted. n_token: target tokens of the training pairs, EOS counted.
+    """
+    if n_token >= _SEEN_OFTEN * n_vocab:
+        return None
+    return (
+        f"the vocabulary is large for the corpus: {n_vocab:,} pieces, {n_token:,} target tokens, so a piece is seen "
+        f"{n_token / n_vocab:.1f} times on average: make subwords.vocab_size smaller"
+    )
 
 
 class VocabularyUse:

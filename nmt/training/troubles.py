@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nmt.data.vocabulary_use import large_vocabulary
 from nmt.recipe.options import Recipe
 from nmt.recipe.presets import PRESETS, preset_for
 from nmt.training.schedule import learning_rate_factor, share_of_run
 
-_SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the corpus, on average
 # Parameters to a target token. Multi30k has 20 with the preset small and 120 with base, which learns it by heart.
 _BY_HEART = 100
 _MANY_EPOCHS = 500  # the recipes of Multi30k have less than ten
@@ -85,11 +85,8 @@ def likely_troubles(recipe: Recipe, found: Findings) -> list[str]:
 
 
 def _of_data(recipe: Recipe, found: Findings) -> Iterator[str]:
-    if found.n_token < _SEEN_OFTEN * found.n_vocab:
-        yield (
-            f"the vocabulary is large for the corpus: {found.n_vocab:,} pieces, {found.n_token:,} target tokens, so a "
-            f"piece is seen {found.n_token / found.n_vocab:.1f} times on average: make subwords.vocab_size smaller"
-        )
+    if large := large_vocabulary(found.n_vocab, found.n_token):
+        yield large
     n_read = found.n_pair + found.n_dropped
     if found.n_dropped > 0.1 * n_read:
         yield (

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 from nmt.data import blocks, duplicates
+from nmt.data.corpus import Prepared
 from nmt.data.duplicates import PAIR, count_duplicates
 from nmt.data.leaks import Keys, Leaks
 from nmt.data.lines import read_lines
 from nmt.data.prepare import prepare
 from nmt.data.report_text import Block
-from nmt.data.report_words import remarks
+from nmt.data.report_words import remarks, table
 from nmt.data.show import show_pairs
+from nmt.data.vocabulary_use import large_vocabulary
 from nmt.errors import DataError
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
 from tests.data.awkward import AWKWARD
@@ -290,3 +292,25 @@ def test_language_codes_that_are_not_known_are_noted(tmp_path):
     for name, how in {"known": {}, "off": {"src_lang": "german", "min_script": 0.0}}.items():
         (tmp_path / name).mkdir()
         assert "language" not in report_of(tmp_path / name, **how)["notes"]
+
+
+def test_a_vocabulary_that_is_large_for_its_corpus_is_noted_unless_it_was_given(tmp_path):
+    told = []
+    prepare(recipe_in(tmp_path), tmp_path / "out", talk=told.append)
+    data = Prepared.open(tmp_path / "out")
+    n_token = int(data.train.trg_len.sum()) + data.train.n_pair
+    advice = [line.removeprefix("note: ") for line in told if "vocabulary is large" in line]
+    assert advice == [large_vocabulary(data.subwords.trg.size, n_token)] and "make subwords.vocab_size" in advice[0]
+    recipe = recipe_in(tmp_path)
+    given = recipe.subwords.model_copy(update={"vocab_from": str(tmp_path / "out")})
+    prepare(recipe.model_copy(update={"subwords": given}), tmp_path / "more", talk=told.append)
+    assert sum("vocabulary is large" in line for line in told) == 1
+    assert large_vocabulary(100, 2000) is None
+
+
+def test_the_summary_tells_in_how_many_pairs_of_files_lines_are_shifted(tmp_path):
+    facts = report_of(tmp_path)
+    assert "shifted lines: none found in any of 2 pairs of files; 1 could be judged" in table(facts)
+    stretch = {"first": 3, "last": 70, "offset": 1, "gain": 9.0}
+    facts["alignment"][1]["stretches"] = [stretch, stretch]
+    assert "shifted lines: found in 1 of 2 pairs of files; 1 could be judged, stretches: 2" in table(facts)
