@@ -25,6 +25,7 @@ from nmt.data.encode import BLOCK, encode_training_pairs
 from nmt.data.folder import beside, building, refuse_foreign_files, remove_leftovers
 from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.kept import KeptPairs
+from nmt.data.language_codes import codes_as_text, unknown_languages
 from nmt.data.lines import write_lines
 from nmt.data.manifest import (
     PAGE,
@@ -41,7 +42,6 @@ from nmt.data.placeholders import names_of, protected_pair
 from nmt.data.ragged import Ragged
 from nmt.data.report import DataReport
 from nmt.data.report_page import page
-from nmt.data.scripts import scripts_of
 from nmt.data.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
 from nmt.data.spool import spooled
 from nmt.data.subwords import Subwords
@@ -52,7 +52,6 @@ from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.vocabulary_use import large_vocabulary
 from nmt.data.workers import Hands, Helpers
 from nmt.errors import DataError
-from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 
@@ -131,8 +130,10 @@ def _prepare(
             )
     must_have_room(recipe.data, recipe.subwords)
     with beside(only_report) if only_report else building(folder, replace=present) as temporary:
-        for language in _unknown_languages(recipe.data):
+        for language in unknown_languages(recipe.data):
             report.note("language", language)
+        for where in codes_as_text(sources, recipe.data):
+            report.note("header", where)
         report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
@@ -209,18 +210,6 @@ def use_threads(n: int) -> None:
     """Let tokenizers use n threads, all cores for 0. Only the first call of a process that encodes has an effect."""
     os.environ["RAYON_NUM_THREADS"] = str(n or os.cpu_count() or 1)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"  # said explicitly, or a later fork prints a warning
-
-
-def _unknown_languages(data: DataConfig) -> list[str]:
-    """The languages whose scripts are asked for in vain."""
-    named = [
-        language
-        for n in range(len(data.train))
-        if data.filters_of(n).min_script
-        for language in data.languages_of(n)
-        if not scripts_of(language)
-    ]
-    return list(dict.fromkeys(named))
 
 
 def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:

@@ -28,6 +28,7 @@ _NOTES = {
     "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
     "language": "{n} language codes are not known, as de or zh-Hant are, so that no pair is dropped for another "
     "script (data.min_script)",
+    "header": "{n} files of TSV have the language codes as their first pair: header: true says that it names columns",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 

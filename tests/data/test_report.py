@@ -314,3 +314,13 @@ def test_the_summary_tells_in_how_many_pairs_of_files_lines_are_shifted(tmp_path
     stretch = {"first": 3, "last": 70, "offset": 1, "gain": 9.0}
     facts["alignment"][1]["stretches"] = [stretch, stretch]
     assert "shifted lines: found in 1 of 2 pairs of files; 1 could be judged, stretches: 2" in table(facts)
+
+
+def test_a_first_line_of_tsv_that_holds_the_language_codes_is_noted_where_it_is_taken_for_a_pair(tmp_path):
+    rows = ["DE\ten", *(f"{src}\t{trg}" for src, trg in zip(SRC, TRG, strict=True))]
+    how = {"file": write(tmp_path / "t.tsv", rows), "src_column": 1, "trg_column": 2}
+    found = report_of(tmp_path, train=[TrainingCorpus(**how)])
+    assert found["noted"]["header"] == [f"{tmp_path / 't.tsv'}:1"] and found["read"] == len(rows)
+    assert any("1 files of TSV have the language codes" in text for text in remarks(found))
+    (tmp_path / "told").mkdir()
+    assert "header" not in report_of(tmp_path / "told", train=[TrainingCorpus(**how, header=True)])["notes"]
