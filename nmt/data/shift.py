@@ -274,8 +274,9 @@ class _Judge:
         n, rho = end - start, likeness.rho
         src, trg = likeness.numbers(wide[FARTHEST : FARTHEST + n], wide)
         slope, bend = rho / (1 - rho**2), rho**2 / (2 * (1 - rho**2))
-        of_src = -np.float32(0.5 * np.log(1 - rho**2).sum()) - (src * src) @ bend
-        of_trg = (trg * trg) @ bend
+        # Not by BLAS, some of whose kernels raise the flag of an invalid number that is none of ours.
+        of_src = -np.float32(0.5 * np.log(1 - rho**2).sum()) - np.einsum("nk,k->n", src * src, bend)
+        of_trg = np.einsum("nk,k->n", trg * trg, bend)
         src = src * slope
         anchors = np.ascontiguousarray(wide["src_anchors"][FARTHEST : FARTHEST + n].T)
         others = np.ascontiguousarray(wide["trg_anchors"].T)
