@@ -208,8 +208,12 @@ class Lab:
             state = checkpoint.verify(run.checkpoints / names[-1])
             best = checkpoint.name_of(state["best_update"] or 0)
             chosen = "model" if done else best if best in names else names[-1]
-            if self.translate() != self._reference_output(chosen):
+            answers = self.translate().split("\n")
+            notes = [line for line in answers if "training has not ended" in line]
+            if "\n".join(line for line in answers if line not in notes) != self._reference_output(chosen):
                 wrong.append(f"O9 nmt-translate does not answer as {chosen} did")
+            if [note.rpartition(" ")[2] for note in notes] != ([] if done else [chosen]):
+                wrong.append(f"O9 nmt-translate does not say that {chosen} translates: {notes}")
         return wrong
 
     def passed_over(self, ended: Ended, damaged: Path, used: Path) -> list[str]:
