@@ -164,7 +164,7 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
         ("update", f"{found.tokens:,.0f} target tokens, {found.seconds:.3f} s"),
         ("speed", f"{found.speed:,.0f} target tokens/s"),
         ("padding", f"{found.padding:.1%}"),
-        ("one validation", f"{duration(found.valid_seconds)} (estimated)" if found.valid_fits else "not known"),
+        ("one validation", f"{duration(found.valid_seconds)} (estimated)" if found.valid_seconds else "not known"),
         ("first validation", f"update {first:,}: after {duration(first * found.seconds + found.valid_seconds)}"),
         ("epoch", f"{n_epoch:,} updates: {duration(n_epoch * found.seconds)}"),
         ("end", f"update {n_update:,} ({n_update / n_epoch:,.1f} epochs): {end}, {found.n_valid} validations"),

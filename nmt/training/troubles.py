@@ -161,7 +161,7 @@ def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
     if found.n_failed:
         yield f"memory ran out {found.n_failed} times and batches were halved: make batch.max_tokens smaller"
     if not found.valid_fits:
-        yield "memory runs out in the first validation: make valid.max_tokens smaller"
+        yield "memory ran out in the largest validation batch: make valid.max_tokens smaller"
     if found.peak is not None and found.room is not None and found.peak > 0.9 * found.room:
         yield "memory is nearly full: make batch.max_tokens smaller, or set train.checkpoint_activations to true"
     if found.disk > found.disk_left:

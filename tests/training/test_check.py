@@ -230,7 +230,7 @@ def test_neither_is_for_several_processes(recipe_of, monkeypatch):
         ({"valid": {"every": 31}}, {}, "measured once"),
         ({}, {"seconds": 600.0}, "loses up to 1.2 h"),
         ({}, {"n_failed": 2}, "memory ran out 2 times"),
-        ({}, {"valid_fits": False}, "in the first validation: make valid.max_tokens smaller"),
+        ({}, {"valid_fits": False}, "in the largest validation batch: make valid.max_tokens smaller"),
         ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
         ({}, {"disk_left": 10**6}, "too little room"),
         ({}, {"gpu_idle": True}, "there is a GPU"),
