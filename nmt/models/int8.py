@@ -2,10 +2,13 @@
 
 Numbers of 8 bits need a range. What enters a feed-forward sub-layer, and the product with the vocabulary, comes from a
 LayerNorm, so it is of variance one before the weight and bias of that; what a hidden unit becomes follows from the
-length of its row: no data has to be looked at, and a sentence's states do not depend on its batch. What lies beyond a
-range is cut off at its end. Each output has a scale of its own for its row of the matrix; sums are exact.
+length of its row. How many standard deviations a range has, `int8_ranges` says: no data has to be looked at, and a
+sentence's states do not depend on its batch. What lies beyond a range is cut off at its end. Each output has a scale of
+its own for its row of the matrix; sums are exact.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,16 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.errors import MachineError, RunError
+from nmt.models.int8_ranges import LEAST, ranges
 from nmt.models.prepacked import SameLinear
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Transformer
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 
 _OPTION, _ADVICE = "decode.precision int8", "Take bf16."
-# Standard deviations: normalised states hardly ever lie further out, nor do hidden units, whose tails are longer.
-_RANGE, _HIDDEN_RANGE = 10.0, 12.0
 _MIDDLE = 128  # of the 8 bits that states have, which stands for zero
-_STEP = _RANGE / (_MIDDLE - 1)
 
 
 class _Matrix(NamedTuple):
@@ -60,8 +61,16 @@ class _Matrix(NamedTuple):
 class Int8FeedForward(PositionwiseFeedForward):
     """A feed-forward sub-layer that is no longer trained, with the same parameters."""
 
-    def __init__(self, ffn: PositionwiseFeedForward, entered_through: nn.LayerNorm) -> None:
-        """entered_through: the norm that its input comes from: its own, or that of the sub-layer before."""
+    def __init__(
+        self,
+        ffn: PositionwiseFeedForward,
+        entered_through: nn.LayerNorm,
+        reach: float = LEAST[0],
+        hidden_reach: float = LEAST[1],
+    ) -> None:
+        """entered_through: the norm that its input comes from: its own, or that of the sub-layer before. reach,
+        hidden_reach: ranges of states and hidden units, in standard deviations.
+        """
         nn.Module.__init__(self)
         self.kind, self.pre_norm = ffn.kind, ffn.pre_norm
         self.w_1, self.w_2 = SameLinear(ffn.w_1), SameLinear(ffn.w_2)
@@ -70,10 +79,11 @@ class Int8FeedForward(PositionwiseFeedForward):
         w_1, b_1 = _exact(ffn.w_1, entered_through)
         w_2, b_2 = _exact(ffn.w_2)
         # Every hidden unit as a share of its range, which its column of the second matrix takes back.
-        most = (_HIDDEN_RANGE * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=torch.finfo(torch.float32).tiny)
+        most = (hidden_reach * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=torch.finfo(torch.float32).tiny)
         self._first, self._first_bias = _Matrix.of(w_1 / most.unsqueeze(1)), b_1 / most
         self._second, self._second_bias = _Matrix.of(w_2 * most), b_2
-        self._gain, self._shift = _to_steps(entered_through, taken=not ffn.pre_norm)
+        self._step = _step(reach)
+        self._gain, self._shift = _to_steps(entered_through, self._step, taken=not ffn.pre_norm)
         self._eps = entered_through.eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,7 +94,7 @@ class Int8FeedForward(PositionwiseFeedForward):
         else:
             states = torch.addcmul(self._shift, x, self._gain)
         hidden = self._first.times(
-            _in_bytes(states), _STEP, _MIDDLE, self._first_bias, torch.uint8, out=1 / 255, relu=True
+            _in_bytes(states), self._step, _MIDDLE, self._first_bias, torch.uint8, out=1 / 255, relu=True
         )
         output = self._second.times(hidden, 1 / 255, 0, self._second_bias, x.dtype)
         return x + output if self.pre_norm else self.layer_norm(x + output)
@@ -93,12 +103,15 @@ class Int8FeedForward(PositionwiseFeedForward):
 class Int8Linear(SameLinear):
     """A linear layer that is no longer trained, with the same parameters, and whose input comes from a norm."""
 
-    def __init__(self, linear: nn.Linear, entered_through: nn.LayerNorm, factor: float = 1.0) -> None:
-        """factor: what the norm's output was multiplied by."""
+    def __init__(
+        self, linear: nn.Linear, entered_through: nn.LayerNorm, factor: float = 1.0, reach: float = LEAST[0]
+    ) -> None:
+        """factor: what the norm's output was multiplied by. reach: range of its states, in standard deviations."""
         super().__init__(linear)
         weight, self._added = _exact(linear, entered_through, factor)
         self._matrix = _Matrix.of(weight)
-        self._gain, self._shift = _to_steps(entered_through, factor)
+        self._step = _step(reach)
+        self._gain, self._shift = _to_steps(entered_through, self._step, factor)
 
     def forward(self, input: Tensor) -> Tensor:
         # There is no NaN in 8 bits: in full it comes out, and the search says what is wrong. A sum is not finite if one
@@ -106,7 +119,7 @@ class Int8Linear(SameLinear):
         if torch.is_grad_enabled() or not input.numel() or not input.sum().isfinite():
             return super().forward(input)
         whole = _in_bytes(torch.addcmul(self._shift, input, self._gain))
-        return self._matrix.times(whole, _STEP, _MIDDLE, self._added, torch.float32)
+        return self._matrix.times(whole, self._step, _MIDDLE, self._added, torch.float32)
 
 
 def to_int8(model: nn.Module) -> None:
@@ -127,11 +140,38 @@ def to_int8(model: nn.Module) -> None:
         raise MachineError(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
     if not _can():
         raise MachineError(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
-    for layer, norm in zip(layers, norms, strict=True):
-        layer.pos_ffn = Int8FeedForward(layer.pos_ffn, norm)
+    norm_of = dict(zip(layers, norms, strict=True))
     for one in list(model.modules()):
-        if isinstance(one, Transformer) and isinstance(last := one.ends_in_norm, nn.LayerNorm):
-            one.trg_word_prj = Int8Linear(one.trg_word_prj, last, one.logit_scale)
+        if isinstance(one, Transformer):
+            _multiply_in_bytes(one, norm_of)
+
+
+def _multiply_in_bytes(model: Transformer, norm_of: Mapping[EncoderLayer | DecoderLayer, nn.LayerNorm]) -> None:
+    """The same for one Transformer. norm_of: its layers, and the norms that their feed-forward sub-layers read."""
+    layers = [layer for layer in model.modules() if isinstance(layer, EncoderLayer | DecoderLayer)]
+    numbers_of: dict[nn.Module, Callable[[Tensor], Sequence[Tensor]]]
+    numbers_of = {layer.pos_ffn: partial(_numbers_of, layer.pos_ffn, norm_of[layer]) for layer in layers}
+    last, factor = model.ends_in_norm, model.logit_scale
+    if isinstance(last, nn.LayerNorm):
+        gain, shift = _normalised(last, factor)
+        numbers_of[model.trg_word_prj] = lambda states: [states.float() * gain + shift]
+    found = ranges(model, numbers_of)
+    for layer in layers:
+        layer.pos_ffn = Int8FeedForward(layer.pos_ffn, norm_of[layer], *found[layer.pos_ffn])
+    if isinstance(last, nn.LayerNorm):
+        model.trg_word_prj = Int8Linear(model.trg_word_prj, last, factor, *found[model.trg_word_prj])
+
+
+def _numbers_of(ffn: PositionwiseFeedForward, norm: nn.LayerNorm, x: Tensor) -> list[Tensor]:
+    """What a sub-layer makes of its input x, in standard deviations: normalised states, and hidden units."""
+    if ffn.pre_norm:
+        states = F.layer_norm(x.float(), x.shape[-1:], eps=norm.eps)
+    else:
+        gain, shift = _normalised(norm)
+        states = x.float() * gain + shift
+    weight, bias = _exact(ffn.w_1, norm)
+    hidden = F.relu(F.linear(states, weight, bias)) - bias.clamp(min=0.0)
+    return [states, hidden / weight.norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)]
 
 
 def _norm_before(layer: EncoderLayer | DecoderLayer) -> nn.Module:
@@ -150,17 +190,26 @@ def _exact(linear: nn.Linear, norm: nn.LayerNorm | None = None, factor: float = 
     return weight * (norm.weight.detach().float() * factor), bias + weight @ (norm.bias.detach().float() * factor)
 
 
-def _to_steps(norm: nn.LayerNorm, factor: float = 1.0, *, taken: bool = True) -> tuple[Tensor, Tensor]:
+def _normalised(norm: nn.LayerNorm, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+    """What to multiply a norm's output times a factor by, and then to add, for its states before weight and bias."""
+    weight, bias = norm.weight.detach().float() * factor, norm.bias.detach().float() * factor
+    gain = torch.where(weight.abs() > 1e-6, 1 / weight, 0.0)  # a state of no weight is its bias and nothing else
+    return gain, -bias * gain
+
+
+def _to_steps(norm: nn.LayerNorm, step: float, factor: float = 1.0, *, taken: bool = True) -> tuple[Tensor, Tensor]:
     """What to multiply by, and then to add, to have steps from 0 to 255 of a norm's output, times a factor. taken:
     False where that is still to be taken, by these in place of weight and bias.
     """
-    weight, bias = norm.weight.detach().float() * factor, norm.bias.detach().float() * factor
-    if taken:  # a state of no weight is its bias and nothing else
-        gain = torch.where(weight.abs() > 1e-6, 1 / (weight * _STEP), 0.0)
-        shift = _MIDDLE - bias * gain
-    else:
-        gain, shift = torch.full_like(weight, 1 / _STEP), torch.full_like(bias, _MIDDLE)
-    return gain.to(norm.weight.dtype), shift.to(norm.weight.dtype)
+    gain, shift = torch.ones_like(norm.weight, dtype=torch.float32), torch.zeros_like(norm.bias, dtype=torch.float32)
+    if taken:
+        gain, shift = _normalised(norm, factor)
+    return gain / step, shift / step + _MIDDLE
+
+
+def _step(reach: float) -> float:
+    """From one of the 8 bits' numbers to the next."""
+    return reach / (_MIDDLE - 1)
 
 
 def _in_bytes(steps: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from nmt.errors import MachineError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
 from nmt.models.int8 import Int8FeedForward, Int8Linear, to_int8
+from nmt.models.int8_ranges import LEAST
 from nmt.models.prepacked import prepacked
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
@@ -52,8 +53,8 @@ def test_the_output_is_that_in_full_but_for_rounding(norm, bias, dtype):
         moved = exact - x if norm == "pre" else exact
         narrow = Int8FeedForward(copy.deepcopy(ffn).to(dtype), copy.deepcopy(before).to(dtype))
         found = narrow(x.to(dtype)).float()
-    assert (found - exact).norm() < 0.04 * moved.norm()
-    assert (found - exact).mean().abs() < 0.004 * moved.abs().mean()  # rounded to both sides
+    assert (found - exact).norm() < 0.03 * moved.norm()
+    assert (found - exact).mean().abs() < 0.01 * moved.abs().mean()  # rounded to both sides
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -70,7 +71,7 @@ def test_what_lies_beyond_a_range_is_cut_off_and_never_wraps_around():
     ffn, before = sub_layer()
     narrow = Int8FeedForward(ffn, before)
     x = torch.zeros(64, 64)
-    x[range(64), range(64)] = 1e4  # normalised, each row has one number of nearly 8 and small ones
+    x[range(64), range(64)] = 1e4  # normalised, each row has one number of nearly 8, twice the range, and small ones
     with torch.no_grad():
         ffn.layer_norm.bias.zero_()
         for row in (x, -x):
@@ -112,6 +113,23 @@ def test_a_model_keeps_its_parameters_and_says_nearly_the_same(make, batch, opti
     assert sum(isinstance(module, Int8FeedForward) for module in fast.modules()) > 1
     assert not any(isinstance(module, Int8FeedForward) for module in model.modules())
     assert not torch.equal(found, exact) and (found - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_model_some_of_whose_states_are_always_far_out_has_wider_ranges(make, batch, norm):
+    model = make(norm=norm, d_model=256).float()
+    far = copy.deepcopy(model)
+    with torch.no_grad():
+        far.embeddings[0].weight[:, 7] += 30.0  # of 256, which the sums of all layers keep
+        exact = far(*batch)
+    for one in (model, far):
+        to_int8(one)
+    found = [[m for m in one.modules() if isinstance(m, Int8FeedForward | Int8Linear)] for one in (model, far)]
+    with torch.inference_mode():
+        whole = far(*batch)
+    steps = [[one._step * 127 for one in several] for several in found]
+    assert LEAST[0] in steps[0] and max(steps[0]) < 6 < 9 < max(steps[1])
+    assert (whole - exact).norm() < 0.06 * exact.norm()
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.25])
