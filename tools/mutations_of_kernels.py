@@ -1,0 +1,140 @@
+"""Ways to break the kernels of our own, and the tests that see them."""
+
+from mutation import Mutation
+
+PASSES = "nmt/native/passes.c"
+ATTENTION = "nmt/native/attention.c"
+NORMS = "nmt/native/norms.c"
+TILES = "nmt/native/tiles.c"
+PRODUCTS = "tests/native/test_products.py"
+NATIVE = "tests/native/test_native_kernels.py"
+NORM_TESTS = "tests/native/test_native_norms.py"
+
+MUTATIONS = (
+    Mutation(
+        "dropout drawn anew in each block",
+        PASSES,
+        "draw(decision, seed, first / 4, BLOCK / 4);\n    load(here",
+        "draw(decision, seed, 0, BLOCK / 4);\n    load(here",
+        NATIVE,
+    ),
+    Mutation(
+        "weights dropped otherwise in the gradient",
+        ATTENTION,
+        "kept(*(vector *)(d_row + i), of_these,",
+        "kept(*(vector *)(d_row + i), of_these + 1,",
+        NATIVE,
+    ),
+    Mutation(
+        "gradient of shared keys overwritten",
+        ATTENTION,
+        "n_key, wide_k, n_query, again);",
+        "n_key, wide_k, n_query, 0);",
+        NATIVE,
+    ),
+    Mutation(
+        "the future seen end to end", ATTENTION, "s->causal && t + 1 < key.n", "s->causal && t + 2 < key.n", NATIVE
+    ),
+    Mutation(
+        "the gradient of a weight left turned",
+        "nmt/native/products.py",
+        "c_int(narrow is x),",
+        "c_int(0),",
+        PRODUCTS,
+    ),
+    Mutation(
+        "long sums of a weight's gradient begun anew",
+        "nmt/native/weight_gradient.c",
+        "k ? sums : NULL,",
+        "NULL,",
+        PRODUCTS,
+    ),
+    Mutation(
+        "the smallest pieces of numbers left out of a product",
+        TILES,
+        "LEFT(0); RIGHT(2); MULTIPLY; /*",
+        "LEFT(0); /*",
+        PRODUCTS,
+    ),
+    Mutation("long sums of tiles begun anew", TILES, "plus = k > 0 || to->add", "plus = to->add", PRODUCTS),
+    Mutation("the second half of tiles' sums begun anew", TILES, "n_step - s, s > 0,", "n_step - s, 0,", PRODUCTS),
+    Mutation(
+        "a gradient that goes back past dropout",
+        NORMS,
+        "if (g->n_drop) found = kept(",
+        "if (!g->d_x) found = kept(",
+        NORM_TESTS,
+    ),
+    Mutation(
+        "words of chance that two sentences end to end share",
+        ATTENTION,
+        "first = query.before * s->n_head + head * query.n;",
+        "first = head * query.n;",
+        NATIVE,
+    ),
+    Mutation(
+        "the gradient past a norm forgotten",
+        NORMS,
+        "if (g->beside) found += vector",
+        "if (0) found += vector",
+        NORM_TESTS,
+    ),
+    Mutation("the mean left in the gradient of a norm", NORMS, "g->centred ? sum / n : 0.0f", "0.0f * sum", NORM_TESTS),
+    Mutation(
+        "columns that fit no vector left out of a norm's gradient",
+        NORMS,
+        "  for (; i < n; i++) {\n    float d = number_at(g->d,",
+        "  for (; i < n - 1; i++) {\n    float d = number_at(g->d,",
+        NORM_TESTS,
+    ),
+    Mutation(
+        "variance taken from zero",
+        NORMS,
+        "sum_of(x, x_half, first, n, middle, 1)",
+        "sum_of(x, x_half, first, n, 0.0f, 1)",
+        NORM_TESTS,
+    ),
+    Mutation(
+        "the gradient of a narrow copy kept narrow",
+        "nmt/models/norms.py",
+        "return passes.drop_add(d_out, past, 0, 0, 1.0, ctx.dtype), None",
+        "return past, None",
+        "tests/models/test_norms.py",
+    ),
+    Mutation(
+        "numbers that fit no part left out of the norm of gradients",
+        PASSES,
+        "for (; i < end; i++) rest +=",
+        "for (; i < end - 1; i++) rest +=",
+        NATIVE,
+    ),
+    Mutation("hidden keys seen", ATTENTION, "seen[i] = -(int32_t)mask[i];", "seen[i] = -1;", NATIVE),
+    Mutation(
+        "columns that fit no vector left out of the softmax",
+        PASSES,
+        "for (int64_t j = 0; j < n; j += LANES) {\n        vector p",
+        "for (int64_t j = 0; j + LANES <= n; j += LANES) {\n        vector p",
+        NATIVE,
+    ),
+    Mutation(
+        "not finite taken for far below",
+        "nmt/native/numbers.h",
+        "integers tiny = x < one * -87.0f;",
+        "integers tiny = ~(x >= one * -87.0f);",
+        NATIVE,
+    ),
+    Mutation(
+        "a damaged library loaded",
+        "nmt/native/compiler.py",
+        "return _sum_of(content[:-_N_SUM]) == content[-_N_SUM:]",
+        "return True",
+        "tests/native/test_compiler.py",
+    ),
+    Mutation(
+        "the gradient of a ReLU let through",
+        "nmt/models/fused_linear.py",
+        "passes.column_sums(d_hidden, hidden)",
+        "passes.column_sums(d_hidden)",
+        "tests/models/test_fused_linear.py",
+    ),
+)

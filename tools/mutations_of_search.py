@@ -1,0 +1,109 @@
+"""Ways to break the search for a translation, and the tests that see them."""
+
+from mutation import Mutation
+
+MODELS = "nmt/models/transformer/Models.py"
+BEAM = "nmt/decoding/beam.py"
+FIXED = "tests/decoding/test_fixed_search.py"
+RULES = "tests/decoding/test_rules.py"
+
+MUTATIONS = (
+    Mutation(
+        "every cached step at position 0",
+        MODELS,
+        "first=state.n_step)",
+        "first=0)",
+        "tests/models/test_steps.py",
+    ),
+    Mutation(
+        "cache not reordered with the beam",
+        "nmt/models/base.py",
+        "tensor.index_select(0, rows)",
+        "tensor.index_select(0, rows.sort().values)",
+        "tests/decoding/test_beam.py tests/models/test_steps.py",
+    ),
+    Mutation(
+        "past of hypotheses not reordered with the beam",
+        "nmt/models/base.py",
+        "self.ancestry.index_select(0, rows)",
+        "self.ancestry.index_select(0, rows.sort().values)",
+        "tests/models/test_steps.py",
+    ),
+    Mutation(
+        "length penalty without the end mark",
+        BEAM,
+        "length_divisor(max_len.new_tensor(n_token), length_penalty, alpha)",
+        "length_divisor(max_len.new_tensor(n_token - 1), length_penalty, alpha)",
+        "tests/decoding/test_beam.py",
+    ),
+    Mutation(
+        "search stops too early",
+        BEAM,
+        "length_divisor(max_len + 1, length_penalty, alpha)",
+        "length_divisor(max_len.new_tensor(1), length_penalty, alpha)",
+        "tests/decoding/test_beam.py",
+    ),
+    Mutation(
+        "search ends though a better hypothesis goes on",
+        BEAM,
+        "done &= best_live / divisor <= worst",
+        "pass",
+        "tests/decoding/test_beam.py",
+    ),
+    Mutation(
+        "in fixed shapes, sentences that are done are searched on",
+        "nmt/decoding/fixed_search.py",
+        "score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))",
+        "score.copy_(kept.score)",
+        FIXED,
+    ),
+    Mutation(
+        "a search in fixed shapes looks at what the one before has written",
+        "nmt/decoding/fixed_state.py",
+        "self._n_slot), torch.bool).zero_()",
+        "self._n_slot), torch.bool)",
+        FIXED,
+    ),
+    Mutation(
+        "a step with more room is replayed from a recording with less",
+        "nmt/decoding/fixed_search.py",
+        "(self._how, len(self._sentence), self._n_src, self._room)",
+        "(self._how, len(self._sentence), self._n_src)",
+        FIXED,
+    ),
+    Mutation(
+        "recordings outlive the memory that they read",
+        "nmt/decoding/recording.py",
+        "self._recordings.clear()",
+        "pass",
+        FIXED,
+    ),
+    Mutation(
+        "the beam forgets hypotheses that have a part of a phrase",
+        "nmt/decoding/rules.py",
+        "return best_of(every, -turn, n)",
+        "return best_of(every, every.score, n)",
+        RULES,
+    ),
+    Mutation(
+        "a phrase is found within a longer word",
+        "nmt/decoding/phrases.py",
+        "and not (begins and is_letter)",
+        "",
+        RULES,
+    ),
+    Mutation(
+        "a translation may end before it has what is required",
+        "nmt/decoding/rules.py",
+        "logits[:, self._eos].masked_fill_(self._required.lacking().flatten(), -torch.inf)",
+        "pass",
+        RULES,
+    ),
+    Mutation(
+        "rules not reordered with the beam",
+        "nmt/decoding/required.py",
+        "state = self._state.gather(1, parent[self._sentence])",
+        "state = self._state",
+        RULES,
+    ),
+)

@@ -1,0 +1,233 @@
+"""Ways to break training: loss, update, what resuming needs, plan, checkpoints; and the tests that see them."""
+
+from mutation import Mutation
+
+LOSS = "nmt/training/loss.py"
+ENGINE = "nmt/training/engine.py"
+KEEPER = "nmt/training/keeper.py"
+CHECKPOINT = "nmt/checkpoint.py"
+PLAN = "nmt/data/plan.py"
+RESUME = "tests/training/test_resume.py"
+CHAIN = "tests/training/test_exact_resume.py -k stops_within"
+RATES = "tests/training/test_exact_resume.py -k rate_of_an_update"
+INVARIANCE = "tests/training/test_invariance.py"
+EVERY_PAIR = "tests/training/test_every_pair.py -k one_process"
+TWO_PROCESSES = "tests/training/test_parallel.py -k losses_and_weights"
+
+MUTATIONS = (
+    # the loss
+    Mutation(
+        "logit scale forgotten in the loss",
+        "nmt/training/objective.py",
+        '"scale": scale,',
+        '"scale": 1.0,',
+        INVARIANCE + " -k search_sees",
+    ),
+    Mutation(
+        "label smoothing gives mass to padding",
+        LOSS,
+        "weight.sum(0, dtype=exact) - weight[pad_idx]",
+        "weight.sum(0, dtype=exact)",
+        INVARIANCE + " -k search_sees",
+    ),
+    Mutation(
+        "and only its gradient does",
+        LOSS,
+        "d_weight[self._pad_idx] += self._each * self._hidden",
+        "d_weight[self._pad_idx] += 0.0",
+        INVARIANCE + " -k finite",
+    ),
+    Mutation(
+        "padding counts in the loss",
+        LOSS,
+        "rows = rows_of(gold != pad_idx, n_gold)",
+        "rows = rows_of(gold == gold, n_gold)",
+        INVARIANCE + " -k company",
+    ),
+    Mutation(
+        "gradient without the logit scale",
+        LOSS,
+        "d_hidden *= scale",
+        "d_hidden *= 1.0",
+        "tests/training/test_loss.py",
+    ),
+    Mutation(
+        "the device asked for what the batch knows",
+        ENGINE,
+        "n_gold=batch.n_gold,",
+        "n_gold=None,",
+        "tests/training/test_no_waiting.py",
+    ),
+    # an update
+    Mutation(
+        "mean of the means of batches",
+        ENGINE,
+        "weight = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "weight = self.ranks.world_size / item.batch.n_gold if item.counts else 0.0",
+        "tests/training/test_accumulation.py",
+    ),
+    Mutation(
+        "factor of the number of ranks dropped",
+        ENGINE,
+        "weight = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "weight = 1.0 / n_gold if item.counts else 0.0",
+        TWO_PROCESSES,
+    ),
+    Mutation(
+        "a repeated batch counts",
+        ENGINE,
+        "weight = self.ranks.world_size / n_gold if item.counts else 0.0",
+        "weight = self.ranks.world_size / n_gold",
+        "tests/training/test_every_pair.py -k two_processes",
+    ),
+    Mutation(
+        "gradient not cleared after an update",
+        "nmt/training/optim.py",
+        "    optimizers.zero_grad()\n    return norm, finite",
+        "    return norm, finite",
+        RESUME + " -k adam",
+    ),
+    Mutation(
+        "a gradient that is not finite is applied",
+        "nmt/training/optim.py",
+        "    if late or finite:\n",
+        "    if True:\n",
+        "tests/training/test_optim.py -k finite",
+    ),
+    Mutation(
+        "learning rate counts skipped updates",
+        "nmt/training/trainer.py",
+        "recipe, update = self.recipe, self.state.update + 1",
+        "recipe, update = self.recipe, self.state.update + self.state.n_skipped + 1",
+        RATES,
+    ),
+    Mutation(
+        "moving average young for ever",
+        ENGINE,
+        "decay = min(self.recipe.train.ema, (1 + update) / (10 + update))",
+        "decay = (1 + update) / (10 + update)",
+        "tests/training/test_exact_resume.py -k moving_average",
+    ),
+    # what resuming needs
+    Mutation(
+        "dropout not seeded for each batch",
+        ENGINE,
+        "torch.manual_seed(item.seed)",
+        "None",
+        RESUME + " -k adam",
+    ),
+    Mutation(
+        "the same dropout in every update of an epoch",
+        "nmt/training/state.py",
+        "[seed, position.epoch, position.update, index]",
+        "[seed, position.epoch, index]",
+        "tests/training/test_exact_resume.py -k same_dropout",
+    ),
+    Mutation(
+        "optimizer not restored",
+        KEEPER,
+        "engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))",
+        "None",
+        RESUME + " -k adam",
+    ),
+    Mutation(
+        "moving average not restored",
+        KEEPER,
+        "part.copy_(laid_out_like(part, average[name]))",
+        "None",
+        CHAIN,
+    ),
+    Mutation(
+        "loss scale not restored",
+        KEEPER,
+        "engine.scaler.load_state_dict(state.scaler)",
+        "None",
+        CHAIN,
+    ),
+    Mutation(
+        "resumed at the beginning of the epoch",
+        "nmt/training/state.py",
+        'Position(state["epoch"], 0 if begun_in_other_batches(state, packed=packed) else state["update_in_epoch"])',
+        'Position(state["epoch"], 0)',
+        EVERY_PAIR,
+    ),
+    Mutation(
+        "validation leaves dropout off",
+        "nmt/training/validate.py",
+        "model.train(training)",
+        "None",
+        RESUME + " -k watching",
+    ),
+    Mutation(
+        "logging changes the model",
+        "nmt/training/trainer.py",
+        "**shown)\n",
+        "**shown)\n        self.model.eval()\n",
+        RESUME + " -k watching",
+    ),
+    # the plan
+    Mutation(
+        "the last pairs of an epoch lost",
+        PLAN,
+        "self._plan, self._order, self._rng = plan, order, rng",
+        "self._plan, self._order, self._rng = plan, order[:-1], rng",
+        EVERY_PAIR,
+    ),
+    Mutation(
+        "the first update of a later epoch skipped",
+        PLAN,
+        "Position(position.epoch + 1, 0)",
+        "Position(position.epoch + 1, 1)",
+        EVERY_PAIR,
+    ),
+    Mutation(
+        "pairs repeated",
+        PLAN,
+        "pool[by_length][moved]",
+        "pool[by_length][moved // 2]",
+        EVERY_PAIR,
+    ),
+    Mutation(
+        "every epoch in the same order",
+        PLAN,
+        "np.random.default_rng([self.seed, epoch])",
+        "np.random.default_rng([self.seed, 0])",
+        "tests/data/test_plan.py",
+    ),
+    # checkpoints
+    Mutation(
+        "hashes of the manifest not checked",
+        CHECKPOINT,
+        'if digest != entry["sha256"]:',
+        "if False:",
+        "tests/test_checkpoint.py",
+    ),
+    Mutation(
+        "saved without fsync",
+        CHECKPOINT,
+        "            sync_file(beside / name)\n",
+        "            pass\n",
+        "tests/test_checkpoint.py",
+    ),
+    Mutation(
+        "committed by copying",
+        CHECKPOINT,
+        "os.replace(beside, folder)\n        sync_folder",
+        "shutil.copytree(beside, folder)\n        sync_folder",
+        "tests/test_checkpoint.py",
+    ),
+    Mutation(
+        "the best checkpoint deleted",
+        CHECKPOINT,
+        "sorted(set(score_of) - set(newest) - set(best))",
+        "sorted(set(score_of) - set(newest))",
+        "tests/test_checkpoint.py",
+    ),
+    Mutation(
+        "average over one too few",
+        CHECKPOINT,
+        "(tensor / count).to(dtypes[name])",
+        "(tensor / max(1, count - 1)).to(dtypes[name])",
+        "tests/test_checkpoint.py",
+    ),
+)
