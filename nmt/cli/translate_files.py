@@ -22,6 +22,11 @@ _NOT_OF_CTRANSLATE2 = (
 )
 
 
+def source_name(args: argparse.Namespace) -> str:
+    """What the input is called in messages."""
+    return args.input or "<stdin>"
+
+
 def check_flags(args: argparse.Namespace) -> None:
     """Flags that mean nothing without others, or nothing together."""
     needs = {"lines": "attention", "attention_of": "attention", "examples": "ref"}

@@ -1,5 +1,6 @@
 """How nmt-translate writes what it found: as text, as tab-separated columns, as one JSON object a line, or as pairs."""
 
+import argparse
 import json
 import math
 from collections.abc import Sequence
@@ -7,9 +8,25 @@ from typing import Any
 
 from nmt.cli.translate_evidence import Fields
 from nmt.decoding.beam import Hypothesis
+from nmt.decoding.retry import Answer
 from nmt.decoding.translation import Scored, Translation
 
 _COLUMN_ENDS = str.maketrans("\t", " ")
+
+
+def answer_lines(
+    args: argparse.Namespace, line: str, number: int, answer: Answer, evidence: Fields, flags: list[str], *, n_best: int
+) -> list[str]:
+    """What is written for one input line in the format that was asked for. evidence, flags: as `json_line` has them."""
+    translation = answer.translation
+    if args.format == "text":
+        return text_lines(translation, number, show_scores=args.show_scores, n_best=n_best)
+    if args.format == "tsv":
+        return tsv_lines(translation, number)
+    if args.format == "pairs":
+        return [pair_line(line, translation, flags)]
+    beside = {"flags": flags, **({"retry": answer.retry} if args.retry_suspect else {})}
+    return [json_line(line, translation, number, evidence=evidence, beside=beside)]
 
 
 def text_lines(translation: Translation, number: int, *, show_scores: bool, n_best: int) -> list[str]:
@@ -63,6 +80,6 @@ def scored_line(target: str, scored: Scored, number: int, format: str) -> str:
 
 
 def scored_json(source: str, target: str, scored: Scored, number: int, evidence: Fields) -> str:
-    """The same as JSON, with how the translation would have come about."""
+    """A given translation as JSON: its log-probability, and how it would have come about."""
     found = {"id": number, "source": source, "output": target, "log_prob": scored.log_prob, **evidence}
     return json.dumps(found, ensure_ascii=False)

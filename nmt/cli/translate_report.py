@@ -1,4 +1,4 @@
-"""What nmt-translate says about translations of which it knows the reference: scores and examples."""
+"""What nmt-translate says on stderr: notes about its input and its answers; scores and examples by references."""
 
 import json
 import sys
@@ -12,6 +12,17 @@ from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import BETTER, KEPT, MENDED
 from nmt.decoding.suspicion import LOST
 from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score, tokenised_note
+from nmt.progress import Bar
+
+
+def say(text: str) -> None:
+    """Print a line, whatever bar is there."""
+    Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """Print a warning."""
+    say(f"warning: {text}")
 
 
 def report_scores(outputs: Sequence[str], references: Sequence[Sequence[str]], trg_lang: str, path: str | None) -> None:

@@ -6,7 +6,6 @@ words: those of people, or those that IBM Model 1 finds on the same lines (`nmt.
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, get_args
@@ -15,7 +14,8 @@ import torch
 from torch import Tensor
 
 from nmt.api import Model, load
-from nmt.cli.command import overrides_of, printable
+from nmt.cli.command import overrides_of
+from nmt.cli.translate_report import say
 from nmt.cli.tune_decoding import check_alone, options_of_lines, read_pairs
 from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import DataError, NmtError
@@ -53,8 +53,8 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
         _print_table(found, winner, present)
         for by, what in (present, "present"), (winner, "winner"):
             if what == "present" or winner != present:
-                _say(f"{what}: {_in_words(by)}: {found[by].text}")
-        _say(f"compared with {_compared_with(args)}")
+                say(f"{what}: {_in_words(by)}: {found[by].text}")
+        say(f"compared with {_compared_with(args)}")
         if args.store and winner != present:
             evidence = {
                 "compared_with": _compared_with(args),
@@ -63,7 +63,7 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
                 "options": options_of_lines(args),
             }
             store(model.run.recipe_file, _options(winner), evidence)
-    _say(_what_now(winner, present, model, stored=args.store))
+    say(_what_now(winner, present, model, stored=args.store))
     return 0
 
 
@@ -148,7 +148,3 @@ def _what_now(winner: AlignBy, present: AlignBy, model: Model, *, stored: bool) 
         return f"stored in {model.run.recipe_file}, so that nmt-translate uses it; {record} says what was there before"
     flags = " ".join(f"--decode.{name} {value}" for name, value in _options(winner).items())
     return f"to align with it: {flags}; to make it what the run aligns with: --store"
-
-
-def _say(text: str) -> None:
-    Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)

@@ -6,7 +6,6 @@ best of them and the run's present setting are then searched with, and what thos
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 import torch
 
 from nmt.api import Model, load
-from nmt.cli.command import overrides_of, printable
+from nmt.cli.command import overrides_of
+from nmt.cli.translate_report import say
 from nmt.data.lines import read_lines
 from nmt.decoding.rerank import SEARCHED_WITH, Setting, rerank, settings_of
 from nmt.decoding.translation import Translation
@@ -116,7 +116,7 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
                 "options": options_of_lines(args),
             }
             store(model.run.recipe_file, winner.setting.options, evidence)
-    _say(_what_now(winner, here, model, options_of_lines(args), stored=args.store))
+    say(_what_now(winner, here, model, options_of_lines(args), stored=args.store))
     return 0
 
 
@@ -230,18 +230,18 @@ def _tell(winner: _Row, here: _Row, scorer: _Scorer) -> None:
         assert row.found is not None
         searched, reranked = row.found[scorer.metric], row.scores[scorer.metric]
         if what == "present" or row is not here:
-            _say(
+            say(
                 f"{what}: {_in_words(row.setting)}: {name} {searched:.2f} by a search of its own, {reranked:.2f} among "
                 f"the hypotheses of one search; length ratio {row.ratio:.3f}"
             )
-    _say(f"{name}|{scorer.signature}")
+    say(f"{name}|{scorer.signature}")
     if winner is not here and winner.searched and here.searched and winner.found and here.found:
         p = scorer.p_value(here.searched, winner.searched)
         difference = winner.found[scorer.metric] - here.found[scorer.metric]
-        _say(f"difference: {difference:+.2f} {name}, p = {p:.3f} (paired bootstrap on these lines, which chose it too)")
+        say(f"difference: {difference:+.2f} {name}, p = {p:.3f} (paired bootstrap on these lines, which chose it too)")
     for note in (bleu_tokens(scorer.trg_lang)[1], tokenised_note(scorer.references)):
         if note:
-            _say(f"note: {note}")
+            say(f"note: {note}")
 
 
 def _what_now(winner: _Row, here: _Row, model: Model, options: Mapping[str, str], *, stored: bool) -> str:
@@ -265,7 +265,3 @@ def _in_words(setting: Setting) -> str:
 
 def _progress(n_line: int) -> Bar:
     return Bar(total=n_line, unit=" lines", leave=False)
-
-
-def _say(text: str) -> None:
-    Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)

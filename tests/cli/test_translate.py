@@ -60,7 +60,7 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_only_when_whole(tr
     _, err = translate("--output", out, code=2)
     assert "--overwrite" in err and out.read_bytes() == b"old\n"
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translate_job._formatted", lambda *_: 1 / 0)
+        patch.setattr("nmt.cli.translate_job.answer_lines", lambda *_, **__: 1 / 0)
         translate("--output", out, "--overwrite", code=1)
     assert out.read_bytes() == b"old\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.journal"]

@@ -1,0 +1,72 @@
+"""The input of nmt-translate as requests, window by window as its lines come, with given translations under --score."""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO
+
+from nmt.cli.arrivals import PATIENCE, windows
+from nmt.cli.stop import Stop
+from nmt.cli.translate_engine import key_of
+from nmt.cli.translate_files import check_count, source_name
+from nmt.cli.translate_report import warn
+from nmt.cli.translate_requests import Reader
+from nmt.cli.translate_tally import Tally
+from nmt.cli.translate_windows import Window
+from nmt.data.lines import decode_line, read_lines, read_stream
+from nmt.decoding.request import Request
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the input is read. window: lines of one; ahead: whether some are handed out before the first is answered."""
+
+    args: argparse.Namespace
+    stop: Stop
+    request_of: Reader
+    window: int
+    ahead: bool
+
+    def windows(self, file: BinaryIO, tally: Tally | None) -> Iterator[Window]:
+        """The windows of the input, none of them empty. tally: told what was read, and what is odd about it is said.
+
+        Raises DataError for a request that is none, and for more or fewer translations under --score than lines.
+        """
+        args, n_read = self.args, 0
+        given = read_lines(args.score) if args.score else iter(())
+        # Where nobody waits for an answer, windows are full: then a restart cuts the same ones.
+        patience = None if args.input or args.output else PATIENCE
+        notes = Counter[str]() if tally is None else tally.notes
+        coming = windows(_arriving(file, self.request_of, source_name(args), notes), self.window, patience)
+        while True:
+            with self.stop.finishing(self.ahead):  # an idle command need not wait for a line to end
+                window = next(coming, None)
+            if window is None:
+                break
+            for number, (_, valid) in enumerate(window, start=n_read + 1):
+                if not valid and tally is not None:
+                    warn(f"{source_name(args)}:{number}: invalid UTF-8, read with replacement characters")
+            n_read += len(window)
+            if tally is not None:
+                tally.n_read = n_read
+            lines = [(request.source, valid) for request, valid in window]
+            keys = [key_of(request) for request, _ in window]
+            if args.score:
+                targets = [line or "" for line in islice(given, len(lines))]
+                if len(targets) < len(lines):
+                    check_count(n_read, n_read - len(lines) + len(targets), args.score, args)
+                keys = [(*key, target) for key, target in zip(keys, targets, strict=True)]
+            yield Window(lines, keys)
+        if surplus := sum(1 for _ in given):
+            check_count(n_read, n_read + surplus, args.score, args)
+
+
+def _arriving(file: BinaryIO, request_of: Reader, name: str, notes: Counter[str]) -> Iterator[tuple[Request, bool]]:
+    """Requests, and whether their lines were valid UTF-8. A thread reads them that may outlive the job, and then must
+    not be the last to know the model: to let go of tensors while Python ends would abort the process.
+    """
+    for number, raw in enumerate(read_stream(file, name, notes), start=1):
+        line, valid = decode_line(raw)
+        yield request_of(line, f"{name}:{number}"), valid

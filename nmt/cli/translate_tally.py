@@ -1,0 +1,113 @@
+"""What nmt-translate remembers of the lines that go through it, and what it reports when every line has its answer."""
+
+import argparse
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nmt.cli.translate_alignments import Alignments, wants_alignments
+from nmt.cli.translate_attention import draw_attention
+from nmt.cli.translate_engine import Engine, Told, ToldScore
+from nmt.cli.translate_evidence import WORDS
+from nmt.cli.translate_files import check_references, source_name
+from nmt.cli.translate_report import (
+    input_notes,
+    print_examples,
+    report_scores,
+    retry_note,
+    say,
+    split_note,
+    suspicious_note,
+    warn,
+)
+from nmt.decoding.retry import Answer
+from nmt.decoding.suspicion import CAP
+from nmt.decoding.translation import Translation
+
+N_PICTURE = 3  # lines that are drawn where none are named
+
+
+@dataclass
+class Tally:
+    """Counts of lines, and what references, pictures and alignments need of them. references: the lines of each."""
+
+    args: argparse.Namespace
+    references: list[list[str]]
+    alignments: Alignments
+    n_read: int = 0
+    n_answered: int = 0
+    n_cut: int = 0
+    n_split: int = 0
+    sources: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    drawn: dict[int, tuple[str, Translation]] = field(default_factory=dict)
+    suspicious: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
+    notes: Counter[str] = field(default_factory=Counter)  # what is odd but harmless in the input
+
+    def add(self, line: str, valid: bool, told: Told) -> list[str]:
+        """Count a line that was translated. Returns what is odd about it and its translation, by name.
+
+        valid: whether its bytes were text.
+        """
+        self.n_answered += 1
+        flags = self._flags(valid, told.answer)
+        self._remember(line, told.answer.translation)
+        self.alignments.add(self.n_answered, line, told.answer.translation.text, told.evidence.get(WORDS, ""))
+        return flags
+
+    def add_score(self, source: str, target: str, told: ToldScore) -> None:
+        """Count a line whose given translation was scored."""
+        self.n_answered += 1
+        if told.scored.warning:
+            warn(f"{source_name(self.args)}:{self.n_answered}: {told.scored.warning}")
+        self.alignments.add(self.n_answered, source, target, told.evidence.get(WORDS, ""))
+
+    def _flags(self, valid: bool, answer: Answer) -> list[str]:
+        if not answer.translation.hypotheses:
+            return ["blank"]
+        known = {"invalid_utf8": not valid, "split": answer.translation.split is not None}
+        self.suspicious.update(name for name in answer.reasons if name != CAP)  # of that one there is a warning
+        if answer.outcome:
+            self.outcomes[answer.outcome] += 1
+        return [name for name, found in known.items() if found] + answer.reasons
+
+    def _remember(self, line: str, translation: Translation) -> None:
+        """Keep what the end of the command needs of a line."""
+        self.n_split += translation.split is not None
+        self.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
+        if self.references:
+            self.sources.append(line if self.args.examples else "")
+            self.outputs.append(translation.text)
+        if self.args.attention and translation.hypotheses:
+            wanted = self.args.lines
+            if self.n_answered in wanted if wanted else len(self.drawn) < N_PICTURE:
+                self.drawn[self.n_answered] = line, translation
+
+    def finish(self, engine: Engine) -> None:
+        """Report, now that every line has its answer.
+
+        Raises DataError for references or alignments of another number of lines, NmtError for what cannot be drawn.
+        """
+        assert self.n_answered == self.n_read, (self.n_answered, self.n_read)
+        args, translator, data = self.args, engine.translator, engine.recipe.data
+        trg_lang = translator.config.trg_lang or data.trg_lang
+        for note in input_notes(self.notes, source_name(args)):
+            say(note)
+        if self.n_cut:
+            warn(f"{self.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
+        if self.n_split:
+            say(split_note(self.n_split, self.n_answered, translator.limits))
+        if note := suspicious_note(self.suspicious, self.n_answered):
+            say(note)
+        if note := retry_note(self.outcomes):
+            say(note)
+        if wants_alignments(args):
+            self.alignments.finish(self.n_answered, say)
+        if self.references:
+            check_references(self.n_answered, self.references, args)
+            print_examples(self.sources, self.outputs, self.references, args.examples)
+            report_scores(self.outputs, self.references, trg_lang, args.scores)
+        if args.attention:
+            langs = data.src_lang, trg_lang
+            draw_attention(args, translator, self.drawn, langs, source_name(args), self.n_read)
+            say(f"attention: {args.attention}")
