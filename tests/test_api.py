@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from nmt.data.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.prepacked import PrepackedLinear
+from nmt.models.prepacked import PrepackedLinear, prepacked
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from nmt.run import Run
@@ -240,19 +241,28 @@ def test_another_vocabulary_than_that_of_training_is_refused_with_both_fingerpri
         nmt.load(run)
 
 
-def test_threads_may_share_a_model(folders):
-    model = nmt.load(folders[0])
-    wanted = [one.text for one in model.translate(LINES * 5)]
-    found: list[list[str]] = []
-    threads = [
-        threading.Thread(target=lambda: found.append([one.text for one in model.translate(LINES * 5)]))
-        for _ in range(4)
-    ]
+def test_threads_may_share_a_model(folders, monkeypatch):
+    wanted = [one.text for one in nmt.load(folders[0]).translate(LINES * 5)]
+    model, made, n_thread = nmt.load(folders[0]), [], 4
+    together, found = threading.Barrier(n_thread), []
+
+    def slowly(given):
+        made.append(given)
+        time.sleep(0.1)  # so that whoever need not wait comes here, too
+        return prepacked(given)
+
+    def work():
+        together.wait()
+        found.append([one.text for one in model.translate(LINES * 5)])
+
+    monkeypatch.setattr("nmt.api.prepacked", slowly)
+    threads = [threading.Thread(target=work) for _ in range(n_thread)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [wanted] * 4
+    assert len(made) == 1  # by the first, for all of them
+    assert found == [wanted] * n_thread
 
 
 def test_a_request_says_what_a_translation_is_like(folders):
