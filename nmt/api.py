@@ -27,6 +27,7 @@ from nmt.decoding.request import Request
 from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
+from nmt.device import set_up
 from nmt.errors import DataError, MachineError, RecipeError, RunError
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
@@ -158,8 +159,8 @@ def load(
     """The model of a run folder, ready to translate; an ensemble if there are several runs or checkpoints.
 
     run: one folder or several, whose vocabularies must be the same. checkpoint: names of checkpoints of a single run,
-    like update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1; on a CPU kernels of
-    our own are put to use in this process, where they can be had.
+    like update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1; in this process a
+    CPU then uses kernels of our own, where they can be had, and a GPU no attention of cuDNN.
     Raises RunError for what is no run, is damaged, or does not belong together; MachineError for a device.
     """
     runs = [Run(folder) for folder in ([run] if isinstance(run, str | Path) else run)]
@@ -174,6 +175,7 @@ def load(
                 f"{other.folder} and {runs[0].folder} have different vocabularies, so they cannot translate together. "
                 "Train them on the same prepared data."
             )
+    set_up(place.type)
     if place.type == "cpu":
         kernels.use(not kernels.why_not())
     loaded = [one.load_model(place, name, subwords) for one in runs for name in names]

@@ -19,6 +19,7 @@ LAYER = {
     "progress": 0,
     "recipe": 0,
     "data": 1,
+    "device": 1,
     "models": 1,
     "checkpoint": 2,
     "run": 2,

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from nmt.device import set_up
 from nmt.errors import MachineError
 from nmt.native import kernels, products
 from nmt.recipe.training_options import TrainConfig
@@ -36,6 +37,7 @@ class Precision:
     def apply(self) -> None:
         """Switch the machine to this arithmetic."""
         kernels.use(self.kernels)
+        set_up(self.device)
         if self.device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 where a product stays in fp32
         else:
