@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from nmt.models.build import build_model
+from nmt.models.lstm import Modules
 from nmt.models.lstm.Layers import turned
 from nmt.models.lstm.Models import FeedingDecoder, Seq2Seq
 from nmt.models.lstm.Modules import Recurrence
@@ -347,3 +348,31 @@ def test_autocast_to_bf16_trains_and_decodes(batch, architecture, cell):
     found = half.step(batch[1][:, 0], state)
     assert found.dtype == torch.bfloat16
     assert (found.float() - exact[:, 0]).abs().max() < 0.1 * exact.abs().max()
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_where_autocast_would_take_fp16_the_kernels_get_the_type_that_was_asked_for(cell, monkeypatch):
+    seen, kernel = [], getattr(torch, cell)
+
+    def spy(x, state, weights, *how):
+        states = state if isinstance(state, tuple) else (state,)
+        seen.append(({tensor.dtype for tensor in (x, *states, *weights)}, torch.is_autocast_enabled("cpu")))
+        return kernel(x, state, weights, *how)
+
+    assert Modules._CASTING == ("cuda",)
+    monkeypatch.setattr(Modules, "_CASTING", ("cuda", "cpu"))
+    monkeypatch.setattr(torch, cell, spy)
+    torch.manual_seed(1)
+    recurrence = Recurrence(ModelConfig(architecture="seq2seq", cell=cell), 3, 4)
+    x, visible = torch.randn(2, 5, 3, requires_grad=True), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    grads = []
+    for half in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            output, last = recurrence(x, recurrence.nothing(x), visible)
+        assert {part.dtype for part in (output, *last)} == {torch.bfloat16 if half else torch.float32}
+        loss = output.float().square().sum() + sum(part.float().sum() for part in last)
+        grads.append(torch.autograd.grad(loss, (x, *recurrence.parameters())))
+    assert seen == [({torch.float32}, False), ({torch.bfloat16}, False)]
+    for exact, found in zip(*grads, strict=True):  # they reach the weights in full precision
+        assert found.dtype == torch.float32
+        assert (found - exact).norm() < 0.05 * exact.norm()

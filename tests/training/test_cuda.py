@@ -48,6 +48,21 @@ def test_half_precision_learns_too(recipe_of, precision):
     assert checkpoint.verify(Run(gpu.run_folder).checkpoint(30))["arithmetic"]["name"] == precision
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_recurrent_model_learns_in_half_precision(recipe_of, cell, precision, monkeypatch):
+    types, kernel = set(), getattr(torch, cell)
+    monkeypatch.setattr(torch, cell, lambda x, *args: types.add(x.dtype) or kernel(x, *args))
+    section = {"architecture": "attention", "cell": cell, "d_model": 32, "dropout": 0.0}
+    runs = []
+    for device, name in (("cpu", "fp32"), ("cuda", precision)):
+        recipe = recipe_of(device, **on(device, name))
+        runs.append(type(recipe).model_validate({**recipe.model_dump(), "model": section}))
+        launch(runs[-1])
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=0.1)
+    assert types >= {torch.bfloat16 if precision == "bf16" else torch.float16}
+
+
 @pytest.mark.parametrize("train", [{}, {"compile": True}, {"compile": True, "cuda_graphs": True}])
 def test_packed_batches_learn_alike_however_they_are_run(recipe_of, train):
     cpu, gpu = recipe_of("cpu", **PACKED, **on("cpu")), recipe_of("gpu", **PACKED, **on("cuda", "bf16", **train))
