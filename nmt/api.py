@@ -27,8 +27,8 @@ from nmt.decoding.request import Request
 from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
-from nmt.device import set_up
-from nmt.errors import DataError, MachineError, RecipeError, RunError
+from nmt.device import choose_device, set_up, try_device
+from nmt.errors import DataError, RecipeError, RunError
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
 from nmt.models.prepacked import prepacked
@@ -161,7 +161,8 @@ def load(
     run: one folder or several, whose vocabularies must be the same. checkpoint: names of checkpoints of a single run,
     like update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1; in this process a
     CPU then uses kernels of our own, where they can be had, and a GPU no attention of cuDNN.
-    Raises RunError for what is no run, is damaged, or does not belong together; MachineError for a device.
+    Raises RunError for what is no run, is damaged, or does not belong together; MachineError for a device
+    that cannot be used, NmtError for the name of none.
     """
     runs = [Run(folder) for folder in ([run] if isinstance(run, str | Path) else run)]
     names = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else list(checkpoint)
@@ -175,27 +176,13 @@ def load(
                 f"{other.folder} and {runs[0].folder} have different vocabularies, so they cannot translate together. "
                 "Train them on the same prepared data."
             )
+    try_device(place)
     set_up(place.type)
     if place.type == "cpu":
         kernels.use(not kernels.why_not())
     loaded = [one.load_model(place, name, subwords) for one in runs for name in names]
     models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:], weights)
-
-
-def choose_device(name: str) -> torch.device:
-    """auto: the GPU if there is one. A GPU that was asked for and is not there is an error."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0]
-        problem = MachineError(f"device {name}: cannot be used: {reason}. Take the CPU: --device cpu.")
-        problem.exit_code = 2
-        raise problem from None
-    return device
 
 
 def _as_written(name: str, value: Any) -> str:

@@ -1,6 +1,45 @@
-"""The device that tensors lie on: how torch is to compute there."""
+"""The device that tensors lie on: which one is taken, and how torch is to compute there."""
 
 import torch
+
+from nmt.errors import MachineError, NmtError
+
+
+def choose_device(name: str, option: str = "--device") -> torch.device:
+    """auto: the GPU if there is one; else what is named: cpu, cuda, cuda:1. option: which the name was given to.
+
+    No GPU is touched: of several processes each takes its own later. Raises MachineError for a device that is not
+    there, and NmtError for a name that no device has.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise NmtError(
+            f"{option} {name}: there is no such device. Expected auto, cpu, cuda, or one of several GPUs as cuda:1; "
+            f"the CPU is {option} cpu."
+        ) from None
+    if device.type == "cuda":
+        n_gpu = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= n_gpu:
+            raise _unusable(name, option, f"torch sees {n_gpu or 'no'} GPU{'s' if n_gpu > 1 else ''} on this machine")
+    return device
+
+
+def try_device(device: torch.device, option: str = "--device") -> None:
+    """Raise MachineError where no tensor can be made on a device."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise _unusable(str(device), option, str(error).split("\n")[0]) from None
+
+
+def _unusable(name: str, option: str, reason: str) -> MachineError:
+    return MachineError(
+        f"{option} {name}: cannot be used: {reason}. Take the CPU, {option} cpu, or install a torch built for your "
+        "GPU's driver."
+    )
 
 
 def set_up(device: str) -> None:

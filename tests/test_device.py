@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nmt import api, device
+from nmt.errors import MachineError, NmtError
 from nmt.training.precision import Precision
 
 CUDA = torch.device("cuda")
@@ -39,6 +40,53 @@ def test_it_is_off_in_translation(monkeypatch):
     run = SimpleNamespace(subwords=lambda: None, load_model=lambda *_: seen.append(1) or (None, "model"))
     monkeypatch.setattr(api, "Run", lambda _folder: run)
     monkeypatch.setattr(api, "choose_device", lambda _name: CUDA)
+    monkeypatch.setattr(api, "try_device", lambda _device: None)
     monkeypatch.setattr(api, "Model", lambda *_: None)
     api.load("RUN", device="cuda")
     assert seen and not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """A machine with so many GPUs, which nothing is computed on."""
+
+    def have(n):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: n > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: n)
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("n_gpu", "name", "found"),
+    [(0, "auto", "cpu"), (2, "auto", "cuda"), (2, "cpu", "cpu"), (2, "cuda", "cuda"), (2, "cuda:1", "cuda:1")],
+)
+def test_the_device_that_is_asked_for_is_taken_and_no_gpu_is_touched(gpus, n_gpu, name, found):
+    gpus(n_gpu)
+    assert device.choose_device(name) == torch.device(found)
+
+
+@pytest.mark.parametrize(
+    ("n_gpu", "name", "sees"), [(0, "cuda", "no GPU on"), (1, "cuda:1", "1 GPU on"), (2, "cuda:2", "2 GPUs")]
+)
+def test_a_gpu_that_is_not_there_is_the_machines_fault(gpus, n_gpu, name, sees):
+    gpus(n_gpu)
+    with pytest.raises(MachineError, match=f"--train.device {name}: cannot be used: torch sees {sees}") as error:
+        device.choose_device(name, "--train.device")
+    assert error.value.exit_code == 1 and "--train.device cpu" in str(error.value)
+
+
+def test_the_name_of_no_device_is_the_users_fault():
+    with pytest.raises(NmtError, match=r"--device abacus: there is no such device\. Expected auto, cpu, cuda") as error:
+        device.choose_device("abacus")
+    assert error.value.exit_code == 2
+
+
+def test_a_device_on_which_nothing_can_be_made_is_named(monkeypatch):
+    def fail(*_, device):
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors ...")
+
+    device.try_device(torch.device("cpu"))
+    monkeypatch.setattr(torch, "empty", fail)
+    with pytest.raises(MachineError, match=r"cuda:1: cannot be used: CUDA error: .* unavailable\. Take the CPU"):
+        device.try_device(torch.device("cuda:1"))

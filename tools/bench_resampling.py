@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import PAD
+from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.native.allocator import keep_freed_blocks
 from nmt.recipe.options import Recipe
@@ -31,7 +32,7 @@ from nmt.training.feed import Feed, Portion
 from nmt.training.kernels import remember_kernels
 from nmt.training.launch import new_model
 from nmt.training.parallel import Ranks
-from nmt.training.precision import choose_device, choose_precision
+from nmt.training.precision import choose_precision
 
 _SETTLED = 0.5  # seconds, in which the threads have made what they make ahead
 

@@ -18,6 +18,7 @@ import time
 from nmt.data.batches import STEP
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position
+from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
@@ -25,7 +26,7 @@ from nmt.training.feed import Feed, Portion
 from nmt.training.kernels import remember_kernels
 from nmt.training.launch import new_model
 from nmt.training.parallel import Ranks
-from nmt.training.precision import choose_device, choose_precision
+from nmt.training.precision import choose_precision
 
 
 def seconds(engine: Engine, portion: Portion) -> float:

@@ -26,6 +26,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.mixture import Rows
 from nmt.data.plan import Position
 from nmt.data.ragged import Ragged
+from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.native.allocator import keep_freed_blocks
 from nmt.native.kernels import why_not
@@ -36,7 +37,7 @@ from nmt.training.feed import Feed
 from nmt.training.launch import new_model
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision, choose_device, onednn_is_honest
+from nmt.training.precision import Precision, onednn_is_honest
 
 OURS = "nmt"
 # Median length of a sentence in subwords, and the standard deviation of its logarithm.

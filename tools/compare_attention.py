@@ -36,6 +36,7 @@ import nmt
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import BOS
+from nmt.device import choose_device
 from nmt.evaluation.metrics import score
 from nmt.models.build import build_model
 from nmt.native import kernels
@@ -49,7 +50,7 @@ from nmt.training.kernels import remember_kernels
 from nmt.training.launch import new_model
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
-from nmt.training.precision import choose_device, choose_precision
+from nmt.training.precision import choose_precision
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 TRANSFORMER, LSTM = "multi30k.de-en", "multi30k.de-en.lstm"
@@ -125,7 +126,7 @@ class Trainer:
     """One kind that is trained batch by batch."""
 
     def __init__(self, recipe: Recipe, n: int) -> None:
-        data, device = Prepared.open(recipe.data.out), choose_device(recipe.train.device)
+        data, device = Prepared.open(recipe.data.out), choose_device(recipe.train.device, "--train.device")
         precision = choose_precision(recipe.train, device)
         portions = Feed(recipe, data, Ranks()).begin(Position())
         works = (work for portion in portions for work in portion.work)

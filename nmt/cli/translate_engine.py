@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt.api import Model, choose_device, load
+from nmt.api import Model, load
 from nmt.cli.command import overrides_of
 from nmt.cli.translate_alignments import wants_alignments
 from nmt.cli.translate_evidence import Fields, Witness
@@ -22,6 +22,7 @@ from nmt.decoding.retry import Answer, mend, tries
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
+from nmt.device import choose_device
 from nmt.errors import RunError
 from nmt.export import ctranslate2_engine
 from nmt.native.allocator import keep_freed_blocks

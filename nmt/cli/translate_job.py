@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from nmt.api import choose_device
 from nmt.cli.stop import Stop
 from nmt.cli.translate_alignments import Alignments, wants_alignments
 from nmt.cli.translate_attention import check_attention
@@ -34,6 +33,7 @@ from nmt.cli.translate_workers import Pool, n_worker
 from nmt.data.lines import count_lines
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
+from nmt.device import choose_device
 from nmt.progress import Bar
 
 

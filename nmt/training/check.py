@@ -21,6 +21,7 @@ from nmt.data.manifest import REPORT
 from nmt.data.mixture import Rows
 from nmt.data.plan import Position
 from nmt.decoding.translator import Translator
+from nmt.device import choose_device
 from nmt.errors import MachineError, RunError, is_out_of_memory
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -32,7 +33,6 @@ from nmt.training.initial import OTHERWISE, check_origin, options_told, take_ori
 from nmt.training.launch import make_trial, open_data
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, refuse_many
-from nmt.training.precision import choose_device
 from nmt.training.resolve import resolve
 from nmt.training.room import forget_peak, memory_left, peak
 from nmt.training.space import bytes_needed, bytes_there, checkpoint_bytes
@@ -52,7 +52,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     would cost may be asked while a run goes on.
     """
     refuse_many("--check")
-    data, device = open_data(recipe), choose_device(recipe.train.device)
+    data, device = open_data(recipe), choose_device(recipe.train.device, "--train.device")
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     run = Run(recipe.run_folder)

@@ -17,6 +17,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.manifest import flags_of_settings, settings_of
 from nmt.data.mixture import Mixture
 from nmt.data.subwords import PAD
+from nmt.device import choose_device
 from nmt.errors import DataError
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
@@ -31,7 +32,7 @@ from nmt.training.finish import choose_final, final_update, is_finished
 from nmt.training.initial import check_origin, first_weights
 from nmt.training.named import freeze
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision, choose_device, choose_precision
+from nmt.training.precision import Precision, choose_precision
 from nmt.training.record import Record
 from nmt.training.resolve import Stopped, resolve
 from nmt.training.space import check_space
@@ -52,7 +53,7 @@ def launch(
     data = open_data(recipe)
     run = Run(recipe.run_folder)
     check_origin(recipe, run)  # before a folder is made
-    device = choose_device(recipe.train.device)
+    device = choose_device(recipe.train.device, "--train.device")
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     ranks, device = parallel.join(device, recipe.train.timeout)

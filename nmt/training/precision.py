@@ -55,16 +55,6 @@ class Precision:
         return torch.amp.GradScaler(self.device, enabled=self.name == "fp16")
 
 
-def choose_device(wanted: str) -> torch.device:
-    """auto, cpu or cuda -> a device. Raises MachineError when a GPU is asked for and none is there."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise MachineError(
-            "device: cuda was asked for, but torch sees no GPU on this machine. Ask for device: cpu or auto, or "
-            "install a torch built for your GPU's driver."
-        )
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
-
-
 def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     """The precision of a new run on this device, with the kernels that it has."""
     chosen = _choose(config.precision, device)

@@ -13,13 +13,14 @@ from nmt.data.corpus import Corpus, Prepared
 from nmt.data.mixture import Rows
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import search
+from nmt.device import choose_device
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.training.engine import Engine
 from nmt.training.launch import make_trial, new_model, open_data
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, refuse_many
-from nmt.training.precision import choose_device, choose_precision
+from nmt.training.precision import choose_precision
 from nmt.training.resolve import resolve
 from nmt.training.troubles import peak_rate
 
@@ -33,7 +34,7 @@ _SAMPLE = 5000  # pairs among which the handful is looked for
 def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     """Take the steps one after the other; yields whether each passed, and what it found."""
     refuse_many("--selftest")
-    data, device = open_data(recipe), choose_device(recipe.train.device)
+    data, device = open_data(recipe), choose_device(recipe.train.device, "--train.device")
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     recipe = without_hindrance(recipe)

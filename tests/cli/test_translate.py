@@ -193,7 +193,6 @@ def test_which_attention_is_drawn_can_be_chosen(translate, tmp_path, kind):
         (["--input", "OUT.missing"], "no such file"),
         (["--ref", "OUT.missing"], "no such file"),
         (["--output", "no/such/folder/a"], "cannot be written"),
-        (["--device", "cuda:99"], "--device cpu"),
         (["--device", "abacus"], "--device cpu"),
     ],
 )
@@ -202,6 +201,11 @@ def test_what_cannot_be_done_is_said_without_a_traceback(translate, tmp_path, fl
     assert message in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_is_not_there_is_the_machines_fault(translate):
+    _, err = translate("--device", "cuda:99", code=1)
+    assert "--device cuda:99: cannot be used: torch sees" in err and "--device cpu" in err and "Traceback" not in err
 
 
 def test_wide_text_and_damaged_gzip_are_refused(translate, tmp_path):
