@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from nmt.cli.begin import begun
 from nmt.errors import NmtError, is_out_of_memory
 from nmt.recipe.complaints import nearest
-from nmt.recipe.fields import all_fields, sections
+from nmt.recipe.fields import all_fields, option_named, sections
 
 Body = Callable[[argparse.Namespace], int | None]
 
@@ -167,13 +167,18 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in a line, as all errors are told, and which flag was probably meant."""
 
     def refuse_unknown(self, given: Sequence[str]) -> None:
-        """Leave with exit code 2 if a flag is none of ours.
+        """Leave with exit code 2 if a flag is none of ours; make those ours that name a corpus by its number.
 
         Before anything else is looked at, since the value of such a flag would be taken for a file that is wanted.
         """
         words = itertools.takewhile(lambda word: word != "--", given)
-        flags = (word.partition("=")[0] for word in words if word.startswith("--") and " " not in word)
+        flags = [word.partition("=")[0] for word in words if word.startswith("--") and " " not in word]
         known = self._option_string_actions
+        for flag in [flag for flag in dict.fromkeys(flags) if flag not in known]:
+            name = flag.removeprefix("--")
+            option = option_named(name)  # of a corpus in a list, as in --data.train.0.src
+            if option is not None and f"--{option.name}" in known:
+                self.add_argument(flag, dest=_OVERRIDE + name, metavar="VALUE", help=argparse.SUPPRESS)
         if unknown := [flag for flag in dict.fromkeys(flags) if flag not in known]:
             names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
             self.error("\n".join(f"{flag}: unknown option{_meant(flag, names)}" for flag in unknown))

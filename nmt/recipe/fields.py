@@ -20,7 +20,9 @@ _PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "tru
 
 @dataclass(frozen=True)
 class Field:
-    """One option. inner: it is a part of another option's value, like `data.valid.src` of `data.valid`."""
+    """One option. inner: it is a part of another option's value, like `data.valid.src` of `data.valid`. many: its value
+    is a mapping or a list of them, like that of `data.valid`.
+    """
 
     name: str
     section: str
@@ -29,6 +31,7 @@ class Field:
     help: str
     is_text: bool
     inner: bool
+    many: bool
 
 
 @functools.cache
@@ -36,6 +39,15 @@ def all_fields() -> tuple[Field, ...]:
     """Every option of a recipe, in the order of their declaration."""
     found = list(_walk(Recipe, "", ""))
     return tuple(sorted(found, key=lambda field: field.section != ""))  # stable: the options outside sections first
+
+
+def option_named(name: str) -> Field | None:
+    """The option that a dotted name is of; in `data.train.0.src` the number says which mapping of a list is meant."""
+    known = {field.name: field for field in all_fields()}
+    parts = name.split(".")
+    if len(parts) == 4 and parts[2].isdecimal() and (outer := known.get(".".join(parts[:2]))) and outer.many:
+        del parts[2]
+    return known.get(".".join(parts))
 
 
 def sections() -> list[tuple[str, str]]:
@@ -59,6 +71,7 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
             help=info.description or "",
             is_text=kind.startswith("text") and get_origin(info.annotation) is not list,
             inner=prefix.count(".") > 1,
+            many=inner is not None and get_origin(info.annotation) is list,
         )
         if inner:
             yield from _walk(inner, f"{prefix}{name}.", section)

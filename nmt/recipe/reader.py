@@ -9,12 +9,14 @@ from pydantic import BaseModel, ValidationError
 from nmt.errors import RecipeError
 from nmt.files import write_durably
 from nmt.recipe.complaints import Complaint, in_order, of_validation, option_at, unknown
-from nmt.recipe.fields import all_fields, sections
+from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
 
 Overrides = Sequence[tuple[str, str]]
+
+_NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
 
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
@@ -31,8 +33,9 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
         for title, _ in sections():
             if title in value and value[title] is None:  # a title over nothing, or over comments
                 value[title] = {}
+        anew = {place for place, _, last in (name.rpartition(".") for name, _ in overrides) if last in _NAMES_A_CORPUS}
         for name, text in overrides:
-            complaints.extend(_override(value, places, name, text))
+            complaints.extend(_override(value, places, name, text, anew))
     if complaints and not value:  # not YAML at all: what options it lacks is no news
         raise RecipeError(in_order(complaints, str(path)))
     recipe, found = _validate(value)
@@ -70,43 +73,60 @@ def _content(path: Path | str) -> bytes:
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
 
 
-def _override(value: dict[str, Any], places: dict[str, Mark | None], name: str, text: str) -> Iterator[Complaint]:
-    """Lay one override over the recipe's raw value, in place, and forget where the old value stood."""
-    fields = {field.name: field for field in all_fields()}
-    parts = name.split(".")
-    if name not in fields and not _inside_a_list(parts, fields):
+def _override(
+    value: dict[str, Any], places: dict[str, Mark | None], name: str, text: str, anew: set[str]
+) -> Iterator[Complaint]:
+    """Lay one override over the recipe's raw value, in place, and forget where the old value stood.
+
+    anew: names of options whose parts are told from the start, so that a list that is there goes.
+    """
+    option = option_named(name)
+    if option is None:
         yield Complaint(None, name, "name an option, not a section" if name in dict(sections()) else unknown(name))
         return
     new: Any = text
-    if name not in fields or not fields[name].is_text:
+    if not option.is_text:
         document = parse(text)
         if document.faults:
             yield from (Complaint(None, name, fault) for _, _, fault in document.faults)
             return
         new = document.value
     here: Any = value
-    for part in parts[:-1]:
-        if isinstance(here, list) and part.isdigit() and int(part) < len(here):
-            here = here[int(part)]
+    place, _, last = name.rpartition(".")
+    outer = option_named(place)  # None where a number says which of a list is meant
+    for part in place.split(".") if place else ():
+        if part.isdecimal():
+            inside = here if isinstance(here, list) else [here]  # one mapping is as good as a list of it
+            if int(part) >= len(inside):
+                yield Complaint(None, name, f"there is no such place, the list is of {len(inside)}")
+                return
+            here = inside[int(part)]
             continue
         if not isinstance(here, dict):
             break
-        if here.get(part) is None or (isinstance(here[part], list) and name in fields):
-            here[part] = {}  # data.train.src takes the place of a list of files
+        if here.get(part) in (None, []) or (isinstance(here[part], list) and outer and place in anew):
+            here[part] = {}
         here = here[part]
+    if isinstance(here, list) and outer and outer.many:
+        if len(here) > 1:
+            which = " or ".join(_each(here, place, last))
+            yield Complaint(None, name, f"{place} is a list of {len(here)}: say which, {which}")
+            return
+        here, name = here[0], f"{place}.0.{last}"
     if not isinstance(here, dict):
-        if isinstance(here, list):
-            yield Complaint(None, name, f"there is no such place, the list is of {len(here)}")
         return  # what stands in the file instead of a mapping is complained about where it stands
-    here[parts[-1]] = new
+    here[last] = new
     for old in [old for old in places if old == name or old.startswith(f"{name}.")]:
         del places[old]
     places[name] = None
 
 
-def _inside_a_list(parts: list[str], fields: dict[str, Any]) -> bool:
-    """Whether a name like data.train.0.src is of an option inside a list."""
-    return any(part.isdigit() for part in parts) and ".".join(p for p in parts if not p.isdigit()) in fields
+def _each(corpora: list[Any], place: str, option: str) -> Iterator[str]:
+    """The names that an option of one corpus has in a list of them, each with what tells the corpus from others."""
+    for n, corpus in enumerate(corpora):
+        known = corpus if isinstance(corpus, dict) else {}
+        key = next((key for key in ("name", *_NAMES_A_CORPUS) if key in known), None)
+        yield f"{place}.{n}.{option}" + (f" ({key}: {_scalar(known[key])})" if key else "")
 
 
 def _validate(value: Any) -> tuple[Recipe | None, list[tuple[str, str]]]:

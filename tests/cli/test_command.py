@@ -136,6 +136,17 @@ def test_overrides_are_what_was_given_as_it_was_written():
     assert overrides_of(parser().parse_args([])) == []
 
 
+def test_an_option_of_one_corpus_is_given_by_its_number(capsys):
+    given = ["--data.train.0.max_ratio", "2", "--data.valid.1.name=dev"]
+    told = []
+    assert run("nmt-x", lambda args: told.extend(overrides_of(args)), parser(), given) == 0
+    assert sorted(told) == [("data.train.0.max_ratio", "2"), ("data.valid.1.name", "dev")]
+    assert refusal(["RECIPE", "--decode.0.beam", "5"], capsys) == [
+        "--decode.0.beam: unknown option (did you mean --decode.beam?)"
+    ]
+    assert refusal(["RECIPE", "--data.train.0.src", "5"], capsys) == ["--data.train.0.src: unknown option"]
+
+
 def test_a_command_may_take_the_options_of_some_sections_only():
     some = Parser()
     add_override_flags(some, ["decode"])

@@ -222,6 +222,35 @@ def test_an_override_reaches_into_files(read):
     assert [(files.src, files.trg) for files in recipe.data.train] == [("z", "y")]
 
 
+def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(read, complaints):
+    text = "name: x\ndata:\n  train:\n    - {src: a, trg: b, max_ratio: 9.0}\n"
+    for name in ("data.train.max_ratio", "data.train.0.max_ratio"):
+        for form in (text, text.replace("- ", "  ")):  # a mapping is a list of one
+            (corpus,) = read(form, [(name, "2"), ("data.train.0.weight", "3")]).data.train
+            assert (corpus.src, corpus.trg, corpus.max_ratio, corpus.weight) == ("a", "b", 2.0, 3.0)
+        (line,) = complaints(text, [(name, "much")])
+        assert line.startswith("command line: data.train.0.max_ratio: expected number >= 0")
+    (corpus,) = read("name: x\n", [("data.train.0.src", "y"), ("data.train.trg", "z")]).data.train
+    assert (corpus.src, corpus.trg) == ("y", "z")
+
+
+def test_of_several_corpora_an_override_says_which(complaints):
+    text = "name: x\ndata: {train: [{src: a, trg: b}, {file: [c.tsv, d.tsv], src_column: 1, trg_column: 2}, {}]}\n"
+    line, *_ = complaints(text, [("data.train.max_ratio", "2")])
+    assert line == (
+        "command line: data.train.max_ratio: data.train is a list of 3: say which, data.train.0.max_ratio (src: a) or "
+        "data.train.1.max_ratio (file: [c.tsv, d.tsv]) or data.train.2.max_ratio"
+    )
+
+
+def test_a_number_is_for_options_of_which_there_are_several(complaints):
+    (line,) = complaints("name: x\ndata: {test: {src: a, trg: b}}\n", [("data.test.0.src", "z")])
+    assert line.startswith("command line: data.test.0.src: unknown option")
+    assert complaints("name: x\ndata: [5]\n", [("data.max_len", "9")])[0].startswith(
+        "recipe.yaml:2: data: expected a sec"
+    )
+
+
 def test_an_override_of_a_text_is_taken_as_it_stands(read):
     recipe = read("name: x\n", [("name", "2024"), ("data.src_lang", "no"), ("train.out", "a: b"), ("data.out", "")])
     assert (recipe.name, recipe.data.src_lang, recipe.train.out, recipe.data.out) == ("2024", "no", "a: b", "")
