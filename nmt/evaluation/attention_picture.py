@@ -1,5 +1,6 @@
 """Attention as a picture: matplotlib's figure objects, without its global state, so it draws on any machine."""
 
+import gc
 import io
 import unicodedata
 import warnings
@@ -36,6 +37,14 @@ _FONTS = (
 
 def picture(grids: Sequence[Grid], form: str = "png") -> bytes:
     """The bytes of a picture with the grids below each other: png, svg or pdf, the same ones for the same grids."""
+    content = _drawn(grids, form)
+    # A figure is full of reference cycles, clear() or not, and holds megabytes; in training Python would let a dozen of
+    # them pile up before it looks for any.
+    gc.collect()
+    return content
+
+
+def _drawn(grids: Sequence[Grid], form: str) -> bytes:
     blocks = [_Block(alignment, rows) for alignment, rows in grids]
     width = max(block.width for block in blocks)
     height = sum(block.height for block in blocks)

@@ -1,11 +1,13 @@
 """Pictures of attention: what they show, of which they are, and that they are whole or not there."""
 
+import gc
 import re
 from pathlib import Path
 
 import pytest
 import torch
 from made_sentence import PAIRS, made_sentence, made_subwords
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from nmt.data.subwords import EOS
@@ -13,6 +15,7 @@ from nmt.errors import NmtError
 from nmt.evaluation import attention_html
 from nmt.evaluation.attention import draw
 from nmt.evaluation.attention_panels import Alignment, panels
+from nmt.evaluation.attention_picture import picture
 from nmt.evaluation.attention_sentence import Axis, Sentence, axis_of, sentence_of
 from nmt.models.base import Attns
 
@@ -172,3 +175,15 @@ def test_a_picture_says_nothing_of_when_it_was_made(tmp_path):
     for ending in ("svg", "pdf"):
         draw([sentence()], tmp_path / f"a.{ending}")
         assert not re.search(rb"CreationDate|dc:date|20\d\d-\d\d-\d\d", (tmp_path / f"a.{ending}").read_bytes())
+
+
+def test_a_picture_leaves_no_figure_in_memory():
+    """Training draws one at each validation, for weeks."""
+    one = alignment()
+    gc.collect()
+    gc.disable()
+    try:
+        picture([(one, panels(one, "last", "mean"))])
+        assert not [thing for thing in gc.get_objects() if type(thing) is Figure]
+    finally:
+        gc.enable()
