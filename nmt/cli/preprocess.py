@@ -16,6 +16,7 @@ from pathlib import Path
 from nmt.cli.command import Parser, add_override_flags, overrides_of, printable, run
 from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
+from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import Stop
 from nmt.data.crew import Crew, must_be_same, work_for_rank_0
 from nmt.data.folder import beside
@@ -238,7 +239,7 @@ def _check(recipe: Recipe, page: Path, crew: Crew | None) -> int:
 
 def _show(folder: Path, n: int) -> int:
     for line in show_pairs(folder, n):
-        print(printable(line))
+        write_stdout(f"{printable(line)}\n")
     return 0
 
 

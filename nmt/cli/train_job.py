@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from nmt.cli.command import printable
+from nmt.cli.stdout import write_stdout
 from nmt.native.allocator import keep_freed_blocks
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
@@ -64,7 +65,8 @@ def train(recipe: Recipe) -> int:
 def check(recipe: Recipe) -> int:
     """Print what the recipe needs here, and what is likely to go wrong. Returns the exit code."""
     _prepare_libraries()
-    print("\n".join(check_recipe(recipe, lambda text: print(text, file=sys.stderr))))
+    found = check_recipe(recipe, lambda text: print(text, file=sys.stderr))
+    write_stdout("".join(f"{line}\n" for line in found))
     return 0
 
 
@@ -73,7 +75,7 @@ def selftest(recipe: Recipe) -> int:
     _prepare_libraries()
     failed = 0
     for passed, text in test_model(recipe):
-        print(f"{'pass' if passed else 'FAIL'}  {text}", flush=True)
+        write_stdout(f"{'pass' if passed else 'FAIL'}  {text}\n")
         failed += not passed
     return 1 if failed else 0
 
@@ -87,7 +89,7 @@ def verify(folder: Path) -> int:
             bar.update()
             n_damaged += bool(finding.complaint)
             verdict = f"damaged: {printable(finding.complaint)}" if finding.complaint else "whole"
-            print(finding.name, "?" if finding.update is None else finding.update, verdict, sep="\t")
+            write_stdout(f"{finding.name}\t{'?' if finding.update is None else finding.update}\t{verdict}\n")
     if not bar.total:
         print(f"{folder}: no checkpoint was saved yet", file=sys.stderr)
     return 2 if n_damaged else 0

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import Stop
 from nmt.cli.translate_alignments import Alignments, wants_alignments
 from nmt.cli.translate_attention import check_attention
@@ -180,8 +181,7 @@ def _write_stdout(job: _Job) -> None:
     """Bytes, whatever the locale, and flushed window by window for whoever waits at the other end."""
     with job.stop.finishing(), closing(_answers(job, _progress(job))) as answers:
         for lines in answers:
-            sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
-            sys.stdout.buffer.flush()
+            write_stdout("".join(line + "\n" for line in lines))
             job.stop.ask()
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nmt.api import Model, load
 from nmt.cli.command import overrides_of
+from nmt.cli.stdout import write_stdout
 from nmt.cli.translate_report import say
 from nmt.cli.tune_decoding import check_alone, options_of_lines, read_pairs
 from nmt.decoding.translator import NOWHERE, Translator
@@ -120,11 +121,12 @@ def _errors(
 
 
 def _print_table(found: Mapping[AlignBy, AlignmentError], winner: AlignBy, present: AlignBy) -> None:
-    print(*_COLUMNS, sep="\t")
+    write_stdout("\t".join(_COLUMNS) + "\n")
     for by, error in found.items():
         marks = [name for name, one in (("present", present), ("winner", winner)) if by == one]
         numbers = [f"{number:.2f}" for number in (error.aer, error.precision, error.recall)]
-        print(by.layer or "-", by.head or "-", by.when, *numbers, " ".join(marks), sep="\t")
+        columns = [str(by.layer or "-"), str(by.head or "-"), by.when, *numbers, " ".join(marks)]
+        write_stdout("\t".join(columns) + "\n")
 
 
 def _options(by: AlignBy) -> dict[str, Any]:

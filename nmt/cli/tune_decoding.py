@@ -15,6 +15,7 @@ import torch
 
 from nmt.api import Model, load
 from nmt.cli.command import overrides_of
+from nmt.cli.stdout import write_stdout
 from nmt.cli.translate_report import say
 from nmt.data.lines import read_lines
 from nmt.decoding.rerank import SEARCHED_WITH, Setting, rerank, settings_of
@@ -211,12 +212,13 @@ def _most_promising(rows: Sequence[_Row], scorer: _Scorer) -> list[_Row]:
 
 
 def _print_table(rows: Sequence[_Row], winner: _Row, here: _Row) -> None:
-    print(*_COLUMNS, sep="\t")
+    write_stdout("\t".join(_COLUMNS) + "\n")
     for row in rows:
         found = "" if row.found is None else "\t".join(f"{row.found[name]:.2f}" for name in METRICS)
         marks = [name for name, one in (("present", here), ("winner", winner)) if row is one]
         scores = [f"{row.scores[name]:.2f}" for name in METRICS]
-        print(*_shown(row.setting), *scores, f"{row.ratio:.3f}", found or "\t", " ".join(marks), sep="\t")
+        columns = [*_shown(row.setting), *scores, f"{row.ratio:.3f}", found or "\t", " ".join(marks)]
+        write_stdout("\t".join(columns) + "\n")
 
 
 def _shown(setting: Setting) -> tuple[str, str, str]:
