@@ -29,8 +29,8 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
-from nmt.training.kernels import remember_kernels
 from nmt.training.launch import new_model
+from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
 
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.1, help="batch.bpe_dropout, or batch.unigram_alpha")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    remember_kernels()  # these two as nmt-train does
+    enlarge_onednn_cache()  # these two as nmt-train does
     keep_freed_blocks()
     recipe = read_recipe(args.recipe, [])
     option = "unigram_alpha" if recipe.subwords.kind == "unigram" else "bpe_dropout"

@@ -23,8 +23,8 @@ from nmt.errors import NmtError
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
-from nmt.training.kernels import remember_kernels
 from nmt.training.launch import new_model
+from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--precision", default="auto")
     args = parser.parse_args()
-    remember_kernels()
+    enlarge_onednn_cache()
     recipe = read_recipe(args.recipe, [("train.precision", args.precision)])
     data, device = Prepared.open(recipe.data_folder), choose_device("cpu")
     precision = choose_precision(recipe.train, device)

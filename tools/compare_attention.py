@@ -46,9 +46,9 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.kernels import remember_kernels
 from nmt.training.launch import new_model
 from nmt.training.memory import Work
+from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
 
@@ -147,7 +147,7 @@ class Trainer:
 def measure_speed(kinds: Sequence[str], out: Path, minutes: float, rounds: int) -> dict[str, Any]:
     """Of each kind parameters, tokens/s, and the updates that `minutes` have room for."""
     keep_freed_blocks()  # these two as nmt-train does
-    remember_kernels()
+    enlarge_onednn_cache()
     trainers = {kind: Trainer(recipe_of(kind, out)[2], rounds) for kind in kinds}
     rates: dict[str, list[float]] = {kind: [0.0] * rounds for kind in kinds}
     order = random.Random(1)

@@ -14,8 +14,8 @@ from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.check import check as check_recipe
-from nmt.training.kernels import remember_kernels
 from nmt.training.launch import launch
+from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.selftest import selftest as test_model
 from nmt.training.verify import folders_of, verify_run
 
@@ -51,7 +51,7 @@ class StopSignal:
 def _prepare_libraries() -> None:
     """For a process that trains, before its first tensors."""
     keep_freed_blocks()
-    remember_kernels()
+    enlarge_onednn_cache()
 
 
 def train(recipe: Recipe) -> int:

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from nmt.cli import train_job
-from nmt.training.kernels import N_REMEMBERED
+from nmt.training.onednn_cache import N_PRIMITIVE
 
 # A convolution goes through oneDNN on every processor that it knows, in any arithmetic.
 SCRIPT = """
 import sys, torch
-from nmt.training.kernels import remember_kernels
+from nmt.training.onednn_cache import enlarge_onednn_cache
 
 if sys.argv[1] == "remember":
-    remember_kernels()
+    enlarge_onednn_cache()
 weight = torch.ones(64, 64, 3)
 
 @torch.no_grad()
@@ -61,4 +61,4 @@ def test_what_trains_asks_for_it_first(command, monkeypatch):
             train_job, name, lambda *_: seen.append(os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) or []
         )
     getattr(train_job, command)(None)
-    assert seen == [str(N_REMEMBERED)]
+    assert seen == [str(N_PRIMITIVE)]
