@@ -16,6 +16,8 @@ LAYER = {
     "errors": 0,
     "files": 0,
     "native": 0,
+    "pack": 0,
+    "processes": 0,
     "progress": 0,
     "recipe": 0,
     "data": 1,
@@ -31,8 +33,15 @@ LAYER = {
     "cli": 4,
     "": 4,  # the package itself, which is the way in from Python
 }
-# The exceptions: every room may see the errors and what makes files durable, and a run folder is made of checkpoints.
-ALSO = {("recipe", "errors"), ("recipe", "files"), ("run", "checkpoint")}
+# The exceptions: every room may see the errors and what makes files durable, processes speak in what is packed, and a
+# run folder is made of checkpoints.
+ALSO = {
+    ("recipe", "errors"),
+    ("recipe", "files"),
+    ("processes", "errors"),
+    ("processes", "pack"),
+    ("run", "checkpoint"),
+}
 
 MODULES_NOT_USED = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 BUILTINS_NOT_CALLED = {"eval", "exec", "compile", "__import__"}

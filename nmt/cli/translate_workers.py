@@ -1,26 +1,19 @@
 """Several processes that answer the lines of a window: this one, and helpers that load the model for themselves.
 
-Helpers are started anew and not forked, since a fork of a process with threads in it, and torch has some, may hang.
-They speak JSON, a line a batch, over their stdin and stdout, and end when their stdin does, so none outlives this
-process.
+How helpers are started and spoken to is in `nmt/processes.py`; a task is a batch.
 """
 
 import argparse
-import contextlib
-import json
-import os
 import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import nmt
 from nmt.cli.translate_memory import Key, Slot
 from nmt.errors import MachineError, NmtError
+from nmt.processes import Content, Helper, HelperLost, serve
 
 if TYPE_CHECKING:
     from nmt.cli.translate_engine import Engine
@@ -57,17 +50,19 @@ class Pool:
         self.n_worker, self._engine = n_worker, engine
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lost: list[NmtError] = []
-        self._helpers: list[_Helper] = []
+        self._helpers: list[Helper] = []
         self._threads: list[threading.Thread] = []
         try:
-            for number in range(2, n_worker + 1):  # this process is the first
-                self._helpers.append(_Helper(number, {"args": vars(args), "loaded": loaded}))
+            for _ in range(1, n_worker):  # this process is the first
+                self._helpers.append(Helper("nmt.cli.translate_workers"))
         except BaseException:
             self.__exit__()
             raise
-        self._threads = [threading.Thread(target=self._drive, args=(one,), daemon=True) for one in self._helpers]
-        for thread in self._threads:
-            thread.start()
+        setup = {"args": vars(args), "loaded": loaded}
+        for number, helper in enumerate(self._helpers, start=2):
+            name = f"worker {number} (process {helper.process.pid})"
+            self._threads.append(threading.Thread(target=self._drive, args=(helper, name, setup), daemon=True))
+            self._threads[-1].start()
 
     def __enter__(self) -> "Pool":
         return self
@@ -75,7 +70,7 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         for helper in self._helpers:
             self._tasks.put(None)
-            helper.process.kill()
+            helper.kill()
         for thread in self._threads:
             thread.join()
         for helper in self._helpers:
@@ -108,114 +103,44 @@ class Pool:
                 slot.answer = answer
             on_progress(len(task.keys))
 
-    def _drive(self, helper: "_Helper") -> None:
+    def _drive(self, helper: Helper, name: str, setup: Content) -> None:
         """Give a helper tasks until it is over. A thread does this, which mostly waits."""
         try:
-            helper.reply()
+            _ask(helper, name, setup)
         except NmtError as error:
             self._lost.append(error)
             return
         while task := self._tasks.get():
             try:
-                task.done.set_result(helper.ask(task.keys))
+                task.done.set_result(_ask(helper, name, {"keys": task.keys})["answers"])
             except NmtError as error:
                 self._lost.append(error)
                 task.done.set_exception(error)
                 return
             finally:
                 if not task.done.done():  # whatever happened, somebody waits
-                    task.done.set_exception(MachineError(f"{helper.name} gave no answer that can be read."))
+                    task.done.set_exception(MachineError(f"{name} gave no answer that can be read."))
 
 
-class _Helper:
-    """A process that answers, seen from here."""
-
-    def __init__(self, number: int, setup: dict[str, Any]) -> None:
-        package = str(Path(nmt.__file__).parents[1])
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        # A group of its own: Ctrl-C is for this process, which then decides.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "nmt.cli.translate_workers"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            process_group=0,
-        )
-        self.name = f"worker {number} (process {self.process.pid})"
-        with contextlib.suppress(BrokenPipeError):  # then the reply is missing, which says more
-            self._send(setup)
-
-    def ask(self, keys: Sequence[Key]) -> list[str]:
-        """The answers of the process."""
-        with contextlib.suppress(BrokenPipeError):
-            self._send(keys)
-        answers: list[str] = self.reply()
-        return answers
-
-    def reply(self) -> Any:
-        """What the process says next. Raises the NmtError that it says, or one that says that it died."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise MachineError(
-                f"{self.name} {_end_of(self.process.wait())}. What was answered is kept where --output names a file; "
-                "with fewer --workers each has more memory."
-            )
-        said = json.loads(line)
-        if "error" in said:
-            error = NmtError(f"{self.name}: {said['error']}")
-            error.exit_code = said["exit_code"]
-            raise error
-        return said["answers"]
-
-    def close(self) -> None:
-        """Forget a process that was killed, when nobody talks to it any more."""
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):  # what it was not told before
-                assert pipe is not None
-                pipe.close()
-
-    def _send(self, thing: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(thing).encode("ascii") + b"\n")
-        self.process.stdin.flush()
-
-
-def _end_of(code: int) -> str:
-    if code == -9:
-        return "was killed (signal 9: by somebody, or by the system for want of memory)"
-    return f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-
-def serve() -> int:
-    """The life of a helper: what to load, then tasks. It ends at once when its stdin does."""
-    coming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def read() -> None:
-        # Our own file objects: Python locks those of sys when it exits.
-        with open(0, "rb", closefd=False) as source:
-            for line in source:
-                coming.put(line)
-        os._exit(0)
-
-    sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else is printed here is no answer
-
-    def say(thing: dict[str, Any]) -> None:
-        sink.write(json.dumps(thing).encode("ascii") + b"\n")
-        sink.flush()
-
-    threading.Thread(target=read, daemon=True).start()
+def _ask(helper: Helper, name: str, task: Content) -> dict[str, Any]:
+    """The answer of a helper. Raises an NmtError that names it."""
     try:
-        setup = json.loads(coming.get())
-        engine = _load(argparse.Namespace(**setup["args"]), setup["loaded"])
-        say({"answers": []})
-        while True:
-            say({"answers": engine.answer([tuple(key) for key in json.loads(coming.get())])})
+        return helper.ask(task)
+    except HelperLost as error:
+        raise MachineError(
+            f"{name} {error}. What was answered is kept where --output names a file; with fewer --workers each has "
+            "more memory."
+        ) from None
     except NmtError as error:
-        say({"error": str(error), "exit_code": error.exit_code})
-        return error.exit_code
+        named = NmtError(f"{name}: {error}")
+        named.exit_code = error.exit_code
+        raise named from None
+
+
+def _answers(setup: dict[str, Any]) -> Callable[[dict[str, Any]], Content]:
+    """What a helper does: it loads the model, and then answers lines."""
+    engine = _load(argparse.Namespace(**setup["args"]), setup["loaded"])
+    return lambda task: {"answers": engine.answer([tuple(key) for key in task["keys"]])}
 
 
 def _load(args: argparse.Namespace, loaded: list[str]) -> "Engine":
@@ -231,4 +156,4 @@ def _load(args: argparse.Namespace, loaded: list[str]) -> "Engine":
 
 
 if __name__ == "__main__":
-    sys.exit(serve())
+    sys.exit(serve(_answers))

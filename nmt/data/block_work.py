@@ -24,7 +24,6 @@ from nmt.data.learn import WordsOf
 from nmt.data.lexicon import Lexicon
 from nmt.data.lines import is_plain, lines_of_block
 from nmt.data.measure import HeldOut, aligned_by, measured
-from nmt.data.pack import read_packed, write_packed
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.ragged import Ragged, gathered
 from nmt.data.ratio import UsualRatio
@@ -35,7 +34,8 @@ from nmt.data.splits import SIDES
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.unit_ids import KnownCuts, ids_in, read_cut_words, words_in
 from nmt.data.units import Units
-from nmt.data.workers import Work, serve
+from nmt.data.workers import Work, work_as_helper
+from nmt.pack import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.subword_options import SubwordsConfig
@@ -357,4 +357,4 @@ def task_of(setup: Mapping[str, Any], number: int) -> Work:
 
 
 if __name__ == "__main__":
-    serve(task_of, sys.stdin.buffer, sys.stdout.buffer)
+    sys.exit(work_as_helper(task_of))

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nmt.data.pack import read_packed, write_packed
 from nmt.errors import MachineError
 from nmt.files import parse_json, write_durably
+from nmt.pack import read_packed, write_packed
 
 
 class PartWriter:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from nmt.data.learn import WORD_CAP, CutWords, WordsOf
 from nmt.data.letters import words_of_easy
 from nmt.data.lexicon import Lexicon, Numbers
-from nmt.data.pack import read_packed, write_packed
 from nmt.data.ragged import Grown, GrownRows, Ragged, gathered, in_order
 from nmt.data.subwords import N_SPECIAL, Codec
+from nmt.pack import read_packed, write_packed
 
 
 class UnitWords:

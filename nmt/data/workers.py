@@ -3,27 +3,21 @@
 Whoever left something of a block in a file has met its words, so what is to be done with that file later is best done
 by the same process, and by another only where that one has nothing else to do.
 
-Helpers are started anew and not forked, since a fork of a process with threads in it may hang. They speak over their
-stdin and stdout, in what `pack.py` writes, and end when their stdin does, so none outlives this process. What there is
-to do is in `block_work.py`.
+How they are started and spoken to is in `nmt/processes.py`, what there is to do in `block_work.py`.
 """
 
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, Protocol
 
-import nmt
-from nmt.data.pack import read_packed, write_packed
-from nmt.errors import DataError, MachineError
+from nmt.errors import MachineError, NmtError
+from nmt.processes import Content, Helper, HelperLost, serve
 
-Content = Mapping[str, Any]
 Work = Callable[[str, Content], dict[str, Any]]  # from the name of a task and its content to the answer
 Asked = tuple[str, Content, "Future[dict[str, Any]]"]
 
@@ -53,15 +47,15 @@ class Helpers:
         """n: processes, 1 for none beside this one."""
         self._work: Work | None = None
         self._tasks = _Tasks()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._helpers: list[Helper] = []
         self._threads: list[threading.Thread] = []
         try:
             for _ in range(n if n > 1 else 0):
-                self._processes.append(_start())
+                self._helpers.append(_start())
         except OSError as error:
             self.__exit__()
             raise MachineError(
-                f"data.workers: cannot start process {len(self._processes) + 1} of {n} ({error.strerror or error})."
+                f"data.workers: cannot start process {len(self._helpers) + 1} of {n} ({error.strerror or error})."
             ) from None
         except BaseException:  # a signal
             self.__exit__()
@@ -71,31 +65,27 @@ class Helpers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.kill()
+        for helper in self._helpers:
+            helper.kill()
         self._tasks.close()
         for thread in self._threads:
             thread.join()
-        for process in self._processes:
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    if pipe:
-                        pipe.close()
-            process.wait()
+        for helper in self._helpers:
+            helper.close()
 
     def begin(self, setup: Content, make: Callable[[Content, int], Work]) -> None:
         """Say what all tasks share. make: what does the work in this process, if there is no other."""
-        if not self._processes:
+        if not self._helpers:
             self._work = make(setup, 0)
-        for number, process in enumerate(self._processes):
-            thread = threading.Thread(target=self._drive, args=(process, {**setup, "number": number}), daemon=True)
+        for number, helper in enumerate(self._helpers):
+            thread = threading.Thread(target=self._drive, args=(helper, {**setup, "number": number}), daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def submit(self, name: str, task: Content) -> "Future[dict[str, Any]]":
         """Have a task done, by a helper if there is any."""
         done: Future[dict[str, Any]] = Future()
-        if self._processes:
+        if self._helpers:
             self._tasks.put((name, task, done))
         else:
             assert self._work is not None, "begin comes first"
@@ -107,33 +97,36 @@ class Helpers:
         waiting: deque[Future[dict[str, Any]]] = deque()
         for task in tasks:
             waiting.append(self.submit(name, task))
-            if len(waiting) > _AHEAD * len(self._processes):
+            if len(waiting) > _AHEAD * len(self._helpers):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _drive(self, process: "subprocess.Popen[bytes]", setup: Content) -> None:
+    def _drive(self, helper: Helper, setup: Content) -> None:
         """Give a helper tasks until it is over. A thread does this, which mostly waits."""
-        lost: MachineError | None = None
+        lost: NmtError = MachineError("data.workers: a process that works on a part of the data cannot be asked.")
+        files, done = set[str](), None
         try:
-            _ask(process, "setup", setup)
-        except (OSError, ValueError):
-            lost = _lost(process)
-        files = set[str]()
-        while (task := self._tasks.take(files)) is not None:
-            name, content, done = task
-            try:
-                if lost:
-                    raise lost
-                answer = _ask(process, name, content)
-                if "file" in answer:
-                    files.add(answer["file"])
-                done.set_result(answer)
-            except (DataError, MachineError) as error:
-                done.set_exception(error)
-            except (OSError, ValueError):
-                lost = _lost(process)
+            helper.ask(setup)
+            while (task := self._tasks.take(files)) is not None:
+                name, content, done = task
+                try:
+                    answer = helper.ask({"task": name, **content})
+                except NmtError as error:
+                    done.set_exception(error)
+                else:
+                    if "file" in answer:
+                        files.add(answer["file"])
+                    done.set_result(answer)
+        except HelperLost as error:
+            lost = _lost(error)
+        except NmtError as error:  # it cannot begin
+            lost = error
+        finally:  # whatever happened, somebody waits
+            if done is not None and not done.done():
                 done.set_exception(lost)
+            while (task := self._tasks.take(files)) is not None:
+                task[-1].set_exception(lost)
 
 
 class _Tasks:
@@ -165,79 +158,49 @@ class _Tasks:
             return self._waiting.pop(next(its, 0))
 
 
-def _start() -> "subprocess.Popen[bytes]":
-    paths = [str(Path(nmt.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+def _start() -> Helper:
     # One thread each: there are as many processes as cores are to be used.
     few = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
     # Arrays of some MB come and go. What glibc does not give back to the system, it need not ask for again.
     few |= {"MALLOC_TRIM_THRESHOLD_": str(1 << 26), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
-    return subprocess.Popen(
-        [sys.executable, "-m", _MODULE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **few, "PYTHONPATH": os.pathsep.join(paths)},
-        # Ctrl-C at a terminal is for the process that ends us.
-        process_group=None if sys.platform == "win32" else 0,
-    )
+    return Helper(_MODULE, few)
 
 
-def _ask(process: "subprocess.Popen[bytes]", name: str, task: Content) -> dict[str, Any]:
-    assert process.stdin is not None and process.stdout is not None
-    write_packed(cast(BinaryIO, process.stdin), {"task": name, **task})
-    process.stdin.flush()
-    answer = read_packed(process.stdout.read)
-    if answer is None:
-        raise OSError("no answer")
-    if "refused" in answer:
-        raise DataError(answer["refused"])
-    if "failed" in answer:
-        raise MachineError(answer["failed"])
-    return answer
-
-
-def _lost(process: "subprocess.Popen[bytes]") -> MachineError:
+def _lost(error: HelperLost) -> MachineError:
     return MachineError(
-        f"data.workers: a process that worked on a part of the data ended ({_ending(process)}). Was it killed "
-        "for memory? Prepare again with fewer: --data.workers 1."
+        f"data.workers: a process that worked on a part of the data ended: it {error}. Prepare again with fewer, so "
+        "that each has more memory: --data.workers 1."
     )
 
 
-def _ending(process: "subprocess.Popen[bytes]") -> str:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return f"exit code {process.wait(1)}"
-    return "its pipe is broken"
-
-
-def serve(make: Callable[[Content, int], Work], stdin: BinaryIO, stdout: BinaryIO) -> None:
+def work_as_helper(make: Callable[[Content, int], Work]) -> int:
     """What a helper does all its life. make: what does the work, from the setup, which comes first."""
-    work: Work | None = None
-    while (task := _next(stdin)) is not None:
-        name, answer = task.pop("task"), dict[str, Any]()
-        try:
-            if work is None:
-                work = make(task, task["number"])
-            else:
-                answer = work(name, task)
-        except DataError as error:
-            answer = {"refused": str(error)}
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename is not None else ""
-            answer = {"failed": f"{where}{error.strerror or error}, in a process that works on a part of the data."}
-        except MemoryError:
-            answer = {"failed": "out of memory. Prepare with fewer processes: --data.workers 1."}
-        try:
-            write_packed(stdout, answer)
-            stdout.flush()
-        except OSError:
-            os._exit(1)  # nobody is there any more to tell it to, and Python would try again in its end
+
+    def begun(setup: dict[str, Any]) -> Callable[[dict[str, Any]], Content]:
+        with _errors_told():
+            work = make(setup, setup["number"])
+
+        def answer(task: dict[str, Any]) -> Content:
+            with _errors_told():
+                return work(task.pop("task"), task)
+
+        return answer
+
+    return serve(begun)
 
 
-def _next(stdin: BinaryIO) -> dict[str, Any] | None:
-    """The next task; None if there is none, or only its beginning: then who gave it is gone."""
+@contextlib.contextmanager
+def _errors_told() -> Iterator[None]:
+    """Say what the system lacks, as an answer."""
     try:
-        return read_packed(stdin.read)
-    except ValueError:
-        return None
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        raise MachineError(
+            f"{where}{error.strerror or error}, in a process that works on a part of the data."
+        ) from None
+    except MemoryError:
+        raise MachineError("out of memory. Prepare with fewer processes: --data.workers 1.") from None
 
 
 def n_core() -> int:

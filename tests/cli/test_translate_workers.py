@@ -13,6 +13,7 @@ from nmt.cli import translate_engine, translate_workers
 from nmt.cli.translate_workers import Pool, n_worker
 from nmt.decoding.request import Kept, Request
 from nmt.errors import NmtError
+from nmt.processes import Helper
 
 LINES = [f"the {'old ' * (n % 7)}ship {'in May' * (n % 3)}{n}" for n in range(40)]
 SOURCE = "".join(line + "\n" for line in LINES).encode()
@@ -135,15 +136,15 @@ def test_two_workers_write_the_bytes_of_one(translate, tmp_path, only_helpers):
 
 def test_a_worker_that_dies_is_named_and_what_was_answered_is_kept(translate, tmp_path, only_helpers, monkeypatch):
     (tmp_path / "in").write_bytes(SOURCE)
-    real, pids = translate_workers._Helper.ask, []
+    real, pids = Helper.ask, []
 
-    def ask(helper, keys):
-        if len(pids) == 3:
+    def ask(helper, task):
+        if len(pids) == 4:
             os.kill(helper.process.pid, signal.SIGKILL)
         pids.append(helper.process.pid)
-        return real(helper, keys)
+        return real(helper, task)
 
-    monkeypatch.setattr(translate_workers._Helper, "ask", ask)
+    monkeypatch.setattr(Helper, "ask", ask)
     flags = ("-i", tmp_path / "in", "--decode.window", 10)
     _, err = translate(*flags, "-o", tmp_path / "out", "--workers", 2, code=1)
     assert f"worker 2 (process {pids[0]}) was killed (signal 9" in err and "Traceback" not in err

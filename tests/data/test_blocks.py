@@ -271,9 +271,12 @@ def test_files_are_cut_at_the_same_lines_of_both_sides(tmp_path, monkeypatch, mo
 
 
 @pytest.mark.parametrize("protect", [[], ["number", "tag", "url"]])
-def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, protect):
+def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, protect, capfd):
     monkeypatch.setattr(blocks, "N_PAIR", 40)
     monkeypatch.setattr(keep, "_WORTHWHILE", 1)
+    # Nor on libraries that print when they are loaded.
+    (tmp_path / "sitecustomize.py").write_bytes(b"print('a library says hello', flush=True)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     told = {}
     for n_worker in (1, 2):
         rng = random.Random(1)
@@ -291,6 +294,7 @@ def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, pro
         notes = json.loads(told[n_worker][-1])["notes"]
         assert bool(notes.get("protected") and notes.get("unlike_items")) == bool(protect)
     assert told[1] == told[2]
+    assert capfd.readouterr().err.count("a library says hello") == 2
 
 
 def test_easy_words_are_cut_as_all_others():

@@ -1,6 +1,6 @@
 """Numbers, texts and arrays as bytes and back: what is known of a block of pairs, on the disk and between processes.
 
-A header of JSON, then the arrays as they lie in memory. Nothing in it can be run.
+A mark, a header of JSON, then the arrays as they lie in memory. Nothing in it can be run.
 """
 
 import json
@@ -10,7 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-_LENGTHS = struct.Struct("<QQ")  # of the header and of what comes after it
+_MARK = b"nmt\n"
+_HEAD = struct.Struct("<4sQQ")  # the mark, and the lengths of the header and of what comes after it
 
 
 def write_packed(file: BinaryIO, content: Mapping[str, Any]) -> None:
@@ -26,17 +27,22 @@ def write_packed(file: BinaryIO, content: Mapping[str, Any]) -> None:
         else:
             plain[name] = value
     header = json.dumps([plain, described]).encode("utf-8")
-    file.write(_LENGTHS.pack(len(header), sum(array.nbytes for array in parts)) + header)
+    file.write(_HEAD.pack(_MARK, len(header), sum(array.nbytes for array in parts)) + header)
     for array in parts:
         file.write(array.data if array.nbytes else b"")
 
 
 def read_packed(read: Callable[[int], bytes]) -> dict[str, Any] | None:
-    """The next mapping that was written. read: gives so many bytes; none at the end, where the answer is None."""
-    lengths = read(_LENGTHS.size)
-    if len(lengths) < _LENGTHS.size:
+    """The next mapping that was written. read: gives so many bytes; none at the end, where the answer is None.
+
+    Raises ValueError where something else stands.
+    """
+    head = read(_HEAD.size)
+    if len(head) < _HEAD.size:
         return None
-    n_header, n_byte = _LENGTHS.unpack(lengths)
+    mark, n_header, n_byte = _HEAD.unpack(head)
+    if mark != _MARK:  # or the lengths might be any number, and so much memory is asked for
+        raise ValueError(f"{mark!r} is the beginning of nothing that was packed")
     plain, described = json.loads(read(n_header))
     content: dict[str, Any] = plain
     body, start = memoryview(read(n_byte)), 0

@@ -1,0 +1,148 @@
+"""Helpers: processes of our own that are given one task after the other, seen from both ends.
+
+They are started anew and not forked, since a fork of a process with threads in it, and torch has some, may hang. Tasks
+come over their stdin, answers go over what was their stdout, both in what `pack.py` writes; whatever else is printed
+there, by a library say, goes to stderr. They end when their stdin does, so none outlives the process that started it.
+
+Which helper is given what is in `data/workers.py` and `cli/translate_workers.py`.
+"""
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from nmt import errors
+from nmt.errors import NmtError
+from nmt.pack import read_packed, write_packed
+
+Content = Mapping[str, Any]
+Answering = Callable[[dict[str, Any]], Content]  # from a task to its answer
+
+_BEGIN = b"-- answers of nmt begin --\n"  # a line; what was printed before is no answer
+
+
+class HelperLost(Exception):
+    """A helper that does not answer any more; the text says how it ended."""
+
+
+class Helper:
+    """A process that answers, seen from here."""
+
+    def __init__(self, module: str, env: Mapping[str, str] | None = None) -> None:
+        """module: what it runs, which calls `serve`. env: beside that of this process. Raises OSError."""
+        package = str(Path(__file__).parents[1])
+        paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **(env or {}), "PYTHONPATH": paths},
+            # A group of its own: Ctrl-C at a terminal is for this process, which then decides.
+            process_group=None if sys.platform == "win32" else 0,
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._tasks, self._answers = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
+        self._has_begun = False
+
+    def ask(self, task: Content) -> dict[str, Any]:
+        """The answer to a task. Raises the NmtError that it is, and HelperLost if there is none."""
+        try:
+            self._find_begin()
+            write_packed(self._tasks, task)
+            self._tasks.flush()
+            answer = read_packed(self._answers.read)
+        except (OSError, ValueError, MemoryError) as error:
+            why = str(error) or type(error).__name__
+            raise HelperLost(self._end(f"gave an answer that cannot be read ({why})")) from None
+        if answer is None:
+            raise HelperLost(self._end("closed its stdout"))
+        if "error" in answer:
+            refusal: NmtError = getattr(errors, answer["kind"])(answer["error"])
+            refusal.exit_code = answer["exit_code"]
+            raise refusal
+        return answer
+
+    def kill(self) -> None:
+        """End the process. Whoever waits for an answer is told that it is lost."""
+        self.process.kill()
+
+    def close(self) -> None:
+        """Forget a process that was killed, when nobody talks to it any more."""
+        for pipe in (self._tasks, self._answers):
+            with contextlib.suppress(OSError):  # what it was not told before
+                pipe.close()
+        self.process.wait()
+
+    def _find_begin(self) -> None:
+        """Pass on what was printed before the process kept its stdout for answers."""
+        while not self._has_begun and (line := self._answers.readline()):
+            self._has_begun = line.endswith(_BEGIN)
+            printed = line.removesuffix(_BEGIN).decode("utf-8", "replace")
+            print(printed, end="", file=sys.stderr)
+
+    def _end(self, otherwise: str) -> str:
+        """How the process ended. otherwise: what it did if it is still there."""
+        try:
+            code = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            return otherwise
+        if code == -9:
+            return "was killed (signal 9: by somebody, or by the system for want of memory)"
+        return f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def serve(make: Callable[[dict[str, Any]], Answering]) -> int:
+    """The life of a helper; returns its exit code if it cannot begin. Any NmtError is an answer.
+
+    make: gives what answers, from the first task, whose own answer is empty.
+    """
+    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    answers.write(_BEGIN)
+    answers.flush()
+    # A thread, so that it ends at once when nobody wants an answer any more.
+    threading.Thread(target=_read, args=(tasks,), daemon=True).start()
+
+    def say(answer: Content) -> None:
+        try:
+            write_packed(answers, answer)
+            answers.flush()
+        except OSError:
+            os._exit(1)  # nobody is there any more to tell it to, and Python would try again in its end
+
+    try:
+        answering = make(tasks.get())
+    except NmtError as error:
+        say(_told(error))
+        return error.exit_code
+    say({})
+    while True:
+        task = tasks.get()
+        try:
+            say(answering(task))
+        except NmtError as error:
+            say(_told(error))
+
+
+def _told(error: NmtError) -> Content:
+    kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return {"error": str(error), "kind": kind, "exit_code": error.exit_code}
+
+
+def _read(tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
+    """Take tasks until there are no more, or only the beginning of one; and then end the process."""
+    code = 1
+    try:
+        with open(0, "rb", closefd=False) as source:  # not that of sys, which Python locks when it exits
+            while (task := read_packed(source.read)) is not None:
+                tasks.put(task)
+        code = 0
+    finally:
+        os._exit(code)
