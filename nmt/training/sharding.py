@@ -5,6 +5,7 @@ of a tensor, or `whole`; for a tensor that is not cut both are the tensor.
 """
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, cast
@@ -23,11 +24,12 @@ def distribute(module: nn.Module, device: torch.device, parallel: Parallel) -> n
     """The module whose backward pass averages gradients over the ranks. Under fsdp its parameters are replaced."""
     if parallel == "fsdp":
         return _shard(module, device)
-    ids = [device.index] if device.type == "cuda" else None
-    # Buffers are tables of positions, the same everywhere, which each rank lengthens when it has to.
-    return nn.parallel.DistributedDataParallel(
-        module, device_ids=ids, gradient_as_bucket_view=True, broadcast_buffers=False
-    )
+    ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
+    # Buffers are tables of positions, the same everywhere, which each rank lengthens when it has to. torch 2.13 warns
+    # of the name of this option that torch 2.11 knows alone.
+    names = ("forward_sync_buffers", "broadcast_buffers")
+    sync = next(name for name in names if name in inspect.signature(ddp).parameters)
+    return ddp(module, device_ids=ids, gradient_as_bucket_view=True, **cast(Any, {sync: False}))
 
 
 def _shard(module: nn.Module, device: torch.device) -> nn.Module:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
+from nmt.training import sharding
 from nmt.training.launch import launch
 from nmt.training.parallel import Ranks
 
@@ -28,6 +30,18 @@ def test_every_batch_counts_on_exactly_one_rank_and_all_ranks_have_equally_many(
     shares = [Ranks(rank, world_size).share(batches) for rank in range(world_size)]
     assert sorted(batch for share in shares for batch, counts in share if counts) == batches
     assert len({len(share) for share in shares}) == 1
+
+
+def test_ddp_neither_sends_buffers_nor_warns_of_its_options():
+    group = torch.distributed
+    group.init_process_group("gloo", store=group.HashStore(), rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            module = sharding.distribute(torch.nn.BatchNorm1d(3), torch.device("cpu"), "ddp")
+        assert not module.will_sync_module_buffers()
+    finally:
+        group.destroy_process_group()
 
 
 class Group:
