@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.device import set_up
@@ -123,16 +124,16 @@ def _timed(product: Callable[[], Tensor], switched: bool) -> float:
         return float("inf")
 
 
-def onednn_is_honest() -> bool:
-    """Whether oneDNN's fp32 products are as exact as the usual ones.
+def onednn_is_honest(multiply: Callable[[Tensor, Tensor], Tensor] = F.linear) -> bool:
+    """Whether oneDNN's fp32 products are as exact as the usual ones. multiply: (M, K), (N, K) -> (M, N).
 
     torch's switch for it is named after bf16 because it permits oneDNN to compute in bf16; on machines where it does
     so (AMX), a product against fp64 shows it.
     """
-    exact, error = _product(torch.float64)(), list[float]()
+    exact, error = _product(torch.float64, multiply)(), list[float]()
     for switched in (False, True):
         with _fp32_through_onednn(switched):
-            error.append(float((_product(torch.float32)().double() - exact).abs().max()))
+            error.append(float((_product(torch.float32, multiply)().double() - exact).abs().max()))
     return error[1] < products.HONEST * error[0]
 
 
@@ -153,9 +154,9 @@ def _mkldnn_matmul() -> Any:
     return cast(Any, torch.backends.mkldnn).matmul
 
 
-def _product(dtype: torch.dtype) -> Callable[[], Tensor]:
+def _product(dtype: torch.dtype, multiply: Callable[[Tensor, Tensor], Tensor] = F.linear) -> Callable[[], Tensor]:
     m, k, n = _SHAPE
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(m, k, generator=generator).to(dtype)
     b = torch.randn(n, k, generator=generator).to(dtype)
-    return lambda: torch.nn.functional.linear(a, b)
+    return lambda: multiply(a, b)

@@ -57,6 +57,51 @@ def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
         switches.fp32_precision = "none"
 
 
+def is_switched():
+    return room._mkldnn_matmul().fp32_precision == "bf16"
+
+
+def test_the_switch_is_on_inside_and_off_after():
+    for switched in (True, False):
+        with room._fp32_through_onednn(switched):
+            assert is_switched() == switched
+        assert not is_switched()
+    with pytest.raises(ZeroDivisionError), room._fp32_through_onednn(True):
+        raise ZeroDivisionError
+    assert not is_switched()
+
+
+def test_the_time_is_that_of_the_product_with_the_switch_as_asked(monkeypatch):
+    clock, seen = itertools.count(10.0, 0.25), []
+    monkeypatch.setattr(room.time, "perf_counter", lambda: next(clock))
+
+    def product():
+        seen.append(is_switched())
+        next(clock)
+
+    assert [room._timed(product, switched) for switched in (False, True)] == [0.5, 0.5]
+    assert seen == [False, True]
+
+    def fail():
+        raise RuntimeError("this torch has no oneDNN")
+
+    assert room._timed(fail, True) == float("inf")
+    with pytest.raises(RuntimeError):
+        room._timed(fail, False)
+
+
+@pytest.mark.parametrize(("rounds", "honest"), [(True, False), (False, True)])
+def test_a_path_that_rounds_to_bf16_is_not_honest(rounds, honest, monkeypatch):
+    monkeypatch.setattr(room, "_SHAPE", (64, 512, 64))
+
+    def multiply(a, b):
+        if rounds and is_switched():
+            a, b = a.bfloat16().float(), b.bfloat16().float()
+        return (a.double() @ b.double().t()).to(a.dtype)
+
+    assert room.onednn_is_honest(multiply) == honest
+
+
 def test_who_asks_for_an_arithmetic_gets_it_unmeasured(monkeypatch):
     monkeypatch.setattr(room, "_speeds", None)
     for name in ("bf16", "fp32"):
