@@ -1,7 +1,8 @@
 """The least time that each part of an update can take on a GPU: its operations over the peak, its bytes over bandwidth.
 
     python tools/roofline.py [--model base|big] [--vocabulary 37000] [--tokens 16384] [--length 30]
-                             [--peak 790] [--bandwidth 4300] [--unfused | --search [--beam 4] [--sentences 512]]
+                             [--peak 790] [--bandwidth 4300] [--memory 150]
+                             [--unfused | --search [--beam 4] [--sentences 512]]
 
 For a packed batch of so many source and as many target tokens, in bf16 under autocast (matrix products in 2 bytes,
 the residual stream and the norms in 4). One line a part: TFLOP, GB, the milliseconds of each, and which of them rules.
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from nmt.decoding.fixed_search import FIRST_ROOM
 from nmt.recipe.presets import PRESETS
-from nmt.training.loss import CHUNK_BYTES
+from nmt.training.loss import chunk_bytes_of_gpu
 
 HALF, FULL = 2, 4  # bytes of a number in matrix products, and in the residual stream, weights and optimizer
 
@@ -59,8 +60,8 @@ def product(name: str, shape: Shape, n: float, d_in: int, d_out: int) -> Part:
     return Part(name, n * 3 * 2 * shape.tokens * d_in * d_out, n * moved)
 
 
-def parts(shape: Shape, *, fused: bool) -> Iterator[Part]:
-    """Everything that an update does, part by part."""
+def parts(shape: Shape, *, fused: bool, memory: float) -> Iterator[Part]:
+    """Everything that an update does, part by part. memory: of the device, in GB."""
     d, n_layer = shape.d_model, shape.n_enc + shape.n_dec
     n_attention = shape.n_enc + 2 * shape.n_dec
     n_sublayer = 2 * shape.n_enc + 3 * shape.n_dec
@@ -75,7 +76,8 @@ def parts(shape: Shape, *, fused: bool) -> Iterator[Part]:
     output = product("", shape, 1, d, 0)
     passes = 6 * HALF if fused else 13 * FULL + 4 * HALF
     # The gradient of the weights is a product for each chunk, which a pass of its own adds to the sum of those before.
-    n_gradient = math.ceil(shape.tokens * shape.vocabulary * FULL / CHUNK_BYTES["cuda"]) * d * shape.vocabulary
+    n_chunk = math.ceil(shape.tokens * shape.vocabulary * FULL / chunk_bytes_of_gpu(int(memory * 1e9)))
+    n_gradient = n_chunk * d * shape.vocabulary
     flop = 3 * 2 * shape.tokens * d * shape.vocabulary
     moved = output.byte + n_gradient * HALF + shape.tokens * shape.vocabulary * passes
     yield Part("output layer and loss", flop, moved)
@@ -140,6 +142,7 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=30, help="of a sentence, in subwords")
     parser.add_argument("--peak", type=float, default=790.0, help="TFLOP/s of dense bf16 products")
     parser.add_argument("--bandwidth", type=float, default=4300.0, help="GB/s of the device memory")
+    parser.add_argument("--memory", type=float, default=150.0, help="GB of the device memory")
     parser.add_argument("--unfused", action="store_true", help="every small operation a pass of its own")
     parser.add_argument("--search", action="store_true", help="of beam search, not of training")
     parser.add_argument("--beam", type=int, default=4, help="hypotheses of a sentence, with --search")
@@ -148,7 +151,7 @@ def main() -> int:
     sizes = PRESETS[args.model]
     d_model, d_inner, n_enc, n_dec = (int(sizes[name]) for name in ("d_model", "d_inner", "n_enc_layer", "n_dec_layer"))
     shape = Shape(d_model, d_inner, n_enc, n_dec, args.vocabulary, args.tokens, args.length)
-    found, tokens = parts(shape, fused=not args.unfused), args.tokens
+    found, tokens = parts(shape, fused=not args.unfused, memory=args.memory), args.tokens
     if args.search:
         found = parts_of_search(shape, sentences=args.sentences, beam=args.beam)
         tokens = args.sentences * (args.length + 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmt.native import products
-from nmt.training.loss import CHUNK_BYTES, EvenPart, rows_of
+from nmt.training.loss import EvenPart, chunk_bytes, rows_of
 
 
 def consistency(
@@ -58,7 +58,7 @@ class _Consistency(torch.autograd.Function):
         exact = torch.promote_types(weight.dtype, torch.float32)
         p_in, q_in, weight_in = p_hidden.to(dtype), q_hidden.to(dtype), weight.to(dtype)
         # Two passes, so twice the logits of a chunk of the loss.
-        chunk = max(32, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (weight.size(0) * 8))
+        chunk = max(32, chunk_bytes(weight.device) // (weight.size(0) * 8))
 
         even = [
             EvenPart(hidden, weight_in, part * smoothing, pad_idx, exact)

@@ -16,8 +16,22 @@ from nmt.data.batches import STEP
 from nmt.native import kernels, passes, products
 
 # Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
-# of a good size; on a GPU enough to fill it.
+# of a good size; on a GPU at least enough to fill it.
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
+# Of the memory of a GPU. The gradient of the output matrix is read and written once for each chunk.
+_SHARE = 1 / 64
+
+
+def chunk_bytes(device: torch.device) -> int:
+    """Bytes of logits, of 4 bytes each, that are to be alive at a time on a device."""
+    if device.type != "cuda":
+        return CHUNK_BYTES["cpu"]
+    return chunk_bytes_of_gpu(torch.cuda.get_device_properties(device).total_memory)
+
+
+def chunk_bytes_of_gpu(memory: int) -> int:
+    """The same on a GPU with so many bytes of memory."""
+    return max(CHUNK_BYTES["cuda"], int(memory * _SHARE))
 
 
 def smoothed_cross_entropy(
@@ -68,7 +82,20 @@ def exponents(z: Tensor, gold: Tensor, kept: float, exact: torch.dtype) -> tuple
     p = wide.sub_(top).exp_()
     total = p.sum(dim=1, keepdim=True)
     p.scatter_add_(1, gold, total * -kept)
-    return (top + total.log() - kept * picked).sum(), p.to(z.dtype), total
+    value = (top + total.log() - kept * picked).sum()
+    if z.dtype == torch.float16:
+        root = _root(total)
+        p, total = p.div_(root), total / root
+    return value, p.to(z.dtype), total
+
+
+def _root(total: Tensor) -> Tensor:
+    """The power of two nearest to the square root of (N, 1).
+
+    What is divided by `total` is 1 at most, but up to V at the gold token, more than fp16 can hold; and 1 / V, which
+    hidden states are multiplied by, is less than it holds to its last digit. The roots of both are within.
+    """
+    return total.log2().div_(2).round_().exp2_()
 
 
 def exponents_for_compiler(z: Tensor, gold: Tensor, kept: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,7 +106,11 @@ def exponents_for_compiler(z: Tensor, gold: Tensor, kept: float, exact: torch.dt
     total = p.sum(dim=1, keepdim=True)
     is_gold = torch.arange(z.size(1), device=z.device) == gold
     value = (top + total.log() - kept * wide.gather(1, gold)).sum()
-    return value, torch.where(is_gold, p - kept * total, p).to(z.dtype), total
+    d_z = torch.where(is_gold, p - kept * total, p)
+    if z.dtype == torch.float16:
+        root = _root(total)
+        d_z, total = d_z / root, total / root
+    return value, d_z.to(z.dtype), total
 
 
 @functools.cache
@@ -134,7 +165,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
         pass_over = _compiled_exponents() if compiled else exponents
         own = kernels.takes(hidden_in, weight)
-        chunk = CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // (weight.size(0) * (dtype.itemsize if own else 4))
+        chunk = chunk_bytes(hidden.device) // (weight.size(0) * (dtype.itemsize if own else 4))
         chunk = max(2 * STEP, chunk // STEP * STEP)
         n_row = len(hidden)
         if own:  # few numbers of rows, or oneDNN would prepare its products anew for nearly every batch

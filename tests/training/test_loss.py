@@ -1,5 +1,7 @@
 """The loss: equal to torch's, whatever the chunks; its gradient equal to autograd's."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, log_softmax
@@ -122,9 +124,38 @@ def test_under_bf16_autocast_it_is_close_to_fp32_and_gives_gradients_in_the_weig
     assert torch.autograd.grad(found, weight)[0].dtype == torch.float32
 
 
-def test_what_the_compiler_gets_is_the_same_pass():
+@pytest.mark.parametrize("n_vocab", [32_000, 100_000])
+def test_in_fp16_a_flat_softmax_over_many_words_keeps_its_digits(n_vocab):
+    torch.manual_seed(4)
+    hidden = (0.1 * torch.rand(1, 128, 8)).half().float().requires_grad_()
+    weight = (1e-3 * torch.randn(n_vocab, 8)).half().float().requires_grad_()
+    gold = torch.randint(1, n_vocab, (1, 128))
+    exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    wanted = by_target_distributions(*exact, gold, 0.0, 1.0)
+    with torch.autocast("cpu", dtype=torch.float16):
+        found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.0)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=0)
+    grads = list(zip(torch.autograd.grad(found, (hidden, weight)), torch.autograd.grad(wanted, exact), strict=True))
+    # Of words that are never gold the gradient is a sum of hidden states over the number of words.
+    others = torch.ones(n_vocab, dtype=torch.bool).index_fill(0, gold.flatten(), False)
+    for one, other in (*grads, [grad[others] for grad in grads[1]]):
+        assert one.isfinite().all() and (one - other).norm() < 1e-3 * other.norm()
+
+
+def test_chunks_of_a_gpu_grow_with_its_memory(monkeypatch):
+    memory = {0: 80 << 30, 1: 8 << 30}
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=memory[device.index])
+    )
+    assert room.chunk_bytes(torch.device("cuda:0")) == (80 << 30) // 64
+    assert room.chunk_bytes(torch.device("cuda:1")) == room.CHUNK_BYTES["cuda"] == 256 << 20
+    assert room.chunk_bytes(torch.device("cpu")) == 32 << 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_what_the_compiler_gets_is_the_same_pass(dtype):
     torch.manual_seed(2)
-    z, gold = torch.randn(7, 30, dtype=torch.float64) * 5, torch.randint(1, 30, (7, 1))
+    z, gold = (torch.randn(7, 30, dtype=torch.float64) * 5).to(dtype), torch.randint(1, 30, (7, 1))
     wanted = room.exponents(z.clone(), gold, 0.9, torch.float64)
     for a, b in zip(room.exponents_for_compiler(z, gold, 0.9, torch.float64), wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
