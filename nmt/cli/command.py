@@ -81,11 +81,12 @@ def must_be_free(path: Path, *, overwrite: bool, advice: str = "Choose another n
         raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.")
 
 
-def add_override_flags(parser: argparse.ArgumentParser, only: Sequence[str] | None = None) -> None:
-    """One flag `--section.option VALUE` for every option, in a group per section.
+def add_override_flags(parser: "Parser", only: Sequence[str] | None = None) -> None:
+    """One flag `--section.option VALUE` for every option, in a group per section, and --help-all, which lists them.
 
     only: the sections wanted, "" standing for the options outside any section; all when None.
     """
+    parser.add_argument("--help-all", action=_HelpAll, help="Show the options of the recipe too, and stop.")
     fields = all_fields()
     for section, about in sections():
         if only is not None and section not in only:
@@ -99,9 +100,9 @@ def add_override_flags(parser: argparse.ArgumentParser, only: Sequence[str] | No
                 )
 
 
-def add_shorthand(parser: argparse.ArgumentParser, flag: str, name: str, metavar: str) -> None:
+def add_shorthand(group: argparse._ArgumentGroup, flag: str, name: str, metavar: str) -> None:
     """A second, shorter flag for an option of the recipe. What is given last counts."""
-    parser.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=f"The same as --{name}.")
+    group.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=f"The same as --{name}.")
 
 
 def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
@@ -181,17 +182,65 @@ class Parser(argparse.ArgumentParser):
                 self.add_argument(flag, dest=_OVERRIDE + name, metavar="VALUE", help=argparse.SUPPRESS)
         if unknown := [flag for flag in dict.fromkeys(flags) if flag not in known]:
             names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
-            self.error("\n".join(f"{flag}: unknown option{_meant(flag, names)}" for flag in unknown))
+            lines = [f"{flag}: unknown option{_meant(flag, names)}" for flag in unknown]
+            self._refuse(lines, "--help-all" if "--help-all" in known else "--help")
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and no usage, which is longer than a screen; exit code 2."""
         flags, found, _ = message.removeprefix("argument ").partition(": expected ")
         action = self._option_string_actions.get(flags.split("/")[0])
-        if found and action is not None and action.help and isinstance(action.metavar, tuple):
-            message += f", {' '.join(action.metavar)}: {action.help}"
-        for line in message.split("\n"):
-            print(f"{self.prog}: error: {printable(line)}. All: {self.prog} --help", file=sys.stderr)
+        if found and action is not None and action.help and action.metavar:
+            wanted = action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
+            message += f", {wanted}: {action.help.replace('%%', '%').removesuffix('.')}"
+        self._refuse(message.split("\n"), "--help")
+
+    def _refuse(self, lines: Sequence[str], flag: str) -> NoReturn:
+        for line in lines:
+            print(f"{self.prog}: error: {printable(line)}. All: {self.prog} {flag}", file=sys.stderr)
         self.exit(2)
+
+    def format_help(self) -> str:
+        """The flags of the command itself, and how to see those of the recipe, which are longer than many screens."""
+        return self._format(
+            [group for group in self._action_groups if not _overrides_in(group)], self._about_overrides()
+        )
+
+    def format_help_all(self) -> str:
+        """All flags."""
+        return self._format(self._action_groups)
+
+    def _format(self, groups: Iterable[Any], about_others: str = "") -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in groups:
+            formatter.start_section(group.title)
+            formatter.add_text(group.description)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        if about_others:
+            formatter.start_section("options of the recipe")
+            formatter.add_text(about_others)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def _about_overrides(self) -> str:
+        names = [name for group in self._action_groups for name in _overrides_in(group)]
+        if not names:
+            return ""
+        found = dict.fromkeys(name.partition(".")[0] for name in names if "." in name)
+        flags = ", ".join(f"--{section}.OPTION" for section in found)
+        return (
+            f"{len(names)} options of the recipe are flags too, by their dotted names: {flags} VALUE. All of them: "
+            f"{self.prog} --help-all, or recipes/README.md. One of them: its flag without VALUE."
+        )
+
+
+def _overrides_in(group: Any) -> list[str]:
+    """Names of the options of the recipe in a group of flags that has no others."""
+    dests = [action.dest for action in group._group_actions]
+    return [dest.removeprefix(_OVERRIDE) for dest in dests] if all(dest.startswith(_OVERRIDE) for dest in dests) else []
 
 
 def _meant(flag: str, names: Sequence[str]) -> str:
@@ -207,6 +256,18 @@ class _Help(argparse.HelpFormatter):
     ) -> None:
         own = [action for action in actions if not action.dest.startswith(_OVERRIDE)]
         super().add_usage(usage, own, groups, prefix)
+
+
+class _HelpAll(argparse.Action):
+    """Show all flags, where --help shows those of the command itself."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
+        assert isinstance(parser, Parser)
+        print(parser.format_help_all(), end="")
+        parser.exit()
 
 
 class _Version(argparse.Action):

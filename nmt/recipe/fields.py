@@ -1,6 +1,6 @@
 """A walk over the options: the name, kind, default and help of each, as text taken from the models in options.py.
 
-`--help`, the option tables and the "expected …" of a complaint are all made from this list.
+`--help-all`, the option tables and the "expected …" of a complaint are all made from this list.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """THE options: every name, type, default, bound and one-line help, written once.
 
-The YAML reader, `--help`, the option tables and the JSON Schema are made from these models. Nearly every section has a
-file of its own, such as `data_options.py`; here is the rest, and the recipe as a whole. Presets live in `presets.py`,
-reading in `reader.py`, tables in `tables.py`.
+The YAML reader, `--help-all`, the option tables and the JSON Schema are made from these models. Nearly every section
+has a file of its own, such as `data_options.py`; here is the rest, and the recipe as a whole. Presets live in
+`presets.py`, reading in `reader.py`, tables in `tables.py`.
 """
 
 from pathlib import Path

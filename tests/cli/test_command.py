@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from nmt.cli import preprocess, train, translate
 from nmt.cli.command import Parser, add_override_flags, overrides_of, printable, run
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.fields import all_fields
@@ -80,9 +81,13 @@ def refusal(given, capsys):
     assert run("nmt-x", lambda _: 0, found, given) == 2
     told, shown = capsys.readouterr()
     assert not told
-    lines = shown.splitlines()
-    assert all(line.startswith("nmt-x: error: ") and line.endswith(". All: nmt-x --help") for line in lines)
-    return [line.removeprefix("nmt-x: error: ").removesuffix(". All: nmt-x --help") for line in lines]
+    lines = [line.rpartition(". All: nmt-x ") for line in shown.splitlines()]
+    assert all(told.startswith("nmt-x: error: ") for told, _, _ in lines)
+    assert all(flag == ("--help-all" if "unknown option" in told else "--help") for told, _, flag in lines)
+    return [told.removeprefix("nmt-x: error: ") for told, _, _ in lines]
+
+
+BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; default: 5]"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,7 @@ def refusal(given, capsys):
         (["--learning_rate", "1"], "--learning_rate: unknown option"),  # that there is in other commands only
         (["RECIPE", "--decode.bea", "5"], "--decode.bea: unknown option (did you mean --decode.beam?)"),
         (["--train", "pairs.csv"], "argument --train: expected 2 arguments, SRC TRG: files of text"),
+        (["--decode.beam"], f"argument --decode.beam: expected one argument, VALUE: {BEAM}"),
         (["RECIPE", "more"], "unrecognized arguments: more"),
         ([], "the following arguments are required: RECIPE"),
     ],
@@ -121,12 +127,36 @@ def test_version_is_a_flag(capsys):
     assert capsys.readouterr().out.startswith("nmt-x ")
 
 
-def test_help_lists_every_option_once_with_its_default(capsys):
-    assert run("nmt-x", lambda _: 0, parser(), ["--help"]) == 0
+def test_help_all_lists_every_option_once_with_its_default(capsys):
+    assert run("nmt-x", lambda _: 0, parser(), ["--help-all"]) == 0
     shown = capsys.readouterr().out
     for field in all_fields():
         assert shown.count(f"--{field.name} VALUE") == 1, field.name
     assert "default: 0.001" in shown
+
+
+@pytest.mark.parametrize(
+    ("main", "longest", "own"),
+    [(preprocess.main, 70, "--rank-timeout"), (train.main, 40, "--selftest"), (translate.main, 160, "--trg-lang")],
+)
+def test_help_shows_the_flags_of_the_command_and_how_to_see_those_of_the_recipe(
+    main, longest, own, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["--help-all"]) == 0
+    everything = capsys.readouterr().out
+    assert own in shown and own in everything
+    assert "--decode.OPTION VALUE" in shown and "--help-all, or" in shown and shown.count("\n") < longest
+    assert "--decode.beam VALUE" in everything and "--decode.beam" not in shown
+
+
+def test_the_flags_of_translating_are_in_groups(capsys):
+    assert translate.main(["--help"]) == 0
+    general = capsys.readouterr().out.partition("\noptions:")[2].partition("\n\n")[0]
+    found = [word for word in general.split() if word.startswith("--")]
+    assert found == ["--help", "--help-all", "--debug", "--version"]
 
 
 def test_overrides_are_what_was_given_as_it_was_written():
