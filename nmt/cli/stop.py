@@ -1,15 +1,16 @@
 """Ctrl-C and other signals that end a command: at once and in order, or when what is in work is finished.
 
-Translation finishes lines where somebody reads them, and drops them where there is a journal.
+Translation finishes lines where somebody reads them, and drops them where there is a journal. Training saves first.
 """
 
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class Stop:
@@ -22,15 +23,10 @@ class Stop:
         self._names, self._number = names, 0
         self._ended = 0  # number of the signal that has ended the command
         self._waits = False
-        self._before: dict[int, signal._HANDLER] = {}
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
-        if threading.current_thread() is threading.main_thread():
-            for name in self._names:
-                number = getattr(signal, name, None)  # Windows has not all of them
-                # One that is ignored stays so, as nohup, or a shell in the background, wants it.
-                if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._note)
+        self._before = _catch(self._names, self._note)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -63,7 +59,48 @@ class Stop:
             self._ended = number
             raise SystemExit(128 + number)
         self._number = number
-        with contextlib.suppress(OSError):
-            # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
-            name = signal.Signals(number).name
-            os.write(2, f"\n{name}: stopping after the lines in work; again: at once\n".encode("ascii"))
+        _tell(number, "stopping after the lines in work; again: at once")
+
+
+class StopSignal:
+    """Remembers that somebody wants training to stop; the loop asks between two updates. A second Ctrl-C does not wait.
+
+    Its handlers stay until the process ends.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        _catch(("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"), self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.number == signal.SIGINT == number:
+            raise KeyboardInterrupt
+        self.number = number
+        _tell(number, "saving after this update, then stopping")
+
+    def __call__(self) -> bool:
+        return self.number != 0
+
+    @property
+    def exit_code(self) -> int:
+        """What the shell expects of a program that a signal stopped."""
+        return 128 + self.number if self.number else 0
+
+
+def _catch(names: Sequence[str], note: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Have `note` called at these signals. Returns what was done at them before, by number.
+
+    One that is ignored stays so, as nohup, or a shell in the background, wants it. In a thread of its own a command has
+    no say in signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]  # Windows has not all of them
+    return {one: signal.signal(one, note) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
+
+
+def _tell(number: int, what: str) -> None:
+    """Say what a signal leads to."""
+    with contextlib.suppress(OSError):
+        # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
+        os.write(2, f"\n{signal.Signals(number).name}: {what}\n".encode("ascii"))

@@ -1,14 +1,11 @@
 """What nmt-train does: train until told to stop, or one of the checks that train nothing."""
 
-import contextlib
-import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 from nmt.cli.command import printable
 from nmt.cli.stdout import write_stdout
+from nmt.cli.stop import StopSignal
 from nmt.native.allocator import keep_freed_blocks
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
@@ -18,34 +15,6 @@ from nmt.training.launch import launch
 from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.selftest import selftest as test_model
 from nmt.training.verify import folders_of, verify_run
-
-
-class StopSignal:
-    """Remembers that somebody wants training to stop; the loop asks between two updates."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has not all of them
-            if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
-                signal.signal(number, self._note)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if self.number == signal.SIGINT == number:
-            raise KeyboardInterrupt
-        self.number = number
-        text = f"\n{signal.Signals(number).name}: saving after this update, then stopping\n"
-        with contextlib.suppress(OSError):
-            # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
-            os.write(2, text.encode("ascii"))
-
-    def __call__(self) -> bool:
-        return self.number != 0
-
-    @property
-    def exit_code(self) -> int:
-        """What the shell expects of a program that a signal stopped."""
-        return 128 + self.number if self.number else 0
 
 
 def _prepare_libraries() -> None:

@@ -4,13 +4,14 @@ import os
 import shutil
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from nmt import checkpoint
+from nmt.cli.stop import StopSignal
 from nmt.cli.train import main
-from nmt.cli.train_job import StopSignal
 from nmt.data.subwords import Subwords
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
@@ -59,6 +60,13 @@ def test_what_nohup_wants_ignored_stays_ignored(handlers):
     stop = StopSignal()
     os.kill(os.getpid(), signal.SIGHUP)
     assert not stop()
+
+
+def test_in_a_thread_of_its_own_training_leaves_signals_alone(handlers):
+    before = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor() as pool:
+        assert not pool.submit(StopSignal).result()()
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.fixture
