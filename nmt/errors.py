@@ -4,7 +4,7 @@
     ├── RecipeError          the recipe, or an override of it on the command line
     ├── DataError            a corpus, or a prepared data folder
     ├── RunError             a run folder or one of its checkpoints
-    └── MachineError         disk, memory, device: exit code 1
+    └── MachineError         disk, memory, device, a package that is not installed: exit code 1
         └── TrainingError    the numbers went wrong (loss not finite): exit code 1
 
 The commands print the message and no traceback. A message says what was found, where, what was
@@ -31,7 +31,7 @@ class RunError(NmtError):
 
 
 class MachineError(NmtError):
-    """The machine failed us: disk full, device missing, memory short."""
+    """The machine failed us: disk full, device or package missing, memory short."""
 
     exit_code = 1
 

@@ -14,6 +14,7 @@ MOST_LINES = 400
 # An import may point to the same room or to a lower layer. Rooms of one layer do not see each other.
 LAYER = {
     "errors": 0,
+    "extras": 0,
     "files": 0,
     "native": 0,
     "pack": 0,
@@ -38,6 +39,7 @@ LAYER = {
 ALSO = {
     ("recipe", "errors"),
     ("recipe", "files"),
+    ("extras", "errors"),
     ("processes", "errors"),
     ("processes", "pack"),
     ("run", "checkpoint"),

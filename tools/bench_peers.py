@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nmt.data.batches import Batch
 from nmt.data.subwords import BOS, EOS, PAD
+from nmt.extras import EXTRAS
 from nmt.models.transformer.Modules import sinusoids
 from nmt.recipe.model_options import ModelConfig
 
@@ -74,7 +75,8 @@ class Marian(nn.Module):
         try:
             library: Any = importlib.import_module("transformers")
         except ModuleNotFoundError:
-            sys.exit("bench_training: error: no package 'transformers': pip install 'nmt[bench]', or leave out marian")
+            line = f"pip install '{EXTRAS['huggingface']['transformers']}'"
+            sys.exit(f"bench_training: error: no package 'transformers': {line}, or leave out marian")
         self.model = library.MarianMTModel(
             library.MarianConfig(
                 vocab_size=n_vocab,

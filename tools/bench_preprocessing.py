@@ -27,6 +27,7 @@ from preparing import CORPUS, command, located
 
 from nmt.data.compression import without_ending
 from nmt.data.lines import read_lines, write_lines
+from nmt.extras import EXTRAS
 
 _N_VALID = 1000
 _WHO, _LEARNT_FROM = ("nmt", "peer"), ("all lines", "a sample")
@@ -67,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(args.files) not in (0, 2):
         parser.error(f"{len(args.files)} files: expected a source and a target")
     if subprocess.run([sys.executable, "-c", "import sentencepiece"], capture_output=True, check=False).returncode:
-        print("bench_preprocessing: error: no package 'sentencepiece': pip install 'nmt[bench]'", file=sys.stderr)
+        line = f"pip install '{EXTRAS['sentencepiece']['sentencepiece']}'"
+        print(f"bench_preprocessing: error: no package 'sentencepiece': {line}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 from nmt.errors import DataError
+from nmt.extras import missing
 
 # Written so much alike that statistics of bytes can well be wrong: no reason to drop a sentence.
 _ALIKE = (
@@ -42,14 +43,14 @@ def is_in_another_language(text: str, own: frozenset[str], max_probability: floa
 
 @functools.cache
 def identifier() -> tuple[Identify, frozenset[str]]:
-    """What tells the language of a text with its probability, and the codes that it knows."""
+    """What tells the language of a text with its probability, and the codes that it knows.
+
+    Raises MachineError without the package.
+    """
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
-        raise DataError(
-            "data.max_other_language: the py3langid package is not installed. Install the extra: pip install "
-            "nmt[langid], or set the option to 0."
-        ) from None
+        raise missing("langid", "data.max_other_language", ", or set the option to 0") from None
     found = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     return found.classify, frozenset(found.labels) - {"zxx"}
 

@@ -11,7 +11,8 @@ from typing import Any
 from nmt.data.letters import BYTE_OF, in_letters
 from nmt.data.sentencepiece_text import SPACE, Rules, SentencePiece
 from nmt.data.subwords import LONGEST_PIECE, Codec
-from nmt.errors import DataError, MachineError
+from nmt.errors import DataError
+from nmt.extras import missing
 from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS
 
 _LETTER_OF = {byte: letter for letter, byte in BYTE_OF.items()}
@@ -66,9 +67,7 @@ def _parsed(path: Path) -> Any:
         from google.protobuf.message import DecodeError
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
-        raise MachineError(
-            f"{path}: to read a model of SentencePiece takes its package: pip install 'nmt[sentencepiece]'."
-        ) from None
+        raise missing("sentencepiece", f"{path}, a model of SentencePiece") from None
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a vocabulary.")

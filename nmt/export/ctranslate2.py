@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
-from nmt.errors import MachineError, RunError
+from nmt.errors import RunError
 from nmt.export.positions import position_table
+from nmt.extras import missing
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
@@ -29,7 +30,7 @@ def library() -> Any:
     try:
         import ctranslate2
     except ImportError:
-        raise MachineError("this needs the package ctranslate2: pip install 'nmt[ctranslate2]'.") from None
+        raise missing("ctranslate2", "CTranslate2") from None
     return ctranslate2
 
 

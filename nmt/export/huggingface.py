@@ -25,9 +25,10 @@ from nmt.data.padding import pad
 from nmt.data.ragged import Ragged
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.scorer import gold_log_probs
-from nmt.errors import MachineError, RunError
+from nmt.errors import RunError
 from nmt.export.huggingface_tokenizer import make_tokenizer
 from nmt.export.positions import N_POSITION, position_table
+from nmt.extras import missing
 from nmt.files import parse_json
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
@@ -47,7 +48,7 @@ def library() -> Any:
     try:
         import transformers
     except ImportError:
-        raise MachineError("this needs the package transformers: pip install 'nmt[huggingface]'.") from None
+        raise missing("huggingface", "transformers") from None
     return transformers
 
 

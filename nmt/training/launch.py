@@ -19,6 +19,7 @@ from nmt.data.mixture import Mixture
 from nmt.data.subwords import PAD
 from nmt.device import choose_device
 from nmt.errors import DataError
+from nmt.extras import require
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.native import kernels
@@ -46,8 +47,8 @@ def launch(
 ) -> str:
     """Train what the recipe describes, or go on where it stopped.
 
-    Returns 'done', 'time', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe, and
-    RunError when the run folder is another run's or is in use.
+    Returns 'done', 'time', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe,
+    RunError when the run folder is another run's or is in use, and MachineError for a package that is not installed.
     """
     budget = Budget(recipe.train, clock)  # all that follows counts
     data = open_data(recipe)
@@ -57,20 +58,31 @@ def launch(
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     ranks, device = parallel.join(device, recipe.train.timeout)
-    with ranks.together(), run.lock() if ranks.is_main else nullcontext():
-        with ranks.others_wait():
-            if ranks.is_main:
-                run.tidy()
-        try:
-            recipe = _resolved(recipe, data, run, device, ranks, wants_stop)
-        except Stopped:
-            if ranks.is_main:
-                print("stopped before the first update: the same command begins again", file=sys.stderr)
-            return "stopped"
-        with ranks.others_wait():
-            if ranks.is_main:
-                claim(run, recipe, data)
-        return _train(recipe, data, run, device, ranks, wants_stop, budget)
+    with ranks.together():
+        require_extras(recipe, logs=ranks.is_main)
+        with run.lock() if ranks.is_main else nullcontext():
+            with ranks.others_wait():
+                if ranks.is_main:
+                    run.tidy()
+            try:
+                recipe = _resolved(recipe, data, run, device, ranks, wants_stop)
+            except Stopped:
+                if ranks.is_main:
+                    print("stopped before the first update: the same command begins again", file=sys.stderr)
+                return "stopped"
+            with ranks.others_wait():
+                if ranks.is_main:
+                    claim(run, recipe, data)
+            return _train(recipe, data, run, device, ranks, wants_stop, budget)
+
+
+def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
+    """Raise MachineError where a package that training takes is not installed. logs: this rank writes the log, too."""
+    if recipe.optim.name == "schedulefree":
+        require("schedulefree", "optim.name: schedulefree")
+    for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
+        if is_wanted and logs:
+            require(extra, f"train.{extra}")
 
 
 def open_data(recipe: Recipe) -> Prepared:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nmt.errors import MachineError
+from nmt.extras import missing
 from nmt.recipe.training_options import OptimConfig
 
 COUNTED = ("k", "weight_sum", "lr_max")  # numbers that it keeps in its groups and changes itself
@@ -21,9 +21,7 @@ def schedule_free_adamw(groups: list[dict[str, Any]], config: OptimConfig) -> to
     try:
         from schedulefree import AdamWScheduleFree
     except ImportError:
-        raise MachineError(
-            "optim.name: the schedulefree package is not installed. Install the extra: pip install nmt[schedulefree]."
-        ) from None
+        raise missing("schedulefree", "optim.name: schedulefree") from None
     optimizer: torch.optim.Optimizer = AdamWScheduleFree(groups, lr=config.lr, betas=config.betas, eps=config.eps)
     wake(optimizer)
     return optimizer

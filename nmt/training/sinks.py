@@ -5,7 +5,6 @@ courtesy: one that fails is complained about once and not asked again.
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import secrets
@@ -164,20 +163,12 @@ class Courtesy:
 
 
 def sinks_of(recipe: Recipe, folder: Path, since: int, complain: Callable[[str], None]) -> list[Sink]:
-    """The sinks that a recipe asks for beside the log of a run that goes on from update `since`.
-
-    Raises MachineError naming the extra that is not installed.
-    """
-    wanted: list[tuple[str, str, bool, Callable[[], Sink]]] = [
-        ("tensorboard", "TensorBoard", recipe.train.tensorboard, lambda: TensorBoard(folder / "tensorboard", since)),
-        ("wandb", "Weights & Biases", recipe.train.wandb, lambda: WeightsAndBiases(recipe, folder)),
+    """The sinks that a recipe asks for beside the log of a run that goes on from update `since`."""
+    wanted: list[tuple[str, bool, Callable[[], Sink]]] = [
+        ("TensorBoard", recipe.train.tensorboard, lambda: TensorBoard(folder / "tensorboard", since)),
+        ("Weights & Biases", recipe.train.wandb, lambda: WeightsAndBiases(recipe, folder)),
     ]
-    for extra, _, is_wanted, _ in wanted:
-        if is_wanted and importlib.util.find_spec(extra) is None:
-            raise MachineError(
-                f"train.{extra}: the {extra} package is not installed. Install the extra: pip install nmt[{extra}]."
-            )
-    return [Courtesy(name, make, complain) for _, name, is_wanted, make in wanted if is_wanted]
+    return [Courtesy(name, make, complain) for name, is_wanted, make in wanted if is_wanted]
 
 
 def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:

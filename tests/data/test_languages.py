@@ -7,7 +7,7 @@ import pytest
 
 from nmt.data.clean import filters_of, reason_to_drop
 from nmt.data.languages import identifier, is_in_another_language, languages_like
-from nmt.errors import DataError
+from nmt.errors import DataError, MachineError
 from nmt.recipe.filter_options import FilterConfig
 
 needs_package = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="the extra is not installed")
@@ -50,6 +50,6 @@ def test_a_language_that_the_package_does_not_know_is_refused_with_those_it_does
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     identifier.cache_clear()
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
-    with pytest.raises(DataError, match=r"pip install nmt\[langid\]"):
+    with pytest.raises(MachineError, match=r"^data\.max_other_language: .* pip install 'py3langid>=.*', or set the"):
         filters_of(FilterConfig(max_other_language=0.9), 256, ("de", "en"))
     identifier.cache_clear()

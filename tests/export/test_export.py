@@ -11,6 +11,7 @@ from nmt.cli.export import main
 from nmt.cli.preprocess import OWN_CORPUS
 from nmt.export import ctranslate2, huggingface
 from nmt.export.ctranslate2_engine import is_exported
+from nmt.extras import EXTRAS
 from nmt.recipe.reader import read_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +114,7 @@ def test_a_model_that_differs_is_not_written(export, tmp_path, monkeypatch, to, 
 @pytest.mark.parametrize("to", ["ctranslate2", "huggingface"])
 def test_a_missing_package_is_named(export, tmp_path, monkeypatch, to):
     monkeypatch.setitem(sys.modules, PACKAGE[to], None)
-    assert f"pip install 'nmt[{to}]'" in export(to, code=1)
+    assert f"pip install '{EXTRAS[to][PACKAGE[to]]}'" in export(to, code=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
 
 
@@ -135,7 +136,7 @@ def test_the_page_names_every_option_that_may_be_refused():
     of_rooms = {"huggingface": huggingface.obstacles(recipe), "ctranslate2": ctranslate2.obstacles(recipe.model)}
     page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     for to, found in of_rooms.items():
-        (row,) = [line for line in page.split("\n") if line.startswith(f"| `{to}` | ") and "nmt[" in line]
+        (row,) = [line for line in page.split("\n") if line.startswith(f"| `{to}` | ") and "pip install" in line]
         names = [re.split(r"[ :]", obstacle)[0].split(".")[1] for obstacle in found]
         assert len(names) >= 6 and [name for name in names if not re.search(rf"[`.]{name}[`:]", row)] == []
 

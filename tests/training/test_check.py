@@ -1,6 +1,7 @@
 """--check tells what a recipe costs, --selftest whether its model can learn; neither leaves anything behind."""
 
 import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from nmt import checkpoint
 from nmt.cli.train import main
 from nmt.data.prepare import prepare
-from nmt.errors import DataError, RecipeError, RunError
+from nmt.errors import DataError, MachineError, RecipeError, RunError
 from nmt.models.transformer.Modules import PackedMask
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
@@ -81,6 +82,22 @@ def test_a_check_tells_what_will_be_and_leaves_nothing_behind(recipe_of, tmp_pat
     assert {"parameters", "memory peak", "speed", "padding", "first validation", "epoch", "end", "disk"} <= set(told)
     assert told["corpus"].startswith("300 pairs") and "update 10: " in told["first validation"]
     assert "likely trouble" in out and "trying" in err and "trying" not in out
+
+
+@pytest.mark.parametrize(
+    ("option", "extra"),
+    [("train.wandb", "wandb"), ("train.tensorboard", "tensorboard"), ("optim.name: schedulefree", "schedulefree")],
+)
+def test_a_package_that_is_missing_is_told_before_there_is_a_run_folder(recipe_of, monkeypatch, option, extra):
+    monkeypatch.setitem(sys.modules, extra, None)
+    if extra == "schedulefree":
+        recipe = recipe_of(optim={"name": extra, "schedule": "constant"})
+    else:
+        recipe = recipe_of(train={extra: True})
+    for work in (launch, lambda recipe: check(recipe, lambda _: None)):
+        with pytest.raises(MachineError, match=rf"^{option}: .* pip install '{extra}>="):
+            work(recipe)
+    assert not recipe.run_folder.exists()
 
 
 @pytest.mark.parametrize("train", [{"ema": 0.9}, {"freeze": ["encoder.*"]}])

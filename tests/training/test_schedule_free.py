@@ -82,5 +82,5 @@ def test_a_checkpoint_has_the_average_for_translation_and_the_rest_for_going_on(
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "schedulefree", None)
-    with pytest.raises(MachineError, match=r"nmt\[schedulefree\]"):
+    with pytest.raises(MachineError, match=r"^optim\.name: schedulefree: .* pip install 'schedulefree>="):
         build_optimizers(nn.Linear(2, 2), CONFIG)

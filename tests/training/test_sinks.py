@@ -1,6 +1,5 @@
 """What hears the log beside log.jsonl: it hears all of it, once, and can neither change nor end a run."""
 
-import importlib.util
 import json
 import sys
 from importlib.machinery import ModuleSpec
@@ -209,10 +208,3 @@ def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_o
     with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*goes on from update-00000007\."):
         lines.write("train", 8, {"loss": 1.0})
     lines.close()
-
-
-@pytest.mark.parametrize("extra", ["tensorboard", "wandb"])
-def test_an_extra_that_is_not_installed_is_named(recipe_of, monkeypatch, tmp_path, extra):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MachineError, match=rf"train\.{extra}: .* pip install nmt\[{extra}\]"):
-        sinks_of(recipe_of(train={extra: True}), tmp_path, 0, print)

@@ -1,0 +1,36 @@
+"""The packages that are installed only for those who want what needs them, and what is said where one is missing."""
+
+import importlib.util
+
+from nmt.errors import MachineError
+
+# Of each extra of pyproject.toml the modules that are imported, with what pip installs each by: pip knows the extras by
+# their names in a clone alone, since `nmt` on PyPI is another project.
+EXTRAS = {
+    "ctranslate2": {"ctranslate2": "ctranslate2>=4.5"},
+    "huggingface": {"transformers": "transformers>=5.0"},
+    "langid": {"py3langid": "py3langid>=0.4"},
+    "schedulefree": {"schedulefree": "schedulefree>=1.4"},
+    "sentencepiece": {"sentencepiece": "sentencepiece>=0.2", "google.protobuf": "protobuf>=4.21"},
+    "tensorboard": {"tensorboard": "tensorboard>=2.16"},
+    "wandb": {"wandb": "wandb>=0.18"},
+}
+
+
+def require(extra: str, wanted_by: str) -> None:
+    """Raise the error of `missing` if a package of an extra is not installed. Nothing is imported."""
+    if not all(map(_is_installed, EXTRAS[extra])):
+        raise missing(extra, wanted_by)
+
+
+def missing(extra: str, wanted_by: str, instead: str = "") -> MachineError:
+    """The error for an extra that cannot be imported. wanted_by: an option or a file; instead: what else would do."""
+    packages = " ".join(f"'{requirement}'" for requirement in EXTRAS[extra].values())
+    return MachineError(f"{wanted_by}: a package is needed that is not installed: pip install {packages}{instead}.")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is a part of
+        return False

@@ -1,0 +1,40 @@
+"""Packages that only some need: one line for pip, that of pyproject.toml, and an error that shows it."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from nmt.errors import MachineError
+from nmt.extras import EXTRAS, missing, require
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_lines_for_pip_are_those_of_pyproject():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert {extra: list(packages.values()) for extra, packages in EXTRAS.items()} == {
+        extra: packages for extra, packages in declared.items() if extra not in ("bench", "test")
+    }
+
+
+def test_nobody_is_sent_to_the_package_index_for_nmt():
+    """Where the name belongs to another project."""
+    paths = {path for folder in ("docs", "nmt", "tools") for path in (ROOT / folder).rglob("*.*")}
+    texts = {path: path.read_text(encoding="utf-8") for path in paths if path.suffix in (".md", ".py", ".sh")}
+    assert [path for path, text in texts.items() if re.search(r"pip install ['\"]?nmt\b", text)] == []
+
+
+@pytest.mark.parametrize("gone", ["google.protobuf", "sentencepiece"])
+def test_what_cannot_be_imported_is_missing(monkeypatch, gone):
+    monkeypatch.setitem(EXTRAS, "some", {"json.decoder": "json>=1"})
+    monkeypatch.setitem(EXTRAS, "none", {"nowhere.at.all": "nowhere>=1"})
+    require("some", "an option")
+    with pytest.raises(MachineError, match="'nowhere>=1'"):
+        require("none", "an option")
+    monkeypatch.setitem(sys.modules, gone, None)
+    with pytest.raises(MachineError, match=r"^an option: .*: pip install 'sentencepiece>=\S+' 'protobuf>=\S+'\.$"):
+        require("sentencepiece", "an option")
+    assert str(missing("some", "it", ", or do without")).endswith(": pip install 'json>=1', or do without.")
