@@ -31,7 +31,7 @@ from nmt.training.claim import claim, find_start
 from nmt.training.feed import Feed
 from nmt.training.finish import choose_final, final_update, is_finished
 from nmt.training.initial import check_origin, first_weights
-from nmt.training.named import freeze
+from nmt.training.named import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision
 from nmt.training.record import Record
@@ -144,12 +144,14 @@ def _train(
         model = new_model(recipe, data, device)
         if ranks.is_main:
             check_space(run, recipe, model)
+        frozen = freeze(model, recipe.train.freeze)
+        rate_factors(model, recipe.optim.rate_of)  # refused before the first weights, which take a while
         if folder is None:
             record.begin()
             first_weights(model, data, recipe, record)
         elif recipe.train.init_from:
             record.say(f"train.init_from is for a new run: this one has checkpoints, and goes on from {folder.name}")
-        if frozen := freeze(model, recipe.train.freeze):
+        if frozen:
             record.say(frozen)
         trainer = Trainer(
             recipe,

@@ -222,9 +222,14 @@ def test_an_origin_that_cannot_be_meant_is_refused(recipe_of, tmp_path):
             launch(recipe_of(name, train={"init_from": str(tmp_path / origin)}))
 
 
-def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_of):
-    with pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter of this model\. The nearest: encoder\.\*"):
-        launch(recipe_of(train={"freeze": ["encodr.*"]}))
+def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_of, monkeypatch):
+    for sections in ({"optim": {"rate_of": {"encodr.*": 0.5}}}, {"train": {"freeze": ["encodr.*"]}}):
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter .* The nearest: encoder\.\*"),
+        ):
+            patched.setattr("nmt.training.launch.first_weights", None)  # which take a while: it is told before
+            launch(recipe_of(**sections))
     assert launch(recipe_of(train={"freeze": ["encoder.layer_stack.*"], "updates": 2})) == "done"
 
 
