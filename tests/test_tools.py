@@ -1,5 +1,6 @@
 """The scripts beside the package that draw and tune."""
 
+import argparse
 import ast
 import io
 import json
@@ -14,6 +15,7 @@ from unittest import mock
 
 import bench_decoding
 import bench_training
+import fault_sweep
 import pytest
 
 from nmt.recipe.model_options import ModelConfig
@@ -156,11 +158,44 @@ def test_the_peers_of_translation_are_what_is_fast_on_the_device(device, theirs,
     assert (args.theirs, args.ct2_batch) == ([], [8, 16])
 
 
-@pytest.mark.parametrize("script", ["draw_curves.py"])
-def test_a_mistake_is_answered_in_words(script, tmp_path):
-    done = run(script, tmp_path / "nothing", tmp_path / "none")
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("draw_curves.py nothing none", "nothing is no name for a picture"),
+        ("draw_curves.py", "required: OUT.png, RUN"),
+        ("draw_attention.py --check none.md", "none.md: No such file"),
+        ("prove_shifts.py", "in NMT_DATA"),
+        ("prove_shifts.py none.de none.en", "none.de: no such file"),
+        ("prove_memory.py", "canlaw-en-fr.train.en.gz: no such file here, and NMT_DATA names no folder"),
+        ("prove_memory.py none.de none.en --pairs 9", "none.de: no such file here"),
+        ("bench_preprocessing.py none.de none.en", "none.de: no such file here"),
+        ("mutate.py nothing-like-it", "no mutation has 'nothing-like-it' in its name"),
+    ],
+)
+def test_a_mistake_is_answered_in_words(call, said, tmp_path, monkeypatch):
+    if call.startswith("bench_preprocessing"):
+        pytest.importorskip("sentencepiece")
+    monkeypatch.delenv("NMT_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    done = run(*call.split())
     assert done.returncode and "Traceback" not in done.stderr, done.stderr
-    assert str(tmp_path) in done.stderr or "usage" in done.stderr.lower()
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_over_no_fault_is_a_mistake():
+    flags = argparse.Namespace(only="kill nothing", short=False, every=1)
+    faults = [fault_sweep.Fault("kill", "kill rename 1", list)]
+    with pytest.raises(SystemExit, match="'kill nothing'"):
+        fault_sweep.chosen(iter(faults), flags, ())
+    assert fault_sweep.chosen(iter(faults), argparse.Namespace(only="kill", short=True, every=1), ()) == faults
+
+
+@pytest.mark.parametrize("script", ["draw_curves.py", "option_tables.py"])
+def test_help_is_asked_for_and_nothing_else_happens(script, monkeypatch):
+    monkeypatch.setattr(Path, "write_text", None)
+    done = run(script, "--help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: ")
 
 
 def test_the_tables_about_gpus_are_those_of_the_script():

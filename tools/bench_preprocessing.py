@@ -27,6 +27,7 @@ from preparing import CORPUS, command, located
 
 from nmt.data.compression import without_ending
 from nmt.data.lines import read_lines, write_lines
+from nmt.errors import NmtError
 from nmt.extras import EXTRAS
 
 _N_VALID = 1000
@@ -73,7 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        n_pair, plain = _unpack([located(file) for file in args.files or CORPUS], folder, args.lines)
+        try:
+            n_pair, plain = _unpack([located(file) for file in args.files or CORPUS], folder, args.lines)
+        except NmtError as error:
+            print(f"bench_preprocessing: error: {error}", file=sys.stderr)
+            return error.exit_code
         print(f"{n_pair:,} pairs, {sum(path.stat().st_size for path in plain):,} bytes, {args.workers} workers")
         seconds: dict[str, list[dict[str, float]]] = {f"{who}, {of}": [] for of in _LEARNT_FROM for who in _WHO}
         for number in range(1, args.turns + 1):

@@ -65,7 +65,10 @@ def main() -> None:
     parser.add_argument("--format", choices=["svg", "png"], default="svg", help="png is for looking at them")
     parser.add_argument("--check", type=Path, metavar="PAGE", help="fail unless this page has the numbers printed here")
     args = parser.parse_args()
-    page = args.check.read_text(encoding="utf-8") if args.check else None
+    try:
+        page = args.check.read_text(encoding="utf-8") if args.check else None
+    except OSError as error:
+        sys.exit(f"draw_attention: error: {args.check}: {error.strerror} (expected the page with the numbers)")
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # with more the order of a sum, and so its last digits, would depend on the machine's load
     absent = []

@@ -4,6 +4,7 @@ Validation BLEU and loss over the updates, from the runs' log.jsonl. Losses can 
 same.
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -28,9 +29,11 @@ def validations(run: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Draw what the command line names."""
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    out, *runs = map(Path, sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture: .png, .svg or .pdf")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder that nmt-train wrote")
+    args = parser.parse_args()
+    out, runs = args.out, args.runs
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     if out.is_dir() or out.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
         sys.exit(

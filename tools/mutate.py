@@ -57,7 +57,10 @@ def main() -> None:
     """Apply every mutation, or those whose names hold a word."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("word", nargs="?", default="", help="only the mutations with this in their name")
-    chosen = [mutation for mutation in MUTATIONS if parser.parse_args().word in mutation.name]
+    word = parser.parse_args().word
+    chosen = [mutation for mutation in MUTATIONS if word in mutation.name]
+    if not chosen:
+        parser.error(f"no mutation has {word!r} in its name")
     if wrong := list(filter(None, map(complaint, chosen))):
         sys.exit("\n".join(wrong))
     n_wrong = 0

@@ -3,6 +3,7 @@
 Run it after any change of an option: python tools/option_tables.py. A test compares.
 """
 
+import argparse
 from pathlib import Path
 
 from nmt.recipe.tables import json_schema, option_tables
@@ -38,6 +39,7 @@ def readme() -> str:
 
 def main() -> None:
     """Write both files."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for name, text in (("README.md", readme()), ("schema.json", json_schema())):
         (RECIPES / name).write_text(text, encoding="utf-8", newline="\n")
 

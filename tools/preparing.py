@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nmt.errors import DataError
+
 CORPUS = ("canlaw-en-fr.train.en.gz", "canlaw-en-fr.train.fr.gz")
 _PREPARE = """
 import json, sys
@@ -25,6 +27,10 @@ def command(folder: Path, overrides: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def located(name: str) -> Path:
-    """A file of this name in the current folder, or in that which NMT_DATA names."""
-    path = Path(name)
-    return path if path.exists() else Path(os.environ.get("NMT_DATA", "."), name)
+    """A file of this name here, or in that which NMT_DATA names. Raises DataError where there is none."""
+    folder = os.environ.get("NMT_DATA")
+    for path in (Path(name), *([Path(folder, name)] if folder else [])):
+        if path.exists():
+            return path
+    told = f"nor in {folder}, the folder that NMT_DATA names" if folder else "and NMT_DATA names no folder to look in"
+    raise DataError(f"{name}: no such file here, {told}")

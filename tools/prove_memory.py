@@ -32,6 +32,7 @@ from typing import IO
 from preparing import CORPUS, command, located
 
 from nmt.data.lines import read_lines
+from nmt.errors import NmtError
 
 _MOST_READ = 200_000  # pairs of the corpus that others are made from
 _LONGEST = 300  # characters of a pair's sides that are put together
@@ -75,8 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not Path("/proc/self/smaps_rollup").exists():
         print("prove_memory: error: only Linux tells what is asked here: no /proc/self/smaps_rollup", file=sys.stderr)
         return 2
-    texts = (read_lines(located(name)) for name in args.files or CORPUS)
-    pairs = list(itertools.islice(zip(*texts, strict=True), _MOST_READ))
+    try:
+        texts = [read_lines(located(name)) for name in args.files or CORPUS]
+        pairs = list(itertools.islice(zip(*texts, strict=True), _MOST_READ))
+    except NmtError as error:
+        print(f"prove_memory: error: {error}", file=sys.stderr)
+        return error.exit_code
     short = [(a, b) for a, b in pairs if a and b and len(a) + len(b) <= _LONGEST]
     peaks = []
     with tempfile.TemporaryDirectory(dir=args.folder) as name:

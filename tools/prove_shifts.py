@@ -21,6 +21,7 @@ from pathlib import Path
 from nmt.data.lines import read_lines
 from nmt.data.report_text import Anchors, Block
 from nmt.data.shift import FARTHEST, PRICE, Alignment, find_shifts, records_of
+from nmt.errors import DataError, NmtError
 
 _KNOWN = (
     ("multi30k.train.de.gz", "multi30k.train.en.gz"),
@@ -93,6 +94,8 @@ def prove(src_path: Path, trg_path: Path, args: argparse.Namespace) -> tuple[int
     sides = [[line or "" for line in itertools.islice(read_lines(path), most)] for path in (src_path, trg_path)]
     slices = [(sides[0][a : a + args.lines], sides[1][a : a + args.lines]) for a in range(0, len(sides[0]), args.lines)]
     slices = [pair for pair in slices if len(pair[0]) >= min(args.lines, 5000)]
+    if not slices:
+        raise DataError(f"{src_path}: too few lines for a slice: expected {min(args.lines, 5000):,} at least")
     clean = [align(*pair) for pair in slices]
     alarms = sum(len(each.stretches) for each in clean)
     at_half = sum(len(align(*pair, PRICE / 2).stretches) for pair in slices)
@@ -134,7 +137,13 @@ def main() -> int:
         if not folder:
             parser.error("name files, or a folder of the known corpora in NMT_DATA")
         pairs = [(Path(folder) / src, Path(folder) / trg) for src, trg in _KNOWN if (Path(folder) / src).exists()]
-    done = [prove(src, trg, args) for src, trg in pairs]
+        if not pairs:
+            parser.error(f"none of the known corpora is in {folder}, the folder that NMT_DATA names")
+    try:
+        done = [prove(src, trg, args) for src, trg in pairs]
+    except NmtError as error:
+        print(f"prove_shifts: error: {error}", file=sys.stderr)
+        return error.exit_code
     n_trial, n_found, n_alarm = map(sum, zip(*done, strict=True))
     print(f"all: {n_found} of {n_trial} shifts of up to 5 lines found (looked for up to {FARTHEST}), {n_alarm} alarms")
     return 0 if n_found >= 0.95 * n_trial and not n_alarm else 1
