@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nmt.errors import MachineError, RunError
+from nmt.errors import MachineError, NmtError, RunError
 from nmt.training import sharding, watch
 from nmt.training.roll_call import Card, Store, meet
 from nmt.training.sharding import Parallel
@@ -138,7 +138,7 @@ class Ranks:
         except BaseException as error:
             if _is_broken_connection(error):
                 self.watch.find_out()
-            self.watch.fail(_first_line(error))
+            self.watch.fail(_in_short(error), _exit_code(error))
             raise
         self.watch.leave()
         dist.destroy_process_group()
@@ -167,7 +167,7 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
-            f"rank {rank} did not meet the others at {where} within {timeout:g} s (train.timeout): {_first_line(error)}"
+            f"rank {rank} did not meet the others at {where} within {timeout:g} s (train.timeout): {_in_short(error)}"
         ) from error
     eye = Watch(store, rank, cards, timeout)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -181,8 +181,15 @@ def refuse_many(flag: str) -> None:
         raise RunError(f"{flag} is for one process: start it without torchrun.")
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n")[0] or type(error).__name__
+def _in_short(error: BaseException) -> str:
+    """The first line of an error. Only those of our own say enough without their type: a KeyError is but its key."""
+    line = str(error).split("\n")[0]
+    return line if isinstance(error, NmtError) else f"{type(error).__name__}: {line}".removesuffix(": ")
+
+
+def _exit_code(error: BaseException) -> int:
+    """What a process ends with that an error ends."""
+    return error.exit_code if isinstance(error, NmtError) else MachineError.exit_code
 
 
 def _meeting_place() -> str:

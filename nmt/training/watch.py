@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from nmt.errors import MachineError
+from nmt.errors import MachineError, NmtError
 from nmt.training.roll_call import Card, Store
 
 _LONGEST_INTERVAL = 1.0  # seconds between two beats
@@ -26,27 +26,33 @@ _HURRY = 5  # beats to wait for when a connection has broken already, so that so
 
 @dataclass(frozen=True)
 class _Beat:
-    """What a rank says of itself. turn: how far its work has come. left: 'done', or the error that it ended with."""
+    """What a rank says of itself. turn: how far its work has come. left: 'done', or the error that it ended with.
+
+    code: the exit code of that error.
+    """
 
     number: int = 0
     turn: int = 0
     alone: bool = False
     broken: bool = False
     left: str = ""
+    code: int = 0
 
     def __str__(self) -> str:
-        return json.dumps([self.number, self.turn, self.alone, self.broken, self.left])
+        return json.dumps([self.number, self.turn, self.alone, self.broken, self.left, self.code])
 
 
 @dataclass(frozen=True)
 class _Verdict:
-    """Whom the run ends for, and why."""
+    """Whom the run ends for, and why. ends: whether they end by themselves. code: the exit code of all others."""
 
     blamed: tuple[int, ...]
     why: str
+    ends: bool = False
+    code: int = MachineError.exit_code
 
     def __str__(self) -> str:
-        return json.dumps([self.blamed, self.why])
+        return json.dumps([self.blamed, self.why, self.ends, self.code])
 
 
 def prepare(store: Store, world_size: int) -> None:
@@ -66,7 +72,7 @@ class Watch:
     def __init__(self, store: Store, rank: int, cards: list[Card], timeout: float) -> None:
         self.rank, self.cards, self.timeout = rank, cards, timeout
         self.turn, self.n_wait, self.alone = 0, 0, False
-        self._broken, self._left, self._taken = False, "", False
+        self._broken, self._left, self._code, self._taken = False, "", 0, False
         self._verdict: _Verdict | None = None
         # A connection of its own: the main thread may be waiting on the other one.
         self._store = cast(Any, store).clone()
@@ -92,19 +98,19 @@ class Watch:
     def _waits_for_others(self) -> bool:
         return not self._lost and any(beat.left != "done" for beat in self._beats.values())
 
-    def fail(self, why: str) -> None:
-        """Say that this rank ends with an error, so that nobody waits for it."""
-        self._taken = True
+    def fail(self, why: str, code: int) -> None:
+        """Say that this rank ends with an error and its exit code, so that nobody waits for it."""
+        self._taken, self._code = True, code
         self._say_last(why)
         self._let_others_read()
 
     def check(self) -> None:
-        """Raise MachineError if somebody is missing."""
+        """Raise NmtError if somebody is missing, with the exit code of who stopped with an error."""
         if self._verdict is not None:
             raise self._error(self._verdict)
 
     def find_out(self) -> None:
-        """Raise MachineError about who is missing, after a collective has failed."""
+        """Raise NmtError about who is missing, after a collective has failed."""
         self._broken = True
         while True:
             self.check()
@@ -122,7 +128,9 @@ class Watch:
         self._prepare_to_end(verdict)
         self._let_others_read()
         # One rank speaks; the others would only say the same.
-        return MachineError(verdict.why) if self._speaks(verdict) else cast(Exception, SystemExit(1))
+        if not self._speaks(verdict):
+            return cast(Exception, SystemExit(verdict.code))
+        return (NmtError if verdict.code == NmtError.exit_code else MachineError)(verdict.why)
 
     def _let_others_read(self) -> None:
         if self.rank == 0:
@@ -133,7 +141,7 @@ class Watch:
     def _pulse(self) -> None:
         keys = ["verdict", *(f"pulse/{rank}" for rank in self._beats)]
         while not self._over.is_set():
-            beat = _Beat(self._number, self.turn, self.alone, self._broken, self._left)
+            beat = _Beat(self._number, self.turn, self.alone, self._broken, self._left, self._code)
             try:
                 self._store.set(f"pulse/{self.rank}", str(beat))
                 verdict, *heard = (text.decode() for text in self._store.multi_get(keys))
@@ -145,8 +153,8 @@ class Watch:
                 return
             self._number, self._n_unheard = self._number + 1, 0
             if verdict and self._verdict is None:
-                blamed, why = json.loads(verdict)
-                self._verdict = _Verdict(tuple(blamed), why)
+                blamed, *rest = json.loads(verdict)
+                self._verdict = _Verdict(tuple(blamed), *rest)
             self._hurry_up.wait(self._interval)
             self._hurry_up.clear()
 
@@ -161,7 +169,8 @@ class Watch:
         self._beats = beats
         for rank, beat in beats.items():
             if beat.left not in ("", "done"):
-                return _Verdict((rank,), f"{self.cards[rank]} stopped with an error: {beat.left}")
+                why = f"{self.cards[rank]} stopped with an error: {beat.left}"
+                return _Verdict((rank,), why, ends=True, code=beat.code)
         there = [rank for rank, beat in beats.items() if beat.left != "done" and rank != self.rank]
         patience = min(_HURRY, self._patience) if self._n_broken else self._patience
         longest = max(there, key=lambda rank: self._silent[rank], default=None)
@@ -211,7 +220,7 @@ class Watch:
             self._prepare_to_end(self._verdict)
             if self._speaks(self._verdict):
                 print(f"nmt-train: error: {self._verdict.why}", file=sys.stderr, flush=True)
-            os._exit(1)
+            os._exit(self._verdict.code)
 
     def _without_store(self) -> _Verdict:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
@@ -223,9 +232,12 @@ class Watch:
         return self.rank == next(rank for rank in range(len(self.cards) + 1) if rank not in verdict.blamed)
 
     def _prepare_to_end(self, verdict: _Verdict) -> None:
-        """Kill whoever is blamed, if it is a brother: torchrun would wait 30 s for a frozen one before it does."""
+        """Kill whoever is blamed and does not end by itself, if it is a brother: torchrun would wait 30 s for it.
+
+        Who stopped with an error has yet to say more of it than what the others were told.
+        """
         mine = self.cards[self.rank]
-        for rank in () if self._lost else verdict.blamed:
+        for rank in () if self._lost or verdict.ends else verdict.blamed:
             card = self.cards[rank]
             if rank != self.rank and card.host == mine.host and _parent_of(card.process) == mine.parent == card.parent:
                 with contextlib.suppress(OSError):

@@ -219,7 +219,7 @@ FAULTS = {
     "gone without an error": (1, "exit", "{who} is dead or frozen: nothing was heard of it for", {0}),
     "frozen": (1, "SIGSTOP", "{who} is dead or frozen: nothing was heard of it for", {-9}),
     "stuck": (1, "hang", "{who} has been stuck for 12 s (train.timeout), alive but without getting on", {-9, 1}),
-    "in error": (1, "error", "{who} stopped with an error: a wheel came off", {1}),
+    "in error": (1, "error", "{who} stopped with an error: RuntimeError: a wheel came off", {1}),
     "of other weights": (1, "drift", "update 4: {who} holds other weights", {1}),
     "rank 0 frozen": (0, "SIGSTOP", "{who} is dead or frozen: it holds the ranks together at 127.0.0.1:", {-9}),
 }
@@ -239,6 +239,14 @@ def test_a_rank_that_is_lost_ends_the_run_within_the_timeout_and_is_named(recipe
         assert found[rank] in codes and found[1 - rank] == 1, (name, found, said)
         assert "nmt-train: error: " + words.format(who=who(group, rank)) in said, (name, said)
         assert "Traceback" not in said
+
+
+def test_what_is_wrong_with_the_recipe_is_told_by_rank_0_and_ends_all_ranks_with_2(recipe_of, start):
+    launch(recipe_of(train={**TRAIN, "updates": 1}, valid=VALID))
+    group = start(recipe_of(train={**TRAIN, "updates": 2}, valid=VALID))
+    assert group.wait() == [2, 2], group.words(0) + group.words(1)
+    assert "is a run with other options: train.updates was 1, now 2." in group.words(0)
+    assert f"{who(group, 0)} stopped with an error: " in group.words(1)
 
 
 def test_a_long_task_of_rank_0_trips_no_timeout(recipe_of, start):
