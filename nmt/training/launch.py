@@ -35,7 +35,8 @@ from nmt.training.named import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision
 from nmt.training.record import Record
-from nmt.training.resolve import Stopped, resolve
+from nmt.training.resolve import resolve
+from nmt.training.roll_call import Stopped
 from nmt.training.space import check_space
 from nmt.training.state import begun_in_other_batches
 from nmt.training.trainer import Trainer
@@ -57,7 +58,11 @@ def launch(
     device = choose_device(recipe.train.device, "--train.device")
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
-    ranks, device = parallel.join(device, recipe.train.timeout)
+    try:
+        ranks, device = parallel.join(device, recipe.train.timeout, wants_stop)
+    except Stopped:
+        print("stopped before all ranks had come: the same command begins again", file=sys.stderr)
+        return "stopped"
     with ranks.together():
         require_extras(recipe, logs=ranks.is_main)
         with run.lock() if ranks.is_main else nullcontext():

@@ -7,7 +7,7 @@ in `sharding.py`, who is still alive in `watch.py`.
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -144,10 +144,13 @@ class Ranks:
         dist.destroy_process_group()
 
 
-def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
+def join(
+    device: torch.device, timeout: float, wants_stop: Callable[[], bool] = lambda: False
+) -> tuple[Ranks, torch.device]:
     """Join the group that torchrun describes in the environment; alone without one. Returns this rank's device.
 
-    timeout: seconds. Raises MachineError naming the ranks that do not come.
+    timeout: seconds. Raises MachineError naming the ranks that do not come, and Stopped when wants_stop says so
+    meanwhile.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
@@ -162,8 +165,9 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     try:
+        # The store is torchrun's, so this waits for no other rank, and a signal is heeded in `meet`.
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=timedelta(seconds=timeout)))
-        store, cards = meet(store, rank, world_size, timeout, partial(watch.prepare, world_size=world_size))
+        store, cards = meet(store, rank, world_size, timeout, partial(watch.prepare, world_size=world_size), wants_stop)
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(

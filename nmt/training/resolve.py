@@ -19,6 +19,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.presets import preset_for
 from nmt.recipe.training_options import BatchConfig
 from nmt.training.parallel import Ranks
+from nmt.training.roll_call import Stopped
 from nmt.training.room import memory_left
 from nmt.training.trial import Trial
 
@@ -29,10 +30,6 @@ _HIDDEN = 2.0  # of what a forward pass leaves, how much its backward pass needs
 _NEAR = 0.97  # of the best speed: as good as the best
 _PATIENCE = 30.0  # seconds spent on finding the fastest batch
 _UPDATES_PER_EPOCH = 100  # that must be left where the batch is the update
-
-
-class Stopped(Exception):
-    """Somebody wants to stop while batches are tried: there is nothing to save, and what was found is of no use."""
 
 
 def resolve(

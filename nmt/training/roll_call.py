@@ -17,6 +17,10 @@ from nmt.errors import MachineError
 _PAUSE = 0.05  # seconds between two looks
 
 
+class Stopped(Exception):
+    """Somebody wants to stop before there is anything to save."""
+
+
 class Store(Protocol):
     """What is needed of torch's stores, which have no type hints: keys and values that all processes see."""
 
@@ -48,14 +52,19 @@ class Card:
 
 
 def meet(
-    store: Store, rank: int, world_size: int, timeout: float, prepare: Callable[[Store], None]
+    store: Store,
+    rank: int,
+    world_size: int,
+    timeout: float,
+    prepare: Callable[[Store], None],
+    wants_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Store, list[Card]]:
     """Wait for all ranks. Returns a store that only these processes use, and the card of each.
 
     After a restart torchrun's store still holds the keys of the dead, so that nobody could tell an old address from a
     new one. Here rank 0 writes down the cards that it finds, each rank confirms the list that has its own, and the
     list that all have confirmed names the store. `prepare` is what rank 0 does to that store before anybody else
-    sees it. Raises MachineError naming the ranks that have not come.
+    sees it. Raises MachineError naming the ranks that have not come, and Stopped when wants_stop says so meanwhile.
     """
     mine = Card.mine(rank)
     store.set(f"card/{rank}", json.dumps(asdict(mine)))
@@ -64,7 +73,7 @@ def meet(
     while True:
         if rank == 0:
             _write_down(store, world_size)
-        roster = _read(store, "roster") or "[]"
+        roster, name = _read(store, "roster") or "[]", ""
         cards = [Card(**card) for card in json.loads(roster)]
         if len(cards) == world_size and cards[rank] == mine:
             name = hashlib.sha256(roster.encode()).hexdigest()[:16]
@@ -73,8 +82,15 @@ def meet(
             if rank == 0 and not _missing(store, "confirmed", world_size, name):
                 prepare(fresh)
                 store.set("agreed", name)
-            if _read(store, "agreed") == name:
+            if (agreed := _read(store, "agreed")) == name:
                 return fresh, cards
+            if agreed == f"stopped/{name}":
+                raise Stopped
+        # Who has confirmed waits for the word of rank 0: the others may be told to begin at this very moment.
+        if (rank == 0 or not name) and wants_stop():
+            if name:
+                store.set("agreed", f"stopped/{name}")
+            raise Stopped
         if time.monotonic() > deadline:
             absent = _missing(store, "card", world_size) or _missing(store, "confirmed", world_size)
             who = ", ".join(map(str, absent)) or "a rank"
