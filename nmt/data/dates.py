@@ -96,9 +96,9 @@ class Shape:
         """Whether the year has two digits."""
         return "{yy}" in self.template
 
-    def can_write(self, day: date) -> bool:
-        """Whether the line will have one reading."""
-        return not self.is_short or 1900 + PIVOT <= day.year < 2000 + PIVOT
+    def can_write(self, year: int) -> bool:
+        """Whether a line of a date of that year will have one reading."""
+        return not self.is_short or 1900 + PIVOT <= year < 2000 + PIVOT
 
     def write(self, day: date) -> str:
         """The date in this shape."""
@@ -156,11 +156,10 @@ def _calendar() -> Iterator[date]:
 
 def _pairs(days: list[date], draw: random.Random) -> tuple[list[str], list[str]]:
     every = [shape for shape in shapes() for _ in range(1 if shape.language else _WEIGHT_OF_NUMBERS)]
-    any_year = [shape for shape in every if not shape.is_short]
+    fitting = {year: [shape for shape in every if shape.can_write(year)] for year in range(FIRST.year, LAST.year + 1)}
     src = []
     for day in days:
-        modern = 1900 + PIVOT <= day.year < 2000 + PIVOT
-        line = draw.choice(every if modern else any_year).write(day)
+        line = draw.choice(fitting[day.year]).write(day)
         case = draw.random()
         src.append(line.upper() if case < 0.1 else line.lower() if case < 0.2 else line)
     return src, [day.isoformat() for day in days]
