@@ -124,8 +124,10 @@ def test_words_that_are_alike_are_linked_in_their_order():
 
 
 def test_a_link_is_sure_where_both_directions_agree_and_possible_where_one_does():
-    (found, *_) = word_links([["a", "b"], ["a"], ["c"]], [["x"], ["x"], ["y"]])  # x comes from a; b may come from x
-    assert sorted(found.sure) == [(0, 0)] and sorted(found.possible) == [(0, 0), (1, 0)]
+    one, other = [["a", "b"], ["a"], ["c"]], [["x"], ["x"], ["y"]]  # x comes from a; b may come from x
+    for src, trg, only_one in ((one, other, (1, 0)), (other, one, (0, 1))):
+        (found, *_) = word_links(src, trg)
+        assert sorted(found.sure) == [(0, 0)] and sorted(found.possible) == [(0, 0), only_one]
 
 
 def test_a_side_without_words_has_no_links():
