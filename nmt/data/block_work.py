@@ -2,8 +2,8 @@
 units are counted, and encoded. And the conclusions that are drawn from files of all blocks.
 
 Each task is a function of the block and of what all blocks share, so it does not matter who does which. What a later
-task needs of a block lies in a file; `blocks.py` makes the blocks, `keep.py` hands them round and puts the answers
-together.
+task needs of a block lies in a file, as `block_file.py` writes it; `blocks.py` makes the blocks, `keep.py` hands them
+round and puts the answers together.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrow import dtype_of_ids
+from nmt.data.block_file import BlockContent, BlockSide, read_block, write_block
 from nmt.data.clean import BAD_UTF8, ODD, Filter, filters_of, most_bytes, oddities
 from nmt.data.duplicates import N_SHOWN, count_duplicates
 from nmt.data.filter_block import KEPT, REASON_OF, UNREAD, codes_of, conditions_of
@@ -35,7 +36,6 @@ from nmt.data.subwords import Codec, Subwords
 from nmt.data.unit_ids import KnownCuts, ids_in, read_cut_words, words_in
 from nmt.data.units import Units
 from nmt.data.workers import Work, work_as_helper
-from nmt.pack import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.subword_options import SubwordsConfig
@@ -80,33 +80,30 @@ class Task:
         """
         sides, codes, before, notes = self._read(block)
         kept = codes == KEPT
-        later: dict[str, Any] = {"kept": kept}
-        counts = []
         learnt, unlike = self._protected(sides, kept, notes)
-        for name, side, its in zip(SIDES, sides, learnt, strict=True):
+        left, counts = list[BlockSide](), []
+        for side, its in zip(sides, learnt, strict=True):
             told, count = aligned_by(side)
             counts.append(count)
-            few = np.uint16 if len(its.keys) <= 1 << 16 else np.uint32
-            later |= {f"{name}_{key}": value for key, value in told.items()}
-            later |= {
-                f"{name}_units": b"\n".join(its.keys),
-                f"{name}_lexicon": its.known.name,
-                f"{name}_which": its.which.astype(np.int32),
-                f"{name}_at": its.at.astype(few),
-                f"{name}_n_unit": its.n_unit.astype(np.uint32),
-                f"{name}_n_char": its.n_char.astype(np.uint32),
-                f"{name}_n_word": its.n_word().astype(np.uint32),
-                f"{name}_text": side.text(kept),
-            }
-            if its is not side:
-                later[f"{name}_protected"] = its.text(kept)
+            left.append(
+                BlockSide(
+                    **told,
+                    units=b"\n".join(its.keys),
+                    lexicon=its.known.name,
+                    which=its.which.astype(np.int32),
+                    at=its.at.astype(np.uint16 if len(its.keys) <= 1 << 16 else np.uint32),
+                    n_unit=its.n_unit.astype(np.uint32),
+                    n_char=its.n_char.astype(np.uint32),
+                    n_word=its.n_word().astype(np.uint32),
+                    text=side.text(kept),
+                    protected=None if its is side else its.text(kept),
+                )
+            )
             self._note(side, kept, notes)
         digest = hashlib.sha256()
-        for text in (later.get(f"{name}_protected", later[f"{name}_text"]) for name in SIDES):
+        for text in (side.learnt for side in left):
             digest.update(len(text).to_bytes(8, "little") + text)
-        with self._path.open("ab") as file:
-            offset = file.tell()
-            write_packed(file, later)
+        offset = write_block(self._path, BlockContent(kept, *left))
         return {
             "file": str(self._path),
             "offset": offset,
@@ -128,19 +125,19 @@ class Task:
         block = read_block(task["file"], task["offset"])
         answer: dict[str, Any] = {}
         notes = Counter[str]()
-        records, rarity = np.empty(len(block["kept"]), RECORD), Rarity(task["rarity"])
-        for name in SIDES:
-            at, n_unit = block[f"{name}_at"], block[f"{name}_n_unit"]
-            line = np.repeat(np.arange(len(n_unit), dtype=np.uint32), block[f"{name}_n_anchor"])
-            records[f"{name}_len"], records[f"{name}_marks"] = block[f"{name}_len"], block[f"{name}_marks"]
-            records[f"{name}_anchors"] = rarity.rarest(block[f"{name}_anchors"], line, len(n_unit))
+        records, rarity = np.empty(len(block.kept), RECORD), Rarity(task["rarity"])
+        for name, side in zip(SIDES, block.sides, strict=True):
+            at, n_unit = side.at, side.n_unit
+            line = np.repeat(np.arange(len(n_unit), dtype=np.uint32), side.n_anchor)
+            records[f"{name}_len"], records[f"{name}_marks"] = side.len, side.marks
+            records[f"{name}_anchors"] = rarity.rarest(side.anchors, line, len(n_unit))
             if not task["words"]:
                 continue
-            chosen = block["kept"]
+            chosen = block.kept
             if f"{name}_chosen" in task:
                 chosen = chosen.copy()
                 chosen[chosen] = task[f"{name}_chosen"]
-            known, units = self._units_of(block, name)
+            known, units = self._units_of(side, name)
             counts = np.bincount(at if chosen.all() else at[np.repeat(chosen, n_unit)], minlength=len(units))
             occur = np.flatnonzero(counts)
             words, answer[f"{name}_n"] = words_in(known, self._words_of).counted(units[occur], counts[occur], notes)
@@ -169,9 +166,9 @@ class Task:
             cuts = {path: read_cut_words(path) for path in paths}
             self._cuts = [cuts[paths[0]], cuts[paths[-1]]]
         dtype, block = dtype_of_ids(self._subwords), read_block(task["file"], task["offset"])
-        codecs, kept, rows = (self._subwords.src, self._subwords.trg), block["kept"], []
-        for name, codec, its in zip(SIDES, codecs, self._cuts, strict=True):
-            values, lengths = self._ids_of_lines(block, name, codec, its)
+        codecs, rows = (self._subwords.src, self._subwords.trg), []
+        for name, side, codec, cuts_of in zip(SIDES, block.sides, codecs, self._cuts, strict=True):
+            values, lengths = self._ids_of_lines(side, block.kept, name, codec, cuts_of)
             if name == "src" and task["before"]:
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 values = np.insert(values, np.repeat(starts, len(task["before"])), task["before"] * len(starts))
@@ -179,35 +176,34 @@ class Task:
             rows.append(Ragged(values.astype(dtype), lengths.astype(np.int32)))
         fits = np.logical_and(*(each.lengths <= self._config.max_len for each in rows))
         answer: dict[str, Any] = {"fits": fits, "too_long": _too_long(block, fits)}
-        for name, codec, each in zip(SIDES, codecs, rows, strict=True):
+        for name, side, codec, each in zip(SIDES, block.sides, codecs, rows, strict=True):
             answer |= {f"{name}_values": each.values, f"{name}_lengths": each.lengths}
             answer[f"{name}_counts"] = np.bincount(each.some(fits).values, minlength=codec.size)
-            for what in ("n_word", "n_char"):
-                answer[f"{name}_{what}"] = int(block[f"{name}_{what}"][kept][fits].sum(dtype=np.int64))
+            for what, of_lines in (("n_word", side.n_word), ("n_char", side.n_char)):
+                answer[f"{name}_{what}"] = int(of_lines[block.kept][fits].sum(dtype=np.int64))
         return answer
 
     def _ids_of_lines(
-        self, block: Mapping[str, Any], name: str, codec: Codec, cuts: KnownCuts
+        self, side: BlockSide, kept: NDArray[np.bool_], name: str, codec: Codec, cuts: KnownCuts
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Those of the kept lines of a side, end to end, and how many each has."""
-        kept, n_unit = block["kept"], block[f"{name}_n_unit"].astype(np.int64)
+        n_unit = side.n_unit.astype(np.int64)
         if codec.sentencepiece:  # its lines have to be whole
-            texts = learnt_texts_of(block)[SIDES.index(name)] if kept.any() else []
+            texts = side.learnt_texts() if kept.any() else []
             lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
-        known, units = self._units_of(block, name)
+        known, units = self._units_of(side, name)
         ids = ids_in(known, self._words_of, codec, cuts).rows.of(units)
-        at = block[f"{name}_at"]
-        values, n_id = gathered(*ids, at if kept.all() else at[np.repeat(kept, n_unit)])
+        values, n_id = gathered(*ids, side.at if kept.all() else side.at[np.repeat(kept, n_unit)])
         ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept])]
         return values, np.diff(ends, prepend=0)
 
-    def _units_of(self, block: Mapping[str, Any], name: str) -> tuple[Lexicon, NDArray[Any]]:
+    def _units_of(self, side: BlockSide, name: str) -> tuple[Lexicon, NDArray[Any]]:
         """What is known of the units of a block that was looked at, and their numbers."""
         known = self._fresh(self._known_learnt, name)
-        if block[f"{name}_lexicon"] == known.name:  # it was this process that looked at it
-            return known, block[f"{name}_which"]
-        return known, known.numbers(block[f"{name}_units"].split(b"\n"))
+        if side.lexicon == known.name:  # it was this process that looked at it
+            return known, side.which
+        return known, known.numbers(side.units.split(b"\n"))
 
     @staticmethod
     def _fresh(lexicons: dict[str, Lexicon], name: str) -> Lexicon:
@@ -291,15 +287,6 @@ def _joined(lines: Sequence[str]) -> bytes:
     return "\n".join([*lines, ""]).encode(**BYTES)
 
 
-def read_block(path: str, offset: int) -> dict[str, Any]:
-    """What `look` left of a block."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        found = read_packed(file.read)
-    assert found is not None, "a block is not where it was written"
-    return found
-
-
 def _dropped(
     sides: tuple[Units, Units], codes: NDArray[np.uint8], unread: Mapping[int, str], block: Mapping[str, Any]
 ) -> list[list[Any]]:
@@ -317,29 +304,15 @@ def _shown(sides: tuple[Units, Units], n: int, unread: Mapping[int, str]) -> lis
     return [] if n in unread else [cut(side.line(n)) for side in sides]
 
 
-def _too_long(block: Mapping[str, Any], fits: NDArray[np.bool_]) -> list[list[Any]]:
+def _too_long(block: BlockContent, fits: NDArray[np.bool_]) -> list[list[Any]]:
     """Of each pair that is too long its number among the lines of the block; of the first few the texts, too."""
     found: list[list[Any]] = []
     if not fits.all():
-        numbers, texts = np.flatnonzero(block["kept"]), learnt_texts_of(block)
+        numbers, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides]
         for n in np.flatnonzero(~fits).tolist():
             shown = [cut(in_names(side[n])) for side in texts] if len(found) < N_SHOWN else []
             found.append([int(numbers[n]), *shown])
     return found
-
-
-def texts_of(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The kept lines of a block."""
-    src, trg = (block[f"{name}_text"].decode("utf-8").split("\n") for name in SIDES)
-    return src, trg
-
-
-def learnt_texts_of(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The kept lines with placeholders, where they have some."""
-    if f"{SIDES[0]}_protected" not in block:
-        return texts_of(block)
-    src, trg = (block[f"{name}_protected"].decode(**BYTES).split("\n") for name in SIDES)
-    return src, trg
 
 
 def task_of(setup: Mapping[str, Any], number: int) -> Work:

@@ -1,6 +1,6 @@
 """The training pairs that are kept: block by block in files, each with the place where it stood.
 
-In memory is one entry for each block. What a block holds is written by `block_work.py`.
+In memory is one entry for each block. What a block holds is in `block_file.py`.
 """
 
 import bisect
@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from nmt.data.block_work import learnt_texts_of, read_block, texts_of
+from nmt.data.block_file import read_block
 from nmt.data.placeholders import in_names
 from nmt.data.report_text import cut
 from nmt.data.sources import Source
@@ -80,25 +78,22 @@ class KeptPairs:
         for number in sorted(set(numbers)):
             block = self.blocks[bisect.bisect_right(self._starts, number) - 1]
             content, n = read_block(block.file, block.offset), number - block.start
-            line = int(np.flatnonzero(content["kept"])[n])
-            src, trg = texts_of(content)
-            found[number] = self.name(block.source, block.first + line), src[n], trg[n]
+            place = self.name(block.source, block.first + content.place(n))
+            found[number] = place, content.src.texts()[n], content.trg.texts()[n]
         return found
 
     def learnt_line(self, blocks: Sequence[Block], number: int) -> tuple[str, list[str]]:
         """A kept pair among those of some blocks: its place, and both texts as people read them."""
         block = next(block for block in blocks if block.start + block.n_kept > blocks[0].start + number)
         content, n = read_block(block.file, block.offset), blocks[0].start + number - block.start
-        line = int(np.flatnonzero(content["kept"])[n])
-        return self.name(block.source, block.first + line), [
-            cut(in_names(side[n])) for side in learnt_texts_of(content)
-        ]
+        texts = [cut(in_names(side.learnt_texts()[n])) for side in content.sides]
+        return self.name(block.source, block.first + content.place(n)), texts
 
     def lines(self, side: int) -> Iterator[str]:
         """All lines of the source side, 0, or of the target side, 1, with placeholders where they have some."""
         for block in self.blocks:
             if block.n_kept:
-                yield from learnt_texts_of(read_block(block.file, block.offset))[side]
+                yield from read_block(block.file, block.offset).sides[side].learnt_texts()
 
     def remove(self) -> None:
         """Delete the files."""

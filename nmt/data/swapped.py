@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from nmt.data.block_work import read_block, texts_of
+from nmt.data.block_file import read_block
 from nmt.data.kept import KeptPairs
 from nmt.data.sources import Source
 from nmt.data.survey import Texts
@@ -95,6 +95,6 @@ def _some_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], l
     trg: list[str] = []
     for block in blocks[::step]:
         n = n_line // len(blocks[::step])
-        for lines, side in zip((src, trg), texts_of(read_block(block.file, block.offset)), strict=True):
-            lines += side[:n]
+        for lines, side in zip((src, trg), read_block(block.file, block.offset).sides, strict=True):
+            lines += side.texts()[:n]
     return src, trg
