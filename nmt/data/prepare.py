@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from nmt.data.arrow import dtype_of_ids, table_of, write_arrow
+from nmt.data.block_index import Indexed
 from nmt.data.columns import texts_as_arrow
 from nmt.data.corpus import Prepared
 from nmt.data.crew import Crew
@@ -86,103 +88,60 @@ def prepare(
         talk(line)
     with spooled(sources, only_report or folder, talk) as at_hand:
         lap = _Laps({} if stages is None else stages)
-        report = report or DataReport()
-        return _prepare(recipe, folder, at_hand, talk, report, only_report, lap, crew, overwrite=overwrite)
+        job = _Job(recipe, folder, at_hand, talk, report or DataReport(), only_report, lap, overwrite)
+        return _prepare(job, crew)
 
 
-def _prepare(
-    recipe: Recipe,
-    folder: Path,
-    sources: Sequence[Source],
-    talk: Talk,
-    report: DataReport,
-    only_report: Path | None,
-    lap: "_Laps",
-    crew: Crew | None,
-    *,
-    overwrite: bool,
-) -> dict[str, Any]:
-    """The same, once all the text is in files."""
-    present = None if only_report else refuse_foreign_files(folder)
-    stamps, index = stamps_of(sources), None
+@dataclass(frozen=True)
+class _Job:
+    """What is asked for, once all the text is in files: the `sources`. The rest as `prepare` has it."""
+
+    recipe: Recipe
+    folder: Path
+    sources: Sequence[Source]
+    talk: Talk
+    report: DataReport
+    only_report: Path | None
+    lap: "_Laps"
+    overwrite: bool
+
+
+def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
+    """From what goes in to the manifest, stage by stage."""
+    recipe, report = job.recipe, job.report
+    present = None if job.only_report else refuse_foreign_files(job.folder)
+    stamps, index = stamps_of(job.sources), None
     if crew:
-        inputs, index = crew.survey(sources, recipe.data)
+        inputs, index = crew.survey(job.sources, recipe.data)
     else:
-        inputs = survey(sources, facts_of(sources))
-    lap("hash")
+        inputs = survey(job.sources, facts_of(job.sources))
+    job.lap("hash")
     given = find_subwords(*recipe.subwords.vocab_names) if recipe.subwords.vocab_from else None
     if given:
         inputs += given.facts()
     settings = settings_of(recipe)
-    if present is not None:
-        changed = _changes(present, inputs, settings)
-        if not changed and not overwrite:
-            Prepared.open(folder)
-            remove_leftovers(folder)
-            talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
-            if later := later_filters(present["settings"], settings):
-                talk(f"{folder}: was made before there were {', '.join(later)}; with --overwrite they filter it, too")
-            return present
-        if not overwrite:
-            raise DataError(
-                f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
-                "Replace it with --overwrite, or choose another folder with data.out."
-            )
+    if present is not None and _is_there(job, present, inputs, settings):
+        return present
     must_have_room(recipe.data, recipe.subwords)
-    with beside(only_report) if only_report else building(folder, replace=present) as temporary:
-        for language in unknown_languages(recipe.data):
-            report.note("language", language)
-        for where in codes_as_text(sources, recipe.data):
-            report.note("header", where)
-        report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
-        splits = dict.fromkeys(source.split for source in sources if source.split != "train")
-        held_out = {split: read_held_out(sources, split, report) for split in splits}
-        with Helpers((crew.n_process if crew else n_process)(recipe.data, report.n_read)) as own:
-            helpers: Hands = crew.with_helpers(own) if crew else own
-            kept = keep_training_pairs(
-                sources, held_out, recipe.data, recipe.subwords, report, temporary, helpers, index
-            )
-            lap("read and filter")
-            counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, helpers)
-            lap("count")
-            assert report.survey is not None
-            finish = report.survey.begin_to_finish(helpers)
-            with progress_bar("looking for shifted lines", report.n_read) as progress:
-                if not len(kept):
-                    finish(progress.update)
-                    report.conclude(sources, held_out, kept.shown)
-                    raise DataError(nothing_left(report.as_dict(), sources, recipe.data))
-                subwords = _learn(recipe, given, kept, counts, report, talk)
-                subwords.save(temporary / SUBWORDS)
-                lap("learn")
-                finish(progress.update)
-            report.conclude(sources, held_out, kept.shown)
-            report.found["swapped"] = swapped(sources, kept, held_out, recipe.data)
-            lap("conclude")
-            known = [folder] if present else []
-            known += [path.parent for path in given.paths] if given else []
-            corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, helpers, known, talk)
-            n_pair = {"train": report.n_kept}
-        kept.remove()
+    with beside(job.only_report) if job.only_report else building(job.folder, replace=present) as temporary:
+        _note_beforehand(job, inputs)
+        splits = dict.fromkeys(source.split for source in job.sources if source.split != "train")
+        held_out = {split: read_held_out(job.sources, split, report) for split in splits}
+        known = [job.folder] if present else []
+        known += [path.parent for path in given.paths] if given else []
+        subwords, corpora = _prepare_training_pairs(job, held_out, given, index, known, temporary, crew)
         refuse_changed(stamps)
-        lap("encode and write")
-        if not n_pair["train"]:
-            raise DataError(nothing_left(report.as_dict(), sources, recipe.data))
+        job.lap("encode and write")
+        if not report.n_kept:
+            raise DataError(nothing_left(report.as_dict(), job.sources, recipe.data))
         report.corpora = corpora
-        tags = held_out_tags(recipe.data)
-        for split, (src, trg, _) in held_out.items():
-            tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
-            n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
+        n_pair = {"train": report.n_kept, **_write_held_out(recipe, held_out, subwords, temporary)}
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         if recipe.data.generate:
             files += _write_generated(held_out, temporary)
         write_recipe(recipe, temporary / RECIPE)
         facts = report.as_dict()
-        write_lines(temporary / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
-        html = page(facts, recipe.name, (recipe.data.src_lang, recipe.data.trg_lang)).split("\n")
-        for place in (temporary / PAGE, only_report):
-            if place:
-                write_lines(place, html)
+        _write_report(job, facts, temporary)
         content = {
             "inputs": inputs,
             "settings": settings,
@@ -194,16 +153,109 @@ def _prepare(
             "tokenizers": metadata.version("tokenizers"),
         }
         manifest = write_manifest(temporary, content, files)
-    lap("report")
-    for line in report.table():
-        talk(line)
+    job.lap("report")
     n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
-    if not given and (large := large_vocabulary(subwords.trg.size, n_token)):
-        talk(f"note: {large}")
-    told = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
-    talk(f"{only_report or folder / PAGE}: the report, for a browser")
-    talk(f"{folder}: {told} pairs{' would be prepared; nothing is written there' if only_report else ''}")
+    _say(job, n_pair, None if given else large_vocabulary(subwords.trg.size, n_token))
     return manifest
+
+
+def _is_there(job: _Job, present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> bool:
+    """Whether what is asked for is there already, and need not be made again. Another folder is refused or replaced."""
+    changed = _changes(present, inputs, settings)
+    if job.overwrite:
+        return False
+    if changed:
+        raise DataError(
+            f"{job.folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
+            "Replace it with --overwrite, or choose another folder with data.out."
+        )
+    Prepared.open(job.folder)
+    remove_leftovers(job.folder)
+    job.talk(f"{job.folder}: already prepared from the same files with the same settings, nothing to do")
+    if later := later_filters(present["settings"], settings):
+        job.talk(f"{job.folder}: was made before there were {', '.join(later)}; with --overwrite they filter it, too")
+    return True
+
+
+def _note_beforehand(job: _Job, inputs: list[dict[str, Any]]) -> None:
+    """What the report tells before any pair is read."""
+    for language in unknown_languages(job.recipe.data):
+        job.report.note("language", language)
+    for where in codes_as_text(job.sources, job.recipe.data):
+        job.report.note("header", where)
+    job.report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
+
+
+def _prepare_training_pairs(
+    job: _Job,
+    held_out: dict[str, Texts],
+    given: Given | None,
+    index: Sequence[Indexed] | None,
+    known: list[Path],
+    temporary: Path,
+    crew: Crew | None,
+) -> tuple[Subwords, list[dict[str, Any]]]:
+    """Keep, count, learn and encode, into train.arrow; return the subwords, and the corpora for the manifest.
+
+    given: subwords that are not learnt. index: as `keep_training_pairs` has it. known: folders where pairs may have
+    been encoded before.
+    """
+    recipe, report, n_read = job.recipe, job.report, job.report.n_read
+    with Helpers((crew.n_process if crew else n_process)(recipe.data, n_read)) as own:
+        helpers: Hands = crew.with_helpers(own) if crew else own
+        kept = keep_training_pairs(
+            job.sources, held_out, recipe.data, recipe.subwords, report, temporary, helpers, index
+        )
+        job.lap("read and filter")
+        counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, helpers)
+        job.lap("count")
+        assert report.survey is not None
+        finish = report.survey.begin_to_finish(helpers)
+        with progress_bar("looking for shifted lines", n_read) as progress:
+            if not len(kept):
+                finish(progress.update)
+                report.conclude(job.sources, held_out, kept.shown)
+                raise DataError(nothing_left(report.as_dict(), job.sources, recipe.data))
+            subwords = _learn(recipe, given, kept, counts, report, job.talk)
+            subwords.save(temporary / SUBWORDS)
+            job.lap("learn")
+            finish(progress.update)
+        report.conclude(job.sources, held_out, kept.shown)
+        report.found["swapped"] = swapped(job.sources, kept, held_out, recipe.data)
+        job.lap("conclude")
+        corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, helpers, known, job.talk)
+    kept.remove()
+    return subwords, corpora
+
+
+def _write_held_out(recipe: Recipe, held_out: dict[str, Texts], subwords: Subwords, folder: Path) -> dict[str, int]:
+    """The ids of the validation and test sets, with their texts, a file for each; return how many pairs each has."""
+    tags, n_pair = held_out_tags(recipe.data), {}
+    for split, (src, trg, _) in held_out.items():
+        tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
+        n_pair[split] = write_arrow(folder / f"{split}.arrow", tables, subwords)
+    return n_pair
+
+
+def _write_report(job: _Job, facts: dict[str, Any], folder: Path) -> None:
+    """Write the report as JSON and as a page, and the page where else it is asked for."""
+    write_lines(folder / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
+    languages = job.recipe.data.src_lang, job.recipe.data.trg_lang
+    html = page(facts, job.recipe.name, languages).split("\n")
+    for place in (folder / PAGE, job.only_report):
+        if place:
+            write_lines(place, html)
+
+
+def _say(job: _Job, n_pair: dict[str, int], large: str | None) -> None:
+    """Tell how it went. n_pair: of each split; large: a word on the size of the vocabulary."""
+    for line in job.report.table():
+        job.talk(line)
+    if large:
+        job.talk(f"note: {large}")
+    told = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
+    job.talk(f"{job.only_report or job.folder / PAGE}: the report, for a browser")
+    job.talk(f"{job.folder}: {told} pairs{' would be prepared; nothing is written there' if job.only_report else ''}")
 
 
 def use_threads(n: int) -> None:
