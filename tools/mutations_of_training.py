@@ -96,9 +96,9 @@ MUTATIONS = (
     ),
     Mutation(
         "learning rate counts skipped updates",
-        "nmt/training/trainer.py",
-        "recipe, update = self.recipe, self.state.update + 1",
-        "recipe, update = self.recipe, self.state.update + self.state.n_skipped + 1",
+        "nmt/training/due.py",
+        "update = state.update + 1\n",
+        "update = state.update + state.n_skipped + 1\n",
         RATES,
     ),
     Mutation(
@@ -161,8 +161,8 @@ MUTATIONS = (
     Mutation(
         "logging changes the model",
         "nmt/training/trainer.py",
-        "**shown)\n",
-        "**shown)\n        self.model.eval()\n",
+        "self.teller.updates(state, self.meter, self.passed)\n",
+        "self.teller.updates(state, self.meter, self.passed)\n                self.model.eval()\n",
         RESUME + " -k watching",
     ),
     # the plan

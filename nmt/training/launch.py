@@ -190,7 +190,7 @@ def _train(
                 outcome = outcome if chosen else "stopped"
         if ranks.tell(float(outcome == "stopped"))[0]:
             outcome = "stopped"
-        trainer.account()
+        trainer.teller.time_spent(trainer.state.update, trainer.stopwatch.read())
         record.say(_farewell(outcome, run, trainer))
         return outcome
     finally:

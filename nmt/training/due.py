@@ -1,0 +1,68 @@
+"""What is due when: the share of the run, the learning rate, logging, saving, validating, and the end.
+
+Pure functions of the state, of the recipe, and of `passed`, the share of the time budget that has passed (0 without a
+budget). What they say is done in `trainer.py`.
+"""
+
+from nmt.recipe.options import Recipe
+from nmt.training.schedule import learning_rate_factor, share_of_run
+from nmt.training.state import TrainState
+
+
+def share(state: TrainState, recipe: Recipe, passed: float, *, under_way: bool) -> float:
+    """The share of the run that has passed, by updates tried: how the last one went may not be known yet.
+
+    under_way: whether there is such an update.
+    """
+    tried = state.update + state.n_skipped + under_way
+    return share_of_run(tried, n_update=recipe.train.updates, passed=passed)
+
+
+def rate_factor(state: TrainState, recipe: Recipe, passed: float) -> float:
+    """Of the next update: see `learning_rate_factor`."""
+    update = state.update + 1
+    share = share_of_run(update, n_update=recipe.train.updates, passed=passed)
+    return learning_rate_factor(update, recipe.optim, share=share, d_model=recipe.model.d_model)
+
+
+def anything_is_due(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether something is done after an update, so that its outcome must be known at once."""
+    train, valid = recipe.train, recipe.valid
+    regular = any(update % every == 0 for every in (train.log_every, train.save_every, valid.every))
+    return regular or _is_last(update, recipe, passed) or _time_is_to_be_planned(state, passed)
+
+
+def log_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether a line of the log tells of the updates since the line before."""
+    return state.update % recipe.train.log_every == 0 or _is_last(state.update, recipe, passed)
+
+
+def checkpoint_is_due(state: TrainState, recipe: Recipe) -> bool:
+    """Whether a checkpoint is, whatever else is; after a validation and at the end there is one, too."""
+    return state.update % recipe.train.save_every == 0
+
+
+def validation_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether this update is to be validated, and was not yet."""
+    u, every = state.update, recipe.valid.every
+    reached = u > 0 and (u % every == 0 or _is_last(u, recipe, passed) or _time_is_to_be_planned(state, passed))
+    return reached and all(entry["update"] != u for entry in state.history)
+
+
+def why_over(state: TrainState, recipe: Recipe, passed: float) -> str:
+    """Why training is over: 'done', 'time', 'patience', or '' if it is not."""
+    if state.update >= recipe.train.updates:
+        return "done"
+    if passed >= 1:
+        return "time"
+    return "patience" if state.out_of_patience(recipe.valid.metric, recipe.valid.patience) else ""
+
+
+def _is_last(update: int, recipe: Recipe, passed: float) -> bool:
+    """Whether the updates or the time for them end here."""
+    return update >= recipe.train.updates or passed >= 1
+
+
+def _time_is_to_be_planned(state: TrainState, passed: float) -> bool:
+    """Whether half of the time has passed, and nobody knows yet how much of it the last validation will need."""
+    return passed >= 0.5 and not state.history

@@ -1,0 +1,159 @@
+"""What a run says as it goes, to the log and to people. Here is what is said; `record.py` has the files and the bar.
+
+Nothing here changes training: every method is given what it tells of.
+"""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from nmt import checkpoint
+from nmt.data.plan import Position
+from nmt.recipe.options import Recipe
+from nmt.training.budget import Budget
+from nmt.training.engine import Outcome
+from nmt.training.memory import Memory
+from nmt.training.meter import Meter, Pace
+from nmt.training.record import Record
+from nmt.training.room import footprint
+from nmt.training.state import TrainState, changes
+from nmt.training.stopwatch import table
+from nmt.training.units import duration
+from nmt.training.validate import Measured, describe, fields_of
+
+MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
+FORETOLD_AFTER = 20  # updates of a process before it says how long the run will take
+
+
+class Teller:
+    """Tells how one process of a run goes, and how long it will take.
+
+    n_failed: times that memory ran out in training, as far as was told.
+    """
+
+    def __init__(self, recipe: Recipe, record: Record, budget: Budget, device: torch.device) -> None:
+        self.recipe, self.record, self.budget, self.device = recipe, record, budget, device
+        self.pace = Pace()
+        self.n_failed = 0
+
+    def updates(self, state: TrainState, meter: Meter, passed: float) -> None:
+        """One line of the log for the updates since the last one. passed: share of the time budget."""
+        sums, metric = meter.sums, self.recipe.valid.metric
+        loss = sums.loss / max(1, sums.n_gold)
+        speed = sums.n_gold / max(1e-9, sums.seconds)
+        self.record.write(
+            "train",
+            state.update,
+            epoch=state.position.epoch,
+            loss=loss,
+            learning_rate=meter.rate,
+            gradient_norm=sums.norm / max(1, sums.n_update),
+            tokens_per_second=round(speed, 1),
+            skipped=state.n_skipped,
+            seconds=round(state.seconds, 2),
+            **footprint(self.device),
+        )
+        shown = {
+            "left": duration(self._left(state)),
+            "loss": f"{loss:.3f}",
+            "lr": f"{meter.rate:.2e}",
+            "tok/s": f"{speed:,.0f}",
+        }
+        if (best := state.best_update(metric)) is not None:
+            entry = next(e for e in state.history if e["update"] == best)
+            shown["best"] = f"{metric} {entry[metric]:.2f} at {best:,}"
+        if passed:
+            shown["time"] = f"{min(1.0, passed):.0%}"
+        self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
+
+    def update_took(self, seconds: float, state: TrainState) -> None:
+        """Count an update, and say what the run will cost once that can be judged."""
+        self.pace.add(seconds)
+        if self.pace.n_update != FORETOLD_AFTER or (left := self._left(state)) <= 0:
+            return
+        to = f"update {self.recipe.train.updates:,}"
+        if left < self.pace.left(state, self.recipe):
+            reached = self.pace.reaches(state, self.recipe, left)
+            to = f"the end of train.time_budget, at about update {reached:,}"
+        end = time.strftime("%A %Y-%m-%d %H:%M", time.localtime(time.time() + left))
+        apart = "" if state.measure_seconds else ", validations and checkpoints not counted"
+        self.record.say(f"{self.pace.seconds:.3g} s an update: about {duration(left)} to {to}, until {end}{apart}")
+
+    def _left(self, state: TrainState) -> float:
+        """Seconds until the end of training, by updates or by the time budget."""
+        return min(self.pace.left(state, self.recipe), self.budget.left(state))
+
+    def memory(self, update: int, memory: Memory) -> None:
+        """Say when memory has run out: each time to the log, the first time to people."""
+        if memory.n_failed == self.n_failed:
+            return
+        self.record.write("memory", update, times=memory.n_failed, too_large=memory.too_large)
+        if not self.n_failed:
+            self.record.say(
+                f"memory ran out: batches of {memory.too_large:,} tokens (sentences x longest side) and more are done "
+                "in halves from now on, with the same gradient. A smaller batch.max_tokens avoids the detour."
+            )
+        self.n_failed = memory.n_failed
+
+    def first_skipped(self, state: TrainState, moving: Position, outcome: Outcome, *, scaled: bool) -> None:
+        """Say that an update was skipped: the first time in a run, for the log and the farewell count the others.
+
+        moving: where in the data it is from. scaled: whether the loss is, as in fp16.
+        """
+        warning, usual = "warning: ", ""
+        if scaled:
+            warning, usual = "", "; in fp16 a few are usual, until the loss scale is found"
+        self.record.say(
+            f"{warning}{_where(state, moving)} was skipped: loss {outcome.loss:.4g}, gradient norm {outcome.norm:.4g}. "
+            f"Where one is not finite the weights stay as they are{usual}. {MAX_BAD} in a row end the run; log.jsonl "
+            "counts all."
+        )
+
+    def validation(self, update: int, measured: dict[str, Measured], first_name: str) -> None:
+        """Everything that was measured, to the log; the numbers and some examples of the first set to people."""
+        self.record.write("valid", update, **fields_of(measured))
+        for name, (numbers, _) in measured.items():
+            self.record.say(describe(update, numbers, name if len(measured) > 1 else ""))
+        for example in measured[first_name][1].get("examples", []):
+            self.record.say("    " + "\n    ".join(f"{what:9}  {text}" for what, text in example.items()))
+
+    def halved_in_validation(self, too_large: int) -> None:
+        """Say that memory ran out in a validation, with batches of this cost."""
+        self.record.say(
+            f"memory ran out in validation: batches of {too_large:,} tokens (sentences x longest side) and more are "
+            "measured in halves from now on, with the same result. A smaller valid.max_tokens avoids the detour."
+        )
+
+    def measured_otherwise(self, state: TrainState) -> None:
+        """Say so if the first set was measured otherwise when it was last."""
+        metric = self.recipe.valid.metric
+        if not state.history or not (changed := changes(state.history[-1], state.how, metric)):
+            return
+        shown = ", ".join(f"{what} {then} before and {now} now" for what, (then, now) in sorted(changed.items()))
+        n_other = len(state.history) - len(state.comparable(metric))
+        self.record.say(
+            f"{metric} is measured otherwise than when it was last: {shown}. {n_other:,} earlier validations do not "
+            "count any more for what is best, for valid.patience and for the final model."
+        )
+
+    def time_spent(self, update: int, spent: dict[str, float]) -> None:
+        """Say where the time of this process went. spent: what `Stopwatch.read` returns."""
+        self.record.write("time", update, **{part: round(seconds, 6) for part, seconds in spent.items()})
+        self.record.say("\n".join(table(spent)))
+
+
+def hopeless(state: TrainState, moving: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]) -> str:
+    """Why training gives up. moving: where in the data the update is from. saved: updates of the checkpoints."""
+    last_good = checkpoint.name_of(saved[-1]) if saved else "none"
+    return (
+        f"{_where(state, moving)}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate "
+        f"{outcome.rate:.2e}, loss scale {loss_scale:g}: not finite {MAX_BAD} times in a row. The weights were not "
+        f"touched; last good checkpoint: {last_good}. Lower optim.lr, raise optim.warmup, set optim.clip, or train in "
+        "fp32."
+    )
+
+
+def _where(state: TrainState, moving: Position) -> str:
+    """The update after those of `state`, for people."""
+    return f"update {state.update + 1} (epoch {moving.epoch}, update {moving.update} in it)"
