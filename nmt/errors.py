@@ -41,7 +41,7 @@ class TrainingError(MachineError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that a tensor found no room. That of the CPU has no class of its own."""
+    """Whether an error means that memory ran out. For a CPU, torch raises a plain RuntimeError."""
     # That of a GPU is known by its name: to import torch takes seconds, and who has seen none needs none.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True

@@ -90,7 +90,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     feed = Feed(recipe, data, Ranks())
     room = memory_left(device)
     forget_peak(device)
-    largest = _largest(feed, data)
+    largest = _largest(feed)
     for work in largest:
         trial.seconds([work])
     n_token, begin = 0, time.perf_counter()
@@ -176,7 +176,7 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
     ]
 
 
-def _largest(feed: Feed, data: Prepared) -> list[Work]:
+def _largest(feed: Feed) -> list[Work]:
     """The batch of most tokens in the first epoch, and the one with the longest pair, whose attention is widest."""
     plan = feed.plan
     batches = [rows for update in plan.updates(0) for rows in update]

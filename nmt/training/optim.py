@@ -36,7 +36,7 @@ class Optimizers:
 
     @property
     def guarded(self) -> bool:
-        """Whether every part can be told on its device not to move anything."""
+        """Whether every optimizer can skip an update by a flag on the device."""
         return all(optimizer.defaults.get("fused") for optimizer, _ in self.parts)
 
     def set_rate(self, factor: float, *, absolute: bool) -> float:

@@ -47,7 +47,7 @@ def _left_in_group(folder: Path, limit: str, used: str) -> int | None:
     most, now = (_text(folder / name) for name in (limit, used))
     if most is None or now is None or not most.strip().isdigit():  # "max": no limit
         return None
-    reclaimable = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # files kept for fun
+    reclaimable = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # page cache: the kernel gives it back
     return int(most) - int(now) + reclaimable
 
 
