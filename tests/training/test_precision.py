@@ -1,6 +1,7 @@
 """The arithmetic of a run is chosen by measuring, and a machine that is busy now and then does not mislead it."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ import torch
 from nmt.errors import MachineError
 from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as room
+from nmt.training.check import check
+from nmt.training.launch import launch
 from nmt.training.precision import choose_precision
+from nmt.training.selftest import selftest
 
 CPU = torch.device("cpu")
 
@@ -108,3 +112,13 @@ def test_who_asks_for_an_arithmetic_gets_it_unmeasured(monkeypatch):
         assert choose_precision(TrainConfig(precision=name), CPU).name == name
     with pytest.raises(MachineError, match="fp16 needs a GPU"):
         choose_precision(TrainConfig(precision="fp16"), CPU)
+
+
+@pytest.mark.parametrize("begin", [launch, lambda recipe: check(recipe, print), lambda recipe: list(selftest(recipe))])
+def test_a_gpu_that_is_not_there_ends_training_as_it_ends_translation(recipe_of, begin, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    recipe = recipe_of(train={"device": "cuda"})
+    with pytest.raises(MachineError, match=r"--train\.device cuda: cannot be used: torch sees no GPU") as error:
+        begin(recipe)
+    assert error.value.exit_code == 1
+    assert not Path(recipe.run_folder).exists()
