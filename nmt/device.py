@@ -1,5 +1,7 @@
 """The device that tensors lie on: which one is taken, and how torch is to compute there."""
 
+import warnings
+
 import torch
 
 from nmt.errors import MachineError, NmtError
@@ -48,6 +50,10 @@ def set_up(device: str) -> None:
     On H100 and H200 it prefers cuDNN's attention, which prepares its work for each shape anew, some tenths of a second
     for every one of hundreds of shapes, and on some versions rounds the rate of dropout to sixteenths. With a mask,
     which is always there, the memory-efficient kernel serves as well.
+
+    What it warns of in recurrent models is so by intent: their weights do not lie end to end in memory, since a step
+    reads them one by one, and are copied for each call that reads whole sentences.
     """
     if device == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")

@@ -1,5 +1,6 @@
 """Which device is taken, and which kernels torch takes on it."""
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,16 @@ def test_attention_of_cudnn_is_off_on_a_gpu_alone():
     device.set_up("cuda")
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.mem_efficient_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_copies_of_recurrent_weights_are_no_news_on_a_gpu():
+    told = "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        device.set_up("cuda")
+        warnings.warn(told, UserWarning, stacklevel=1)
+        with pytest.raises(UserWarning):
+            warnings.warn("something else", UserWarning, stacklevel=1)
 
 
 def test_it_is_off_in_training():
