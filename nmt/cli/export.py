@@ -17,6 +17,7 @@ from nmt.cli.begin import importing
 from nmt.cli.command import Parser, must_be_free, printable, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
+from nmt.export.precisions import PRECISIONS
 from nmt.files import exchange
 
 if TYPE_CHECKING:
@@ -29,12 +30,11 @@ score some lines with both: what is not the same model is not written. The lines
 of --lines."""
 TARGETS = ("ctranslate2", "huggingface", "safetensors")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
-PRECISIONS = ("fp32", "fp16", "bf16")
 N_LINE = 200  # compared where there are more
 
 
 def export(args: argparse.Namespace) -> int:
-    """The command behind the flags."""
+    """The command behind the flags. Returns the exit code; raises NmtError."""
     for flag, target in (("quantization", "ctranslate2"), ("precision", "safetensors")):
         if getattr(args, flag) and args.to != target:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")

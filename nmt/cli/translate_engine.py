@@ -5,7 +5,7 @@ JSON keeps every digit of a number, so an answer that comes back is the one that
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ToldScore:
-    """The same of a translation that was given."""
+    """What is known of a given translation. evidence: how it would have come about, where that is written, and else
+    empty.
+    """
 
     scored: Scored
     evidence: Fields
@@ -79,7 +81,10 @@ def request_of(key: Key) -> Request:
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
-    """The recipe of the first run with the options that were given, --mbr written out; those named go before that."""
+    """The recipe of the first run with the options that were given, --mbr written out; those named go before that.
+
+    Raises RunError for what is no run, or one of another engine, and RecipeError for options.
+    """
     _check_engine(args)
     run = Run(args.run[0])
     if not run.exists:
@@ -90,7 +95,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 
 def fingerprints(args: argparse.Namespace) -> list[str]:
-    """What stands for the weights and vocabularies that `Engine` would load."""
+    """What stands for the weights and vocabularies that `Engine` would load. Raises RunError, as `recipe_of` does."""
     _check_engine(args)
     if args.engine == "ctranslate2":
         return [ctranslate2_engine.fingerprint(args.run[0])]
@@ -137,15 +142,12 @@ class Engine:
             return [list(range(len(keys)))]
         return self.translator.shared([request_of(key) for key in keys])
 
-    def answer(self, keys: Sequence[Key], on_progress: Callable[[int], object] | None = None) -> list[str]:
+    def answer(self, keys: Sequence[Key]) -> list[str]:
         """The answer to each line, to be read by `answer_of` or `scored_of`."""
         if self._scores:
-            found = self._score(keys)
-            if on_progress:
-                on_progress(len(keys))
-            return [_text(one) for one in found]
+            return [_text(one) for one in self._score(keys)]
         requests = [request_of(key) for key in keys]
-        answers = mend(requests, list(self.translator.translate(requests, on_progress)), self._again, self._why)
+        answers = mend(requests, list(self.translator.translate(requests)), self._again, self._why)
         return [_text(Told(*one)) for one in zip(answers, self._evidence(answers), strict=True)]
 
     def _score(self, keys: Sequence[Key]) -> list[ToldScore]:
@@ -196,14 +198,14 @@ class Engine:
 
 
 def answer_of(text: str) -> Told:
-    """The answer that `Engine.answer` wrote."""
+    """The answer to a line that `Engine.answer` wrote."""
     found = json.loads(text)
     answer = found["answer"]
     return Told(Answer(_translation(answer["translation"]), answer["reasons"], answer["retry"]), found["evidence"])
 
 
 def scored_of(text: str) -> ToldScore:
-    """The same of a translation that was given."""
+    """The score of a given translation that `Engine.answer` wrote under --score."""
     found = json.loads(text)
     return ToldScore(Scored(**found["scored"]), found["evidence"])
 

@@ -13,11 +13,10 @@ import torch
 
 from nmt import checkpoint
 from nmt.errors import RunError
+from nmt.export.precisions import PRECISIONS
 from nmt.models.base import SearchModel
 from nmt.recipe.stored import ALIGN_RECORD, RECORD
 from nmt.run import Run
-
-PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def copy_front_end(run: Run, folder: Path) -> None:
@@ -40,7 +39,8 @@ def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
     source = run.weights_folder(name)
     state = checkpoint.verify(source)
     weights = checkpoint.load_tensors(source, checkpoint.MODEL)
-    narrow = {key: tensor.to(PRECISIONS[precision]) for key, tensor in weights.items() if tensor.is_floating_point()}
+    dtype: torch.dtype = getattr(torch, PRECISIONS[precision])
+    narrow = {key: tensor.to(dtype) for key, tensor in weights.items() if tensor.is_floating_point()}
     for key, tensor in narrow.items():
         if not torch.isfinite(tensor).all() and torch.isfinite(weights[key]).all():
             raise RunError(f"{source}: {key} holds numbers that are too large for {precision}: take bf16 or fp32.")

@@ -11,7 +11,8 @@ import nmt
 from nmt.cli.translate import main
 from nmt.errors import RunError
 from nmt.export.parity import BF16, FP16, SAME, Ours, compare
-from nmt.export.safetensors import PRECISIONS, export, is_exported, read
+from nmt.export.precisions import PRECISIONS
+from nmt.export.safetensors import export, is_exported, read
 from nmt.recipe.stored import store
 from nmt.run import Run
 
@@ -22,7 +23,7 @@ TOLERANCE = {"fp32": SAME, "fp16": FP16, "bf16": BF16}
 def test_a_stripped_run_is_the_same_model_in_less_space(run, subwords, tmp_path, precision):
     export(run, None, tmp_path / "out", precision)
     weights = safetensors.torch.load_file(tmp_path / "out" / "model" / "model.safetensors")
-    assert {tensor.dtype for tensor in weights.values()} == {PRECISIONS[precision]}
+    assert {tensor.dtype for tensor in weights.values()} == {getattr(torch, PRECISIONS[precision])}
     model = nmt.load(run.folder, device="cpu").model
     found = compare(model, subwords, Ours(read(tmp_path / "out"), subwords), LINES, TOLERANCE[precision], most=40)
     assert (found.worst == 0.0) == (precision == "fp32")
