@@ -69,7 +69,7 @@ OWN_CORPUS = (
 
 
 def preprocess(args: argparse.Namespace) -> int:
-    """The command behind the flags."""
+    """The command behind the flags. Returns the exit code; raises NmtError."""
     if args.recipe and (mixed := [flag for flag in ("train", "valid", "test", "langs", "out") if getattr(args, flag)]):
         raise RecipeError(
             f"{', '.join('--' + flag for flag in mixed)}: for use without a recipe, but {args.recipe} is given. "

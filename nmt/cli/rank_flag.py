@@ -6,7 +6,7 @@ ARRAY = "array"
 
 
 def n_rank(text: str) -> int | str:
-    """What --ranks says: how many there are, or that the jobs of an array are they."""
+    """What --ranks says: how many there are, or that the jobs of an array are they. Raises ArgumentTypeError."""
     if text == ARRAY or (text.isascii() and text.isdigit() and int(text)):
         return text if text == ARRAY else int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, ... and not {ARRAY}")

@@ -17,7 +17,8 @@ def ranks_of(
     """What --rank and --ranks say, or else torchrun, or else srun; and which of these it was.
 
     srun: whether several tasks of one step of Slurm are ranks of one command. A job of an array is one only where
-    --ranks array says so: arrays are mostly of jobs that have nothing to do with one another.
+    --ranks array says so: arrays are mostly of jobs that have nothing to do with one another. Raises NmtError for flags
+    that do not fit together, and for --ranks array where there is none.
     """
     if args.ranks == ARRAY:
         return _of_array(args.rank, environment), f"{FLAGS} {ARRAY}"

@@ -50,7 +50,7 @@ class Stop:
             self._waits = before
 
     def ask(self) -> None:
-        """End the command if a signal came meanwhile."""
+        """End the command if a signal came meanwhile: raises SystemExit."""
         if self._number:
             raise SystemExit(128 + self._number)
 

@@ -26,7 +26,7 @@ its dotted name."""
 
 
 def train(args: argparse.Namespace) -> int:
-    """The command behind the flags."""
+    """The command behind the flags. Returns the exit code; raises NmtError."""
     if args.verify:
         with importing():
             from nmt.cli.train_job import verify

@@ -45,7 +45,10 @@ def draw_attention(
     source: str,
     n_line: int,
 ) -> None:
-    """Write --attention. drawn: the lines to draw and their translations, by number; source: the name of the input."""
+    """Write --attention. drawn: the lines to draw and their translations, by number; source: the name of the input.
+
+    Raises NmtError if a line of --lines is blank or not there, or every line is blank.
+    """
     if missing := [str(number) for number in args.lines or () if number not in drawn]:
         raise NmtError(
             f"--lines {','.join(missing)}: nothing to draw there: the input has {n_line:,} lines, and a blank line has "

@@ -28,7 +28,7 @@ def source_name(args: argparse.Namespace) -> str:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Flags that mean nothing without others, or nothing together."""
+    """Raise NmtError for flags that need others, or exclude others."""
     needs = {"lines": "attention", "attention_of": "attention", "examples": "ref"}
     needs |= dict.fromkeys(("tune_metric", "tune_beams"), "tune_decoding")
     for flag, needed in needs.items():
@@ -69,7 +69,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def check_format(args: argparse.Namespace, decode: DecodeConfig) -> None:
-    """What is asked for has a place in what is written, and the search can be asked for it."""
+    """Raise NmtError if --format cannot hold what was asked for, or the search cannot be asked for it."""
     if args.format == "pairs" and decode.n_best > 1:
         raise NmtError(
             f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
@@ -88,7 +88,10 @@ def follow_links(args: argparse.Namespace) -> None:
 
 
 def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
-    """Everything about files that can be known before any work. finishing: see `check_outputs`."""
+    """Raise NmtError or DataError for all that is wrong with files and can be known before any work.
+
+    finishing: see `check_outputs`.
+    """
     if not args.input and sys.stdin is None:
         raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
     if not args.output and sys.stdout is None:
@@ -107,7 +110,7 @@ def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
 
 
 def _check_apart(args: argparse.Namespace) -> None:
-    """No file is written twice, or written and read: of the two only what came last would be left."""
+    """Raise NmtError if a file is written twice, or written and read: only what came last would be left."""
     taken: dict[str, str] = {}
     for flag in (*_READ, *_WRITTEN):
         given = getattr(args, flag) or ()
@@ -120,9 +123,10 @@ def _check_apart(args: argparse.Namespace) -> None:
 def check_outputs(
     args: argparse.Namespace, *, finishing: bool, only: tuple[str, ...] | None = None, worked: bool = False
 ) -> None:
-    """Files that are written must be free, or may be replaced. finishing: an earlier process had found them free.
+    """Raise NmtError if a file that is written is neither free nor may be replaced.
 
-    only: flags whose files are looked at; worked: whether all is translated, and in the journal.
+    finishing: an earlier process had found them free; only: flags whose files are looked at; worked: whether all is
+    translated, and in the journal.
     """
     advice = "Move it away and start again, which goes on from the journal" if worked else "Choose another name"
     for flag in only or _WRITTEN:
@@ -135,7 +139,10 @@ def check_outputs(
 
 
 def read_references(args: argparse.Namespace) -> list[list[str]]:
-    """The lines of each raw reference, read before the work so that a wrong file costs no time."""
+    """The lines of each raw reference, read before the work so that a wrong file costs no time.
+
+    Raises DataError unless each has a line for each of the input.
+    """
     references = [[line for line in read_lines(name) if line is not None] for name in args.ref or ()]
     if args.input and references:
         check_references(count_lines(args.input), references, args)
@@ -149,13 +156,13 @@ def read_references(args: argparse.Namespace) -> list[list[str]]:
 
 
 def check_references(n_line: int, references: Sequence[Sequence[str]], args: argparse.Namespace) -> None:
-    """Refuse references that have not one line for each of the input, by name."""
+    """Raise DataError for references that have not one line for each of the input, by name."""
     for name, lines in zip(args.ref or (), references, strict=True):
         check_count(n_line, len(lines), name, args)
 
 
 def check_count(n_line: int, n_given: int, given: str, args: argparse.Namespace) -> None:
-    """Refuse input and translations in the file `given` that do not belong together, or nothing at all."""
+    """Raise DataError if input and the file `given` have different numbers of lines, or no line at all."""
     if n_line != n_given:
         raise DataError(
             f"{args.input or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must be the "

@@ -44,7 +44,10 @@ class Share(NamedTuple):
 
 
 def share_of(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Share:
-    """What --rank and --ranks say, or else torchrun, which also says which GPU is ours."""
+    """What --rank and --ranks say, or else torchrun, which also says which GPU is ours.
+
+    Raises NmtError if they do not fit together, or there are several ranks and no files to share.
+    """
     ranks, told = ranks_of(args, environment)
     share = Share(ranks.rank, ranks.n_rank)
     if share.n_rank > 1 and told == TORCHRUN and args.device in ("auto", "cuda"):

@@ -30,8 +30,9 @@ def request_reader(args: argparse.Namespace) -> Reader:
 
 
 def checking(read: Reader, args: argparse.Namespace, decode: DecodeConfig, sources: Sources) -> Reader:
-    """The same, which raises DataError for what a line cannot ask: a language and tags that the model does not know,
-    and what nobody here can bring about."""
+    """Have a reader also raise DataError for what a line cannot ask: a language and tags that the model does not know,
+    and what nobody here can bring about.
+    """
 
     def checked(line: str, place: str) -> Request:
         request = read(line, place)

@@ -33,7 +33,10 @@ _OWN = {"run", "tune_alignment", "gold_alignments", "store", "checkpoint", "devi
 
 
 def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
-    """The command behind the flag. usual: what the arguments are where nothing is given."""
+    """The command behind the flag. usual: what the arguments are where nothing is given.
+
+    Returns the exit code; raises NmtError.
+    """
     check_alone(args, usual, "--tune-alignment", _OWN, {f"decode.{name}" for name in ALIGN_OPTIONS})
     src, trg = read_pairs(*args.tune_alignment)
     gold = _gold(args, src, trg)

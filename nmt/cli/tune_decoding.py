@@ -81,7 +81,10 @@ class _Scorer:
 
 
 def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
-    """The command behind the flag. usual: what the arguments are where nothing is given."""
+    """The command behind the flag. usual: what the arguments are where nothing is given.
+
+    Returns the exit code; raises NmtError.
+    """
     _check_flags(args, usual)
     src, ref = read_pairs(*args.tune_decoding)
     if args.threads:
