@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--turns", type=int, default=3, metavar="N", help="of each (3)")
     parser.add_argument("--vocab", type=int, default=8000, metavar="N", help="pieces (8000)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes or threads")
-    parser.add_argument("--lines", type=int, default=0, metavar="N", help="pairs, the first so many (all)")
+    parser.add_argument("--lines", type=int, default=0, metavar="N", help="pairs that are read, the first ones (all)")
     parser.add_argument(
         "--sample", type=int, default=200_000, metavar="N", help="lines of both sides to learn from, too (200,000)"
     )

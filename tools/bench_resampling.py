@@ -6,7 +6,7 @@ RECIPE is prepared already, with subwords.kind bpe, char or unigram. Each update
 Beside it a thread makes batches ahead: as they are stored; with words that are cut anew; and as they are stored once
 more, which says what the benchmark can see. What is read is put aside, for other batches are other work: how much of
 them is padding is told by itself, and so is the time from the opening of the data to the first batch. The turns are a
-sample of a run of so many updates as --of says, by default as many as the recipe's; of those between them the batches
+sample of a run of --of updates, by default as many as the recipe's; of those between them the batches
 are only made. With --of 0 they follow each other: the beginning of a run, or what comes after --skip updates.
 """
 

@@ -1,6 +1,6 @@
 """Does the memory of nmt-preprocess stay where it is? python tools/prove_memory.py [SRC TRG] [--pairs 1000000 10000000]
 
-Makes corpora of so many pairs from the pairs of a corpus, prepares each in a process of its own, and prints seconds,
+Makes corpora of --pairs pairs from the pairs of a corpus, prepares each in a process of its own, and prints seconds,
 pairs a second, bytes on the disk for each pair, and the peak of the memory: of that process and its helpers together,
 as Linux tells it every tenth of a second (shared pages are counted once, by their share). The median of some runs
 counts, for what a helper has in memory when it is told is chance. Then it opens what was prepared as nmt-train does and

@@ -4,10 +4,10 @@
                              [--peak 790] [--bandwidth 4300] [--memory 150]
                              [--unfused | --search [--beam 4] [--sentences 512]]
 
-For a packed batch of so many source and as many target tokens, in bf16 under autocast (matrix products in 2 bytes,
+For a packed batch of --tokens source and as many target tokens, in bf16 under autocast (matrix products in 2 bytes,
 the residual stream and the norms in 4). One line a part: TFLOP, GB, the milliseconds of each, and which of them rules.
 No part can be faster; how near the sum comes to the truth is what tools/bench_training.py --device cuda measures.
-With --search: of a beam search of so many sentences in bf16 with decode.cuda_graphs, which tools/bench_decoding.py
+With --search: of a beam search of --sentences in bf16 with decode.cuda_graphs, which tools/bench_decoding.py
 --device cuda --cuda-graphs measures.
 """
 

@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ranks",
         metavar="N|array",
         type=n_rank,
-        help="so many processes of this command, on any machines that share files, prepare the data together; array: "
+        help="this many processes of this command, on any machines that share files, prepare the data together; array: "
         "the jobs of sbatch --array do, and Slurm says which of them this is",
     )
     several.add_argument(

@@ -30,7 +30,7 @@ class Share(NamedTuple):
         return number % self.n_rank == self.rank
 
     def n_line(self, n_line: int, window: int) -> int:
-        """How many of so many lines are for this rank."""
+        """How many of n_line lines are for this rank."""
         return sum(min(window, n_line - start) for start in range(self.rank * window, n_line, self.n_rank * window))
 
     def journal(self, output: Path, rank: int | None = None) -> Path:

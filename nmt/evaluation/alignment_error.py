@@ -54,7 +54,7 @@ def parse_gold(line: str, where: str) -> Gold:
 
 
 def check_gold(gold: Gold, n_src: int, n_trg: int, where: str) -> None:
-    """Raise DataError for a link of a word that is not there, in a line of so many words."""
+    """Raise DataError for a link of a word that is not there, in a line with this many words."""
     for i, j in sorted(gold.possible):
         for word, n_word, side in ((i, n_src, "source"), (j, n_trg, "translation")):
             if word >= n_word:

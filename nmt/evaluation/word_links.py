@@ -17,7 +17,7 @@ from nmt.evaluation.alignment_error import Gold
 N_ROUND = 8  # of expectation maximisation, which changes little after five or so
 _TIE = 1e-6  # how much words far from the diagonal fall behind, which decides between equal ones and nothing else
 
-MOST_PAIRS = 10_000_000  # of words that stand in the same line: what is kept of each makes a GB or two of so many
+MOST_PAIRS = 10_000_000  # of words that stand in the same line: what is kept of each makes a GB or two of this many
 
 Words = Sequence[Sequence[str]]
 

@@ -58,7 +58,7 @@ class Attention(NamedTuple):
     """dropout(softmax(scale · q kT)) v, and its gradient.
 
     mask: bool (B or 1, 1, T or 1, S), its columns dense, True where a query may look; one that may look nowhere finds
-    zeros. n_drop: of N_CHANCE, so many weights are dropped; which ones follows from the seed. scale_up: of the others.
+    zeros. n_drop: this many weights of N_CHANCE are dropped; which ones follows from the seed. scale_up: of the others.
     """
 
     mask: Tensor | Within

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmt.native.compiler import NotCompiled, library
 
-N_CHANCE = 2**16  # a decision of dropout is one of so many equally likely values
+N_CHANCE = 2**16  # a decision of dropout is one of this many equally likely values
 _TYPES = (torch.float32, torch.bfloat16)
 _used: ctypes.CDLL | None = None  # the library, while it is switched on
 

@@ -91,8 +91,8 @@ class ValidationSet(CorpusFiles):
     )
     max_sentences: Count | None = Field(
         None,
-        description="Measure only the first so many pairs of the set; 0: all; empty: the loss on all, translations on "
-        "valid.max_sentences.",
+        description="Measure at most this many pairs of the set, the first ones; 0: all; empty: the loss on all, "
+        "translations on valid.max_sentences.",
     )
 
 

@@ -64,7 +64,7 @@ class DecodeConfig(Section):
     )
     shortlist: Literal[0] | Annotated[int, Field(ge=LEAST_SHORTLIST)] = Field(
         0,
-        description="Of beam search in nmt-translate: look for the subwords of a translation among so many for each "
+        description="Of beam search in nmt-translate: look for the subwords of a translation among this many for each "
         "sentence: those that its own are most often translated by in the training pairs, and frequent ones; 0: among "
         "all. Faster; try 256. Scores are estimates, a few hundredths off. Lines of which anything is asked look among "
         "all.",
@@ -101,7 +101,7 @@ class DecodeConfig(Section):
     min_len_a: NonNegativeFloat = Field(0.0, description="A translation has at least a x source length + b tokens.")
     min_len_b: Count = Field(0, description="See min_len_a.")
     no_repeat: Count = Field(
-        0, description="No translation has so many subwords in a row twice, but for what is asked of it; 0: it may."
+        0, description="No translation has this many subwords in a row twice, but for what is asked of it; 0: it may."
     )
     diversity: NonNegativeFloat = Field(
         0.0,

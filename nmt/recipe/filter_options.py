@@ -56,7 +56,7 @@ class FilterConfig(Section):
         False, description="The same for pairs that differ in case, digits, punctuation, spaces or width alone."
     )
     max_translations: Count = Field(
-        0, description="Keep at most so many pairs with the same source, and with the same target; 0: all."
+        0, description="Keep at most this many pairs with the same source, and with the same target; 0: all."
     )
 
 
@@ -74,7 +74,7 @@ def _own_fields() -> dict[str, Any]:
 if TYPE_CHECKING:
 
     class OwnFilters(Section):
-        """A class that is made when the program runs has no types."""
+        """For mypy only: the class below is made at run time."""
 
 else:
     OwnFilters = create_model(

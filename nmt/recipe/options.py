@@ -29,7 +29,7 @@ class ValidConfig(Section):
     )
     patience: Count = Field(0, description="Validations without a new best before training stops; 0: never.")
     beam: PositiveInt = Field(1, description="Beam of the validation translations; 1 is greedy.")
-    max_sentences: Count = Field(0, description="Translate only the first so many validation pairs; 0: all.")
+    max_sentences: Count = Field(0, description="Translate at most this many validation pairs, the first ones; 0: all.")
     translate: bool = Field(True, description="Translate the validation set for BLEU and chrF.")
     max_tokens: PositiveInt = Field(8192, description="Bound on sentences x longest sentence in one validation batch.")
 

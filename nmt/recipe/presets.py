@@ -28,5 +28,5 @@ AUTO: tuple[tuple[float, str, dict[str, Size]], ...] = (
 
 
 def preset_for(n_token: int) -> tuple[str, dict[str, Size]]:
-    """The preset for a corpus of so many target tokens, and the options that go with it."""
+    """The preset for a corpus with this many target tokens, and the options that go with it."""
     return next((preset, options) for below, preset, options in AUTO if n_token < below)

@@ -8,7 +8,7 @@ from nmt.recipe.section import Section
 
 Kind = Literal["tag", "url", "email", "number"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # in this order they are looked for and listed
-PER_KIND = 10  # of a line so many items of a kind have placeholders; further ones stay text
+PER_KIND = 10  # this many items of a kind in a line have placeholders; further ones stay text
 
 
 def _in_order(value: Any) -> Any:

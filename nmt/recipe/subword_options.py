@@ -45,7 +45,7 @@ class SubwordsConfig(Section):
         "SentencePiece, .spm or .model; with joint: false also two of them, SRC.spm,TRG.spm.",
     )
     extend: Count = Field(
-        0, description="With vocab_from: learn so many pieces more from this text, for each vocabulary."
+        0, description="With vocab_from: learn this many more pieces from this text, for each vocabulary."
     )
     max_train_lines: PositiveInt = Field(
         10_000_000,

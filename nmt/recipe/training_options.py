@@ -34,7 +34,7 @@ class BatchConfig(Section):
     )
     tokens_per_update: Count = Field(
         0,
-        description="Target tokens per update over all devices: batches are added until they have so many; 0: "
+        description="Target tokens per update over all devices: batches are added until they have this many; 0: "
         "per_update batches.",
     )
     pool: PositiveInt = Field(100_000, description="Shuffled pairs that are sorted by length together.")
@@ -106,7 +106,7 @@ class TrainConfig(Section):
     """How long, in which precision, what is written and what is kept."""
 
     out: str = Field("", description="The run folder; empty: runs/NAME.")
-    updates: PositiveInt = Field(100_000, description="Updates to train for; with time_budget at most so many.")
+    updates: PositiveInt = Field(100_000, description="Updates to train for; with time_budget at most this many.")
     time_budget: Duration = Field(
         "",
         description="Wall time of the whole command, over all its parts if it is resumed: 90s, 20m, 1h30m. Compiling, "

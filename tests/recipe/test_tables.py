@@ -22,6 +22,11 @@ def _option_tables_tool():
     return module
 
 
+def test_a_count_is_told_as_this_many():
+    """So many is very many."""
+    assert not [field.name for field in all_fields() if "so many" in field.help]
+
+
 @pytest.mark.parametrize("name", ["README.md", "schema.json"])
 def test_the_generated_file_is_what_the_options_say(name):
     wanted = _option_tables_tool().readme() if name == "README.md" else json_schema()

@@ -123,7 +123,7 @@ class _Stack(Recomputing):
         return x if self.emb_scale == 1.0 else x * self.emb_scale
 
     def reach(self, n_position: int) -> None:
-        """Know so many positions."""
+        """Know this many positions."""
         if isinstance(self.position_enc, PositionalEncoding | RotaryEncoding):
             self.position_enc.reach(n_position)
 

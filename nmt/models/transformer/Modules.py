@@ -18,7 +18,7 @@ from nmt.native import kernels
 from nmt.native.attention import Within
 from nmt.recipe.model_options import ModelConfig
 
-# A position; as a tensor on the device, (1,), that of a single word, and one that `reach` has made.
+# A position: an int, or a (1,) tensor on the device, which `reach` must have covered.
 Place = int | Tensor
 _SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
 
