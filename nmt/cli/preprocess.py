@@ -1,4 +1,8 @@
-"""nmt-preprocess: the text of a recipe, or of a few files named on the command line -> a folder of prepared data."""
+"""nmt-preprocess: what can be asked for, and the recipe of files that are named on the command line.
+
+What is done about it is in `preprocess_job.py`. Nothing here needs more than the recipe, so that --help and mistakes in
+it are answered at once.
+"""
 
 if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
     from nmt.cli.begin import begin, ended
@@ -8,25 +12,14 @@ if __name__ == "__main__":  # as `python -m`; the commands themselves begin ther
 import argparse
 import json
 import re
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.command import Parser, add_override_flags, overrides_of, printable, run
+from nmt.cli.begin import importing
+from nmt.cli.command import Parser, add_override_flags, overrides_of, run
 from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
-from nmt.cli.stdout import write_stdout
-from nmt.cli.stop import Stop
-from nmt.data.crew import Crew, must_be_same, work_for_rank_0
-from nmt.data.folder import beside
-from nmt.data.manifest import PAGE, RECIPE
-from nmt.data.meeting import Meeting, Ranks
-from nmt.data.prepare import prepare
-from nmt.data.report import DataReport
-from nmt.data.report_page import refuse_foreign_page
-from nmt.data.show import show_pairs
-from nmt.data.sources import find_sources
+from nmt.data.manifest import PAGE
 from nmt.errors import RecipeError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
@@ -84,49 +77,21 @@ def preprocess(args: argparse.Namespace) -> int:
         return 0  # what it prints, rank 0 prints
     if args.show is not None and args.recipe and Path(args.recipe).is_dir():
         return _show(Path(args.recipe), args.show)
-    recipe = read_recipe(args.recipe, _overrides(args)) if args.recipe else _own_recipe(args)
+    given = _overrides(args)
+    recipe = read_recipe(args.recipe, given) if args.recipe else _own_recipe(args)
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
-    page = _page_of_check(recipe, args.report) if args.check else None
-    # Whatever ends it, what is half made goes away first.
-    with Stop(("SIGINT", "SIGTERM", "SIGHUP")):
-        if ranks.n_rank > 1:
-            return _share(recipe, args, ranks, told, page)
-        return _prepare(recipe, args, page, None)
+    with importing():
+        from nmt.cli.preprocess_job import prepare
+
+    return prepare(recipe, args, given, ranks, told)
 
 
-def _share(recipe: Recipe, args: argparse.Namespace, ranks: Ranks, told: str, page: Path | None) -> int:
-    """One of several ranks that prepare together."""
-    sources = find_sources(recipe)
-    if any(text.is_stdin for source in sources for text in (source.src, source.trg)):
-        raise RecipeError(
-            f"{ranks}, as {told} says: a training corpus is stdin, which only one process can read. Write it to a file "
-            "first, or prepare it without others: --ranks 1."
-        )
-    same = must_be_same(recipe, overwrite=args.overwrite, check=args.check)
-    meeting = Meeting(recipe.data_folder, ranks, same, args.rank_timeout)
-    if ranks.rank:
-        with meeting:
-            meeting.join()
-            _talk(f"{ranks} works for rank 0")
-            n_block = work_for_rank_0(meeting, sources, recipe.data)
-        _talk(f"{ranks} is done, blocks of pairs: {n_block:,}; rank 0 has the account")
-        return 0
-    # The parts go last: the others may still read them when they are told why all is over.
-    with beside(page or recipe.data_folder) as parts, meeting:
-        meeting.gather()
-        return _prepare(recipe, args, page, Crew(meeting, parts))
+def _show(folder: Path, n: int) -> int:
+    with importing():
+        from nmt.cli.preprocess_job import show
 
-
-def _prepare(recipe: Recipe, args: argparse.Namespace, page: Path | None, crew: Crew | None) -> int:
-    if page:
-        return _check(recipe, page, crew)
-    prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk, crew=crew)
-    # The recipe that was written beside the data holds the options; one that was named does not.
-    again = [word for name, value in _overrides(args) for word in (f"--{name}", value)] if args.recipe else []
-    command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
-    _talk(f"train with: {shlex.join(command)}")
-    return 0
+    return show(folder, n)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -218,31 +183,6 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     return read_recipe(None, [*OWN_CORPUS, *told, *_overrides(args)])
 
 
-def _page_of_check(recipe: Recipe, named: str | None) -> Path:
-    folder = recipe.data_folder if recipe.data_folder.name.strip(".") else recipe.data_folder.resolve()
-    page = Path(named) if named else folder.with_name(f"{folder.name}.report.html")
-    refuse_foreign_page(page)
-    return page
-
-
-def _check(recipe: Recipe, page: Path, crew: Crew | None) -> int:
-    """Write the report, and nothing else. 1 if it has alarms."""
-    report = DataReport()
-    prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page, crew=crew)
-    found = report.as_dict()
-    if found["alarms"]:
-        _talk("check: something is seriously wrong, see WARNING above")
-        return 1
-    _talk(f"check: nothing serious{', but see the warnings above' if found['warnings'] else ''}")
-    return 0
-
-
-def _show(folder: Path, n: int) -> int:
-    for line in show_pairs(folder, n):
-        write_stdout(f"{printable(line)}\n")
-    return 0
-
-
 def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, ...")
@@ -258,10 +198,6 @@ def _count(text: str) -> int:
 def _yaml(value: object) -> str:
     """A value as an override says it. Names of files stay as they are: JSON's escapes are not all YAML's."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def _talk(line: str) -> None:
-    print(printable(line), file=sys.stderr)
 
 
 if __name__ == "__main__":
