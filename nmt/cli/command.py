@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nmt.cli.begin import begun
+from nmt.cli.stdout import write_stdout
 from nmt.errors import NmtError, is_out_of_memory
 from nmt.recipe.complaints import nearest
 from nmt.recipe.fields import all_fields, option_named, sections
@@ -36,14 +37,15 @@ def run(tool: str, body: Body, parser: "Parser", argv: Sequence[str] | None = No
     parser.allow_abbrev = False  # an abbreviation that works today is ambiguous when an option is added
     parser.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
     parser.add_argument("--version", action=_Version, help="Show the version and stop.")
+    given = sys.argv[1:] if argv is None else argv
     try:
-        parser.refuse_unknown(sys.argv[1:] if argv is None else argv)
-        arguments = parser.parse_args(argv)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
-    try:
-        begun()
-        code = body(arguments) or 0
+        try:
+            parser.refuse_unknown(given)
+            arguments = parser.parse_args(given)
+            begun()
+            code = body(arguments) or 0
+        except SystemExit as stop:  # after --help and --version, too
+            code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
@@ -52,11 +54,9 @@ def run(tool: str, body: Body, parser: "Parser", argv: Sequence[str] | None = No
     except BrokenPipeError:
         _abandon_stdout()
         return 141
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
         code, message = _explain(error)
-        if arguments.debug:
+        if "--debug" in given:
             traceback.print_exc()
         for line in message.split("\n"):
             print(f"{tool}: error: {printable(line)}", file=sys.stderr)
@@ -185,6 +185,13 @@ class Parser(argparse.ArgumentParser):
             lines = [f"{flag}: unknown option{_meant(flag, names)}" for flag in unknown]
             self._refuse(lines, "--help-all" if "--help-all" in known else "--help")
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help. argparse itself says nothing where that cannot be written."""
+        if file is None:
+            write_stdout(self.format_help())
+        else:
+            super().print_help(file)
+
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and no usage, which is longer than a screen; exit code 2."""
         flags, found, _ = message.removeprefix("argument ").partition(": expected ")
@@ -266,7 +273,7 @@ class _HelpAll(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
         assert isinstance(parser, Parser)
-        print(parser.format_help_all(), end="")
+        write_stdout(parser.format_help_all())
         parser.exit()
 
 
@@ -281,5 +288,5 @@ class _Version(argparse.Action):
             version = metadata.version("nmt")
         except metadata.PackageNotFoundError:
             version = "not installed"
-        print(f"{parser.prog} {version}")
+        write_stdout(f"{parser.prog} {version}\n")
         parser.exit()

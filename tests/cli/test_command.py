@@ -1,6 +1,7 @@
 """Exit codes, messages and flags that all commands share."""
 
 import errno
+import os
 import subprocess
 import sys
 
@@ -191,7 +192,7 @@ from nmt.cli.command import Parser, run
 def body(_):
     for _ in range(100_000):
         print("gr\\u00fcn \\u65e5\\u672c")
-sys.exit(run("nmt-x", body, Parser(), []))
+sys.exit(run("nmt-x", body, Parser()))
 """
 
 
@@ -203,6 +204,17 @@ def test_output_is_utf8_with_bare_newlines_in_any_locale():
         env={"PATH": "", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": ":".join(sys.path)},
     )
     assert done.stdout == 2 * "gr\u00fcn \u65e5\u672c\n".encode()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("given", ["--help", "--version"])
+def test_where_nobody_reads_what_was_asked_for_that_is_silent(unbuffered, given):
+    command, env = [sys.executable, "-c", PRINTING, given], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=env, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_closed_pipe_is_silent():
@@ -217,11 +229,14 @@ def test_a_closed_pipe_is_silent():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
-def test_an_output_that_cannot_be_written_is_an_error():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("given", ["", "--help", "--version"])
+def test_an_output_that_cannot_be_written_is_an_error(unbuffered, given):
+    command, env = [sys.executable, "-c", PRINTING, *given.split()], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=env, check=False)
     assert done.returncode == 1
-    assert done.stderr.decode() == "nmt-x: error: No space left on device\n"
+    assert done.stderr.decode() == f"nmt-x: error: {'<stdout>: ' if given else ''}No space left on device\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell of another kind")
