@@ -166,6 +166,13 @@ def test_the_counts_of_a_run_are_kept_and_made_anew_where_they_are_damaged_or_an
         (tmp_path / "elsewhere").rename(data)
 
 
+def test_counts_that_cannot_be_kept_are_told_with_the_reason(run, tmp_path, capfd):
+    path = tmp_path / "gone" / "translations"
+    found = translations_of(path, run.recipe().data_folder, run.subwords())
+    assert all(np.array_equal(a, b) for a, b in zip(found, counts_of(run), strict=True))
+    assert f"nmt: note: {path}: cannot be kept (No such file or directory), so it is" in capfd.readouterr().err
+
+
 def test_a_shortlist_is_refused_where_it_would_do_nothing(run):
     model = nmt.load(run.folder, device="cpu")
     for option, value in (("samples", 4), ("no_repeat", 3), ("min_len_b", 2), ("min_len_a", 0.5)):

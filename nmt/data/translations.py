@@ -3,7 +3,6 @@
 The file has the fields of `TranslationTable`.
 """
 
-import contextlib
 import hashlib
 import sys
 from pathlib import Path
@@ -23,14 +22,18 @@ _MARK = "sha256"  # in the file: of the table and the subwords that it is about
 def translations_of(path: Path, folder: Path, subwords: Subwords) -> TranslationTable:
     """The table in a file, or else, and then put there, that of the training pairs in a folder of prepared data.
 
-    Raises RunError where there is neither. A table that was damaged is made anew.
+    Raises RunError where there is neither. A table that was damaged is made anew; one that cannot be kept is told.
     """
     found = _read(path, subwords)
     if found is None:
         found = _counted(path.parent, folder, subwords)
         tensors = {name: np.ascontiguousarray(part) for name, part in found._asdict().items()}
-        with contextlib.suppress(OSError), replacing(path) as file:  # what may not be kept is counted again
-            file.write(save(tensors, {_MARK: _fingerprint(found, subwords)}))
+        try:
+            with replacing(path) as file:
+                file.write(save(tensors, {_MARK: _fingerprint(found, subwords)}))
+        except OSError as error:
+            text = f"nmt: note: {path}: cannot be kept ({error.strerror or error}), so it is counted again each time"
+            print(text, file=sys.stderr)
     return found
 
 
