@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -295,14 +296,10 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     if state.n_skipped:
         spent += f"; {state.n_skipped:,} more were skipped, whose loss or gradient was not finite"
     if outcome == "stopped":
-        return f"stopped and saved at {spent}. The same command goes on from here: {_folder(run.folder)}"
+        return f"stopped and saved at {spent}. The same command goes on from here: {run.folder}"
     if trainer.budget.seconds:
         trainer.budget.passed(state)
         spent += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
     if outcome == "time" and state.update < trainer.recipe.optim.warmup:
         spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.warmup:,}"
-    return f"finished ({outcome}): {spent}. Translate with: nmt-translate {_folder(run.folder)}"
-
-
-def _folder(path: Path) -> str:
-    return f'"{path}"' if " " in str(path) else str(path)
+    return f"finished ({outcome}): {spent}. Translate with: {shlex.join(['nmt-translate', str(run.folder)])}"

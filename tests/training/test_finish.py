@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shlex
 
 import pytest
 
@@ -39,6 +40,13 @@ def trained(corpus, tmp_path_factory):
     recipe = Recipe.model_validate({**tree, "optim": {"schedule": "constant", "warmup": 2}})
     launch(recipe)
     return recipe
+
+
+def test_the_command_that_comes_next_can_be_pasted_into_a_shell(recipe_of, capsys):
+    recipe = recipe_of("it's $HOME; a run", train={"updates": 1}, valid={"translate": False, "metric": "loss"})
+    launch(recipe)
+    command = capsys.readouterr().err.rpartition("Translate with: ")[2].partition("\n")[0]
+    assert shlex.split(command) == ["nmt-translate", str(recipe.run_folder)]
 
 
 @pytest.mark.parametrize(
