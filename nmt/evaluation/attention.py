@@ -1,7 +1,8 @@
 """Pictures of attention: a .png, .svg or .pdf by matplotlib, or a page of .html that needs nothing else."""
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nmt.errors import NmtError
@@ -23,6 +24,20 @@ def check_path(path: Path) -> None:
         )
     if not path.absolute().parent.is_dir():
         raise NmtError(f"{path}: there is no folder {path.parent} to write into; make it first.")
+
+
+def painter() -> Callable[..., bytes]:
+    """`attention_picture.picture`, with matplotlib, which is slow to import and seldom needed. Without a word: where
+    the home folder cannot be written it would tell of its cache, which is no concern of who asked for a picture.
+    """
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        from nmt.evaluation.attention_picture import picture
+    finally:
+        log.setLevel(level)
+    return picture
 
 
 def draw(
@@ -48,9 +63,7 @@ def draw(
     if suffix == PAGE:
         content = page(sentences, kind, layers, heads, langs).encode("utf-8")
     else:
-        from nmt.evaluation.attention_picture import picture  # matplotlib is slow to import, and seldom needed
-
-        content = picture(grids, suffix.removeprefix("."))
+        content = painter()(grids, suffix.removeprefix("."))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)

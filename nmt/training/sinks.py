@@ -14,6 +14,7 @@ from typing import Any, Protocol, TextIO
 
 from nmt import checkpoint
 from nmt.errors import MachineError
+from nmt.evaluation.attention import painter
 from nmt.evaluation.attention_panels import Alignment, panels
 from nmt.files import write_durably
 from nmt.recipe.options import Recipe
@@ -182,10 +183,8 @@ def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
 
 def _pixels(alignment: Alignment) -> Any:
     """(height, width, 3) numbers from 0 to 1: the mean attention of the last layer."""
-    # Here, since drawing takes half a second to import and few runs draw.
-    from matplotlib.image import imread
-
-    from nmt.evaluation.attention_picture import picture
+    picture = painter()
+    from matplotlib.image import imread  # here, since it takes half a second and few runs draw
 
     return imread(io.BytesIO(picture([(alignment, panels(alignment, "last", "mean"))])))[:, :, :3]
 

@@ -1,7 +1,9 @@
 """Pictures of attention: what they show, of which they are, and that they are whole or not there."""
 
 import gc
+import logging
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from matplotlib.image import imread
 from nmt.data.subwords import EOS
 from nmt.errors import NmtError
 from nmt.evaluation import attention_html
-from nmt.evaluation.attention import draw
+from nmt.evaluation.attention import draw, painter
 from nmt.evaluation.attention_panels import Alignment, panels
 from nmt.evaluation.attention_picture import picture
 from nmt.evaluation.attention_sentence import Axis, Sentence, axis_of, sentence_of
@@ -33,6 +35,22 @@ def sentence(title: str = "1: a & <b>", **sizes) -> Sentence:
     one = alignment(title=title, **sizes)
     src, trg = (Axis(pieces, list(range(len(pieces))), pieces) for pieces in (SRC, TRG))
     return Sentence({"cross": one.weights}, src, trg, trg, title)
+
+
+class Complaining:
+    """Warns while a module is looked for, as matplotlib does at home where nothing can be written."""
+
+    def find_spec(self, name, *_):
+        if name == "nmt.evaluation.attention_picture":
+            logging.getLogger("matplotlib").warning("mkdir -p failed for path")
+
+
+def test_what_matplotlib_says_while_it_is_imported_is_not_heard(monkeypatch, caplog):
+    monkeypatch.delitem(sys.modules, "nmt.evaluation.attention_picture")
+    monkeypatch.setattr(sys, "meta_path", [Complaining(), *sys.meta_path])
+    assert painter().__name__ == "picture" and not caplog.records
+    Complaining().find_spec("nmt.evaluation.attention_picture")
+    assert len(caplog.records) == 1  # what it says later is
 
 
 def names(layers, heads) -> list[list[str]]:
