@@ -5,7 +5,7 @@ one of them means the matrix.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -21,20 +21,18 @@ def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     return names
 
 
-def freeze(model: nn.Module, patterns: Iterable[str]) -> str:
+def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
     """Take parameters out of training: no gradient, so no decay and no optimizer state either.
 
     Returns a line about it, which names what else is frozen because it is shared; '' if there are no patterns.
     Raises RecipeError when a pattern means nothing, or when nothing is left to train.
     """
     names = names_of(model)
-    frozen = {param: pattern for pattern in patterns for param in _meant(names, pattern, "train.freeze")}
+    frozen = dict.fromkeys(param for pattern in patterns for param in _meant(names, pattern, "train.freeze"))
     for param in frozen:
         param.requires_grad_(False)
     if frozen.keys() == names.keys():
-        raise RecipeError(
-            f"train.freeze: {', '.join(frozen.values())} freezes every parameter, so nothing would train."
-        )
+        raise RecipeError(f"train.freeze: {', '.join(patterns)} freezes every parameter, so nothing would train.")
     numbers = (sum(param.numel() for param in params) for params in (frozen, names))
     line = f"frozen: {len(frozen)} of {len(names)} parameters, {{:,}} of {{:,}} numbers".format(*numbers)
     line += "".join(f"; {names[p][0]} is also {' and '.join(names[p][1:])}" for p in frozen if len(names[p]) > 1)
