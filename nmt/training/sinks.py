@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -82,6 +83,8 @@ class TensorBoard:
     def __init__(self, folder: Path, since: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        self._excepthook = threading.excepthook
+        threading.excepthook = self._leave_out
         self.events: Any = SummaryWriter(str(folder), purge_step=since + 1 if since else 0)
 
     def write(self, kind: str, update: int, fields: Fields) -> None:
@@ -98,6 +101,12 @@ class TensorBoard:
     def close(self) -> None:
         """Close the file."""
         self.events.close()
+        threading.excepthook = self._excepthook
+
+    def _leave_out(self, args: threading.ExceptHookArgs) -> None:
+        """Print what ended a thread, but not of the writer's own: its error is raised here, too, and told in a line."""
+        if not type(args.thread).__module__.startswith("tensorboard."):
+            self._excepthook(args)
 
 
 class WeightsAndBiases:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
@@ -152,6 +153,25 @@ def test_what_was_told_to_tensorboard_is_in_its_file_at_once(tmp_path):
     board.write("train", 1, {"loss": 3.25})
     assert [event.value for event in events_of(tmp_path).Scalars("train/loss")] == [3.25]
     board.close()
+
+
+def test_a_full_disk_for_tensorboard_is_told_in_a_line_and_by_no_thread(tmp_path, monkeypatch):
+    printed, complaints = [], []
+    monkeypatch.setattr(threading, "excepthook", lambda args: printed.append(str(args.exc_value)))
+    board = Courtesy("TensorBoard", lambda: TensorBoard(tmp_path, 0), complaints.append)
+    with full_disk():
+        board.write("train", 1, {"loss": 3.25})
+        for thread in threading.enumerate():
+            if type(thread).__module__.startswith("tensorboard."):
+                thread.join(10)
+
+    def fail():
+        raise ValueError("of another thread")
+
+    other = threading.Thread(target=fail)
+    other.start()
+    other.join()
+    assert len(complaints) == 1 and "OSError" in complaints[0] and printed == ["of another thread"]
 
 
 def test_each_run_has_an_identity_of_its_own(recipe_of, wandb):
