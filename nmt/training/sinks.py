@@ -113,12 +113,15 @@ class WeightsAndBiases:
     """The same for Weights & Biases: the project is the recipe's name, the run is the run folder.
 
     Where a resumed run repeats updates that were sent already, Weights & Biases keeps the first values; they are equal.
+    say: told when there is a wait for its server, which takes minutes if it cannot be reached.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, say: Callable[[str], None]) -> None:
         import wandb
 
         self.wandb: Any = wandb
+        self.say = say
+        say("waiting for Weights & Biases ...")
         self.run: Any = wandb.init(
             project=recipe.name,
             name=folder.name,
@@ -142,6 +145,7 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         """Send what is left."""
+        self.say("waiting for Weights & Biases to take what is left ...")
         self.run.finish()
 
 
@@ -176,7 +180,7 @@ def sinks_of(recipe: Recipe, folder: Path, since: int, complain: Callable[[str],
     """The sinks that a recipe asks for beside the log of a run that goes on from update `since`."""
     wanted: list[tuple[str, bool, Callable[[], Sink]]] = [
         ("TensorBoard", recipe.train.tensorboard, lambda: TensorBoard(folder / "tensorboard", since)),
-        ("Weights & Biases", recipe.train.wandb, lambda: WeightsAndBiases(recipe, folder)),
+        ("Weights & Biases", recipe.train.wandb, lambda: WeightsAndBiases(recipe, folder, complain)),
     ]
     return [Courtesy(name, make, complain) for name, is_wanted, make in wanted if is_wanted]
 

@@ -182,6 +182,16 @@ def test_each_run_has_an_identity_of_its_own(recipe_of, wandb):
     assert wandb.begun[0]["id"] != wandb.begun[1]["id"]
 
 
+def test_a_wait_for_weights_and_biases_is_told_before_it_begins(recipe_of, wandb, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(wandb, "init", lambda **_: told.append("init") or wandb)
+    monkeypatch.setattr(wandb, "finish", lambda: told.append("finish"))
+    for sink in sinks_of(recipe_of(train={"wandb": True}), tmp_path, 0, told.append):
+        sink.close()
+    begin, end = "waiting for Weights & Biases ...", "waiting for Weights & Biases to take what is left ..."
+    assert told == [begin, "init", end, "finish"]
+
+
 def test_without_a_network_there_is_one_warning_and_the_log_goes_on(recipe_of, wandb, capsys):
     recipe = recipe_of(**HEARD)
     recipe.run_folder.mkdir()
