@@ -1,12 +1,12 @@
 """What nmt-translate draws of attention, and what it cannot, which is said before the work."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
-from nmt.decoding.translation import Translation
+from nmt.decoding.translation import MOST_SHOWN, Translation, is_too_wide
 from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import NmtError
 from nmt.evaluation.attention import draw
@@ -44,10 +44,13 @@ def draw_attention(
     langs: tuple[str, str],
     source: str,
     n_line: int,
+    warn: Callable[[str], object],
 ) -> None:
     """Write --attention. drawn: the lines to draw and their translations, by number; source: the name of the input.
 
-    Raises NmtError if a line of --lines is blank or not there, or every line is blank.
+    warn: told of lines that have more attention than can be drawn.
+
+    Raises NmtError if a line of --lines is blank or not there, or no line can be drawn.
     """
     if missing := [str(number) for number in args.lines or () if number not in drawn]:
         raise NmtError(
@@ -58,7 +61,14 @@ def draw_attention(
         raise NmtError(f"{source}: no line to draw the attention of: all {n_line:,} are blank.")
     kind, sentences = _drawn(args), []
     for number, (line, one) in sorted(drawn.items()):
+        if is_too_wide(one):
+            warn(
+                f"{source}:{number}: not drawn, as its {len(one.parts):,} pieces have more than {MOST_SHOWN:,} subwords"
+            )
+            continue
         attns, trg_ids = translator.attention(one), one.hypotheses[0].ids
         title = f"{number}: {line if kind == 'encoder' else one.text}"  # what looks
         sentences.append(sentence_of(attns, one.src_ids, trg_ids, translator.subwords, title))
+    if not sentences:
+        raise NmtError(f"{source}: no line that can be drawn: name shorter ones with --lines.")
     draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs)

@@ -1,20 +1,22 @@
 """What --format jsonl tells of how a translation came about: subwords, their log-probabilities, and attention."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from nmt.data.subwords import EOS, Subwords
-from nmt.decoding.long_lines import first_words, joined
-from nmt.decoding.scorer import Look
-from nmt.decoding.translation import Translation
-from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
-from nmt.evaluation.attention_panels import Alignment, Heads, Layers, panels
+from nmt.decoding.long_lines import first_words, join_attention, joined
+from nmt.decoding.scorer import LookAtPieces
+from nmt.decoding.translation import Translation, read_at_once
+from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
+from nmt.evaluation.attention_panels import Alignment, Heads, Layers, Panel, panels
 from nmt.recipe.decode_options import AlignBy
 
 Fields = dict[str, Any]
 WORDS = "word_alignment"  # the field that --alignments writes by itself
+MOST_WEIGHTS = 10_000_000  # of attention that are written of a line: as many take a gigabyte while they become text
 
 
 class Witness:
@@ -35,34 +37,56 @@ class Witness:
     ) -> None:
         self._subwords, self._by, self._wanted, self._attends = subwords, by, attention, attends
         self._split = {number: one for number, one in enumerate(translations) if one.split}
-        self._alignment: dict[int, list[int | None]] = {}
-        self._attention: dict[int, list[tuple[int, int | str, Tensor]]] = {}
+        # Of each line what was seen of its pieces, by their numbers: one where it was not split.
+        self._alignments: dict[int, dict[int, list[int | None]]] = {}
+        self._attention: dict[int, dict[int, list[Panel]]] = {}
 
     @property
-    def eye(self) -> Look | None:
+    def eye(self) -> LookAtPieces | None:
         """`look`, where there is anything to see."""
         return self.look if self._attends else None
 
-    def look(self, number: int, weights: Tensor) -> None:
-        """See line `number` of a window. weights: (n_layer, n_head, T, S)"""
-        split = self._split.get(number)
-        ends = [_ends(split.src_ids), _ends(split.hypotheses[0].ids)] if split else []
-        self._alignment[number] = subword_alignment(weights, self._by, *ends)
+    def look(self, number: int, weights: Tensor, piece: int = 0) -> None:
+        """See line `number` of a window, or a piece of it. weights: (n_layer, n_head, T, S)"""
+        self._alignments.setdefault(number, {})[piece] = subword_alignment(weights, self._by)
         if self._wanted:
             chosen = [panel for row in panels(Alignment(weights, [], []), *self._wanted) for panel in row]
             # A copy, since a view would keep the weights of the whole batch.
-            self._attention[number] = [(one.layer, one.head or "mean", one.weights.clone()) for one in chosen]
+            copies = [replace(one, weights=one.weights.clone()) for one in chosen]
+            self._attention.setdefault(number, {})[piece] = copies
+
+    def _alignment(self, number: int) -> list[int | None] | None:
+        """What each subword of line `number` came from, if it was seen."""
+        if (seen := self._alignments.get(number)) is None:
+            return None
+        if number not in self._split:
+            return seen[0]
+        pieces = read_at_once(self._split[number])
+        return joined_alignment([seen[n] for n in range(len(pieces))], [len(one.src_ids) for one in pieces])
+
+    def _weights(self, number: int) -> list[Fields]:
+        """The attention of line `number` that is written: none of a blank line, or of one that has too much of it."""
+        seen = self._attention.get(number, {})
+        found: list[Fields] = []
+        for of_pieces in zip(*(seen[n] for n in sorted(seen)), strict=True):
+            blocks = [one.weights for one in of_pieces]
+            n_trg, n_src = (sum(one.size(axis) for one in blocks) for axis in (0, 1))
+            if n_trg * n_src * len(seen[0]) > MOST_WEIGHTS:
+                return []
+            weights = [[_rounded(x) for x in row] for row in join_attention(blocks).tolist()]
+            found.append({"layer": of_pieces[0].layer, "head": of_pieces[0].head or "mean", "weights": weights})
+        return found
 
     def words(self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], items: Mapping[str, str]) -> Fields:
         """The alignment of the words of line `number` alone, "" for a blank one. items: that placeholders stand for."""
-        if number not in self._alignment:
+        if (alignment := self._alignment(number)) is None:
             return {WORDS: ""}
         if split := self._split.get(number):
             src, trg = words_of_split(split, self._subwords)
         else:
             src = words_of(self._subwords.src.raw(src_ids, items))
             trg = words_of(self._subwords.trg.raw(trg_ids, items))
-        return {WORDS: word_alignment(self._alignment[number], src, trg)}
+        return {WORDS: word_alignment(alignment, src, trg)}
 
     def fields(
         self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], told: list[float], items: Mapping[str, str]
@@ -79,14 +103,19 @@ class Witness:
             found["items"] = [dict(one) for one in ([part.items for part in split.parts] if split else [items])]
         if not self._attends:
             return found
-        found["alignment"] = [*self._alignment[number], None] if number in self._alignment else []
+        alignment = self._alignment(number)
+        found["alignment"] = [] if alignment is None else [*alignment, None]
         found |= self.words(number, src_ids, trg_ids, items)
         if self._wanted:
-            found["attention"] = [
-                {"layer": layer, "head": head, "weights": [[_rounded(x) for x in row] for row in weights.tolist()]}
-                for layer, head, weights in self._attention.get(number, [])
-            ]
+            found["attention"] = self._weights(number)
         return found
+
+
+def attention_note(evidence: Fields) -> str:
+    """What the user should know of the attention of a line, "" for nothing."""
+    if evidence.get("attention") == [] and evidence["tokens"]:
+        return f"its attention, of more than {MOST_WEIGHTS:,} weights, is left out"
+    return ""
 
 
 def words_of_split(translation: Translation, subwords: Subwords) -> tuple[list[list[int]], list[list[int]]]:
@@ -114,10 +143,6 @@ def words_of_split(translation: Translation, subwords: Subwords) -> tuple[list[l
 
 def _written(parts: Sequence[Translation]) -> tuple[list[str], list[list[int]]]:
     return [one.text for one in parts], [one.hypotheses[0].ids if one.hypotheses else [] for one in parts]
-
-
-def _ends(ids: Sequence[int]) -> list[int]:
-    return [place for place, i in enumerate(ids) if i == EOS]
 
 
 def _rounded(x: float) -> float:

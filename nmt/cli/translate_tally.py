@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from nmt.cli.translate_alignments import Alignments, wants_alignments
 from nmt.cli.translate_attention import draw_attention
 from nmt.cli.translate_engine import Engine, Told, ToldScore
-from nmt.cli.translate_evidence import WORDS
+from nmt.cli.translate_evidence import WORDS, attention_note
 from nmt.cli.translate_files import check_references, source_name
 from nmt.cli.translate_report import (
     input_notes,
@@ -50,6 +50,7 @@ class Tally:
         valid: whether its bytes were text.
         """
         self.n_answered += 1
+        self._warn(attention_note(told.evidence))
         flags = self._flags(valid, told.answer)
         self._remember(line, told.answer.translation)
         self.alignments.add(self.n_answered, line, told.answer.translation.text, told.evidence.get(WORDS, ""))
@@ -58,9 +59,14 @@ class Tally:
     def add_score(self, source: str, target: str, told: ToldScore) -> None:
         """Count a line whose given translation was scored."""
         self.n_answered += 1
-        if told.scored.warning:
-            warn(f"{source_name(self.args)}:{self.n_answered}: {told.scored.warning}")
+        self._warn(told.scored.warning)
+        self._warn(attention_note(told.evidence))
         self.alignments.add(self.n_answered, source, target, told.evidence.get(WORDS, ""))
+
+    def _warn(self, text: str) -> None:
+        """Say what the user should know of this line, if there is anything."""
+        if text:
+            warn(f"{source_name(self.args)}:{self.n_answered}: {text}")
 
     def _flags(self, valid: bool, answer: Answer) -> list[str]:
         if not answer.translation.hypotheses:
@@ -109,5 +115,5 @@ class Tally:
             report_scores(self.outputs, self.references, trg_lang, args.scores)
         if args.attention:
             langs = data.src_lang, trg_lang
-            draw_attention(args, translator, self.drawn, langs, source_name(args), self.n_read)
+            draw_attention(args, translator, self.drawn, langs, source_name(args), self.n_read, warn)
             say(f"attention: {args.attention}")

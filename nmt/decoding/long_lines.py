@@ -130,11 +130,20 @@ def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
 
 
 def first_words(text: str, places: Sequence[int]) -> list[int]:
-    """The number of the word, as white space cuts them, that stands at each of some places of a text, from 0."""
-    found = []
+    """The number of the word, as white space cuts them, that stands at each of some places of a text, from 0.
+
+    places: none before the one that it follows.
+    """
+
+    def goes_on(place: int) -> bool:
+        return 0 < place < len(text) and not text[place - 1].isspace() and not text[place].isspace()
+
+    found, n_word, start = [], 0, 0  # n_word: that begin before `start`
     for place in places:
-        goes_on = 0 < place < len(text) and not text[place - 1].isspace() and not text[place].isspace()
-        found.append(len(text[:place].split()) - goes_on)
+        if place > start:
+            n_word += len(text[start:place].split()) - goes_on(start)
+            start = place
+        found.append(n_word - goes_on(place))
     return found
 
 
@@ -172,11 +181,11 @@ def join_attns(pieces: Sequence[Attns]) -> Attns:
 
 
 def join_attention(blocks: Sequence[Tensor]) -> Tensor:
-    """(n_layer, n_head, T, S) of each piece -> the same of the line: no piece looks at another."""
-    n_trg, n_src = sum(one.size(2) for one in blocks), sum(one.size(3) for one in blocks)
-    found = blocks[0].new_zeros(*blocks[0].shape[:2], n_trg, n_src)
+    """(…, T, S) of each piece -> the same of the line: no piece looks at another."""
+    n_trg, n_src = sum(one.size(-2) for one in blocks), sum(one.size(-1) for one in blocks)
+    found = blocks[0].new_zeros(*blocks[0].shape[:-2], n_trg, n_src)
     t = s = 0
     for one in blocks:
-        found[:, :, t : t + one.size(2), s : s + one.size(3)] = one
-        t, s = t + one.size(2), s + one.size(3)
+        found[..., t : t + one.size(-2), s : s + one.size(-1)] = one
+        t, s = t + one.size(-2), s + one.size(-1)
     return found

@@ -5,7 +5,7 @@ What search prints and what forced decoding computes come from here, so they can
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,14 @@ Ids = Sequence[int] | NDArray[np.int64]
 
 # Told the number of a pair and where the model looked in it: (n_layer, n_head, T, S) weights, EOS last on both sides.
 Look = Callable[[int, Tensor], object]
+
+
+class LookAtPieces(Protocol):
+    """The same of lines, of which some may have been translated in pieces. piece: its number in the line."""
+
+    def __call__(self, number: int, weights: Tensor, piece: int = 0) -> object:
+        """Take the weights of one piece."""
+
 
 # Weights of attention that are kept grow by the square of the length: above this one the batches get smaller.
 _LONG = 256

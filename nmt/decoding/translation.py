@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Split
 
+# Subwords on both sides together of a line in pieces whose attention is put together, to be looked at.
+MOST_SHOWN = 2048
+
 
 @dataclass(frozen=True, slots=True)
 class Translation:
@@ -43,6 +46,12 @@ class Scored:
     def log_prob(self) -> float:
         """The logarithm of the probability of the whole translation."""
         return math.fsum(self.token_log_probs)
+
+
+def is_too_wide(translation: Translation) -> bool:
+    """Whether the attention of a line in pieces is not to be put together: it grows by the square of the line."""
+    best = translation.hypotheses[:1]
+    return bool(translation.parts) and len(translation.src_ids) + sum(len(one.ids) for one in best) > MOST_SHOWN
 
 
 def read_at_once(translation: Translation) -> list[Translation]:

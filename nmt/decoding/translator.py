@@ -27,7 +27,6 @@ from nmt.decoding.long_lines import (
     MAX_SRC_LEN,
     Limits,
     Split,
-    join_attention,
     join_attns,
     join_hypotheses,
     join_ids,
@@ -41,7 +40,7 @@ from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, fingerprint, sample
-from nmt.decoding.scorer import Look, full_precision, score_tokens
+from nmt.decoding.scorer import Look, LookAtPieces, full_precision, score_tokens
 from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.tagging import Sources, TagsOf
 from nmt.decoding.translation import Scored, Translation, read_at_once
@@ -133,25 +132,26 @@ class Translator:
             found[n] = Scored(told[place], src_ids[place], trg_ids[place], items, warning)
         yield from found
 
-    def token_log_probs(self, translations: Sequence[Translation], look: Look | None = None) -> list[list[float]]:
+    def token_log_probs(
+        self, translations: Sequence[Translation], look: LookAtPieces | None = None
+    ) -> list[list[float]]:
         """Log-probability of each token of the best translations, EOS included; [] for a blank line.
 
-        look: told where the model looked in each that is not blank, by its number.
+        look: told where the model looked in each that is not blank, by its number: in each of `read_at_once`, for of
+        all pieces together the weights would grow by the square of the line.
         """
-        there = [(number, part) for number, one in enumerate(translations) for part in read_at_once(one)]
-        src_ids, trg_ids = [one.src_ids for _, one in there], [one.hypotheses[0].ids for _, one in there]
-        seen: dict[int, dict[int, Tensor]] = {}
+        places = [(n, piece) for n, one in enumerate(translations) for piece in range(len(read_at_once(one)))]
+        read = [part for one in translations for part in read_at_once(one)]
+        src_ids, trg_ids = [one.src_ids for one in read], [one.hypotheses[0].ids for one in read]
 
         def of_pair(pair: int, weights: Tensor) -> None:
-            number, parts = there[pair][0], seen.setdefault(there[pair][0], {})
-            parts[pair] = weights
-            if look and len(parts) == len(read_at_once(translations[number])):
-                look(number, join_attention([parts[n] for n in sorted(parts)]))
-                del seen[number]
+            number, piece = places[pair]
+            if look:
+                look(number, weights, piece)
 
         told: list[list[float]] = [[] for _ in translations]
         for (number, _), tokens in zip(
-            there, self._log_probs(src_ids, trg_ids, of_pair if look else None), strict=True
+            places, self._log_probs(src_ids, trg_ids, of_pair if look else None), strict=True
         ):
             told[number] += tokens
         return told

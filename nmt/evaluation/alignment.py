@@ -14,26 +14,34 @@ from nmt.recipe.decode_options import AlignBy
 N_LAYER = 2
 
 
-def subword_alignment(
-    weights: Tensor, by: AlignBy, src_ends: Sequence[int] = (), trg_ends: Sequence[int] = ()
-) -> list[int | None]:
-    """The source subword that each target subword looked at most, counted from 0; None for an end, and where there is
-    nothing to look at.
+def subword_alignment(weights: Tensor, by: AlignBy) -> list[int | None]:
+    """The source subword that each target subword looked at most, counted from 0; None where there is none to look at.
 
-    weights: (n_layer, n_head, T, S), the ends of both sides last: the target's has no origin, and the source's, where
-    attention rests when it looks for nothing, is none. src_ends, trg_ends: further ends, before those, of a line that
-    was translated in pieces.
+    weights: (n_layer, n_head, T, S), the ends of both sides last: the target's has no origin and is left out, and the
+    source's, where attention rests when it looks for nothing, is none.
     """
     layers = weights[by.layer - 1 : by.layer] if by.layer else weights[-N_LAYER:]
     seen = layers.mean((0, 1)) if not by.head else layers[0, by.head - 1]  # (T, S)
     # What was written at one step is read at the next.
-    seen = (seen[1:] if by.when == "read" else seen[:-1])[:, :-1].clone()
+    seen = (seen[1:] if by.when == "read" else seen[:-1])[:, :-1]
     if not seen.size(1):
         return [None] * len(seen)
-    seen[:, list(src_ends)] = -1.0
     found: list[int | None] = seen.argmax(-1).tolist()
-    for end in trg_ends:
-        found[end] = None
+    return found
+
+
+def joined_alignment(pieces: Sequence[Sequence[int | None]], src_len: Sequence[int]) -> list[int | None]:
+    """The alignment of a line from those of its pieces, in order, between which both sides have an end.
+
+    src_len: source subwords of each piece, the end not counted.
+    """
+    found: list[int | None] = []
+    start = 0
+    for piece, n_src in zip(pieces, src_len, strict=True):
+        if start:
+            found.append(None)
+        found += [None if origin is None else start + origin for origin in piece]
+        start += n_src + 1
     return found
 
 

@@ -16,6 +16,7 @@ from nmt.data.splits import split_of
 from nmt.data.subwords import PAD, Subwords
 from nmt.data.tags import held_out_tags
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
+from nmt.decoding.translation import is_too_wide
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, is_out_of_memory
 from nmt.evaluation.attention_sentence import sentence_of
@@ -201,7 +202,8 @@ class Validator:
         if (
             self.draws
             and translator.attends
-            and (drawn := next((found[i] for i in picked if found[i].hypotheses), None)) is not None
+            and (drawn := next((one for i in picked if (one := found[i]).hypotheses and not is_too_wide(one)), None))
+            is not None
         ):
             with self.precision.autocast():
                 attns = translator.attention(drawn)

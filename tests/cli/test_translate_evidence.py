@@ -7,6 +7,7 @@ import pytest
 import torch
 from made_run import SOURCE
 
+from nmt.cli import translate_evidence
 from nmt.cli.command import printable
 from nmt.decoding.translator import Translator
 from nmt.evaluation.attention_panels import Alignment, panels
@@ -56,6 +57,47 @@ def test_attention_is_written_on_demand_for_the_layers_and_heads_that_are_asked_
             assert all(x == float(f"{x:.4g}") for row in each["weights"] for x in row)
     (mean,) = objects(translate("--format", "jsonl", "--with-attention", source=b"the ship")[0])[0]["attention"]
     assert (mean["layer"], mean["head"]) == (2, "mean")
+
+
+LONG = ["--decode.max_src_len", 20, "--format", "jsonl"]
+
+
+def test_what_a_line_in_pieces_shows_is_looked_at_piece_by_piece(translate, monkeypatch):
+    sizes, real = [], translate_evidence.subword_alignment
+    monkeypatch.setattr(
+        translate_evidence,
+        "subword_alignment",
+        lambda weights, by: sizes.append(weights.shape[-1]) or real(weights, by),
+    )
+    source = b"the old ship left in May " * 9
+    (one,) = objects(translate(*LONG, source=source)[0])
+    assert one["flags"][0] == "split" and max(sizes) <= 21 < sum(sizes) == len(one["source_tokens"])
+    ends = [place for place, token in enumerate(one["tokens"]) if token == "</s>"]
+    assert [place for place, origin in enumerate(one["alignment"]) if origin is None] == ends
+    assert all(one["source_tokens"][i] != "</s>" for i in one["alignment"] if i is not None)
+
+
+def test_more_attention_than_can_be_written_is_left_out_and_the_line_is_named(translate, monkeypatch):
+    source = b"the ship\n" + b"the old ship left in May " * 9
+    flags = [*LONG, "--with-attention", "--head", "all"]
+    whole, err = translate(*flags, source=source)
+    assert "is left out" not in err
+    weights = objects(whole)[1]["attention"][1]["weights"]
+    assert [len(weights), len(weights[0])] == [len(objects(whole)[1][name]) for name in ("tokens", "source_tokens")]
+    monkeypatch.setattr(translate_evidence, "MOST_WEIGHTS", 2 * len(weights) * len(weights[0]) - 1)
+    lines, err = translate(*flags, source=source)
+    assert lines[0] == whole[0] and objects(lines)[1] == {**objects(whole)[1], "attention": []}
+    assert "warning: <stdin>:2: its attention" in err and err.count("is left out") == 1
+
+
+def test_a_line_with_too_much_attention_is_not_drawn(translate, tmp_path, monkeypatch):
+    monkeypatch.setattr("nmt.decoding.translation.MOST_SHOWN", 60)
+    source = b"the old ship left in May " * 9
+    flags = ["--decode.max_src_len", 20, "--attention", tmp_path / "a.html"]
+    _, err = translate(*flags, source=b"the ship\n" + source)
+    assert "warning: <stdin>:2: not drawn" in err and (tmp_path / "a.html").exists()
+    lines, err = translate(*flags, "--overwrite", source=source, code=2)
+    assert len(lines) == 1 and "no line that can be drawn" in err
 
 
 def test_given_translations_show_the_same_as_found_ones(translate, tmp_path):

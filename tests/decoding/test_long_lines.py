@@ -144,6 +144,15 @@ def test_a_word_of_the_line_may_be_of_several_pieces():
     assert first_words(" a  b", [0, 1, 2, 4, 5]) == [0, 0, 1, 1, 2]
 
 
+def test_words_are_counted_as_if_the_text_was_cut_anew_at_each_place():
+    draw = random.Random(4)
+    for _ in range(200):
+        text = "".join(draw.choices("ab  \u00a0\x1c", k=draw.randint(0, 12)))
+        places = sorted(draw.choices(range(len(text) + 1), k=4))
+        inside = [0 < n < len(text) and not (text[n - 1].isspace() or text[n].isspace()) for n in places]
+        assert first_words(text, places) == [len(text[:n].split()) - cut for n, cut in zip(places, inside, strict=True)]
+
+
 def test_progress_counts_a_split_line_once(translator_of):
     done = []
     lines = ["a", "the old ship left. In May a ship left. " * 3, "", "a"]

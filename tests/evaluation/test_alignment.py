@@ -5,7 +5,8 @@ import torch
 
 from nmt.data.letters import normalised
 from nmt.data.subwords import EOS, Subwords
-from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
+from nmt.decoding.long_lines import join_attention
+from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
 from nmt.recipe.decode_options import AlignBy, DecodeConfig
 from nmt.recipe.subword_options import SubwordsConfig
 
@@ -84,12 +85,15 @@ def test_one_layer_one_head_and_the_step_after_can_be_read():
 
 
 @pytest.mark.parametrize("when", ["written", "read"])
-def test_an_end_inside_a_line_that_was_translated_in_pieces_is_nobodys_origin(when):
-    weights = torch.rand(2, 2, 6, 5, generator=torch.Generator().manual_seed(1))
-    weights[..., 2] = 9.0  # all look at the end of the first piece
-    found = subword_alignment(weights, AlignBy(0, 0, when), [2], [3])
-    assert found[3] is None and None not in found[:3] and not {2, 4} & set(found)
-    assert word_alignment(found, [[0], [1], [], [2]], [[0], [1], [2], [], [3]]).count("-") == 4
+def test_the_alignment_of_a_line_in_pieces_is_that_of_each_and_the_ends_between_are_nobodys_origin(when):
+    by, generator = AlignBy(0, 0, when), torch.Generator().manual_seed(1)
+    blocks = [torch.rand(2, 2, t, s, generator=generator) for t, s in ((4, 3), (1, 2), (3, 4))]
+    found = joined_alignment([subword_alignment(one, by) for one in blocks], [2, 1, 3])
+    line = join_attention(blocks).mean((0, 1))  # (8, 9): all of it at once, without what looks at an end
+    line[:, [2, 4, 8]] = -1.0
+    wanted = (line[1:] if when == "read" else line[:-1]).argmax(-1).tolist()
+    wanted[3] = wanted[4] = None
+    assert found == wanted and found.count(None) == 2
 
 
 def test_where_the_source_is_nothing_but_its_end_nothing_has_an_origin():
