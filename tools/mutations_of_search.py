@@ -32,15 +32,15 @@ MUTATIONS = (
     Mutation(
         "length penalty without the end mark",
         BEAM,
-        "length_divisor(max_len.new_tensor(n_token), length_penalty, alpha)",
-        "length_divisor(max_len.new_tensor(n_token - 1), length_penalty, alpha)",
+        "how.divisor(live.max_len.new_tensor(n_token))",
+        "how.divisor(live.max_len.new_tensor(n_token - 1))",
         "tests/decoding/test_beam.py",
     ),
     Mutation(
         "search stops too early",
         BEAM,
-        "length_divisor(max_len + 1, length_penalty, alpha)",
-        "length_divisor(max_len.new_tensor(1), length_penalty, alpha)",
+        "how.divisor(live.max_len + 1)",
+        "how.divisor(live.max_len.new_tensor(1))",
         "tests/decoding/test_beam.py",
     ),
     Mutation(

@@ -49,7 +49,6 @@ def draw_attention(
     """Write --attention. drawn: the lines to draw and their translations, by number; source: the name of the input.
 
     warn: told of lines that have more attention than can be drawn.
-
     Raises NmtError if a line of --lines is blank or not there, or no line can be drawn.
     """
     if missing := [str(number) for number in args.lines or () if number not in drawn]:

@@ -63,7 +63,7 @@ class Tally:
         self._warn(attention_note(told.evidence))
         self.alignments.add(self.n_answered, source, target, told.evidence.get(WORDS, ""))
 
-    def _warn(self, text: str) -> None:
+    def _warn(self, text: str | None) -> None:
         """Say what the user should know of this line, if there is anything."""
         if text:
             warn(f"{source_name(self.args)}:{self.n_answered}: {text}")

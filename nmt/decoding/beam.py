@@ -1,4 +1,4 @@
-"""Beam search over ids: a loop over four small functions: log_total, extend, finish, keep.
+"""Beam search over ids: a loop over small functions that find continuations, end hypotheses, and keep the best.
 
 Knows no text and nothing of a model but the contract in `nmt.models.base`.
 Shapes: B sentences still searched, K beam, R = B·K rows, V vocabulary, C = 2·K candidates.
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from nmt.decoding.candidates import Candidates, best_of, continuations, fallen_behind, keep, top
 from nmt.decoding.rules import Rules
-from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
+from nmt.decoding.scorer import full_precision
+from nmt.decoding.settings import BeamSettings
 from nmt.errors import MachineError
-from nmt.models.base import SearchModel
+from nmt.models.base import DecoderState, SearchModel
 from nmt.models.narrow import Narrow
 from nmt.native import kernels
 from nmt.native.choice import choose
@@ -126,110 +127,138 @@ def not_finite() -> MachineError:
 def search(
     model: SearchModel,
     src_seq: Tensor,
-    *,
-    bos: int,
-    eos: int,
-    pad: int,
-    beam: int,
-    length_penalty: LengthPenalty,
-    alpha: float,
+    how: BeamSettings,
     max_len: Tensor,
-    n_best: int = 1,
-    n_real: int | None = None,
+    *,
     early_stop: bool = True,
     rules: Rules | None = None,
-    diversity: float = 0.0,
     shortlist: Callable[[Tensor], Narrow] | None = None,
 ) -> list[list[Hypothesis]]:
     """The n_best translations of each sentence, best first.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
-    n_real: ids from here on only pad the vocabulary. early_stop=False searches on when nothing can win.
-    rules: what a translation must and must not contain; where none that was found has all that is required, what has
-    not comes back, unfinished. diversity: see `fallen_behind`. shortlist: from src_seq to the target ids among which
-    a translation is looked for, EOS first and none that is impossible: not together with rules. Fewer than n_best come
-    back only where fewer exist.
+    early_stop=False searches on when nothing can win. rules: what a translation must and must not contain; where none
+    that was found has all that is required, what has not comes back, unfinished. shortlist: from src_seq to the target
+    ids among which a translation is looked for, EOS first and none that is impossible: not together with rules. Fewer
+    than n_best come back only where fewer exist.
     """
-    assert 1 <= n_best <= beam and (rules is None or shortlist is None)
-    finished = _Finished(src_seq.size(0), n_best, src_seq.device)
-    max_len = max_len.to(src_seq.device)
-    sentence = torch.arange(src_seq.size(0), device=src_seq.device)  # (B,) place in src_seq
+    assert 1 <= how.n_best <= how.beam and (rules is None or shortlist is None)
+    finished = _Finished(src_seq.size(0), how.n_best, src_seq.device)
+    live = _Live(src_seq, max_len, how.bos)
     state = model.start(src_seq)
     if shortlist is not None:
         model.narrow(state, shortlist(src_seq))
-    last = torch.full_like(sentence, bos)
-    score: Tensor | None = None  # (B, K) of the live hypotheses; one a sentence before the first step
-    prefix = src_seq.new_zeros(src_seq.size(0), 1, 0)  # (B, K, t)
     never: Tensor | None = None
     n_token = 0
-    shortest_cap = int(max_len.min()) if len(sentence) else 0
-    while len(sentence):
-        logits = model.step(last, state)
-        n_column = logits.size(-1)
-        if score is None or never is None:
-            score = full_precision(logits).new_zeros(len(sentence), 1)
-            never = last.new_tensor([n_column - 1] if shortlist else impossible(pad, bos, n_real, n_column))
-        n_live = score.size(1)
-        n_best_of_row = min(beam + 1, n_column)  # of one hypothesis no more than `beam` go on and one ends
-        if rules is None:
-            best, token, normaliser, eos_logit = likeliest(logits, n_best_of_row, 0 if shortlist else eos, never)
-        else:
+    while len(live.sentence):
+        logits = model.step(live.last.flatten(), state)
+        if never is None:
+            live.score = live.score.to(full_precision(logits).dtype)
+            n_column = logits.size(-1)
+            listed = [n_column - 1] if shortlist else impossible(how.pad, how.bos, how.n_real, n_column)
+            never = live.last.new_tensor(listed)
+        if rules is not None:
             logits = full_precision(logits)
-            eos_logit, normaliser = logits[:, eos].clone(), log_total(logits, eos)
-            rules.forbid(logits.index_fill_(1, never, -torch.inf), prefix.flatten(0, 1))
-            best, token = top(logits, n_best_of_row)
-        if (columns := state.columns) is not None:
-            # What stands for all others is no token; it comes, impossible, where there are too few.
-            listed = token.view(len(columns), -1).clamp(max=columns.size(1) - 1)
-            token = columns.gather(1, listed).view_as(token)
-        forced_score = at_cap = None
-        if n_token >= shortest_cap or rules is not None:
-            at_cap = max_len <= n_token
-            forced_score = score + (eos_logit - normaliser).view_as(score)
+        likely = _likeliest_ids(logits, how, never, rules, live.prefix, state.columns)
+        at_cap = forced_score = None
+        if n_token >= live.shortest_cap or rules is not None:
+            at_cap = live.max_len <= n_token
+            forced_score = live.score + (likely.eos - likely.normaliser).view_as(live.score)
             if rules is not None:
-                at_cap, forced_score = rules.ends(logits, score, at_cap, forced_score, finished.n[sentence] > 0)
-        found = continuations(score, best, token, normaliser)
-        rank = fallen_behind(found, best.size(1), diversity)
+                has_ended = finished.n[live.sentence] > 0
+                at_cap, forced_score = rules.ends(logits, live.score, at_cap, forced_score, has_ended)
+        found = continuations(live.score, likely.best, likely.token, likely.normaliser)
+        rank = fallen_behind(found, likely.best.size(1), how.diversity)
         if rules is not None and rules.requires:
-            found = rules.share_out(found, rank, logits, score, normaliser, 2 * beam)
+            found = rules.share_out(found, rank, logits, live.score, likely.normaliser, 2 * how.beam)
         else:
-            found = best_of(found, rank, 2 * beam)
-        ended = finish(found, forced_score, at_cap, n_live, beam, eos)
+            found = best_of(found, rank, 2 * how.beam)
+        ended = finish(found, forced_score, at_cap, live.score.size(1), how.beam, how.eos)
         n_token += 1
-        finished.add(ended, sentence, prefix, length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
-        kept = keep(found, beam, eos)
-        best_live, worst = kept.score.amax(1).double(), finished.worst[sentence]
+        finished.add(ended, live.sentence, live.prefix, how.divisor(live.max_len.new_tensor(n_token)))
+        kept = keep(found, how.beam, how.eos)
+        best_live, worst = kept.score.amax(1).double(), finished.worst[live.sentence]
         standing = best_live
         if rules is not None:
             rules.follow(kept.parent, kept.token)
             standing = kept.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
-        next_divisor = length_divisor(max_len.new_tensor(n_token + 1), length_penalty, alpha)
-        done = is_over(finished.n[sentence], worst, standing, at_cap, next_divisor, beam)
+        next_divisor = how.divisor(live.max_len.new_tensor(n_token + 1))
+        done = is_over(finished.n[live.sentence], worst, standing, at_cap, next_divisor, how.beam)
         if early_stop:
             # A log-probability only falls, so the best future is today's score under the mildest penalty.
-            done |= worst >= best_live / length_divisor(max_len + 1, length_penalty, alpha)
+            done |= worst >= best_live / how.divisor(live.max_len + 1)
         n_done = int(done.sum())
-        if n_done == len(sentence):
+        if n_done == len(done):
             break
-        row = torch.arange(len(sentence), device=sentence.device).unsqueeze(1) * n_live + kept.parent  # (B, K)
-        prefix = torch.cat([prefix.flatten(0, 1)[row], kept.token.unsqueeze(2)], dim=2)
-        score, last = kept.score, kept.token
-        leave = n_done >= WORTHWHILE_SHARE * len(sentence)
+        row = live.follow(kept)
+        leave = n_done >= WORTHWHILE_SHARE * len(done)
         if leave:
             stay = (~done).nonzero().squeeze(1)
-            state.keep(stay)
-            sentence, max_len, prefix = sentence[stay], max_len[stay], prefix[stay]
-            score, last, row = score[stay], last[stay], row[stay]
-            shortest_cap = int(max_len.min())
-            if rules is not None:
-                rules.keep(stay)
+            row = row[stay]
+            _keep(stay, live, state, rules)
         elif n_done:
             # Still in the batch, no longer in the search: what is impossible never ends or wins.
-            score = score.masked_fill(done.unsqueeze(1), -torch.inf)
-        if beam > 1 or leave:  # greedy rows stay where they are
+            live.score = live.score.masked_fill(done.unsqueeze(1), -torch.inf)
+        if how.beam > 1 or leave:  # greedy rows stay where they are
             state.reorder(row.flatten())
-        last = last.flatten()
     return finished.best()
+
+
+def _likeliest_ids(
+    logits: Tensor, how: BeamSettings, never: Tensor, rules: Rules | None, prefix: Tensor, columns: Tensor | None
+) -> Likely:
+    """The best target ids after each row of logits (R, V), which are changed, as many as can be of use: of one
+    hypothesis no more than `beam` go on and one ends.
+
+    prefix: (B, K, t) the tokens so far, which rules look at. columns: (B, n) what the columns of each sentence stand
+    for, if that is short lists.
+    """
+    n = min(how.beam + 1, logits.size(-1))
+    if rules is not None:
+        eos_logit, normaliser = logits[:, how.eos].clone(), log_total(logits, how.eos)
+        rules.forbid(logits.index_fill_(1, never, -torch.inf), prefix.flatten(0, 1))
+        return Likely(*top(logits, n), normaliser, eos_logit)
+    if columns is None:
+        return likeliest(logits, n, how.eos, never)
+    likely = likeliest(logits, n, 0, never)
+    # What stands for all others is no token; it comes, impossible, where there are too few.
+    listed = likely.token.view(len(columns), -1).clamp(max=columns.size(1) - 1)
+    return likely._replace(token=columns.gather(1, listed).view_as(likely.token))
+
+
+def _keep(stay: Tensor, live: "_Live", state: DecoderState, rules: Rules | None) -> None:
+    """Let the other sentences leave the batch. stay: (B',) the ones that do not."""
+    live.keep(stay)
+    state.keep(stay)
+    if rules is not None:
+        rules.keep(stay)
+
+
+class _Live:
+    """The hypotheses that go on, of the sentences that are still searched: one of each before the first step."""
+
+    def __init__(self, src_seq: Tensor, max_len: Tensor, bos: int) -> None:
+        n_sentence, device = src_seq.size(0), src_seq.device
+        self.sentence = torch.arange(n_sentence, device=device)  # (B,) place in the call
+        self.max_len = max_len.to(device)  # (B,)
+        self.score = torch.zeros(n_sentence, 1, device=device)  # (B, K)
+        self.last = torch.full((n_sentence, 1), bos, device=device)  # (B, K) the newest token
+        self.prefix = src_seq.new_zeros(n_sentence, 1, 0)  # (B, K, t) all tokens, BOS not counted
+        self.shortest_cap = int(max_len.min()) if n_sentence else 0
+
+    def follow(self, kept: Candidates) -> Tensor:
+        """Go on with these continuations: (B, K) the rows that they continue."""
+        first = torch.arange(len(self.sentence), device=self.sentence.device).unsqueeze(1) * self.score.size(1)
+        row = first + kept.parent
+        self.prefix = torch.cat([self.prefix.flatten(0, 1)[row], kept.token.unsqueeze(2)], dim=2)
+        self.score, self.last = kept.score, kept.token
+        return row
+
+    def keep(self, stay: Tensor) -> None:
+        """Let sentences leave. stay: (B',) the ones that do not."""
+        self.sentence, self.max_len, self.prefix = self.sentence[stay], self.max_len[stay], self.prefix[stay]
+        self.score, self.last = self.score[stay], self.last[stay]
+        self.shortest_cap = int(self.max_len.min())
 
 
 class _Finished:

@@ -11,7 +11,6 @@ Shapes: B sentences of the present shape, K beam, R = B·K rows, T steps that th
 
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from nmt.decoding.beam import Hypothesis, finish, impossible, is_over, likeliest
 from nmt.decoding.candidates import best_of, continuations, fallen_behind, keep
 from nmt.decoding.fixed_state import Places, fixed
 from nmt.decoding.recording import Late, Recorder
-from nmt.decoding.scorer import LengthPenalty, length_divisor
+from nmt.decoding.settings import BeamSettings
 from nmt.models.base import SearchModel
 
 # Steps that there is room for at first; then twice as many, and so on. All of the room is read at every step.
@@ -38,21 +37,6 @@ def bucket(n: int) -> int:
     return -(-n // step) * step
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """What a search is asked for, but for its sentences."""
-
-    bos: int
-    eos: int
-    pad: int
-    beam: int
-    length_penalty: LengthPenalty
-    alpha: float
-    n_best: int
-    n_real: int | None
-    diversity: float
-
-
 class FixedSearch:
     """`beam.search` without rules and short lists, for one model. Several threads may share it, and take turns."""
 
@@ -63,26 +47,11 @@ class FixedSearch:
         self._recorder = Recorder(model.device)
 
     @torch.inference_mode()
-    def __call__(
-        self,
-        src_seq: Tensor,
-        *,
-        bos: int,
-        eos: int,
-        pad: int,
-        beam: int,
-        length_penalty: LengthPenalty,
-        alpha: float,
-        max_len: Tensor,
-        n_best: int = 1,
-        n_real: int | None = None,
-        diversity: float = 0.0,
-    ) -> list[list[Hypothesis]]:
+    def __call__(self, src_seq: Tensor, how: BeamSettings, max_len: Tensor) -> list[list[Hypothesis]]:
         """The n_best translations of each sentence, best first; all arguments are those of `beam.search`."""
         device = self.model.device
         if not len(src_seq):
             return []
-        how = _How(bos, eos, pad, beam, length_penalty, alpha, n_best, n_real, diversity)
         # Streams and events are those of the present device.
         with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             try:
@@ -97,7 +66,7 @@ class FixedSearch:
 class _Search:
     """One search under way."""
 
-    def __init__(self, model: SearchModel, how: _How, places: Places, src_seq: Tensor, max_len: Tensor) -> None:
+    def __init__(self, model: SearchModel, how: BeamSettings, places: Places, src_seq: Tensor, max_len: Tensor) -> None:
         n_sentence, n_src, device = *src_seq.shape, places.device
         self._model, self._how, self._places = model, how, places
         self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
@@ -121,7 +90,7 @@ class _Search:
             {
                 "max_len": max_len,
                 "score": score,
-                "last_divisor": length_divisor(max_len + 1, how.length_penalty, how.alpha),
+                "last_divisor": how.divisor(max_len + 1),
                 "n_ended": torch.zeros_like(max_len),
                 "best": torch.full((len(src_seq), how.n_best), -torch.inf, dtype=torch.float64, device=device),
                 "done": torch.zeros_like(max_len, dtype=torch.bool),
@@ -232,10 +201,10 @@ class _Search:
 
     def _divisors(self) -> Tensor:
         """(room + 2,) what scores of hypotheses of each length are divided by."""
-        kind, alpha, n = self._how.length_penalty, self._how.alpha, self._room + 2
+        how, n = self._how, self._room + 2
         return self._places.once(
-            f"divisors.{kind}.{alpha}.{n}",
-            lambda: length_divisor(torch.arange(n, device=self._places.device), kind, alpha),
+            f"divisors.{how.length_penalty}.{how.alpha}.{n}",
+            lambda: how.divisor(torch.arange(n, device=self._places.device)),
         )
 
     def _put(self, values: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.decoding.beam import WORTHWHILE_SHARE, Hypothesis, impossible
+from nmt.decoding.beam import WORTHWHILE_SHARE, Hypothesis, impossible, not_finite
 from nmt.decoding.rules import Rules
-from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
-from nmt.errors import MachineError
+from nmt.decoding.scorer import full_precision
+from nmt.decoding.settings import SearchSettings
 from nmt.models.base import SearchModel
 
 
@@ -65,27 +65,22 @@ def draw(p: Tensor, uniform: Tensor) -> Tensor:
 def sample(
     model: SearchModel,
     src_seq: Tensor,
+    how: SearchSettings,
+    max_len: Tensor,
     *,
-    bos: int,
-    eos: int,
-    pad: int,
     n: int,
     seeds: list[list[int]],
     narrowing: Narrowing,
-    length_penalty: LengthPenalty,
-    alpha: float,
-    max_len: Tensor,
-    n_real: int | None = None,
     rules: Rules | None = None,
 ) -> list[list[Hypothesis]]:
     """n translations of each sentence in the order in which they were drawn; more of them begin with the same ones.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
-    seeds: B lists of whole numbers, what a sentence's samples follow from. n_real: ids from here on only pad the
-    vocabulary. rules: what may not follow, which brings no required phrases about. A hypothesis has the log-probability
-    that the model gives it, not that of the narrowed distribution.
+    seeds: B lists of whole numbers, what a sentence's samples follow from. rules: what may not follow, which brings no
+    required phrases about. A hypothesis has the log-probability that the model gives it, not that of the narrowed
+    distribution.
     """
-    device, caps = src_seq.device, max_len.tolist()
+    device, eos, caps = src_seq.device, how.eos, max_len.tolist()
     uniform = torch.zeros(len(seeds), n, max(caps, default=0) + 1, dtype=torch.float64)
     for one, (seed, cap) in enumerate(zip(seeds, caps, strict=True)):
         for k in range(n):
@@ -94,7 +89,7 @@ def sample(
     sentence = torch.arange(src_seq.size(0), device=device)  # (B,) place in src_seq
     found: list[list[Hypothesis | None]] = [[None] * n for _ in seeds]
     state = model.start(src_seq)
-    last = torch.full_like(sentence, bos)
+    last = torch.full_like(sentence, how.bos)
     score = torch.zeros(len(seeds), n, dtype=torch.float64, device=device)
     prefix = src_seq.new_zeros(len(seeds), n, 0)
     live = torch.ones(len(seeds), n, dtype=torch.bool, device=device)
@@ -106,7 +101,7 @@ def sample(
             row = torch.arange(len(sentence), device=device).repeat_interleave(n)
             logits, normaliser = logits[row], normaliser[row]
             state.reorder(row)
-            never = last.new_tensor(impossible(pad, bos, n_real, logits.size(-1)))
+            never = last.new_tensor(impossible(how.pad, how.bos, how.n_real, logits.size(-1)))
             if rules is not None:
                 rules.spread(n)
         possible = logits.index_fill(1, never, -torch.inf)
@@ -116,10 +111,7 @@ def sample(
             nothing = (possible.amax(-1) == -torch.inf).view(-1, n)  # may follow: it ends, as at the cap
             possible[:, eos] = torch.where(nothing.flatten(), logits[:, eos], possible[:, eos])
         if not torch.isfinite(possible.amax(-1)).all():
-            raise MachineError(
-                "the model's scores are not finite, so nothing can be drawn: the weights are damaged, or the numbers "
-                "are too large for the precision in use; try another checkpoint, or fp32."
-            )
+            raise not_finite()
         token = draw(narrowing(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)
         forced = nothing | ((max_len <= n_token).unsqueeze(1) & (token != eos))
         token = token.masked_fill(forced, eos)
@@ -127,7 +119,7 @@ def sample(
         score = score + told.view(-1, n).masked_fill(~live, 0.0)
         n_token += 1
         ends = live & (token == eos)
-        divisor = float(length_divisor(max_len.new_tensor(n_token), length_penalty, alpha))
+        divisor = float(how.divisor(max_len.new_tensor(n_token)))
         for b, k in ends.nonzero().tolist():
             total = float(score[b, k])
             ids, cut = prefix[b, k].tolist(), bool(forced[b, k])

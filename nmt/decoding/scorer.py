@@ -3,7 +3,6 @@
 What search prints and what forced decoding computes come from here, so they cannot disagree. No text.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
@@ -95,10 +94,3 @@ def score_tokens(
         for pair, row in zip(batch, told, strict=True):
             found[pair] = row[: len(trg_ids[pair]) + 1].tolist()  # by length and not by PAD: a given id may be any id
     return found
-
-
-def score_pairs(
-    model: SearchModel, src_ids: Sequence[Ids], trg_ids: Sequence[Ids], *, max_tokens: int = _AT_ONCE
-) -> list[float]:
-    """Log-probability of given translations, EOS included: the sums of `score_tokens`."""
-    return [math.fsum(one) for one in score_tokens(model, src_ids, trg_ids, max_tokens=max_tokens)]

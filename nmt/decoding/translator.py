@@ -1,6 +1,7 @@
 """Lines in, lines out: sorts, batches, searches, and puts the answers back in order.
 
-The search itself is `beam.py`; where lines come from and go to is `nmt.cli.translate`.
+The searches themselves are `beam.py`, `fixed_search.py` and `sample.py`; where lines come from and go to is
+`nmt.cli.translate_job`.
 """
 
 import math
@@ -8,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, fingerprint, sample
 from nmt.decoding.scorer import Look, LookAtPieces, full_precision, score_tokens
+from nmt.decoding.settings import BeamSettings
 from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.tagging import Sources, TagsOf
 from nmt.decoding.translation import Scored, Translation, read_at_once
@@ -90,6 +91,17 @@ class Translator:
         self.limits = limits or Limits()
         self.shortlist, self.fixed = shortlist, fixed
         self.sources = Sources(subwords.src, tags_of)
+        self._how = BeamSettings(
+            bos=BOS,
+            eos=EOS,
+            pad=PAD,
+            n_real=subwords.trg.n_text,
+            length_penalty=config.length_penalty,
+            alpha=config.alpha,
+            beam=config.beam,
+            n_best=config.beam if utility or config.coverage else config.n_best,
+            diversity=config.diversity,
+        )
 
     @property
     def attends(self) -> bool:
@@ -293,39 +305,42 @@ class Translator:
         n_src = torch.tensor([len(row) for row in ids])
         min_len = (config.min_len_a * n_src).long() + config.min_len_b
         max_len = (config.max_len_a * n_src).long() + config.max_len_b
-        known: dict[str, Any] = {
-            "bos": BOS,
-            "eos": EOS,
-            "pad": PAD,
-            "length_penalty": config.length_penalty,
-            "alpha": config.alpha,
-            "max_len": max_len + torch.tensor([self._n_asked(request) for request in requests]),
-            "n_real": self.subwords.trg.n_text,
-        }
+        max_len += torch.tensor([self._n_asked(request) for request in requests])
         rules = None
         # Bare ids ask nothing of placeholders: they may be those of any text.
         placeholders = {} if any(request is _NOTHING for _, request in rows) else self.subwords.trg.placeholder_ids()
         if any(request.asks for request in requests) or config.no_repeat or int(min_len.max()) or placeholders:
             pieces, least = pieces_of(self.subwords.trg), min_len.to(self.model.device)
-            asked: dict[str, Any] = {"no_repeat": config.no_repeat, "placeholders": placeholders}
-            rules = Rules(pieces, requests, min_len=least, eos=EOS, **asked)
+            rules = Rules(
+                pieces,
+                requests,
+                min_len=least,
+                no_repeat=config.no_repeat,
+                eos=EOS,
+                placeholders=placeholders,
+            )
         with evaluating(self.model):
             if not config.samples:
-                n_best = config.beam if self.utility or config.coverage else config.n_best
-                known |= {"beam": config.beam, "n_best": n_best, "diversity": config.diversity}
                 if self.fixed and rules is None and self.shortlist is None:
-                    found = self.fixed(src_seq, **known)
+                    found = self.fixed(src_seq, self._how, max_len)
                 else:
                     shortlist = self.shortlist if rules is None else None
-                    found = search(self.model, src_seq, rules=rules, shortlist=shortlist, **known)
+                    found = search(self.model, src_seq, self._how, max_len, rules=rules, shortlist=shortlist)
                 if not config.coverage:
                     return found
                 return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
             if any(request.requires for request in requests):
                 raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
-            seeds = [[config.seed, *fingerprint(row)] for row in ids]
-            narrowing = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
-            return sample(self.model, src_seq, n=config.samples, seeds=seeds, narrowing=narrowing, rules=rules, **known)
+            return sample(
+                self.model,
+                src_seq,
+                self._how,
+                max_len,
+                n=config.samples,
+                seeds=[[config.seed, *fingerprint(row)] for row in ids],
+                narrowing=Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon),
+                rules=rules,
+            )
 
     def _n_asked(self, request: Request) -> int:
         """Subwords that are asked for, which a translation may have beside its own."""

@@ -13,6 +13,7 @@ from nmt.data.corpus import Corpus, Prepared
 from nmt.data.mixture import Rows
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import search
+from nmt.decoding.settings import BeamSettings
 from nmt.device import choose_device
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
@@ -108,18 +109,17 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
     decode = recipe.decode
     wanted = [[i for i in row if i not in (EOS, PAD)] for row in batch.gold.tolist()]
     with engine.precision.autocast():
-        found = search(
-            engine.model.eval(),
-            batch.src_seq.to(engine.model.device),
+        how = BeamSettings(
             bos=BOS,
             eos=EOS,
             pad=PAD,
-            beam=beam,
             length_penalty=decode.length_penalty,
             alpha=decode.alpha,
-            max_len=torch.tensor([2 * len(ids) + 20 for ids in wanted]),
             n_real=data.subwords.trg.n_text,
+            beam=beam,
         )
+        max_len = torch.tensor([2 * len(ids) + 20 for ids in wanted])
+        found = search(engine.model.eval(), batch.src_seq.to(engine.model.device), how, max_len)
     right = [hypotheses[0].ids == ids for hypotheses, ids in zip(found, wanted, strict=True)]
     said = f"beam search (beam {beam}) finds {sum(right)} of {len(right)} targets word for word"
     if all(right):

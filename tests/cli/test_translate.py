@@ -16,7 +16,7 @@ from made_run import SOURCE
 from nmt.cli.translate import main
 from nmt.cli.translate_report import suspicious_note
 from nmt.data.subwords import Subwords
-from nmt.decoding.scorer import score_pairs
+from nmt.decoding.scorer import score_tokens
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 
@@ -298,7 +298,8 @@ def test_given_translations_are_scored_by_forced_decoding(translate, folder, tmp
     (tmp_path / "in").write_bytes(SOURCE)
     (tmp_path / "given").write_text("\n".join(targets), encoding="utf-8")
     model, subwords = Run(folder).load_model(torch.device("cpu"))[0], Run(folder).subwords()
-    wanted = score_pairs(model, subwords.src.encode(sources), subwords.trg.encode(targets))
+    told = score_tokens(model, subwords.src.encode(sources), subwords.trg.encode(targets))
+    wanted = [math.fsum(one) for one in told]
     wanted[1] = 0.0  # of two blank lines, which need no model
     flags = ("--input", tmp_path / "in", "--score", tmp_path / "given")
     text, _ = translate(*flags)

@@ -4,12 +4,14 @@ import math
 import pytest
 import torch
 from fake_model import HashModel
+from forced import score_pairs
 from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding import beam, candidates
 from nmt.decoding.beam import Hypothesis, search
-from nmt.decoding.scorer import length_divisor, score_pairs
+from nmt.decoding.scorer import length_divisor
+from nmt.decoding.settings import BeamSettings
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, TranslationModel
 
@@ -17,10 +19,12 @@ SRC = torch.tensor([[5, 4, 3, 2], [4, 2, 0, 0], [3, 3, 5, 2], [2, 0, 0, 0], [5, 
 PENALTIES = [("wu", 0.0), ("wu", 0.6), ("wu", 1.0), ("average", 1.0), ("average", 0.5), ("none", 1.0)]
 
 
-def run(model: TranslationModel, src: Tensor = SRC, **changes) -> list[list[Hypothesis]]:
-    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, "n_best": 1}
-    settings["max_len"] = torch.full((len(src),), 12)
-    return search(model, src, **{**settings, **changes})
+def run(
+    model: TranslationModel, src: Tensor = SRC, max_len=None, rules=None, early_stop=True, **changes
+) -> list[list[Hypothesis]]:
+    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, **changes}
+    max_len = torch.full((len(src),), 12) if max_len is None else max_len
+    return search(model, src, BeamSettings(**settings), max_len, rules=rules, early_stop=early_stop)
 
 
 def log_prob(model: TranslationModel, src: Tensor, ids: list[int]) -> float:

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
+from forced import score_pairs
 
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import search
-from nmt.decoding.scorer import score_pairs
+from nmt.decoding.settings import BeamSettings
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 
@@ -26,12 +27,12 @@ def tiny_model(n_vocab: int = 8, **options):
     return model
 
 
-def run(model, src_ids=SRC_IDS, max_len=MAX_LEN, **changes):
+def run(model, src_ids=SRC_IDS, max_len=MAX_LEN, early_stop=True, **changes):
     rows = [[*ids, EOS] for ids in src_ids]
     longest = max(map(len, rows))
     src_seq = torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
     settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, "n_best": 4}
-    return search(model, src_seq, max_len=max_len, **{**settings, **changes})
+    return search(model, src_seq, BeamSettings(**{**settings, **changes}), max_len, early_stop=early_stop)
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -24,8 +24,8 @@ def test_what_is_replayed_is_what_is_searched(options):
     fixed = FixedSearch(model)
     for seed in (1, 2, 1, 2):
         src_seq, max_len = batch(40, 11, seed)
-        found = fixed(src_seq.cuda(), max_len=max_len, **how())
-        wanted = search(model, src_seq.cuda(), max_len=max_len, **how())
+        found = fixed(src_seq.cuda(), how(), max_len)
+        wanted = search(model, src_seq.cuda(), how(), max_len)
         # In fp32 the order of sums decides between hypotheses that are nearly as good.
         scores = [its[0].normalised for its in found]
         assert scores == pytest.approx([its[0].normalised for its in wanted], abs=1e-4)

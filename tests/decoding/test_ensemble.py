@@ -3,20 +3,19 @@
 import pytest
 import torch
 from fake_model import HashModel
+from forced import score_pairs
 
 from nmt.decoding.beam import search
 from nmt.decoding.ensemble import Ensemble
-from nmt.decoding.scorer import score_pairs
+from nmt.decoding.settings import BeamSettings
 
 BOS, EOS, PAD = 1, 2, 0
 SRC = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [3, EOS, PAD], [4, 4, EOS]])
 
 
 def find(model, beam=4):
-    return search(
-        model, SRC, bos=BOS, eos=EOS, pad=PAD, beam=beam, length_penalty="wu", alpha=1.0,
-        max_len=torch.tensor([3, 4, 5, 6]), n_best=beam,
-    )  # fmt: skip
+    how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=beam, length_penalty="wu", alpha=1.0, n_best=beam)
+    return search(model, SRC, how, torch.tensor([3, 4, 5, 6]))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -14,6 +14,7 @@ from nmt.decoding.beam import search
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.fixed_search import FixedSearch, bucket
 from nmt.decoding.request import Request
+from nmt.decoding.settings import BeamSettings
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError
 from nmt.models.build import build_model
@@ -53,7 +54,8 @@ def batch(n: int, longest: int, seed: int = 1):
 
 
 def how(**changes):
-    return {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, **changes}
+    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0}
+    return BeamSettings(**{**settings, **changes})
 
 
 def assert_same(found, wanted):
@@ -66,7 +68,7 @@ def assert_same(found, wanted):
 def compare(model, fixed, n=21, longest=11, seed=1, **changes):
     src_seq, max_len = batch(n, longest, seed)
     asked = how(**changes)
-    assert_same(fixed(src_seq, max_len=max_len, **asked), search(model, src_seq, max_len=max_len, **asked))
+    assert_same(fixed(src_seq, asked, max_len), search(model, src_seq, asked, max_len))
 
 
 def taped(model):
@@ -142,10 +144,10 @@ def test_sentences_leave_so_that_steps_get_smaller():
     model = HashModel(V, seed=3, sharpness=3.0)
     src_seq, _ = batch(64, 9)
     max_len = torch.arange(64)
-    found = FixedSearch(model)(src_seq, max_len=max_len, **how())
+    found = FixedSearch(model)(src_seq, how(), max_len)
     rows = model.rows_of_step
     assert rows[0] == 64 * 4 and rows[-1] < 16 * 4 and len(set(rows)) > 4
-    assert_same(found, search(model, src_seq, max_len=max_len, **how()))
+    assert_same(found, search(model, src_seq, how(), max_len))
 
 
 @pytest.mark.parametrize("model", [tiny_model(V), tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])
@@ -167,7 +169,7 @@ def test_a_step_asks_the_device_for_nothing(model):
     fixed._recorder = Once()
     src_seq, max_len = batch(9, 5)
     with pytest.raises(KeyboardInterrupt):
-        fixed(src_seq.to(device), max_len=max_len, **how())
+        fixed(src_seq.to(device), how(), max_len)
     assert seen
 
 
@@ -192,7 +194,7 @@ def test_after_an_error_nothing_of_it_is_left():
         model.trg_word_prj.weight.fill_(torch.nan)
     src_seq, max_len = batch(5, 4)
     with pytest.raises(MachineError, match="not finite"):
-        fixed(src_seq, max_len=max_len, **how())
+        fixed(src_seq, how(), max_len)
     with torch.no_grad():
         model.trg_word_prj.weight.copy_(weight)
     compare(model, fixed)
@@ -215,7 +217,7 @@ def test_a_translator_finds_by_it_what_it_finds_without(monkeypatch):
 
 
 def test_nothing_is_found_for_nobody():
-    assert FixedSearch(tiny_model(V))(torch.zeros(0, 3, dtype=torch.long), max_len=torch.zeros(0).long(), **how()) == []
+    assert FixedSearch(tiny_model(V))(torch.zeros(0, 3, dtype=torch.long), how(), torch.zeros(0).long()) == []
 
 
 def test_sizes_are_few_and_near():

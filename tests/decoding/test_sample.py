@@ -3,28 +3,27 @@
 import pytest
 import torch
 from fake_model import HashModel
+from forced import score_pairs
 
+from nmt.decoding.beam import not_finite
 from nmt.decoding.sample import Narrowing, draw, sample
-from nmt.decoding.scorer import length_divisor, score_pairs
+from nmt.decoding.scorer import length_divisor
+from nmt.decoding.settings import SearchSettings
+from nmt.errors import MachineError
 
 BOS, EOS, PAD = 1, 2, 0
 SRC = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [3, EOS, PAD], [4, 4, EOS]])
 
 
-def run(n=4, src_seq=SRC, seeds=None, max_len=None, narrowing=None, model=None, **more):
+def run(n=4, src_seq=SRC, seeds=None, max_len=None, narrowing=None, model=None, n_real=None):
     return sample(
         model or HashModel(n_vocab=8),
         src_seq,
-        bos=BOS,
-        eos=EOS,
-        pad=PAD,
+        SearchSettings(bos=BOS, eos=EOS, pad=PAD, length_penalty="wu", alpha=1.0, n_real=n_real),
+        torch.full((len(src_seq),), 6) if max_len is None else max_len,
         n=n,
         seeds=[[7, int(row.sum())] for row in src_seq] if seeds is None else seeds,
         narrowing=narrowing or Narrowing(),
-        length_penalty="wu",
-        alpha=1.0,
-        max_len=torch.full((len(src_seq),), 6) if max_len is None else max_len,
-        **more,
     )
 
 
@@ -117,6 +116,14 @@ def test_what_must_not_be_written_is_never_drawn():
     model.table.data[:, [PAD, BOS, 6, 7]] = 50.0
     ids = {token for found in run(20, model=model, n_real=6) for one in found for token in one.ids}
     assert ids <= {3, 4, 5}
+
+
+def test_damaged_weights_are_the_error_that_they_are_in_beam_search():
+    model = HashModel(n_vocab=8)
+    model.table.data.fill_(torch.nan)
+    with pytest.raises(MachineError) as found:
+        run(model=model)
+    assert str(found.value) == str(not_finite())
 
 
 def test_a_cold_distribution_is_greedy_search():

@@ -6,6 +6,7 @@ import torch
 
 from nmt.data.translation_table import UNIT, TranslationTable
 from nmt.decoding.beam import search
+from nmt.decoding.settings import BeamSettings
 from nmt.decoding.shortlist import Shortlist
 from nmt.models.build import build_model
 from nmt.models.narrow import Narrow, Normals
@@ -56,10 +57,8 @@ def test_a_search_finds_what_is_listed_only_and_what_stands_for_the_others_has_i
     src_seq, columns = torch.tensor([[5, 6, 7, EOS]]), torch.tensor([[EOS, 9, 30, 11]])
     normals = Normals.of(model.output_weight.detach(), torch.zeros(N, dtype=torch.long))
     narrow = Narrow(columns, torch.tensor([[N - 4.0]]).log(), lambda weight: normals)
-    how = {"bos": BOS, "eos": EOS, "pad": PAD, "length_penalty": "none", "alpha": 0.0}
-    found = search(
-        model, src_seq, beam=6, n_best=6, max_len=torch.tensor([3]), shortlist=lambda src_seq: narrow, **how
-    )[0]
+    how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, length_penalty="none", alpha=0.0, beam=6, n_best=6)
+    (found,) = search(model, src_seq, how, torch.tensor([3]), shortlist=lambda src_seq: narrow)
     assert (
         found and all(set(one.ids) <= {9, 30, 11} for one in found) and {one.finished for one in found} == {True, False}
     )

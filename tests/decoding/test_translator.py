@@ -3,12 +3,12 @@ import random
 import pytest
 import torch
 from fake_model import CopyModel
+from forced import score_pairs
 
 from nmt.data.subwords import EOS, Subwords
 from nmt.decoding import translator as translator_module
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.request import Request, is_blank
-from nmt.decoding.scorer import score_pairs
 from nmt.decoding.translator import MAX_SRC_LEN, Translator
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.decode_options import DecodeConfig

@@ -8,7 +8,7 @@ from tiny import made, saved
 
 import nmt
 from nmt.cli.translate import main
-from nmt.decoding.scorer import length_divisor, score_pairs
+from nmt.decoding.scorer import length_divisor, score_tokens
 from nmt.errors import NmtError, RecipeError, RunError
 from nmt.export import ctranslate2 as room
 from nmt.export.ctranslate2_engine import Loaded, refused
@@ -91,7 +91,7 @@ def test_scores_are_what_the_run_itself_says_of_what_was_found(folders, penalty)
         scores = [one.normalised for one in translation.hypotheses]
         assert scores == sorted(scores, reverse=True) and len(scores) == (4 if translation.src_ids else 0)
         for one in translation.hypotheses:
-            assert one.score == pytest.approx(*score_pairs(model, [translation.src_ids], [one.ids]), abs=1e-4)
+            assert one.score == pytest.approx(sum(*score_tokens(model, [translation.src_ids], [one.ids])), abs=1e-4)
             divisor = length_divisor(torch.tensor(len(one.ids) + 1), penalty, 0.7)
             assert one.normalised == pytest.approx(one.score / float(divisor))
             assert one.finished or len(one.ids) == 6
