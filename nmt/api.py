@@ -19,6 +19,7 @@ import torch
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.data.tags import Tagging, known_tags
 from nmt.data.translations import translations_of
+from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.beam import impossible
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.fixed_search import FixedSearch
@@ -116,16 +117,9 @@ class Model:
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
         tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
         model, shortlist = self._ready_for(decode.precision), self._shortlist(decode.shortlist)
-        return Translator(
-            model,
-            self.subwords,
-            decode,
-            utility=utility,
-            limits=limits,
-            tags_of=tags_of,
-            shortlist=shortlist,
-            fixed=self._fixed_for(model, decode),
-        )
+        fixed = self._fixed_for(model, decode)
+        searcher = BatchSearch(model, self.subwords, decode, shortlist=shortlist, fixed=fixed)
+        return Translator(searcher, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of)
 
     def _shortlist(self, n: int) -> Shortlist | None:
         if not n:

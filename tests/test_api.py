@@ -105,7 +105,7 @@ def test_what_translates_on_a_cpu_is_laid_out_for_it_once(folders, precision):
 
 def test_steps_are_replayed_on_a_gpu_if_asked_for_and_for_each_arithmetic_by_recordings_of_its_own(folders):
     model = nmt.load(folders[0], device="cpu")
-    assert model.translator(model.decode(cuda_graphs=True)).fixed is None
+    assert model.translator(model.decode(cuda_graphs=True)).searcher.fixed is None
     there = SimpleNamespace(device=torch.device("cuda"))
     asked, half = model.decode(cuda_graphs=True), model.decode(cuda_graphs=True, precision="bf16")
     assert model._fixed_for(there, model.decode()) is None

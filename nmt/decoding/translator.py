@@ -1,10 +1,9 @@
 """Lines in, lines out: sorts, batches, searches, and puts the answers back in order.
 
-The searches themselves are `beam.py`, `fixed_search.py` and `sample.py`; where lines come from and go to is
-`nmt.cli.translate_job`.
+A batch is searched in `batch_search.py`, and what it finds becomes translations in `answers.py`; where lines come from
+and go to is `nmt.cli.translate_job`.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,96 +16,70 @@ from torch import Tensor
 
 from nmt.data.mixture import Rows
 from nmt.data.padding import length_batches, pad
-from nmt.data.placeholders import came_back, protected_like, restored
+from nmt.data.placeholders import protected_like, restored
 from nmt.data.ragged import Ragged
-from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, PAD, Subwords
-from nmt.decoding.beam import Hypothesis, search
-from nmt.decoding.coverage import by_coverage
-from nmt.decoding.fixed_search import FixedSearch
+from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, Subwords
+from nmt.decoding.answers import Answers, Utility
+from nmt.decoding.batch_search import BARE, BatchSearch, Searcher
+from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import (
     MAX_SRC_LEN,
     Limits,
     Split,
     join_attns,
-    join_hypotheses,
-    join_ids,
-    join_texts,
-    ranked,
     shortened,
     split,
     surely_too_long,
 )
-from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, is_blank
-from nmt.decoding.rules import Rules
-from nmt.decoding.sample import Narrowing, fingerprint, sample
-from nmt.decoding.scorer import Look, LookAtPieces, full_precision, score_tokens
-from nmt.decoding.settings import BeamSettings
-from nmt.decoding.shortlist import Shortlist
+from nmt.decoding.scorer import Look, LookAtPieces, full_precision
 from nmt.decoding.tagging import Sources, TagsOf
 from nmt.decoding.translation import Scored, Translation, read_at_once
-from nmt.errors import MachineError, NmtError, RecipeError, is_out_of_memory
+from nmt.errors import NmtError, RecipeError
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
-_NOTHING = Request("")  # a line that says nothing of itself
 _SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
 NOWHERE = "no word that this model writes looks at the source"
-_LINE_ENDS = str.maketrans("\n\r", "  ")
 
 
 class Translator:
     """Translates lines with one model, in the order in which they come.
 
+    model: what translates; or what searches with it, where that is told more than the options, or is another engine.
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
     tags_of: the tags to put before a line; without it they are those of the subwords.
-    fixed: the beam search, for the same model, where nothing is asked of a translation and there are no short lists.
-    shortlist: where to look for the subwords of a translation of which nothing is asked; without it, everywhere.
     """
 
     def __init__(
         self,
-        model: SearchModel,
+        model: SearchModel | Searcher,
         subwords: Subwords,
         config: DecodeConfig,
-        device: torch.device | None = None,
-        utility: Callable[[Sequence[str]], list[float]] | None = None,
+        utility: Utility | None = None,
         limits: Limits | None = None,
         tags_of: TagsOf | None = None,
-        shortlist: Shortlist | None = None,
-        fixed: FixedSearch | None = None,
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
-        if config.coverage and not model.attends:
+        self.searcher = BatchSearch(model, subwords, config) if isinstance(model, SearchModel) else model
+        self.model = self.searcher.model
+        if config.coverage and not self.attends:
             raise RecipeError(f"decode.coverage: {config.coverage}, but {NOWHERE}: leave it at 0.")
-        self.model = model if device is None else model.to(device)
         self.subwords = subwords
         self.config = config
-        self.utility = utility
         self.limits = limits or Limits()
-        self.shortlist, self.fixed = shortlist, fixed
         self.sources = Sources(subwords.src, tags_of)
-        self._how = BeamSettings(
-            bos=BOS,
-            eos=EOS,
-            pad=PAD,
-            n_real=subwords.trg.n_text,
-            length_penalty=config.length_penalty,
-            alpha=config.alpha,
-            beam=config.beam,
-            n_best=config.beam if utility or config.coverage else config.n_best,
-            diversity=config.diversity,
-        )
+        self._answers = Answers(subwords.trg, config, utility)
 
     @property
     def attends(self) -> bool:
         """Whether it can tell where it looks."""
-        return self.model.attends
+        return self.model is not None and self.model.attends
 
     def translate(
         self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
@@ -137,7 +110,7 @@ class Translator:
         src_ids, of_src = shortened(self.sources.encode(read), [one.source for one in requests], MAX_SRC_LEN)
         written = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in alike])
         trg_ids, of_trg = shortened(written, alike, MAX_SRC_LEN)
-        told = self._log_probs(src_ids, trg_ids, look and (lambda pair, weights: look(there[pair], weights)))
+        told = self.searcher.log_probs(src_ids, trg_ids, look and (lambda pair, weights: look(there[pair], weights)))
         found = [Scored([], [], [])] * len(pairs)
         for place, n in enumerate(there):
             items, warning = dict(requests[place].items), of_src[place] or of_trg[place]
@@ -163,17 +136,10 @@ class Translator:
 
         told: list[list[float]] = [[] for _ in translations]
         for (number, _), tokens in zip(
-            places, self._log_probs(src_ids, trg_ids, of_pair if look else None), strict=True
+            places, self.searcher.log_probs(src_ids, trg_ids, of_pair if look else None), strict=True
         ):
             told[number] += tokens
         return told
-
-    def _log_probs(
-        self, src_ids: list[list[int]], trg_ids: list[list[int]], look: Look | None = None
-    ) -> list[list[float]]:
-        """Log-probability of each token of given translations, EOS included."""
-        with evaluating(self.model):
-            return score_tokens(self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, look=look)
 
     def attention(self, translation: Translation) -> Attns:
         """Where the model looked while it wrote the best translation of a line that is not blank: (n_layer, n_head, …)
@@ -181,17 +147,9 @@ class Translator:
 
         The pieces of a line that was split did not see each other: there the weights are 0.
         """
-        if not self.attends:
+        if self.model is None or not self.model.attends:
             raise NmtError(f"{NOWHERE}, so there is no attention to show.")
-        return join_attns([self._attention(one) for one in read_at_once(translation)])
-
-    def _attention(self, translation: Translation) -> Attns:
-        src_seq = pad(Ragged.of([translation.src_ids]), after=(EOS,))
-        trg_seq = pad(Ragged.of([translation.hypotheses[0].ids]), before=(BOS,))
-        with torch.inference_mode(), evaluating(self.model):
-            _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
-        found: Attns = attns.changed(lambda weights: full_precision(weights[:, 0]).cpu())
-        return found
+        return join_attns([_attention(self.model, one) for one in read_at_once(translation)])
 
     def _translate_window(
         self, lines: list[str | Request], on_progress: Callable[[int], object] | None
@@ -206,13 +164,13 @@ class Translator:
         translations: dict[Request, Translation] = {}
         for batch, hypotheses in self.batches(ids, different):
             for number, found in zip(batch, hypotheses, strict=True):
-                translations[different[number]] = self._translation(different[number], ids[number], found)
+                translations[different[number]] = self._answers.of(different[number], ids[number], found)
             if on_progress:  # a line that was split is done when all of them are
                 on_progress(sum(count[one] for number in batch if (one := different[number]) not in splits))
         blank = Translation("", [""], [], [])
         for request, (of_line, pieces) in splits.items():
             parts = [translations.get(piece, blank) for piece in pieces]
-            translations[request] = self._rejoined(request, of_line, parts)
+            translations[request] = self._answers.of_pieces(request, of_line, parts)
             if on_progress:
                 on_progress(count[request])
         for request in requests:
@@ -253,7 +211,7 @@ class Translator:
         requests: what is asked of each row's translation, if anything is.
         """
         for batch in self._batches(ids):
-            yield batch, self._search([(ids[n], requests[n] if requests else _NOTHING) for n in batch])
+            yield batch, self.searcher.search([(ids[n], requests[n] if requests else BARE) for n in batch])
 
     def shared(self, lines: Sequence[str | Request]) -> list[list[int]]:
         """The places of different lines, those together that go through the model together: work that can be divided.
@@ -281,123 +239,11 @@ class Translator:
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         return np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
 
-    def _search(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
-        """Search for one batch; where the memory of the device is too small, for its halves."""
-        try:
-            return self._search_whole(rows)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(rows) == 1:
-                n_src, n_hypothesis = len(rows[0][0]), self.config.n_candidate
-                instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
-                raise MachineError(
-                    f"the memory of {self.model.device} is too small for one sentence of {n_src} subwords and "
-                    f"{n_hypothesis} hypotheses of it. Make decode.beam or decode.samples smaller{instead}."
-                ) from None
-        half = len(rows) // 2
-        return self._search(rows[:half]) + self._search(rows[half:])
 
-    def _search_whole(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
-        config, ids, kinds = self.config, [ids for ids, _ in rows], self.subwords.src.protects
-        requests = [request.in_placeholders(kinds) for _, request in rows]
-        src_seq = pad(Ragged.of(ids), after=(EOS,)).to(self.model.device)
-        n_src = torch.tensor([len(row) for row in ids])
-        min_len = (config.min_len_a * n_src).long() + config.min_len_b
-        max_len = (config.max_len_a * n_src).long() + config.max_len_b
-        max_len += torch.tensor([self._n_asked(request) for request in requests])
-        rules = None
-        # Bare ids ask nothing of placeholders: they may be those of any text.
-        placeholders = {} if any(request is _NOTHING for _, request in rows) else self.subwords.trg.placeholder_ids()
-        if any(request.asks for request in requests) or config.no_repeat or int(min_len.max()) or placeholders:
-            pieces, least = pieces_of(self.subwords.trg), min_len.to(self.model.device)
-            rules = Rules(
-                pieces,
-                requests,
-                min_len=least,
-                no_repeat=config.no_repeat,
-                eos=EOS,
-                placeholders=placeholders,
-            )
-        with evaluating(self.model):
-            if not config.samples:
-                if self.fixed and rules is None and self.shortlist is None:
-                    found = self.fixed(src_seq, self._how, max_len)
-                else:
-                    shortlist = self.shortlist if rules is None else None
-                    found = search(self.model, src_seq, self._how, max_len, rules=rules, shortlist=shortlist)
-                if not config.coverage:
-                    return found
-                return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
-            if any(request.requires for request in requests):
-                raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
-            return sample(
-                self.model,
-                src_seq,
-                self._how,
-                max_len,
-                n=config.samples,
-                seeds=[[config.seed, *fingerprint(row)] for row in ids],
-                narrowing=Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon),
-                rules=rules,
-            )
-
-    def _n_asked(self, request: Request) -> int:
-        """Subwords that are asked for, which a translation may have beside its own."""
-        asked = [text for one in request.wanted for text in [one.phrase] * one.times]
-        return sum(map(len, self.subwords.trg.encode([request.prefix, *asked] if request.prefix else asked)))
-
-    def _rejoined(self, request: Request, line: Split, parts: list[Translation]) -> Translation:
-        """The answer to a line from those to its pieces: its k-th translation is made of their k-th."""
-        there = [one for one in parts if one.hypotheses]
-        hypotheses = join_hypotheses([one.hypotheses for one in there], self.config.length_penalty, self.config.alpha)
-        each = [one.texts for one in parts]
-        texts = [join_texts(line, ranked(each, rank)).translate(_LINE_ENDS) for rank in range(len(hypotheses))]
-        utilities = []
-        if self.utility:
-            worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]
-            utilities = [math.fsum(one) / len(one) for one in worth]
-        src_ids = join_ids([one.src_ids for one in there])
-        return Translation(
-            texts[0],
-            texts,
-            hypotheses,
-            src_ids,
-            utilities,
-            self._unmet(request, texts[0][len(line.spaces[0]) :]),
-            missing=[item for part in parts for item in part.missing],
-            doubled=[item for part in parts for item in part.doubled],
-            split=line,
-            parts=parts,
-        )
-
-    def _translation(self, request: Request, ids: list[int], found: list[Hypothesis]) -> Translation:
-        # A line feed inside a translation would shift every line after it.
-        codec, items = self.subwords.trg, dict(request.items)
-        texts = [codec.decode(one.ids, items).translate(_LINE_ENDS) for one in found]
-        worth = self.utility(texts) if self.utility else [one.normalised for one in found]
-        best = list(range(len(found)))  # as search ranks them
-        if self.utility or self.config.samples:
-            best.sort(key=lambda n: -worth[n])
-        first: dict[str, int] = {}
-        for n in best:  # the same text can be drawn twice, or found in other subwords
-            first.setdefault(texts[n], n)
-        best = list(first.values())[: self.config.n_best]
-        texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self.utility else []
-        hypotheses = [found[n] for n in best]
-        missing, doubled = self._came_back(request, hypotheses[0].ids) if codec.protects else ([], [])
-        unmet = self._unmet(request, texts[0])
-        return Translation(texts[0], texts, hypotheses, ids, utilities, unmet, items, missing, doubled)
-
-    def _unmet(self, request: Request, text: str) -> list[str]:
-        if not request.asks:
-            return []
-        # Items come back as they stood in the source, and what is asked is in the letters that the model writes.
-        return request.unmet(self.subwords.trg.normalised(text) if self.subwords.trg.protects else text)
-
-    def _came_back(self, request: Request, ids: Sequence[int]) -> tuple[list[str], list[str]]:
-        """The items of a source that its translation lacks, and what it has too often."""
-        codec, items = self.subwords.trg, dict(request.items)
-        written = [name for i in ids if (name := codec.placeholder(i))]
-        without = codec.decode(ids, dict.fromkeys(codec.placeholders, " "))
-        return came_back(restored(request.source, items), written, without, items, codec.protects)
+def _attention(model: SearchModel, translation: Translation) -> Attns:
+    src_seq = pad(Ragged.of([translation.src_ids]), after=(EOS,))
+    trg_seq = pad(Ragged.of([translation.hypotheses[0].ids]), before=(BOS,))
+    with torch.inference_mode(), evaluating(model):
+        _, attns = model(src_seq.to(model.device), trg_seq.to(model.device), return_attns=True)
+    found: Attns = attns.changed(lambda weights: full_precision(weights[:, 0]).cpu())
+    return found

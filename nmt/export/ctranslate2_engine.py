@@ -7,17 +7,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.data.tags import Tagging
+from nmt.decoding.batch_search import Row
 from nmt.decoding.beam import Hypothesis, impossible
-from nmt.decoding.long_lines import Limits, limits_of
-from nmt.decoding.request import Request
+from nmt.decoding.long_lines import limits_of
 from nmt.decoding.scorer import Look, length_divisor
-from nmt.decoding.tagging import TagsOf
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility
@@ -25,7 +24,6 @@ from nmt.export.ctranslate2 import entries, library
 from nmt.export.parity import greedy, greedy_config
 from nmt.export.positions import N_POSITION
 from nmt.files import sha256_of
-from nmt.models.base import SearchModel
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.run import Run
 
@@ -70,8 +68,6 @@ def fingerprint(folder: str | Path) -> str:
 
 class Engine:
     """A model of CTranslate2, ids in and ids out. One engine may be used by several threads at once."""
-
-    attends = False  # CTranslate2 keeps to itself where it looks
 
     def __init__(self, folder: Path, subwords: Subwords, device: torch.device) -> None:
         where: dict[str, Any] = {"device": device.type, "device_index": device.index or 0}
@@ -160,39 +156,32 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n")[0].rstrip(".")
 
 
-class EngineTranslator(Translator):
-    """A translator whose search and scores are those of CTranslate2."""
+class EngineSearch:
+    """What an engine does for a `Translator`, as options say. Raises RecipeError for those that CTranslate2 has not."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        subwords: Subwords,
-        config: DecodeConfig,
-        utility: Callable[[Sequence[str]], list[float]] | None = None,
-        limits: Limits | None = None,
-        tags_of: TagsOf | None = None,
-    ) -> None:
+    model = None  # of ours: CTranslate2 keeps to itself where it looks
+
+    def __init__(self, engine: Engine, config: DecodeConfig) -> None:
         if found := list(refused(config)):
             raise RecipeError(
                 f"CTranslate2 has nothing like {', '.join(found)}: leave that as it is by default, or translate with "
                 "the run that was exported."
             )
-        # All that the front end asks a model for is below, so the engine takes its place.
-        model = cast(SearchModel, engine)
-        super().__init__(model, subwords, config, utility=utility, limits=limits, tags_of=tags_of)
-        self.engine = engine
+        self._engine, self._config = engine, config
 
-    def _search(self, rows: list[tuple[list[int], Request]]) -> list[list[Hypothesis]]:
+    def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+        """The hypotheses of each row, best first. Raises RecipeError where anything is asked of a translation."""
         if any(request.asks for _, request in rows):
             raise RecipeError(CANNOT_ASK)
-        ids = [ids for ids, _ in rows]
-        return self.engine.search(ids, self.config, self.config.beam if self.utility else self.config.n_best)
+        config, ids = self._config, [ids for ids, _ in rows]
+        return self._engine.search(ids, config, config.n_best if config.mbr == "none" else config.beam)
 
-    def _log_probs(
-        self, src_ids: list[list[int]], trg_ids: list[list[int]], look: Look | None = None
+    def log_probs(
+        self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], look: Look | None = None
     ) -> list[list[float]]:
+        """Log-probability of each token of given translations, EOS included."""
         assert look is None
-        return self.engine.score(src_ids, trg_ids, self.config.max_tokens)
+        return self._engine.score(src_ids, trg_ids, self._config.max_tokens)
 
 
 def refused(config: DecodeConfig) -> Iterator[str]:
@@ -212,14 +201,14 @@ class Loaded:
         self.recipe, self.subwords = self.run.recipe(), self.run.subwords()
         self.engine = Engine(self.run.folder, self.subwords, device)
 
-    def translator(self, decode: DecodeConfig) -> EngineTranslator:
+    def translator(self, decode: DecodeConfig) -> Translator:
         """What translates with these options. Raises RecipeError for those that CTranslate2 has not."""
         utility = None
         tags_of = Tagging(decode, (), self.recipe.data.trg_lang, ())  # models that know any are not exported
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
         limits = limits_of(decode, max_len=self.recipe.data.max_len, usual_src_len=self.run.usual_src_len())
-        return EngineTranslator(self.engine, self.subwords, decode, utility, limits, tags_of)
+        return Translator(EngineSearch(self.engine, decode), self.subwords, decode, utility, limits, tags_of)
 
 
 class Compared:
@@ -230,7 +219,8 @@ class Compared:
 
     def greedy(self, lines: Sequence[str], most: int) -> list[str]:
         """The translation of each line by greedy search, which ends it after `most` tokens."""
-        translator = EngineTranslator(self._engine, self._subwords, greedy_config(most))
+        config = greedy_config(most)
+        translator = Translator(EngineSearch(self._engine, config), self._subwords, config)
         return [self._subwords.trg.decode(ids) for ids in greedy(translator, self._subwords.src.encode(lines))]
 
     def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:

@@ -55,8 +55,8 @@ def test_tasks_are_the_batches_of_a_window(folder):
     tasks = engine.tasks(keys)
     assert len(tasks) > 5 and sorted(place for task in tasks for place in task) == list(range(len(keys)))
     batches = []
-    real = engine.translator._search
-    engine.translator._search = lambda ids: batches.append(ids) or real(ids)
+    real = engine.translator.searcher.search
+    engine.translator.searcher.search = lambda ids: batches.append(ids) or real(ids)
     whole = engine.answer(keys)
     of_whole = batches.copy()
     batches.clear()

@@ -125,7 +125,7 @@ def scores_in_listed_subwords(lab, **options):
 def is_replayed_on_a_gpu(lab, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(lab.model.model), "device", torch.device("cuda"))
-        return [lab.translator(**options).fixed is not None]
+        return [lab.translator(**options).searcher.fixed is not None]
 
 
 def read(lab, **options):

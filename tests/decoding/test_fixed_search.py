@@ -9,7 +9,8 @@ from tape import Taping
 from test_beam_transformer import tiny_model
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding import fixed_search, translator
+from nmt.decoding import batch_search, fixed_search
+from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.beam import search
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.fixed_search import FixedSearch, bucket
@@ -208,11 +209,12 @@ def test_a_translator_finds_by_it_what_it_finds_without(monkeypatch):
     asked = ["old ship", "the left", "", Request("the ship", prefix="the"), "ship"]
     wanted = list(Translator(model, subwords, config).translate(asked))
     fixed, n_searched = FixedSearch(model), []
-    monkeypatch.setattr(translator, "search", lambda *args, **how: n_searched.append(1) or search(*args, **how))
-    found = list(Translator(model, subwords, config, fixed=fixed).translate([one for one in asked if one != asked[3]]))
+    monkeypatch.setattr(batch_search, "search", lambda *args, **how: n_searched.append(1) or search(*args, **how))
+    translator = Translator(BatchSearch(model, subwords, config, fixed=fixed), subwords, config)
+    found = list(translator.translate([one for one in asked if one != asked[3]]))
     assert not n_searched
     assert [one.texts for one in found] == [one.texts for n, one in enumerate(wanted) if n != 3]
-    (found,) = Translator(model, subwords, config, fixed=fixed).translate(asked[3:4])
+    (found,) = translator.translate(asked[3:4])
     assert n_searched and found.texts == wanted[3].texts
 
 

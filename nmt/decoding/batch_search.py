@@ -1,0 +1,161 @@
+"""Hypotheses for the sentences of one batch: what is asked of them becomes a search, and too little memory two.
+
+Rows of ids in, hypotheses out. The searches themselves are `beam.py`, `fixed_search.py` and `sample.py`; what makes up
+a batch is said in `translator.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from nmt.data.padding import pad
+from nmt.data.ragged import Ragged
+from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.decoding.beam import Hypothesis, search
+from nmt.decoding.coverage import by_coverage
+from nmt.decoding.fixed_search import FixedSearch
+from nmt.decoding.phrases import pieces_of
+from nmt.decoding.request import Request
+from nmt.decoding.rules import Rules
+from nmt.decoding.sample import Narrowing, fingerprint, sample
+from nmt.decoding.scorer import Look, score_tokens
+from nmt.decoding.settings import BeamSettings
+from nmt.decoding.shortlist import Shortlist
+from nmt.errors import MachineError, RecipeError, is_out_of_memory
+from nmt.models.base import SearchModel, evaluating
+from nmt.recipe.decode_options import DecodeConfig
+
+Row = tuple[list[int], Request]  # the ids of a source, without EOS, and what is asked of its translation
+BARE = Request("")  # of ids of which nothing else is known
+
+
+class Searcher(Protocol):
+    """What finds hypotheses for a `Translator`, and scores translations that are given."""
+
+    @property
+    def model(self) -> SearchModel | None:
+        """The model behind it, if it is one of ours: that can be asked where it looks."""
+
+    def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+        """The hypotheses of each row, best first; all rows are one batch."""
+
+    def log_probs(
+        self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], look: Look | None = None
+    ) -> list[list[float]]:
+        """Log-probability of each token of given translations, EOS included. look: told where the model looked."""
+
+
+class BatchSearch:
+    """Searches with one model, as options say.
+
+    shortlist: where to look for the subwords of a translation of which nothing is asked; without it, everywhere.
+    fixed: the beam search, for the same model, where nothing is asked of a translation and there are no short lists.
+    """
+
+    def __init__(
+        self,
+        model: SearchModel,
+        subwords: Subwords,
+        config: DecodeConfig,
+        *,
+        shortlist: Shortlist | None = None,
+        fixed: FixedSearch | None = None,
+    ) -> None:
+        self.model, self.shortlist, self.fixed = model, shortlist, fixed
+        self._subwords, self._config = subwords, config
+        chooses = config.mbr != "none" or config.coverage > 0  # among all that a beam has found
+        self._how = BeamSettings(
+            bos=BOS,
+            eos=EOS,
+            pad=PAD,
+            n_real=subwords.trg.n_text,
+            length_penalty=config.length_penalty,
+            alpha=config.alpha,
+            beam=config.beam,
+            n_best=config.beam if chooses else config.n_best,
+            diversity=config.diversity,
+        )
+
+    def log_probs(
+        self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], look: Look | None = None
+    ) -> list[list[float]]:
+        """Log-probability of each token of given translations, EOS included: see `score_tokens`."""
+        with evaluating(self.model):
+            return score_tokens(self.model, src_ids, trg_ids, max_tokens=self._config.max_tokens, look=look)
+
+    def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+        """Search for one batch; where the memory of the device is too small, for its halves.
+
+        Raises MachineError where it is too small for one sentence, and RecipeError where phrases are required of
+        samples, which cannot be made to contain them.
+        """
+        try:
+            return self._search_whole(rows)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                n_src, n_hypothesis = len(rows[0][0]), self._config.n_candidate
+                instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
+                raise MachineError(
+                    f"the memory of {self.model.device} is too small for one sentence of {n_src} subwords and "
+                    f"{n_hypothesis} hypotheses of it. Make decode.beam or decode.samples smaller{instead}."
+                ) from None
+        half = len(rows) // 2
+        return self.search(rows[:half]) + self.search(rows[half:])
+
+    def _search_whole(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+        config, ids, kinds = self._config, [ids for ids, _ in rows], self._subwords.src.protects
+        requests = [request.in_placeholders(kinds) for _, request in rows]
+        src_seq = pad(Ragged.of(ids), after=(EOS,)).to(self.model.device)
+        n_src = torch.tensor([len(row) for row in ids])
+        min_len = (config.min_len_a * n_src).long() + config.min_len_b
+        max_len = (config.max_len_a * n_src).long() + config.max_len_b
+        max_len += torch.tensor([self._n_asked(request) for request in requests])
+        # Bare ids ask nothing of placeholders: they may be those of any text.
+        is_bare = any(request is BARE for _, request in rows)
+        rules = self._rules(requests, min_len, {} if is_bare else self._subwords.trg.placeholder_ids())
+        with evaluating(self.model):
+            if not config.samples:
+                if self.fixed and rules is None and self.shortlist is None:
+                    found = self.fixed(src_seq, self._how, max_len)
+                else:
+                    shortlist = self.shortlist if rules is None else None
+                    found = search(self.model, src_seq, self._how, max_len, rules=rules, shortlist=shortlist)
+                if not config.coverage:
+                    return found
+                return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
+            if any(request.requires for request in requests):
+                raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
+            return sample(
+                self.model,
+                src_seq,
+                self._how,
+                max_len,
+                n=config.samples,
+                seeds=[[config.seed, *fingerprint(row)] for row in ids],
+                narrowing=Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon),
+                rules=rules,
+            )
+
+    def _rules(self, requests: Sequence[Request], min_len: Tensor, placeholders: Mapping[str, int]) -> Rules | None:
+        """What translations must and must not contain, where anything is asked of them. min_len: (B,)"""
+        no_repeat = self._config.no_repeat
+        if not (any(request.asks for request in requests) or no_repeat or int(min_len.max()) or placeholders):
+            return None
+        least = min_len.to(self.model.device)
+        return Rules(
+            pieces_of(self._subwords.trg),
+            requests,
+            min_len=least,
+            no_repeat=no_repeat,
+            eos=EOS,
+            placeholders=placeholders,
+        )
+
+    def _n_asked(self, request: Request) -> int:
+        """Subwords that are asked for, which a translation may have beside its own."""
+        asked = [text for one in request.wanted for text in [one.phrase] * one.times]
+        return sum(map(len, self._subwords.trg.encode([request.prefix, *asked] if request.prefix else asked)))
