@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.placeholders import BYTES
-from nmt.data.splits import SIDES
+from nmt.data.split_names import SIDES
 from nmt.pack import read_packed, write_packed
 
 Mask = NDArray[np.bool_]

@@ -31,7 +31,7 @@ from nmt.data.ratio import UsualRatio
 from nmt.data.report_text import Rarity, cut
 from nmt.data.seen import keys_of, kinds_of
 from nmt.data.shift import RECORD, find_shifts
-from nmt.data.splits import SIDES
+from nmt.data.split_names import SIDES
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.unit_ids import KnownCuts, ids_in, read_cut_words, words_in
 from nmt.data.units import Units

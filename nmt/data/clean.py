@@ -110,7 +110,10 @@ def filters_of(
 
 
 def reason_to_drop(src: str | None, trg: str | None, filters: Sequence[Filter]) -> str | None:
-    """Why a pair is not for training, as far as its text tells; None is a side that was not UTF-8."""
+    """Why a pair is not for training, as far as its text tells; None is a side that was not UTF-8.
+
+    This is the definition, pair by pair. Preparing takes `filter_block.codes_of`, which must agree with it.
+    """
     if src is None or trg is None:
         return BAD_UTF8
     for reason, drops in filters:

@@ -81,7 +81,7 @@ class _Stream(io.RawIOBase):
         self._read, self._below = read, below
 
     def readable(self) -> bool:
-        """Yes: this is what it is for."""
+        """True: io.RawIOBase asks."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:

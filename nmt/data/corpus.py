@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nmt.data.columns import as_numpy
 from nmt.data.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
 from nmt.data.ragged import Ragged, places
-from nmt.data.splits import VALID, set_of
+from nmt.data.split_names import VALID, set_of
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe

@@ -83,7 +83,7 @@ class Crew:
         return _n_process(self._meeting, config, n_pair)
 
     def with_helpers(self, helpers: Helpers) -> "Crew":
-        """The same, with what works for rank 0 itself."""
+        """Say what works for rank 0 itself; return this crew."""
         self._helpers = helpers
         return self
 

@@ -19,7 +19,7 @@ from nmt.data.kept import Block, KeptPairs
 from nmt.data.manifest import SUBWORDS
 from nmt.data.ragged import Ragged
 from nmt.data.report import DataReport
-from nmt.data.splits import SIDES
+from nmt.data.split_names import SIDES
 from nmt.data.subwords import Subwords
 from nmt.data.tags import tags_of
 from nmt.data.takeover import RowFacts, Taken, made_of, taken_over

@@ -32,7 +32,7 @@ def shown(names: Iterable[str]) -> str:
 
 
 def _nothing(_: int) -> None:
-    """Whoever does not ask is told nothing."""
+    """The default for `joined`: ignore it."""
 
 
 @dataclass(frozen=True)

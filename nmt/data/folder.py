@@ -95,7 +95,7 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
                 sync_file(path)
             sync_folder(temporary)
             _put_in_place(temporary, folder, replace)
-    remove_leftovers(folder)
+    remove_abandoned(folder)
 
 
 def _put_in_place(temporary: Path, folder: Path, replace: dict[str, Any] | None) -> None:
@@ -138,7 +138,7 @@ def _remove_own(folder: Path, manifest: dict[str, Any]) -> None:
         folder.rmdir()
 
 
-def remove_leftovers(folder: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
     """Remove what killed processes left beside the folder, but not what a living one is building."""
     folder = folder.absolute()
     left = re.compile(rf"({re.escape(f'.{folder.name}.')}(preparing|replaced)(-[0-9a-f]{{8}})?)(\.lock)?")

@@ -28,7 +28,7 @@ from nmt.data.ratio import UsualRatio, usual_ratio
 from nmt.data.report import DataReport
 from nmt.data.seen import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.sources import Source
-from nmt.data.splits import SIDES
+from nmt.data.split_names import SIDES
 from nmt.data.survey import Survey, Texts
 from nmt.data.workers import Hands
 from nmt.errors import DataError
@@ -64,7 +64,10 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
 
 
 def n_process(config: DataConfig, n_pair: int, n_core: int | None = None) -> int:
-    """How many processes are worth their start, which takes half a second. n_core: not all there are are ours."""
+    """How many processes are worth their start, which takes half a second.
+
+    n_core: cores this process may use, if fewer than the machine has.
+    """
     return min(config.workers or n_core or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
 
 
@@ -240,7 +243,7 @@ def _decide(
     helpers: Hands,
     index: Sequence[Indexed] | None,
 ) -> NDArray[np.uint8] | None:
-    """What becomes of each pair, where that takes all others to know: a code for each pair. None: it does not.
+    """A code for each pair, for the filters that compare a pair with all others; None if no corpus uses one.
 
     own: the filters of each source.
     """
@@ -309,5 +312,5 @@ def learn_ratio(source: Source, spread: float, config: DataConfig, bar: Bar) -> 
 
 
 def progress_bar(what: str, total: int) -> Bar:
-    """Pairs."""
+    """A progress bar that counts pairs."""
     return Bar(total=total, desc=what, unit=" pairs", unit_scale=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.report_text import N_HASH
-from nmt.data.splits import SIDES
+from nmt.data.split_names import SIDES
 
 FARTHEST_OUT = 3.0  # standard deviations that count
 HIGHEST_RHO = 0.95  # of lengths alone, or the odd pair would outweigh many

@@ -17,7 +17,7 @@ from nmt.data.letters import units_of
 from nmt.data.ragged import GrownRows, gathered
 from nmt.data.report_text import N_HASH, Block, Hashes, row_hashes, smallest
 from nmt.data.shift import LONGEST as LONGEST_TOLD
-from nmt.data.splits import SIDES
+from nmt.data.split_names import SIDES
 from nmt.data.unit_facts import facts_of, hashes_of
 from nmt.data.units import Mask, Numbers, Units
 
@@ -43,7 +43,7 @@ class HeldOut:
 
     @classmethod
     def unpacked(cls, found: Mapping[str, Any]) -> "HeldOut":
-        """The same again."""
+        """HeldOut from what `packed` returned."""
         known = Known({(level, part): found[f"known_{level}_{part}"] for level, part in LEAK_KEYS})
         return cls(known, {side: found[f"bags_{side}"] for side in SIDES})
 

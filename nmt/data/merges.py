@@ -144,7 +144,7 @@ class _Text:
             self._wait(pair, array("i", where))
 
     def _recount_many(self, gone: Keys, come: Keys, count: Keys, places: Places, fits: NDArray[np.bool_]) -> None:
-        """The same, for more places."""
+        """At many places other pairs stand now: what `_recount` does, and of the same, by numpy."""
         n_of = self._n_of
         for pair, n, _ in _by_key(gone, count, places):
             n_of[pair] = n_of.get(pair, 0) - n

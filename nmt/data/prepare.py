@@ -24,7 +24,7 @@ from nmt.data.columns import texts_as_arrow
 from nmt.data.corpus import Prepared
 from nmt.data.crew import Crew
 from nmt.data.encode import BLOCK, encode_training_pairs
-from nmt.data.folder import beside, building, refuse_foreign_files, remove_leftovers
+from nmt.data.folder import beside, building, refuse_foreign_files, remove_abandoned
 from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.kept import KeptPairs
 from nmt.data.language_codes import codes_as_text, unknown_languages
@@ -170,7 +170,7 @@ def _is_there(job: _Job, present: dict[str, Any], inputs: list[dict[str, Any]], 
             "Replace it with --overwrite, or choose another folder with data.out."
         )
     Prepared.open(job.folder)
-    remove_leftovers(job.folder)
+    remove_abandoned(job.folder)
     job.talk(f"{job.folder}: already prepared from the same files with the same settings, nothing to do")
     if later := later_filters(present["settings"], settings):
         job.talk(f"{job.folder}: was made before there were {', '.join(later)}; with --overwrite they filter it, too")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nmt.data.likeness import HIGHEST_RHO, Half, Likeness, Marks, by_lengths
 from nmt.data.report_text import N_ANCHOR, N_MARK, NO_ANCHOR, Anchors, Block
-from nmt.data.splits import SIDES
+from nmt.data.split_names import SIDES
 
 RECORD = np.dtype(
     [(f"{side}_len", "<u2") for side in SIDES]

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nmt.data.compression import without_ending
 from nmt.data.dates import generate
@@ -15,15 +15,13 @@ from nmt.data.fields import Column, Found, Reading
 from nmt.data.lines import complaint_about, complaint_about_stream, count_lines, read_lines
 from nmt.data.locate import Named, dataset_place, locate, partners
 from nmt.data.records import complaint_about_records, read_records
-from nmt.data.splits import split_of
+from nmt.data.split_names import split_of
 from nmt.data.tables import Loaded, complaint_about_table, count_rows, read_rows, size_and_digest
 from nmt.errors import DataError
 from nmt.files import sha256_of
 from nmt.recipe.corpus_contradictions import STDIN, names_of
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
 from nmt.recipe.options import Recipe
-
-Side = Literal["src", "trg"]
 
 _ENDINGS = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 # A command that makes TSV of CSV, also in docs/formats.md: what ends lines or columns of TSV becomes a space.

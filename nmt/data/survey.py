@@ -19,7 +19,7 @@ from nmt.data.measure import LEAK_KEYS, LONGEST, N_STEP, HeldOut
 from nmt.data.report_text import N_HASH, Anchors, Block, rarity_of
 from nmt.data.shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.sources import Source
-from nmt.data.splits import SIDES
+from nmt.data.split_names import SIDES
 from nmt.data.workers import Hands
 
 _CODES = 0x110000

@@ -5,7 +5,7 @@ system"), `<bt>` and the like from what kind of corpus a pair is, as tagged back
 They are ids of the source vocabulary that no text can become.
 """
 
-from nmt.data.splits import split_of
+from nmt.data.split_names import split_of
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.decode_options import DecodeConfig

@@ -104,6 +104,6 @@ def _rows_of(folder: Path, wanted: Collection[str]) -> dict[str, Taken]:
 
 
 def _facts(corpus: dict[str, Any]) -> RowFacts | None:
-    """None for a folder that was made before these were told."""
+    """What a manifest tells of the rows of a corpus; None if the manifest is too old to have them."""
     told = corpus.get("rows")
     return RowFacts(**told) if isinstance(told, dict) and set(told) == set(RowFacts._fields) else None

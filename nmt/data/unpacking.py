@@ -170,7 +170,7 @@ def n_row_of_file(path: Path, mapped: pa.MemoryMappedFile) -> int:
 
 
 def n_row_of_stream(path: Path, mapped: pa.MemoryMappedFile) -> int:
-    """The same of a stream, from where it is."""
+    """The rows of an Arrow stream, by its headers, from where it is. DataError as for a file."""
     return _n_row(path, mapped, _checked(pa.ipc.MessageReader.open_stream(mapped)))
 
 

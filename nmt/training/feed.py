@@ -12,10 +12,10 @@ import numpy as np
 from nmt.data.batches import Batch, make_batch, make_packed, read_ahead
 from nmt.data.corpus import Prepared
 from nmt.data.mixture import Rows, mixture_of
+from nmt.data.piece_split import Splitter
 from nmt.data.plan import Plan, Position
 from nmt.data.ragged import Ragged
 from nmt.data.resampled import Resampled
-from nmt.data.split import Splitter
 from nmt.recipe.options import Recipe
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks

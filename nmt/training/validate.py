@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.padding import length_batches
-from nmt.data.splits import split_of
+from nmt.data.split_names import split_of
 from nmt.data.subwords import PAD, Subwords
 from nmt.data.tags import held_out_tags
 from nmt.decoding.long_lines import Limits, limits_of, usual_len

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from nmt.data import folder as room
-from nmt.data.folder import beside, building, remove_leftovers
+from nmt.data.folder import beside, building, remove_abandoned
 from nmt.errors import DataError
 
 
@@ -17,14 +17,14 @@ def test_what_is_being_made_is_not_removed_and_what_was_left_is(tmp_path):
     left = tmp_path / ".out.preparing-00000000"
     left.mkdir()
     with beside(tmp_path / "out") as made:
-        remove_leftovers(tmp_path / "out")
+        remove_abandoned(tmp_path / "out")
         assert made.is_dir() and not left.exists()
 
 
 def test_on_a_disk_without_locks_nothing_of_others_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "lock_file", no_locks)
     with beside(tmp_path / "out") as made:
-        remove_leftovers(tmp_path / "out")
+        remove_abandoned(tmp_path / "out")
         assert made.is_dir()
 
 

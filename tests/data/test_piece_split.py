@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from nmt.data.piece_split import Splitter
 from nmt.data.ragged import Ragged
-from nmt.data.split import Splitter
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.recipe.subword_options import SubwordsConfig
 
