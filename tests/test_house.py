@@ -1,4 +1,4 @@
-"""The plan of the house: imports point down, files are short, options are read, and nothing dangerous is called."""
+"""The plan of the house: imports point down, files are short, and nothing dangerous is called."""
 
 import ast
 import tomllib
@@ -171,19 +171,6 @@ def test_what_is_public_says_what_it_is(path):
         complaint(path, node.lineno, f"{node.name} has no docstring") for node in defined if not ast.get_docstring(node)
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_every_option_is_read_somewhere():
-    from nmt.recipe.fields import all_fields
-
-    resolved_at_once = {"model.preset"}
-    read = set()
-    for path in FILES:
-        # The contradictions only compare options: one that is read nowhere else has no effect
-        if not path.stem.endswith("contradictions"):
-            read |= {node.attr for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
-    unread = [f.name for f in all_fields() if f.name.rpartition(".")[2] not in read and f.name not in resolved_at_once]
-    assert not unread, f"declared in nmt/recipe/ and without any effect: {', '.join(unread)}"
 
 
 def dangers_in(tree):
