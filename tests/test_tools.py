@@ -183,6 +183,13 @@ def test_a_mistake_is_answered_in_words(call, said, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("script", ["bench_training.py", "compare_attention.py", "compare_models.py"])
+def test_a_usage_fits_a_terminal_of_80_columns(script, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    usage = run(script, "--help").stdout.partition("\n\n")[0]
+    assert usage.startswith("usage: ") and [line for line in usage.split("\n") if len(line) > 80] == []
+
+
 def test_a_sweep_over_no_fault_is_a_mistake():
     flags = argparse.Namespace(only="kill nothing", short=False, every=1)
     faults = [fault_sweep.Fault("kill", "kill rename 1", list)]

@@ -348,7 +348,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=0, help="0: one a core")
     parser.add_argument("--peers", nargs="*", default=None, choices=sorted(PEERS), help="default: all, on a GPU none")
-    parser.add_argument("--arithmetic", nargs="+", default=None, choices=list(ARITHMETIC))
+    arithmetic = f"some of: {', '.join(ARITHMETIC)}"
+    parser.add_argument("--arithmetic", nargs="+", choices=list(ARITHMETIC), metavar="NAME", help=arithmetic)
     parser.add_argument("--max-tokens", type=int, default=4096)
     parser.add_argument("--batches", type=int, default=6, help="different batches")
     parser.add_argument("--rounds", type=int, default=5, help="times each batch counts")

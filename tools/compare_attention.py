@@ -22,6 +22,7 @@ import argparse
 import itertools
 import json
 import random
+import shlex
 import statistics
 import subprocess
 import sys
@@ -293,8 +294,9 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="Folder for prepared data, runs and what was measured.")
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, for each run")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="the parts to do")
+    for flag, names in (("--kinds", list(KINDS)), ("--only", PARTS)):
+        about = f"some of: {shlex.join(names)} (default: all)"
+        parser.add_argument(flag, nargs="+", choices=names, default=names, metavar="NAME", help=about)
     parser.add_argument("--rounds", type=int, default=60, help="turns of each kind where speeds are compared")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

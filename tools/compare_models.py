@@ -12,6 +12,7 @@ Tasks: dates-book and addition, the corpora of the book, from NMT_DATA; dates, t
 import argparse
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -197,8 +198,9 @@ def main() -> None:
     """Make what the command line names, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="Folder for prepared data, runs and pictures.")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    for flag, names in (("--tasks", list(TASKS)), ("--models", list(MODELS))):
+        about = f"some of: {shlex.join(names)} (default: all)"
+        parser.add_argument(flag, nargs="+", choices=names, default=names, metavar="NAME", help=about)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     args = parser.parse_args()
     torch.set_num_threads(min(2, torch.get_num_threads()))

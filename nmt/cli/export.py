@@ -152,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--to", choices=TARGETS, required=True, help="The engine; safetensors: nmt itself, with nothing but the model.")
     add("--output", "-o", metavar="FOLDER", required=True, help="Written when it is whole and has been compared.")
     add("--overwrite", action="store_true", help="Replace a model that was exported before.")
-    add("--quantization", choices=QUANTIZATIONS, help="Of CTranslate2's weights. [default: none, fp32]")
+    kinds = f"Of CTranslate2's weights: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
+    add("--quantization", choices=QUANTIZATIONS, metavar="KIND", help=kinds)
     add("--precision", choices=PRECISIONS, help="Of the weights of --to safetensors. [default: fp32]")
     add("--checkpoint", metavar="NAME", help="A checkpoint of the run, like update-00012000.")
     add("--lines", metavar="FILE", help="Source lines to compare on; by default those of the validation set.")

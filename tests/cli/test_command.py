@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nmt.cli import preprocess, train, translate
+from nmt.cli import export, preprocess, train, translate
 from nmt.cli.command import Parser, add_override_flags, overrides_of, printable, run
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.fields import all_fields
@@ -151,6 +151,14 @@ def test_help_shows_the_flags_of_the_command_and_how_to_see_those_of_the_recipe(
     assert own in shown and own in everything
     assert "--decode.OPTION VALUE" in shown and "--help-all, or" in shown and shown.count("\n") < longest
     assert "--decode.beam VALUE" in everything and "--decode.beam" not in shown
+
+
+@pytest.mark.parametrize("main", [preprocess.main, train.main, translate.main, export.main])
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_the_help_fits_a_terminal_of_80_columns(main, flag, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    main([flag])
+    assert [line for line in capsys.readouterr().out.split("\n") if len(line) > 80] == []
 
 
 def test_the_flags_of_translating_are_in_groups(capsys):
