@@ -112,8 +112,9 @@ def scores_of_lines_and_pieces(lab, **options):
     return [*scores(lab, **options), in_pieces.score]
 
 
-def utilities(lab, **options):
-    return [[one.utilities for one in lab.translator(**options).translate(LINES)]]
+def utilities_of_samples_and_hypotheses(lab, **options):
+    drawn = lab.translator(samples=4, **options).translate(LINES)
+    return [[one.utilities for one in some] for some in (drawn, lab.translator(**options).translate(LINES))]
 
 
 def scores_in_listed_subwords(lab, **options):
@@ -188,7 +189,7 @@ CASES = {
     "top_p": Case((1.0, 0.6, 0.1), ids, SAMPLES),
     "epsilon": Case((0.0, 0.05, 0.9), ids, SAMPLES),
     "seed": Case((1, 2, 3), ids, SAMPLES),
-    "mbr": Case(("none", "chrf", "bleu"), utilities, SAMPLES),
+    "mbr": Case(("none", "chrf", "bleu"), utilities_of_samples_and_hypotheses),
     "precision": Case(("fp32", "bf16", "int8") if int8._can() else ("fp32", "bf16"), scores),
     "shortlist": Case((0, 64, 200), scores_in_listed_subwords),
     "cuda_graphs": Case((False, True), is_replayed_on_a_gpu),

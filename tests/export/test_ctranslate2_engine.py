@@ -117,7 +117,7 @@ def test_control_symbols_and_padding_never_come_out(folders, subwords):
 def test_minimum_bayes_risk_chooses_among_their_hypotheses(folders):
     loaded = Loaded(folders / "ct2", CPU)
     (found,) = loaded.translator(DecodeConfig(beam=4, mbr="chrf", max_len_b=6, max_len_a=0.0)).translate(["in May"])
-    assert len(found.utilities) == 1 and found.utilities[0] > 0.0
+    assert len(found.utilities) == 1 and 0.0 < found.utilities[0] < 99.0  # of several that are not alike
 
 
 @pytest.mark.parametrize(
