@@ -16,6 +16,7 @@ from unittest import mock
 import bench_decoding
 import bench_training
 import fault_sweep
+import prove_flat_memory
 import pytest
 
 from nmt.recipe.model_options import ModelConfig
@@ -330,3 +331,15 @@ def test_the_scaling_model_agrees_with_arithmetic_by_hand():
 def test_the_fields_of_a_date_are_found(source, year, month, day):
     found = runpy.run_path(str(TOOLS / "compare_models.py"))["fields"](source)
     assert {name: source[slice(*span)] for name, span in found.items()} == {"year": year, "month": month, "day": day}
+
+
+@pytest.mark.parametrize(("between", "flat"), [(420.0, True), (420.5, False)])
+def test_memory_is_flat_if_it_never_gets_20_mib_over_that_of_update_500(between, flat):
+    log = [{"kind": "start", "update": 0}, {"kind": "valid", "update": 500}]
+    log += [
+        {"kind": "train", "update": u, "rss_mb": mib}
+        for u, mib in [(100, 300), (500, 400.0), (600, between), (700, 401)]
+    ]
+    found = prove_flat_memory.memory_of("".join(json.dumps(line) + "\n" for line in log))
+    text, is_flat = prove_flat_memory.verdict(found)
+    assert is_flat is flat and "at update 500: 400.0 MiB, at update 700: 401.0 (+1.0)" in text
