@@ -156,9 +156,9 @@ def _answers(job: _Job, bar: Bar, record: Record | None = None) -> Generator[lis
 def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
     """What is written for a window."""
     written, n_best = [], job.translator.config.n_best
-    for (line, valid), text in zip(window.lines, answers, strict=True):
+    for (line, odd), text in zip(window.lines, answers, strict=True):
         told = answer_of(text)
-        flags, number = job.tally.add(line, valid, told), job.tally.n_answered
+        flags, number = job.tally.add(line, odd, told), job.tally.n_answered
         written.extend(answer_lines(job.args, line, number, told.answer, told.evidence, flags, n_best=n_best))
     return written
 

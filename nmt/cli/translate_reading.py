@@ -12,10 +12,10 @@ from nmt.cli.stop import Stop
 from nmt.cli.translate_engine import key_of
 from nmt.cli.translate_files import check_count, source_name
 from nmt.cli.translate_report import warn
-from nmt.cli.translate_requests import Reader
+from nmt.cli.translate_requests import Odd, Reader, text_of
 from nmt.cli.translate_tally import Tally
 from nmt.cli.translate_windows import Window
-from nmt.data.lines import decode_line, read_lines, read_stream
+from nmt.data.lines import read_lines, read_stream
 from nmt.decoding.request import Request
 
 
@@ -39,19 +39,20 @@ class Reading:
         # Where nobody waits for an answer, windows are full: then a restart cuts the same ones.
         patience = None if args.input or args.output else PATIENCE
         notes = Counter[str]() if tally is None else tally.notes
-        coming = windows(_arriving(file, self.request_of, source_name(args), notes), self.window, patience)
+        arriving = _arriving(file, self.request_of, source_name(args), args.input_format, notes)
+        coming = windows(arriving, self.window, patience)
         while True:
             with self.stop.finishing(self.ahead):  # an idle command need not wait for a line to end
                 window = next(coming, None)
             if window is None:
                 break
-            for number, (_, valid) in enumerate(window, start=n_read + 1):
-                if not valid and tally is not None:
-                    warn(f"{source_name(args)}:{number}: invalid UTF-8, read with replacement characters")
+            for number, (_, odd) in enumerate(window, start=n_read + 1):
+                for note in () if tally is None else odd.values():
+                    warn(f"{source_name(args)}:{number}: {note}")
             n_read += len(window)
             if tally is not None:
                 tally.n_read = n_read
-            lines = [(request.source, valid) for request, valid in window]
+            lines = [(request.source, odd) for request, odd in window]
             keys = [key_of(request) for request, _ in window]
             if args.score:
                 targets = [line or "" for line in islice(given, len(lines))]
@@ -63,10 +64,12 @@ class Reading:
             check_count(n_read, n_read + surplus, args.score, args)
 
 
-def _arriving(file: BinaryIO, request_of: Reader, name: str, notes: Counter[str]) -> Iterator[tuple[Request, bool]]:
-    """Requests, and whether their lines were valid UTF-8. A thread reads them that may outlive the job, and then must
-    not be the last to know the model: to let go of tensors while Python ends would abort the process.
+def _arriving(
+    file: BinaryIO, request_of: Reader, name: str, input_format: str, notes: Counter[str]
+) -> Iterator[tuple[Request, Odd]]:
+    """Requests, and what is odd about their lines. A thread reads them that may outlive the job, and then must not be
+    the last to know the model: to let go of tensors while Python ends would abort the process.
     """
-    for number, raw in enumerate(read_stream(file, name, notes), start=1):
-        line, valid = decode_line(raw)
-        yield request_of(line, f"{name}:{number}"), valid
+    for number, line in enumerate(read_stream(file, name, notes), start=1):
+        text, odd = text_of(line, f"{name}:{number}", input_format)
+        yield request_of(text, f"{name}:{number}"), odd

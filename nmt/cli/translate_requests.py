@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from nmt.data.lines import read_lines
+from nmt.data.lines import LONGEST_LINE, StreamLine, decode_line, read_lines
 from nmt.decoding.request import Request, Terms, is_blank
 from nmt.decoding.tagging import Sources
 from nmt.errors import DataError, NmtError, RecipeError
@@ -16,6 +16,18 @@ from nmt.recipe.decode_options import DecodeConfig
 _KEYS = ("source", "prefix", "required", "avoided", "trg_lang", "tags")
 
 Reader = Callable[[str, str], Request]
+Odd = dict[str, str]  # what is odd about a line that is translated all the same: by flag, what is said of it
+
+
+def text_of(line: StreamLine, place: str, input_format: str) -> tuple[str, Odd]:
+    """The text of a line of the input. Raises DataError for a line of JSON that was cut, as nobody can read that."""
+    text, valid = decode_line(line.raw)
+    odd = {} if valid else {"invalid_utf8": "invalid UTF-8, read with replacement characters"}
+    if line.is_cut and input_format == "jsonl":
+        raise DataError(f"{place}: {line.n_byte:,} bytes. A line of JSON may have {LONGEST_LINE:,}: divide its text.")
+    if line.is_cut:
+        odd["cut"] = f"{line.n_byte:,} bytes, of which the first {len(line.raw):,} are read; are line feeds missing?"
+    return text, odd
 
 
 def request_reader(args: argparse.Namespace) -> Reader:

@@ -19,6 +19,7 @@ from nmt.cli.translate_report import (
     suspicious_note,
     warn,
 )
+from nmt.cli.translate_requests import Odd
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
 from nmt.decoding.translation import Translation
@@ -44,14 +45,13 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
     notes: Counter[str] = field(default_factory=Counter)  # what is odd but harmless in the input
 
-    def add(self, line: str, valid: bool, told: Told) -> list[str]:
-        """Count a line that was translated. Returns what is odd about it and its translation, by name.
-
-        valid: whether its bytes were text.
+    def add(self, line: str, odd: Odd, told: Told) -> list[str]:
+        """Count a line that was translated. Returns what is odd about it, as is known of its bytes, and about its
+        translation, by name.
         """
         self.n_answered += 1
         self._warn(attention_note(told.evidence))
-        flags = self._flags(valid, told.answer)
+        flags = self._flags(odd, told.answer)
         self._remember(line, told.answer.translation)
         self.alignments.add(self.n_answered, line, told.answer.translation.text, told.evidence.get(WORDS, ""))
         return flags
@@ -68,14 +68,13 @@ class Tally:
         if text:
             warn(f"{source_name(self.args)}:{self.n_answered}: {text}")
 
-    def _flags(self, valid: bool, answer: Answer) -> list[str]:
+    def _flags(self, odd: Odd, answer: Answer) -> list[str]:
         if not answer.translation.hypotheses:
             return ["blank"]
-        known = {"invalid_utf8": not valid, "split": answer.translation.split is not None}
         self.suspicious.update(name for name in answer.reasons if name != CAP)  # of that one there is a warning
         if answer.outcome:
             self.outcomes[answer.outcome] += 1
-        return [name for name, found in known.items() if found] + answer.reasons
+        return [*odd, *(["split"] if answer.translation.split else []), *answer.reasons]
 
     def _remember(self, line: str, translation: Translation) -> None:
         """Keep what the end of the command needs of a line."""

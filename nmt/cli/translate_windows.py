@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from nmt.cli.translate_memory import Key, Memory, Slot
+from nmt.cli.translate_requests import Odd
 from nmt.cli.translate_workers import Pool, Task
 
 
 class Window(NamedTuple):
-    """Some lines of the input. lines: each with whether its bytes were text."""
+    """Some lines of the input. lines: each with what is odd about it."""
 
-    lines: list[tuple[str, bool]]
+    lines: list[tuple[str, Odd]]
     keys: list[Key]
 
     @property

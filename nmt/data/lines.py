@@ -10,13 +10,16 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 from nmt.data.compression import DAMAGE, kind_of, opened, other_kind, promised_kind
 from nmt.errors import DataError
 from nmt.files import replacing
 
 BOM = b"\xef\xbb\xbf"
+# Bytes of a line to translate that are read: a thick book in one line. Whoever has more has lost the line feeds.
+LONGEST_LINE = 1 << 20
+_NEAR = 1 << 10  # bytes before that in which a blank is looked for
 _CHUNK = 1 << 20
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
@@ -111,20 +114,59 @@ def decode_line(raw: bytes) -> tuple[str, bool]:
         return raw.decode("utf-8", errors="replace"), False
 
 
-def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[bytes]:
+class StreamLine(NamedTuple):
+    """A line as it arrived, or the beginning of one that is longer than `LONGEST_LINE`. n_byte: of the whole line."""
+
+    raw: bytes
+    n_byte: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there was more of it."""
+        return self.n_byte > len(self.raw)
+
+
+def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[StreamLine]:
     """The lines of a binary stream, each as soon as it is there, without line feed; no byte order mark at the start.
 
-    name: of the stream, for the DataError that is raised where the first that arrives looks like UTF-16. notes: as in
-    `read_lines`; the carriage returns themselves stay.
+    Of a line of more than `LONGEST_LINE` bytes comes its beginning, up to a blank if there is one near, and the rest is
+    read and forgotten. name: of the stream, for the DataError that is raised where the first that arrives looks like
+    UTF-16. notes: as in `read_lines`; the carriage returns themselves stay.
     """
     if isinstance(file, io.BufferedReader) and (complaint := _complaint_about_text(name, file.peek(4096)[:4096])):
         raise DataError(complaint)
-    for number, raw in enumerate(file):
-        line = raw.removesuffix(b"\n")
-        is_marked = number == 0 and line.startswith(BOM)
+    is_first = True
+    while raw := file.readline(LONGEST_LINE + 1):
+        line, n_rest = raw.removesuffix(b"\n"), 0
+        if len(line) > LONGEST_LINE:
+            n_rest = _skipped(file)
+        if is_marked := is_first and line.startswith(BOM):
+            line = line.removeprefix(BOM)
+        is_first = False
         if notes is not None:
             notes.update(bom=is_marked, crlf=line.endswith(b"\r"))
-        yield line.removeprefix(BOM) if is_marked else line
+        yield StreamLine(_shortened(line) if n_rest or len(line) > LONGEST_LINE else line, len(line) + n_rest)
+
+
+def _skipped(file: BinaryIO) -> int:
+    """Read to the end of a line. Returns the number of bytes before it."""
+    n_byte = 0
+    while raw := file.readline(_CHUNK):
+        n_byte += len(raw)
+        if raw.endswith(b"\n"):
+            return n_byte - 1
+    return n_byte
+
+
+def _shortened(raw: bytes) -> bytes:
+    """The first LONGEST_LINE bytes at most of a line, ended before a blank or between two characters."""
+    blank = max(raw.rfind(white, LONGEST_LINE - _NEAR, LONGEST_LINE + 1) for white in (b" ", b"\t"))
+    if blank >= 0:
+        return raw[:blank]
+    end = min(LONGEST_LINE, len(raw) - 1)
+    while end > LONGEST_LINE - 8 and raw[end] & 0xC0 == 0x80:  # inside a character
+        end -= 1
+    return raw[:end]
 
 
 def count_lines(path: Path | str) -> int:

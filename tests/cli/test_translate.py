@@ -44,6 +44,19 @@ def test_bytes_that_are_no_text_are_answered_and_named(translate):
     assert "<stdin>:1:" not in err and "<stdin>:3:" not in err
 
 
+def test_a_line_of_any_size_is_cut_where_it_is_no_line_any_more_and_named(translate, monkeypatch):
+    monkeypatch.setattr("nmt.data.lines.LONGEST_LINE", 2_000)
+    source = b"the ship\n" + b"the old ship " * 300 + b"\nin May\n"
+    lines, err = translate("--format", "jsonl", source=source)
+    found = [json.loads(line) for line in lines]
+    assert [one["flags"][:2] for one in found][1] == ["cut", "split"] and len(found) == 3
+    assert found[1]["source"] == ("the old ship " * 300)[:1_997].rstrip()  # where the word ends
+    assert err.count("<stdin>:2: 3,900 bytes, of which the first 1,9") == 1 and "cut" not in found[0]["flags"]
+    long = json.dumps({"source": "x" * 3_000}).encode()
+    lines, err = translate("--input-format", "jsonl", source=b'{"source": "the ship"}\n' + long, code=2)
+    assert len(lines) == 1 and "<stdin>:2: 3,014 bytes. A line of JSON may have" in err
+
+
 def test_files_give_what_the_pipe_gives(translate, tmp_path):
     wanted, _ = translate()
     (tmp_path / "in.txt").write_bytes(SOURCE)

@@ -117,13 +117,28 @@ def test_oddities_are_counted(tmp_path):
 def test_every_line_of_a_stream_is_answered_whatever_its_bytes():
     stream = io.BytesIO(b"\xef\xbb\xbfa\r\n\xff\n\nno end")
     notes: Counter[str] = Counter()
-    assert [decode_line(raw) for raw in read_stream(stream, "it", notes)] == [
+    assert [decode_line(line.raw) for line in read_stream(stream, "it", notes)] == [
         ("a", True),
         ("\ufffd", False),
         ("", True),
         ("no end", True),
     ]
     assert notes == {"bom": 1, "crlf": 1}
+
+
+@pytest.mark.parametrize("wrap", [bytes, lambda raw: b"\xef\xbb\xbf" + raw], ids=["plain", "marked"])
+def test_of_a_line_that_is_too_long_the_beginning_is_read_and_the_rest_forgotten(monkeypatch, wrap):
+    monkeypatch.setattr("nmt.data.lines.LONGEST_LINE", 2_000)
+    monkeypatch.setattr("nmt.data.lines._CHUNK", 100)
+    for n in range(1_990, 2_320):
+        lines = [b"ab", b"x" * n, "ü".encode() * (n // 2), b"abc " * (n // 4), b"", "日".encode() * n, b"\xff" * n]
+        found = list(read_stream(io.BytesIO(wrap(b"\n".join(lines))), "it"))
+        assert [one.n_byte for one in found] == list(map(len, lines))
+        assert all(line.startswith(one.raw) and len(one.raw) <= 2_000 for one, line in zip(found, lines, strict=True))
+        assert [one.is_cut for one in found] == [len(line) > 2_000 for line in lines]
+        assert all(not one.is_cut or len(one.raw) >= 1_990 for one in found)
+        assert all(decode_line(one.raw)[1] for one in found[:-1])
+        assert not found[3].raw or found[3].raw[-2:] in (b"bc", b"c ")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
