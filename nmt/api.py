@@ -7,8 +7,10 @@ for translation in model.translate(["Ein Hund läuft.", "Guten Tag!"], beam=4):
 
 import copy
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from nmt.data.lines import without_end
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.data.tags import Tagging, known_tags
 from nmt.data.translations import translations_of
@@ -75,19 +78,24 @@ class Model:
 
         options: those of the recipe's section `decode`: beam=4, n_best=4, samples=64, mbr="chrf", …; what is not named
         is as the run's recipe says. on_progress: called with the number of lines done since the last call.
+        One line feed at the end of a line, and a carriage return before it, are no text, so that the lines of an open
+        file can be given as they are.
         Raises RecipeError for options that do not exist or do not go together, TypeError for one text in place of
         several and for lines that are no text, and DataError for halves of characters.
         """
-        return list(self.translator(self.decode(**options)).translate(_checked(lines, "lines"), on_progress))
+        texts = map(_without_end, _checked(lines, "lines"))
+        return list(self.translator(self.decode(**options)).translate(texts, on_progress))
 
     def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
         """What the model thinks of given translations. A source may be a `nmt.Request` that has a language and tags of
-        its own; nothing can be asked of a translation that is there.
+        its own; nothing can be asked of a translation that is there. A line feed at the end is no text, as in
+        `translate`.
 
         options: as for `translate`; precision, max_tokens, trg_lang and tags have a say here.
         Raises ValueError unless there is one translation for each source, and as `translate` does.
         """
-        given, wanted = list(_checked(sources, "sources")), list(_checked(translations, "translations", str))
+        given = list(map(_without_end, _checked(sources, "sources")))
+        wanted = list(map(without_end, _checked(translations, "translations", str)))
         if len(given) != len(wanted):
             raise ValueError(f"{len(given):,} sources but {len(wanted):,} translations")
         for number, one in enumerate(given, start=1):
@@ -104,7 +112,10 @@ class Model:
         try:
             return read_recipe(self.run.recipe_file, overrides).decode
         except RecipeError as error:
-            raise RecipeError(str(error).replace("command line: decode.", "")) from None
+            told = str(error).replace("command line: decode.", "")
+            raise RecipeError(
+                re.sub(r"\(did you mean .*?\)", lambda one: one[0].replace("decode.", ""), told)
+            ) from None
 
     def translator(self, decode: DecodeConfig) -> Translator:
         """What translates with these options."""
@@ -160,6 +171,10 @@ def load(
     """
     runs = [Run(folder) for folder in ([run] if isinstance(run, str | Path) else run)]
     names = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else list(checkpoint)
+    if not runs:
+        raise RunError("no run folder to load: name one at least.")
+    if not names:
+        raise RunError("no checkpoint to load: name one at least, or leave checkpoint out for the model of the run.")
     if len(runs) > 1 and names != [None]:
         raise RunError("checkpoints can be named of one run only, but there are several runs: name one of them.")
     place = choose_device(device)
@@ -210,6 +225,10 @@ def _checked(texts: Iterable[_T], name: str, *kinds: type) -> Iterator[_T]:
                     "a character, which no text has: where bytes were decoded, decode them as UTF-8."
                 ) from None
         yield one
+
+
+def _without_end(one: str | Request) -> str | Request:
+    return without_end(one) if isinstance(one, str) else replace(one, source=without_end(one.source))
 
 
 def _shown(found: object) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from nmt.data.lines import LONGEST_LINE, StreamLine, decode_line, read_lines
+from nmt.data.lines import LONGEST_LINE, StreamLine, decode_line, read_lines, without_end
 from nmt.decoding.request import Request, Terms, is_blank
 from nmt.decoding.tagging import Sources
 from nmt.errors import DataError, NmtError, RecipeError
@@ -89,7 +89,11 @@ def _of_json(line: str, place: str) -> Request:
     if not line.strip():
         return Request("")
     try:
-        found = json.loads(line)
+        found = json.loads(line, object_pairs_hook=_object)
+    except _Twice as error:
+        raise DataError(
+            f"{place}: an object that has the key {error.args[0]!r} twice: leave one of them out."
+        ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON ({error}). --input-format jsonl has an object a line.") from None
     if not isinstance(found, dict) or not isinstance(found.get("source"), str):
@@ -109,10 +113,23 @@ def _of_json(line: str, place: str) -> Request:
         raise DataError(f"{place}: tags: one occurs twice, {_shown(list(tags))}. Name each once.")
     if "trg_lang" in found and (not isinstance(found["trg_lang"], str) or not found["trg_lang"]):
         raise DataError(f"{place}: trg_lang: expected the code of a language, found {_shown(found['trg_lang'])}.")
-    # A line feed would make two lines of one.
-    found["source"] = _text(found["source"]).replace("\n", " ")
+    # A line feed at the end ends the line; another one would make two lines of one.
+    found["source"] = without_end(_text(found["source"])).replace("\n", " ")
     found["prefix"] = _text(found.get("prefix", ""))
     return _asked(place, **found)
+
+
+class _Twice(Exception):
+    """A key that an object has twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict[str, Any]()
+    for key, value in pairs:
+        if key in found:
+            raise _Twice(key)
+        found[key] = value
+    return found
 
 
 def _asked(place: str, source: str, **asked: Any) -> Request:

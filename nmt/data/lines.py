@@ -114,6 +114,11 @@ def decode_line(raw: bytes) -> tuple[str, bool]:
         return raw.decode("utf-8", errors="replace"), False
 
 
+def without_end(line: str) -> str:
+    """A line without the line feed at its end, and the carriage return before that, if there are any."""
+    return line[:-1].removesuffix("\r") if line.endswith("\n") else line
+
+
 class StreamLine(NamedTuple):
     """A line as it arrived, or the beginning of one that is longer than `LONGEST_LINE`. n_byte: of the whole line."""
 

@@ -30,7 +30,8 @@ class Kept:
 class Request:
     """A line to translate, and what its translation has to be like.
 
-    Raises DataError for phrases that no line of text can contain as words, and a prefix that none can begin with.
+    required, avoided and tags may be any sequence of texts. Raises TypeError for what is no text or no such sequence,
+    and DataError for phrases that no line of text can contain as words, and a prefix that none can begin with.
     """
 
     source: str
@@ -44,6 +45,21 @@ class Request:
     kept: tuple[Kept, ...] = ()  # it contains each of these parts of the source, as often as there are such
 
     def __post_init__(self) -> None:
+        for name in ("source", "prefix"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name}: expected a text, found {_shown(getattr(self, name))}.")
+        for name in ("required", "avoided", "tags"):
+            texts = getattr(self, name)
+            if texts is None and name == "tags":
+                continue
+            if isinstance(texts, str | bytes):  # a sequence as well, of letters
+                raise TypeError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
+            if not isinstance(texts, Sequence):
+                raise TypeError(f"{name}: expected a list of texts, found {_shown(texts)}.")
+            if wrong := [one for one in texts if not isinstance(one, str)]:
+                raise TypeError(f"{name}: expected a list of texts, found {_shown(wrong[0])} in it.")
+            if not isinstance(texts, tuple):  # which can be looked up, and does not change
+                object.__setattr__(self, name, tuple(texts))
         assert len(self.origins) in (0, len(self.required))
         if _ends_a_line(self.prefix):
             raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
@@ -149,6 +165,11 @@ class Request:
         begins = [] if text.startswith(self.prefix) else [self.prefix]
         lacking = [one.phrase for one in self.wanted if _count(one.phrase, text, one.room) < one.times]
         return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(found).__name__}"
 
 
 def _ends_a_line(text: str) -> bool:

@@ -141,10 +141,10 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
             yield f"decode.{option}: nothing is drawn, as decode.samples is 0 (raise that, or remove this)"
     if decode.samples and decode.diversity:
         yield "decode.diversity: samples differ anyway, as decode.samples is not 0 (remove this, or set that to 0)"
-    for shortcut, off in (("shortlist", "0"), ("cuda_graphs", "false")):
+    for shortcut, off, either in (("shortlist", "0", "0"), ("cuda_graphs", "false", "false or 0")):
         for option in ("samples", "no_repeat", "min_len_a", "min_len_b"):
             if getattr(decode, shortcut) and getattr(decode, option):
-                yield f"decode.{shortcut}: has no effect where decode.{option} is not 0 (set one of them to {off} or 0)"
+                yield f"decode.{shortcut}: has no effect where decode.{option} is not 0 (set one of them to {either})"
         if getattr(decode, shortcut) and recipe.data.protect:
             yield f"decode.{shortcut}: has no effect on a model with data.protect (set it to {off})"
     if decode.cuda_graphs and decode.shortlist:

@@ -43,6 +43,11 @@ def test_an_object_says_all_that_can_be_asked():
     asked = {"source": "a\nb", "prefix": "T", "required": ["x y"], "avoided": ["z", "é"]}
     assert read(json.dumps(asked), "jsonl") == Request("a b", "T", ("x y",), ("z", "é"))
     assert read("  ", "jsonl") == Request("")
+    assert [read(json.dumps({"source": f"a{end}"}), "jsonl").source for end in ("\n", "\r\n", "\n\n")] == [
+        "a",
+        "a",
+        "a ",
+    ]
     assert read('{"source": "half \\ud83d"}', "jsonl") == Request("half ?")
 
 
@@ -53,6 +58,7 @@ def test_an_object_says_all_that_can_be_asked():
         ("[" * 100_000, "not JSON"),
         ('["source"]', "expected an object"),
         ('{"prefix": "a"}', "expected an object"),
+        ('{"source": "a", "source": "b"}', "the key 'source' twice"),
         ('{"source": 5}', "found {'source': 5}"),
         ('{"source": "a", "prefx": "b"}', "unknown key 'prefx'"),
         ('{"source": "a", "prefix": null}', "prefix: expected a text, found None"),
