@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,7 +41,7 @@ def export(args: argparse.Namespace) -> int:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
     with importing():
         from nmt.api import load
-        from nmt.export.parity import compare
+        from nmt.export.parity import ROUNDED, compare
 
     folder = Path(args.output)
     lines = _lines(args)
@@ -48,13 +49,18 @@ def export(args: argparse.Namespace) -> int:
     if lines is None:
         lines = _validation_lines(model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
-    write, read, is_exported, tolerance = _target(args, model)
+    target = _target(args, model)
+    is_exported = target.is_exported
     if folder.exists() and not is_exported(folder):
         raise NmtError(f"{folder} is no model exported for {args.to}, so it is not replaced. Choose another name.")
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
-        parity = compare(model.model, model.subwords, read(temporary), lines[:N_LINE], tolerance)
+        if target.write_exactly:  # what quantisation may change would hide what is wrong
+            target.write_exactly(temporary)
+            compare(model.model, model.subwords, target.read(temporary), lines[:N_LINE], ROUNDED)
+            shutil.rmtree(temporary)
+        target.write(temporary)
+        parity = compare(model.model, model.subwords, target.read(temporary), lines[:N_LINE], target.tolerance)
         if not (folder.exists() and exchange(temporary, folder)):
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
@@ -72,6 +78,7 @@ class _Target(NamedTuple):
     read: Callable[[Path], "Exported"]
     is_exported: Callable[[Path], bool]
     tolerance: "Tolerance"
+    write_exactly: Callable[[Path], None] | None = None  # the same in fp32, where the other is quantised
 
 
 def _target(args: argparse.Namespace, model: "Model") -> _Target:
@@ -109,15 +116,16 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
         )
     from nmt.export import ctranslate2, ctranslate2_engine
 
-    def write(folder: Path) -> None:
-        ctranslate2.export(transformer, model.recipe.model, model.subwords, folder, args.quantization)
+    def write(folder: Path, quantization: str | None) -> None:
+        ctranslate2.export(transformer, model.recipe.model, model.subwords, folder, quantization)
         safetensors.copy_front_end(model.run, folder)
 
     return _Target(
-        write,
+        partial(write, quantization=args.quantization),
         lambda folder: ctranslate2_engine.Compared(folder, model.subwords),
         ctranslate2_engine.is_exported,
         parity.QUANTISED if args.quantization else parity.ROUNDED,
+        partial(write, quantization=None) if args.quantization else None,
     )
 
 

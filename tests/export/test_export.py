@@ -57,6 +57,19 @@ def test_a_quantised_model_is_compared_less_strictly(export, tmp_path):
     assert is_exported(tmp_path / "out")
 
 
+def test_a_quantised_model_that_is_another_one_is_noticed(export, tmp_path, monkeypatch):
+    pytest.importorskip("ctranslate2")
+    linear, seen = ctranslate2._linear, []
+
+    def scaled(spec, *parts, scale=1.0):
+        seen.append(spec)
+        linear(spec, *parts, scale=1.3 * scale if spec is seen[0] else scale)
+
+    monkeypatch.setattr(ctranslate2, "_linear", scaled)
+    assert "the exported model is another one" in export("ctranslate2", "--quantization", "int8", code=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
+
+
 @pytest.mark.parametrize("to", PACKAGE)
 def test_a_run_is_never_replaced(export, run, tmp_path, to):
     """Least of all by what looks like one."""
