@@ -49,18 +49,17 @@ def export(args: argparse.Namespace) -> int:
     if lines is None:
         lines = _validation_lines(model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
-    target = _target(args, model)
-    is_exported = target.is_exported
-    if folder.exists() and not is_exported(folder):
+    made = _target(args, model)
+    if folder.exists() and not made.is_exported(folder):
         raise NmtError(f"{folder} is no model exported for {args.to}, so it is not replaced. Choose another name.")
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        if target.write_exactly:  # what quantisation may change would hide what is wrong
-            target.write_exactly(temporary)
-            compare(model.model, model.subwords, target.read(temporary), lines[:N_LINE], ROUNDED)
+        if made.write_exactly:  # what quantisation may change would hide what is wrong
+            made.write_exactly(temporary)
+            compare(model.model, model.subwords, made.read(temporary), lines[:N_LINE], ROUNDED)
             shutil.rmtree(temporary)
-        target.write(temporary)
-        parity = compare(model.model, model.subwords, target.read(temporary), lines[:N_LINE], target.tolerance)
+        made.write(temporary)
+        parity = compare(model.model, model.subwords, made.read(temporary), lines[:N_LINE], made.tolerance)
         if not (folder.exists() and exchange(temporary, folder)):
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
