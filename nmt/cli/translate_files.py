@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from nmt.cli.command import must_be_free
+from nmt.cli.command import must_be_free, overrides_of
 from nmt.data.compression import DAMAGE, opened
 from nmt.data.lines import complaint_about, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError
@@ -21,6 +21,10 @@ _NOT_OF_CTRANSLATE2 = (
     *("terms", "avoid", "keep"),
 )
 
+# What would change the lines that are written, or the work, if anything was translated. Other options of a search may
+# be given with --score, as those that the translations were found with.
+_NOT_OF_SCORES = ("decode.n_best", "decode.shortlist")
+
 
 def source_name(args: argparse.Namespace) -> str:
     """What the input is called in messages."""
@@ -28,7 +32,14 @@ def source_name(args: argparse.Namespace) -> str:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Raise NmtError for flags that need others, or exclude others."""
+    """Raise NmtError for flags that need or exclude others. --layer and --head that were not given become what is
+    usual.
+    """
+    for flag, usual in (("layer", "last"), ("head", "mean")):
+        if getattr(args, flag) is None:
+            setattr(args, flag, usual)
+        elif not (args.attention or args.with_attention):
+            raise NmtError(f"--{flag} needs --attention or --with-attention.")
     needs = {"lines": "attention", "attention_of": "attention", "examples": "ref"}
     needs |= dict.fromkeys(("tune_metric", "tune_beams"), "tune_decoding")
     for flag, needed in needs.items():
@@ -48,6 +59,9 @@ def check_flags(args: argparse.Namespace) -> None:
             raise NmtError(
                 f"--score translates nothing, so --{flag.replace('_', '-')} has nothing to do: leave it out."
             )
+    for name, _ in overrides_of(args) if args.score else ():
+        if name in _NOT_OF_SCORES:
+            raise NmtError(f"--score translates nothing, so --{name} has nothing to do: leave it out.")
     if args.score and args.format == "pairs":
         raise NmtError("--score translates nothing, and --format pairs is for what was translated: name another.")
     if args.score and args.input_format == "tsv":

@@ -164,11 +164,10 @@ def _add_attention(group: argparse._ArgumentGroup) -> None:
     add(
         "--layer",
         type=_layers,
-        default="last",
         metavar="N,…|all|last",
         help="Layers to draw or write. [default: last]",
     )
-    add("--head", type=_heads, default="mean", metavar="N,…|all|mean", help="Heads to draw or write. [default: mean]")
+    add("--head", type=_heads, metavar="N,…|all|mean", help="Heads to draw or write. [default: mean]")
     add(
         "--with-attention",
         action="store_true",

@@ -12,6 +12,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -206,13 +207,23 @@ class Journal:
 
     def _write(self, frame: bytes) -> None:
         left = memoryview(frame)
-        self._file.seek(0, os.SEEK_END)
-        while left:
-            left = left[self._file.write(left) :]
+        with self._named():
+            self._file.seek(0, os.SEEK_END)
+            while left:
+                left = left[self._file.write(left) :]
 
     def _sync(self) -> None:
-        os.fsync(self._file.fileno())
+        with self._named():
+            os.fsync(self._file.fileno())
         self._synced = time.monotonic()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What the system says of the file has its name, which a descriptor does not have."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def _set_aside(self, n_byte: int, why: str) -> None:
         """Go on with the first n_byte of what is there. All of it stays beside, for it may have cost hours."""
