@@ -76,7 +76,7 @@ class StopSignal:
         if self.number == signal.SIGINT == number:
             raise KeyboardInterrupt
         self.number = number
-        _tell(number, "saving after this update, then stopping")
+        _tell(number, "stopping; what is trained is saved first")
 
     def __call__(self) -> bool:
         return self.number != 0

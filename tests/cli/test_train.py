@@ -40,7 +40,7 @@ def test_a_signal_is_remembered_and_told(handlers, capfd, name):
     assert not stop() and stop.exit_code == 0
     os.kill(os.getpid(), getattr(signal, name))
     assert stop() and stop.exit_code == 128 + getattr(signal, name)
-    assert f"{name}: saving after this update" in capfd.readouterr().err
+    assert f"{name}: stopping; what is trained is saved first" in capfd.readouterr().err
 
 
 @posix
