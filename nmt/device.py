@@ -34,7 +34,7 @@ def try_device(device: torch.device, option: str = "--device") -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise _unusable(str(device), option, str(error).split("\n")[0]) from None
+        raise _unusable(str(device), option, str(error).split("\n")[0].rstrip(".")) from None
 
 
 def _unusable(name: str, option: str, reason: str) -> MachineError:

@@ -13,9 +13,8 @@ import torch
 
 import nmt
 from nmt import checkpoint
-from nmt.api import choose_device
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import DataError, MachineError, RecipeError, RunError
+from nmt.errors import DataError, RecipeError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
 from nmt.models.prepacked import PrepackedLinear, prepacked
@@ -215,15 +214,6 @@ def test_nothing_to_load_is_told(folders, run):
 def test_what_a_request_cannot_be_made_of_is_told(asked, message):
     with pytest.raises(TypeError, match=f"^{message}"):
         nmt.Request(**{"source": "Ein Hund", **asked})
-
-
-def test_a_device_that_cannot_be_used_is_told_in_sentences(monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("no such device is available.\nmore of it")
-
-    monkeypatch.setattr(torch, "empty", fail)
-    with pytest.raises(MachineError, match=r"device cpu: cannot be used: no such device is available\. Take the CPU"):
-        choose_device("cpu")
 
 
 def test_phrases_in_a_list_are_those_of_a_tuple():

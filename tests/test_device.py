@@ -95,7 +95,7 @@ def test_the_name_of_no_device_is_the_users_fault():
 
 def test_a_device_on_which_nothing_can_be_made_is_named(monkeypatch):
     def fail(*_, device):
-        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors ...")
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable.\nCUDA kernel errors ...")
 
     device.try_device(torch.device("cpu"))
     monkeypatch.setattr(torch, "empty", fail)
