@@ -35,7 +35,7 @@ from nmt.device import choose_device, set_up, try_device
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
-from nmt.models.prepacked import prepacked
+from nmt.models.prepacked import half_is_faster, prepacked
 from nmt.native import kernels
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
@@ -151,8 +151,11 @@ class Model:
     def _ready_for(self, precision: str) -> SearchModel:
         with self._making:  # once, whichever thread comes first
             if precision not in self._ready:
-                model = prepacked(self.model if precision == "fp32" else copy.deepcopy(self.model).to(torch.bfloat16))
+                # What int8 leaves to others runs in bf16 where the processor is fast in that.
+                as_it_is = precision == "fp32" or (precision == "int8" and not half_is_faster())
+                model = prepacked(self.model if as_it_is else copy.deepcopy(self.model).to(torch.bfloat16))
                 if precision == "int8":
+                    model = copy.deepcopy(model) if model is self.model else model
                     to_int8(model)
                 self._ready[precision] = model
             return self._ready[precision]

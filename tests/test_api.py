@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import nmt
-from nmt import checkpoint
+from nmt import api, checkpoint
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.prepacked import PrepackedLinear, prepacked
+from nmt.models.prepacked import PrepackedLinear, _can, prepacked
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from nmt.run import Run
@@ -83,7 +83,7 @@ def test_half_precision_is_another_arithmetic_of_the_same_model(folders):
     assert [one.score for one in model.translate(LINES)] == exact
 
 
-@pytest.mark.skipif(not int8._can(), reason="no exact products of 8 bits by oneDNN here")
+@pytest.mark.skipif(not int8._pair(), reason="no exact products of 8 bits by oneDNN here")
 def test_numbers_of_8_bits_are_another_arithmetic_of_the_same_model(folders):
     for model in (nmt.load(folders[0], device="cpu"), nmt.load(folders, device="cpu")):
         half, narrow = ([one.score for one in model.translate(LINES, precision=name)] for name in ("bf16", "int8"))
@@ -94,9 +94,27 @@ def test_numbers_of_8_bits_are_another_arithmetic_of_the_same_model(folders):
         assert model.translator(model.decode(precision="int8")).model is ready
 
 
+@pytest.mark.skipif(not int8._pair(), reason="no exact products of 8 bits by oneDNN here")
+@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("faster", [True, False])
+def test_what_8_bits_leave_to_others_is_in_bf16_where_that_is_faster(folders, faster, packs, monkeypatch):
+    monkeypatch.setattr(api, "half_is_faster", lambda: faster)
+    if not packs:
+        monkeypatch.setattr(api, "prepacked", lambda model: model)
+    model = nmt.load(folders[0], device="cpu")
+    ready = model.translator(model.decode(precision="int8")).model
+    assert {p.dtype for p in ready.parameters()} == {torch.bfloat16 if faster else torch.float32}
+    assert any(isinstance(module, int8.Int8FeedForward) for module in ready.modules())
+    assert not any(isinstance(module, int8.Int8FeedForward) for module in model.model.modules())
+    exact, narrow = ([one.score for one in model.translate(LINES, precision=name)] for name in ("fp32", "int8"))
+    assert narrow != exact and narrow == pytest.approx(exact, rel=0.02)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_what_translates_on_a_cpu_is_laid_out_for_it_once(folders, precision):
     for model in (nmt.load(folders[0], device="cpu"), nmt.load(folders, device="cpu")):
+        if precision == "bf16" and not _can(torch.zeros(8, 8, dtype=torch.bfloat16)):
+            pytest.skip("oneDNN lays out no matrices of bf16 for this processor")
         ready = model.translator(model.decode(precision=precision)).model
         assert any(isinstance(module, PrepackedLinear) for module in ready.modules())
         assert model.translator(model.decode(precision=precision)).model is ready
@@ -126,7 +144,7 @@ def test_an_ensemble_is_neither_of_its_models(folders):
 # Of the log-probability of a line, by arithmetic: how far it may be off in other company, as docs/translation.md says.
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 0.2), ("int8", 0.2)])
 def test_given_translations_are_scored_alike_in_any_company(folders, precision, bound):
-    if precision == "int8" and not int8._can():
+    if precision == "int8" and not int8._pair():
         pytest.skip("no exact products of 8 bits by oneDNN here")
     model = nmt.load(folders[0], device="cpu")
     targets = ["in May", "the ship", "", "left left left left"]

@@ -6,6 +6,9 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
+# Many container images set it. Without bytecode every process would compile all of torch that it imports, for seconds.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '\n== %s\n' "$*"; }
 
 fail() {

@@ -35,6 +35,7 @@ from nmt.data.lines import count_lines
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
+from nmt.models.prepacked import half_is_faster
 from nmt.progress import Bar
 
 
@@ -86,6 +87,8 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> It
     engine = Engine(args)
     for note in unfinished_notes(engine.unfinished):
         say(note)
+    if device == "cpu" and engine.recipe.decode.precision == "bf16" and not half_is_faster():
+        say("note: decode.precision bf16 is slower than fp32 on this processor, and no use there")
     check_attention(args, engine.recipe.model, attends=engine.translator.attends)
     check_format(args, engine.recipe.decode)
     sources = engine.translator.sources

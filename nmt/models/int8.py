@@ -4,9 +4,11 @@ Numbers of 8 bits need a range. What enters a feed-forward sub-layer, and the pr
 LayerNorm, so it is of variance one before the weight and bias of that; what a hidden unit becomes follows from the
 length of its row. How many standard deviations a range has, `int8_ranges` says: no data has to be looked at, and a
 sentence's states do not depend on its batch. What lies beyond a range is cut off at its end. Each output has a scale of
-its own for its row of the matrix; sums are exact.
+its own for its row of the matrix; sums are exact. Where the processor adds products up two by two in 16 bits (AVX2), no
+two neighbours of a row are so large that they could leave those.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -22,8 +24,11 @@ from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Transformer
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 
-_OPTION, _ADVICE = "decode.precision int8", "Take bf16."
+_OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
 _MIDDLE = 128  # of the 8 bits that states have, which stands for zero
+_MOST = 127  # of a matrix
+# What two neighbours of one sign may come to, before they are rounded: anything, or where 255 times both has 16 bits.
+_PAIRS = (2.0 * _MOST, 127.5)
 
 
 class _Matrix(NamedTuple):
@@ -34,9 +39,9 @@ class _Matrix(NamedTuple):
     zero: Tensor
 
     @classmethod
-    def of(cls, weight: Tensor) -> "_Matrix":
-        scale = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
-        whole = (weight / scale.unsqueeze(1)).round().to(torch.int8)
+    def of(cls, weight: Tensor, pair: float | None = None) -> "_Matrix":
+        """pair: what two neighbours may come to; None: what this processor takes."""
+        whole, scale = _whole(weight, pair or _pair())
         packed = torch.ops.onednn.qlinear_prepack(whole, [_MIDDLE, weight.size(1)])
         return cls(packed, scale, torch.zeros(len(scale), dtype=torch.int32))
 
@@ -138,7 +143,7 @@ def to_int8(model: nn.Module) -> None:
         raise RunError(f"{_OPTION}: wants model.ffn relu, and this model has {', '.join(sorted(others))}. {_ADVICE}")
     if (device := layers[0].pos_ffn.w_1.weight.device).type != "cpu":
         raise MachineError(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
-    if not _can():
+    if not _pair():
         raise MachineError(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
     norm_of = dict(zip(layers, norms, strict=True))
     for one in list(model.modules()):
@@ -216,12 +221,29 @@ def _in_bytes(steps: Tensor) -> Tensor:
     return steps.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _can() -> bool:
-    """Whether the largest numbers are multiplied exactly: some processors would add them up in 16 bits."""
-    try:
-        ones = torch.ones(8, 64)
-        most = torch.full((2, 64), 255, dtype=torch.uint8)
-        product = _Matrix.of(ones).times(most, 1.0, 0, torch.zeros(8), torch.float32)
-    except (AttributeError, RuntimeError):
-        return False
-    return bool((product == 255 * 64).all())
+def _whole(weight: Tensor, pair: float) -> tuple[Tensor, Tensor]:
+    """A matrix in whole numbers, and what each row is to be multiplied by for the matrix itself."""
+    pairs = F.pad(weight, (0, weight.size(1) % 2)).view(len(weight), -1, 2)
+    together = torch.maximum(pairs.clamp(min=0.0).sum(2), pairs.clamp(max=0.0).sum(2).abs())
+    scale = torch.maximum(weight.abs().amax(1) / _MOST, together.amax(1) / pair)
+    scale = scale.clamp(min=torch.finfo(torch.float32).tiny)
+    return (weight / scale.unsqueeze(1)).round().to(torch.int8), scale
+
+
+@functools.cache
+def _pair() -> float:
+    """What two neighbours of a row may come to so that the largest sums are exact: some processors have 16 bits for the
+    products of both. 0 where no limit helps, or torch has no such products.
+    """
+    each = torch.tensor([[1.0] * 64, [1.0, 0.0] * 32, [-1.0] * 64, [0.0, -1.0] * 32])
+    most = torch.full((2, 64), 255, dtype=torch.uint8)
+    for pair in _PAIRS:
+        whole, scale = _whole(each, pair)
+        exact = 255 * whole.sum(1) * scale
+        try:
+            product = _Matrix.of(each, pair).times(most, 1.0, 0, torch.zeros(4), torch.float32)
+        except (AttributeError, RuntimeError):
+            return 0.0
+        if torch.allclose(product, exact):
+            return pair
+    return 0.0

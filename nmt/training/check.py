@@ -23,6 +23,7 @@ from nmt.data.plan import Position
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
 from nmt.errors import MachineError, RunError, is_out_of_memory
+from nmt.models.prepacked import half_is_faster
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.budget import foreseen, n_measured_at_end
@@ -112,7 +113,8 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     n_update, n_valid = foreseen(recipe, update_seconds=seconds / N_TIMED, valid_seconds=sum(of_sets))
     there = bytes_there(Run(recipe.run_folder))
     one_checkpoint = checkpoint_bytes(engine.model, recipe)
-    has_bf16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    on_gpu = device.type == "cuda"
+    has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0) if on_gpu else half_is_faster()
     return Findings(
         n_param=sum(p.numel() for p in engine.model.parameters()),
         n_pair=corpus.n_pair,

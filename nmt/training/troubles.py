@@ -23,7 +23,7 @@ class Findings:
     the data dropped. peak: memory that training held at its worst, and room: what it might have held. n_failed: times
     that memory ran out in an update, and valid_fits: whether it held a validation. seconds: of one update, and tokens:
     target tokens in one. valid_seconds: of one validation of all sets, n_valid of them. choice_seconds: of choosing the
-    final model.
+    final model. has_bf16: whether the device multiplies that faster than fp32.
     """
 
     n_param: int
@@ -170,5 +170,8 @@ def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
         yield "there is a GPU, and train.device is cpu"
     if recipe.train.precision == "fp16" and found.has_bf16:
         yield "train.precision is fp16, but this GPU has bf16, which is as fast and overflows a good deal later"
+    if recipe.train.precision == "bf16" and not found.has_bf16:
+        machine = "GPU" if found.device == "cuda" else "processor"
+        yield f"train.precision is bf16, which this {machine} multiplies no faster than fp32: take auto"
     if recipe.train.compile and found.device == "cpu":
         yield "train.compile takes minutes on a CPU and gains little there"

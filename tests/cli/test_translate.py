@@ -13,6 +13,7 @@ import pytest
 import torch
 from made_run import SOURCE
 
+from nmt.cli import translate_job
 from nmt.cli.translate import main
 from nmt.cli.translate_report import suspicious_note
 from nmt.data.subwords import Subwords
@@ -156,6 +157,17 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, tmp_p
         assert main([*map(str, runs), "--input", str(source)]) == 0
         err = capsys.readouterr().err
         assert err.count("training has not ended") == err.count(note) == n_note
+
+
+def test_who_asks_for_bf16_where_it_is_slower_is_told(folder, tmp_path, capsys, monkeypatch):
+    source = tmp_path / "in"
+    source.write_bytes(b"the ship\n")
+    for faster, precision in ((False, "bf16"), (False, "fp32"), (True, "bf16")):
+        monkeypatch.setattr(translate_job, "half_is_faster", lambda faster=faster: faster)
+        flags = [f"--decode.precision={precision}", "--device=cpu", "--input", str(source)]
+        assert main([str(folder), *flags]) == 0
+        told = "note: decode.precision bf16 is slower than fp32" in capsys.readouterr().err
+        assert told == (precision == "bf16" and not faster)
 
 
 def data_of(path):

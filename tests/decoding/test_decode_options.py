@@ -190,7 +190,7 @@ CASES = {
     "epsilon": Case((0.0, 0.05, 0.9), ids, SAMPLES),
     "seed": Case((1, 2, 3), ids, SAMPLES),
     "mbr": Case(("none", "chrf", "bleu"), utilities_of_samples_and_hypotheses),
-    "precision": Case(("fp32", "bf16", "int8") if int8._can() else ("fp32", "bf16"), scores),
+    "precision": Case(("fp32", "bf16", "int8") if int8._pair() else ("fp32", "bf16"), scores),
     "shortlist": Case((0, 64, 200), scores_in_listed_subwords),
     "cuda_graphs": Case((False, True), is_replayed_on_a_gpu),
     "low_score": Case((0.0, -0.01), flags),

@@ -16,7 +16,7 @@ from nmt.models.prepacked import prepacked
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
 
-pytestmark = pytest.mark.skipif(not int8._can(), reason="no exact products of 8 bits by oneDNN here")
+pytestmark = pytest.mark.skipif(not int8._pair(), reason="no exact products of 8 bits by oneDNN here")
 
 
 def sub_layer(norm="pre", bias=True, dtype=torch.float32):
@@ -100,6 +100,7 @@ def test_a_state_that_its_norm_makes_constant_is_its_shift():
 def test_a_model_keeps_its_parameters_and_says_nearly_the_same(make, batch, options):
     model = make(**options).bfloat16()
     fast = prepacked(model)
+    fast = copy.deepcopy(model, {id(one): one for one in model.parameters()}) if fast is model else fast
     names = {name: id(one) for name, one in fast.named_parameters()}
     with torch.inference_mode():
         exact = model(*batch).float()
@@ -181,14 +182,17 @@ def test_gradients_go_through_the_weights_themselves():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ffn": "swiglu"}, "decode.precision int8: wants model.ffn relu, and this model has swiglu. Take bf16."),
+        (
+            {"ffn": "swiglu"},
+            "decode.precision int8: wants model.ffn relu, and this model has swiglu. Take bf16 or fp32.",
+        ),
         (
             {"architecture": "attention"},
-            "decode.precision int8: is for Transformers, and this model is none. Take bf16.",
+            "decode.precision int8: is for Transformers, and this model is none. Take bf16 or fp32.",
         ),
         (
             {"norm_kind": "rms"},
-            "decode.precision int8: wants model.norm_kind layer, and this model has another. Take bf16.",
+            "decode.precision int8: wants model.norm_kind layer, and this model has another. Take bf16 or fp32.",
         ),
     ],
 )
@@ -199,8 +203,34 @@ def test_a_model_that_cannot_is_refused(options, message):
 
 
 def test_a_processor_that_cannot_is_told(make, monkeypatch):
-    monkeypatch.setattr(int8, "_can", lambda: False)
+    monkeypatch.setattr(int8, "_pair", lambda: 0.0)
     with pytest.raises(
-        MachineError, match=r"this processor, or this torch, multiplies no numbers of 8 bits\. Take bf16"
+        MachineError, match=r"this processor, or this torch, multiplies no numbers of 8 bits\. Take bf16 or fp32"
     ):
         to_int8(make().bfloat16())
+
+
+@pytest.mark.parametrize("size", [(1, 64, 8), (3, 70, 33), (40, 256, 1024), (300, 1024, 256), (7, 31, 5)])
+def test_the_largest_sums_are_exact_whichever_neighbours_they_are_of(size):
+    n, d, e = size
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(e, d, generator=generator)
+    whole, scale = int8._whole(weight, int8._pair())
+    bits = torch.randint(256, (n, d), generator=generator)
+    for row in range(min(n, e)):  # the most and the least that a sum can be
+        bits[row] = 255 * (whole[row] > 0) if row % 2 else 255 * (whole[row] < 0)
+    exact = (bits.double() @ whole.double().t()) * scale.double()
+    found = int8._Matrix.of(weight).times(bits.to(torch.uint8), 1.0, 0, torch.zeros(e), torch.float32)
+    assert (found.double() - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+def test_where_sums_of_two_have_16_bits_no_two_neighbours_leave_them():
+    weight = torch.randn(50, 81, generator=torch.Generator().manual_seed(3))
+    weight[0], weight[1], weight[2, ::2] = 1.0, -1.0, 0.0
+    narrow, scale = int8._whole(weight, int8._PAIRS[1])
+    pairs = torch.nn.functional.pad(narrow.int(), (0, 1)).view(50, -1, 2)
+    assert (255 * pairs.clamp(min=0).sum(2)).max() < 2**15 and (255 * pairs.clamp(max=0).sum(2)).min() >= -(2**15)
+    assert ((narrow * scale.unsqueeze(1) - weight).abs() <= 0.501 * scale.unsqueeze(1)).all()
+    wide, usual = int8._whole(weight, int8._PAIRS[0])
+    assert torch.equal(usual, weight.abs().amax(1) / 127) and wide.abs().amax() == 127
+    assert usual.sum() < scale.sum() < 1.5 * usual.sum()

@@ -12,7 +12,10 @@ from nmt.models.prepacked import PrepackedLinear, prepacked
 
 def linear_of(dtype, bias=True):
     torch.manual_seed(1)
-    return nn.Linear(40, 56, bias=bias).to(dtype)
+    linear = nn.Linear(40, 56, bias=bias).to(dtype)
+    if dtype == torch.bfloat16 and not prepacking._can(linear.weight):
+        pytest.skip("oneDNN lays out no matrices of bf16 for this processor")
+    return linear
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

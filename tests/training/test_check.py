@@ -252,6 +252,8 @@ def test_neither_is_for_several_processes(recipe_of, monkeypatch):
         ({}, {"disk_left": 10**6}, "too little room"),
         ({}, {"gpu_idle": True}, "there is a GPU"),
         ({"train": {"precision": "fp16", "device": "cuda"}}, {"has_bf16": True}, "this GPU has bf16"),
+        ({"train": {"precision": "bf16"}}, {}, "which this processor multiplies no faster than fp32: take auto"),
+        ({"train": {"precision": "bf16"}}, {"device": "cuda"}, "which this GPU multiplies no faster"),
         ({"train": {"compile": True}}, {}, "train.compile"),
     ],
 )
