@@ -21,10 +21,18 @@ CPU = torch.device("cpu")
 def seconds(monkeypatch):
     """Makes a product of each way take so long, and twice as long whenever the machine is busy: now and then."""
 
-    def take(fp32, onednn, bf16, *, honest=True):
-        times = itertools.cycle([fp32, onednn, bf16])
+    def take(fp32, onednn, bf16, *, honest=True, tried=None):
+        monkeypatch.setattr(room, "_SHAPE", (4, 4, 4))
+        times = {(torch.float32, False): fp32, (torch.float32, True): onednn, (torch.bfloat16, False): bf16}
         busy = itertools.cycle([2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0])
-        monkeypatch.setattr(room, "_timed", lambda _product, _switched: next(times) * next(busy))
+
+        def timed(product, switched):
+            seconds = times[product().dtype, switched]
+            if tried is not None:
+                tried.append(seconds)
+            return seconds * next(busy)
+
+        monkeypatch.setattr(room, "_timed", timed)
         monkeypatch.setattr(room, "onednn_is_honest", lambda: honest)
         return choose_precision(TrainConfig(kernels="torch"), CPU)
 
@@ -47,6 +55,17 @@ def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times,
     assert found.name == name
     assert found.fast_fp32 == (fast and name == "fp32")
     assert found.why.startswith("measured: fp32 ") and ("oneDNN" in found.why) == fast
+
+
+def test_a_way_that_is_far_slower_is_not_tried_again(seconds):
+    for times, again in (
+        ((1.0, 1.1, 30.0), [1.0, 1.1]),
+        ((9.0, 1.0, 1.2), [1.0, 1.2]),
+        ((1.0, 1.9, 1.8), [1.0, 1.9, 1.8]),
+    ):
+        tried = []
+        seconds(*times, tried=tried)
+        assert tried[:6] == [*times, *times] and tried[6:] == again * 4
 
 
 def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
