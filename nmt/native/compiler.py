@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -127,12 +128,11 @@ def _digest(command: list[str], openmp: Path) -> str:
 def _compile(command: list[str], openmp: Path, path: Path) -> None:
     # Several processes may do this at once: each writes its own, and the last one stays.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        linked, parts = Path(folder) / "kernels.so", []
-        for name in _SOURCES:
-            if name.endswith(".c"):
-                parts.append(str(Path(folder) / f"{name}.o"))
-                _run([*command, "-c", str(_HERE / name), "-o", parts[-1]])
-        _run([command[0], "-shared", *parts, str(openmp), "-lm", "-o", str(linked)])
+        linked = Path(folder) / "kernels.so"
+        parts = {str(_HERE / name): str(Path(folder) / f"{name}.o") for name in _SOURCES if name.endswith(".c")}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda part: _run([*command, "-c", part[0], "-o", part[1]]), parts.items()))
+        _run([command[0], "-shared", *parts.values(), str(openmp), "-lm", "-o", str(linked)])
         content = linked.read_bytes()
         linked.write_bytes(content + _sum_of(content))  # behind all that the system reads of a library
         os.replace(linked, path)
