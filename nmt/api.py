@@ -208,7 +208,7 @@ def _as_written(name: str, value: Any) -> str:
 
 
 def _checked(texts: Iterable[_T], name: str, *kinds: type) -> Iterator[_T]:
-    """The same texts, one by one. Raises TypeError for what is none, DataError for what no bytes can be.
+    """Give the texts as they are, one by one. Raises TypeError for what is none, DataError for what no bytes can be.
 
     name: of the argument. kinds: what a text may be, by default also a request.
     """

@@ -73,7 +73,7 @@ def focus(d_k: int, *, scaled: bool, n_query: int = 1024) -> Focus:
 
 
 def variances_at_the_start(n_seed: int = 8) -> list[float]:
-    """Of the products of queries and keys in the first layer of base, before they are divided, for some seeds."""
+    """Variances of the products of queries and keys in the first layer of base, before they are divided, by seed."""
     found = []
 
     def note(module: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
@@ -128,7 +128,7 @@ class Sharing(NamedTuple):
 
 @torch.no_grad()
 def sharing(n_kv_head: int | None) -> Sharing:
-    """Of base: one attention, and what decoding has stored after its first step."""
+    """Weights of one attention of base, and what decoding has stored after its first step."""
     model = build(n_vocab=100, **DECODING, n_kv_head=n_kv_head)
     layer = model.decoder.layer_stack[0]
     assert isinstance(layer, DecoderLayer)
@@ -153,7 +153,7 @@ class Start(NamedTuple):
 
 @torch.no_grad()
 def start(emb_init: str, scale: str) -> Start:
-    """Of base over a shared vocabulary."""
+    """The sizes of base over a shared vocabulary."""
     model = build(preset="base", emb_init=emb_init, scale_emb_or_prj=scale)
     src_seq, trg_seq = words(4, 20), words(4, 20)
     position = model.encoder.position_enc(torch.zeros(1, 20, 512))
@@ -176,7 +176,7 @@ class Backward(NamedTuple):
 
 
 def backward(norm: str, n_layer: int) -> Backward:
-    """Of a model with n_layer layers in each stack, learning random words."""
+    """The gradients of a model with n_layer layers in each stack, learning random words."""
     sizes = {"d_model": 256, "d_inner": 1024, "n_head": 4, "n_enc_layer": n_layer, "n_dec_layer": n_layer}
     model = build(n_vocab=1000, norm=norm, **sizes).train()
     outputs: list[tuple[str, Tensor]] = []
@@ -215,7 +215,7 @@ def backward(norm: str, n_layer: int) -> Backward:
 
 
 def norm_of(x: Tensor | None) -> float:
-    """Its Euclidean norm."""
+    """The Euclidean norm of all numbers of x, which must be there."""
     assert x is not None
     return float(x.detach().norm())
 

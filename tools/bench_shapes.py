@@ -30,7 +30,7 @@ from nmt.training.precision import choose_precision
 
 
 def seconds(engine: Engine, portion: Portion) -> float:
-    """Of one update."""
+    """Seconds of one update."""
     begin = time.perf_counter()
     engine.backward(portion.work, sum(item.batch.n_gold for item in portion.work))
     engine.settle()

@@ -79,7 +79,7 @@ def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
 
 
 def flops(recipe: Recipe, n_vocab: int, n_src: int, n_trg: int) -> float:
-    """Of the matrix products of a step, without those between queries, keys and values: 6 a weight and token."""
+    """FLOPs of the matrix products of a step, but for those between queries, keys and values: 6 a weight and token."""
     m = recipe.model
     attention, ffn = 4 * m.d_model**2, 2 * m.d_model * m.d_inner
     per_src = m.n_enc_layer * (attention + ffn) + m.n_dec_layer * attention / 2
@@ -110,7 +110,7 @@ def peak(precision: Precision, device: torch.device, n: int) -> float:
 
 
 def _seconds_on_gpu(a: Tensor, b: Tensor, n_product: int = 12) -> float:
-    """Of one a @ b. Many lie between two marks in the GPU's queue, so that neither their order nor the wait counts."""
+    """Seconds of one a @ b. Many lie between two marks in the GPU's queue: neither their order nor the wait counts."""
     begin, end = (cast(Any, torch.cuda.Event)(enable_timing=True) for _ in range(2))  # which has no type hints
     begin.record()
     for _ in range(n_product):

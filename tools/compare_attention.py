@@ -146,7 +146,7 @@ class Trainer:
 
 
 def measure_speed(kinds: Sequence[str], out: Path, minutes: float, rounds: int) -> dict[str, Any]:
-    """Of each kind parameters, tokens/s, and the updates that `minutes` have room for."""
+    """Parameters of each kind, tokens/s, and the updates that `minutes` have room for."""
     keep_freed_blocks()  # these two as nmt-train does
     enlarge_onednn_cache()
     trainers = {kind: Trainer(recipe_of(kind, out)[2], rounds) for kind in kinds}
@@ -202,7 +202,7 @@ def measure_quality(kind: str, seed: int, out: Path) -> dict[str, Any]:
 
 
 def measure_decoding(kinds: Iterable[str], seed: int, out: Path, rounds: int) -> dict[str, Any]:
-    """Of each kind sentences/s of one of its runs, in turns."""
+    """Sentences/s of one run of each kind, in turns."""
     sources, _ = sources_and_references(out)
     models = {kind: nmt.load(run_of(out, kind, seed)) for kind in kinds}
     rates: dict[str, list[float]] = {kind: [] for kind in models}

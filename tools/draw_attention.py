@@ -41,7 +41,7 @@ def missing(table: str, page: str) -> list[str]:
 
 
 def lean(svg: str) -> str:
-    """The same picture in two thirds of the bytes: hundredths of a point are enough, and line breaks are not needed."""
+    """A picture in two thirds of its bytes: hundredths of a point are enough, and line breaks are not needed."""
     unnamed = re.sub(r'<!--.*?-->| id="[A-Za-z0-9.]+_\d+"', "", svg)  # of groups, which nothing refers to
     short = re.sub(r"(\d*[1-9]\d*\.\d\d)\d+", r"\1", unnamed)
     return re.sub(r"\s*\n\s*", "\n", short)

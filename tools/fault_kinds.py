@@ -187,7 +187,7 @@ def signalled(lab: Lab, *, name: str, when: str, twice: bool = False) -> list[st
 
 
 def signalled_for_real(lab: Lab, *, name: str) -> list[str]:
-    """The same to a process that was started and not forked, so that the end of the interpreter is part of it."""
+    """A signal to a process that was started and not forked, so that the end of the interpreter is part of it."""
     lab.clear()
     talk = lab.folder / "talk" / "real"
     with talk.open("wb") as file:

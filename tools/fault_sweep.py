@@ -108,7 +108,7 @@ def kills(counts: dict[bool, Counter[str]], killed_at: Callable[..., list[str]])
 
 
 def chosen(faults: Iterator[Fault], args: argparse.Namespace, short: Sequence[str]) -> list[Fault]:
-    """Those that the flags ask for; ends the process where there are none. short: the names of the short form."""
+    """The faults that the flags ask for; ends the process where there are none. short: the names of the short form."""
     found = [fault for fault in faults if fault.name.startswith(args.only)]
     if not found:
         sys.exit(f"error: --only {args.only!r}: the name of no fault begins so")

@@ -42,7 +42,7 @@ class Model:
 
     @property
     def flop(self) -> float:
-        """Of a target token and the source token beside it, forward and backward: 6 for every parameter."""
+        """FLOP of a target token and the source token beside it, forward and backward: 6 for every parameter."""
         return 6.0 * self.n_param
 
     @property

@@ -39,7 +39,7 @@ class Share(NamedTuple):
         return output.with_name(f"{output.name}.journal{suffix}")
 
     def journals(self, output: Path) -> list[Path]:
-        """Those of all ranks."""
+        """The journals of all ranks, by rank."""
         return [self.journal(output, rank) for rank in range(self.n_rank)]
 
 

@@ -76,7 +76,7 @@ class _Scorer:
 
     @property
     def signature(self) -> str:
-        """Of the metric, as sacreBLEU writes it."""
+        """The signature of the metric, as sacreBLEU writes it."""
         return self._sets[self.metric].signature
 
 

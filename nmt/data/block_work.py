@@ -186,7 +186,7 @@ class Task:
     def _ids_of_lines(
         self, side: BlockSide, kept: NDArray[np.bool_], name: str, codec: Codec, cuts: KnownCuts
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Those of the kept lines of a side, end to end, and how many each has."""
+        """Ids of the kept lines of a side, end to end, and how many each has."""
         n_unit = side.n_unit.astype(np.int64)
         if codec.sentencepiece:  # its lines have to be whole
             texts = side.learnt_texts() if kept.any() else []

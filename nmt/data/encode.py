@@ -133,7 +133,7 @@ class _Sum:
             yield rows
 
     def facts(self) -> RowFacts:
-        """For the manifest."""
+        """What the manifest says of the rows."""
         return RowFacts(self.made_of, self._n_too_long, self._too_long, self._n_word, self._n_char)
 
     def _drop(self, source: int, n: int, places: Any) -> None:

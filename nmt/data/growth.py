@@ -47,7 +47,7 @@ class Growth:
 
 
 def _is_text(codec: Codec, piece: int) -> bool:
-    """Not so of a piece that ends within a character."""
+    """Whether a piece is text by itself: one that ends within a character is not."""
     try:
         codec.raw([piece])[0].decode("utf-8")
     except UnicodeDecodeError:

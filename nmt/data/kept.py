@@ -55,7 +55,7 @@ class KeptPairs:
         return f"{self._names[source]}:{number}"
 
     def corpora(self) -> list[dict[str, Any]]:
-        """For the manifest: the corpora in the order of their pairs."""
+        """What the manifest says of the corpora, in the order of their pairs."""
         found: dict[int, dict[str, Any]] = {}
         for corpus, name, n in zip(self._corpora, self._names, self._n_of_source, strict=True):
             found.setdefault(corpus, {"name": name, "n_pair": 0})["n_pair"] += n

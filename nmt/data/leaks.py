@@ -30,7 +30,7 @@ class Keys:
 
     @classmethod
     def of(cls, src: Block, trg: Block) -> "Keys":
-        """Of the lines of two blocks."""
+        """The hashes of the pairs whose sides two blocks are."""
         hashes: dict[tuple[str, str], Hashes] = {}
         usable: dict[tuple[str, str], NDArray[np.bool_]] = {}
         for part, block in (("src", src), ("trg", trg)):
@@ -45,7 +45,7 @@ class Keys:
         return cls(hashes, usable)
 
     def only(self, which: NDArray[np.int64]) -> "Keys":
-        """Of some of the pairs."""
+        """The hashes of some of the pairs, by their numbers."""
         return Keys(
             {key: found[which] for key, found in self.hashes.items()},
             {key: found[which] for key, found in self.usable.items()},

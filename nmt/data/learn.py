@@ -87,7 +87,7 @@ def learn(
 
 
 def _often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[np.int64]) -> CutWords:
-    """Those of the words that occur most. values, lengths: as in `CutWords`, of all."""
+    """The words that occur most, cut. values, lengths: as in `CutWords`, of all words."""
     order = np.argsort(-np.fromiter(words.values(), np.int64, len(words)), kind="stable")
     often = np.zeros(len(words), dtype=bool)
     often[order[:MOST_REMEMBERED]] = True

@@ -63,7 +63,7 @@ class Likeness:
     rho: Numbers  # (k,)
 
     def numbers(self, src: Records, trg: Records) -> tuple[Numbers, Numbers]:
-        """(n, k) and (m, k)."""
+        """The numbers of n sources, (n, k), and of m targets, (m, k)."""
         return self.src.numbers(src), self.trg.numbers(trg)
 
 
@@ -91,7 +91,7 @@ class Marks:
             counts += np.bincount(records[f"{name}_marks"].ravel(), minlength=N_HASH)
 
     def chosen(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Those to learn from, fewer where there are few lines. What is in nearly all lines tells nothing."""
+        """The marks of each side to learn from, few where there are few lines; what is in nearly all tells nothing."""
         most = min(_MOST_MARKS, self._n_pair // (2 * _LINES_A_MARK))
         found = []
         for counts in self._counts:

@@ -37,7 +37,7 @@ class HeldOut:
         self.known, self.bags = known, {side: np.unique(found) for side, found in bags.items()}
 
     def packed(self) -> dict[str, Any]:
-        """For a process that measures."""
+        """All of it as arrays by name, to be sent to a process that measures."""
         found = {f"known_{level}_{part}": hashes for (level, part), hashes in self.known.hashes.items()}
         return found | {f"bags_{side}": bags for side, bags in self.bags.items()}
 
@@ -49,7 +49,7 @@ class HeldOut:
 
 
 def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
-    """Of all pairs of a block, and of those that are kept: what `Survey.add` gets."""
+    """What `Survey.add` gets: counts of all pairs of a block, and of those that are kept."""
     found: dict[str, Any] = {}
     lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int32)
     for n, (name, side) in enumerate(zip(SIDES, (src, trg), strict=True)):

@@ -22,7 +22,7 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], dtype: np.dtype[Any] = _WIDE) -> "Ragged":
-        """Of lists."""
+        """Ragged from lists. dtype: of the values, which must fit."""
         lengths = np.fromiter(map(len, rows), np.int32, len(rows))
         values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum(dtype=np.int64)))
         assert not len(values) or values.max() <= np.iinfo(dtype).max, "ids do not fit"
@@ -95,7 +95,7 @@ class GrownRows:
 
     @property
     def values(self) -> NDArray[Any]:
-        """Those of all rows, end to end."""
+        """The values of all rows, end to end."""
         return self._values.values
 
     def starts(self, numbers: NDArray[Any]) -> Ints:

@@ -259,5 +259,5 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 
 
 def _hashes(codes: NDArray[np.uint32], ends: NDArray[np.int64]) -> Hashes:
-    """One of each line. ends: where its line feed stands."""
+    """A hash of each line. ends: where its line feed stands."""
     return row_hashes(codes, np.diff(ends, prepend=-1))

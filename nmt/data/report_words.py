@@ -132,7 +132,7 @@ def remarks(facts: Facts) -> list[str]:
 
 
 def by_corpus(facts: Facts, *, most: int | None = None) -> list[str]:
-    """Of several corpora, what became of the pairs of each. most: of so many, of which the greatest share was lost."""
+    """What became of the pairs of each corpus, a line each. most: of so many, which lost the greatest share."""
     corpora = facts.get("corpora", [])
     worst = sorted(range(len(corpora)), key=lambda n: corpora[n]["kept"] / max(1, corpora[n]["read"]))
     lines = []

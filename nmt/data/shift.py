@@ -181,7 +181,7 @@ class _Judge:
         self._likeness = [self._at_first] * 2
 
     def _correlation(self) -> float:
-        """Of the lengths, where lines go together: the middle of what pieces of the file show at their best offsets."""
+        """How lengths correlate where lines go together: the middle of the pieces of the file at their best offsets."""
         found: list[float] = []
         for start, end in _chunks(self._spool.n_pair):
             wide = self._spool.read(start - FARTHEST, end + FARTHEST)
@@ -301,7 +301,7 @@ class _Judge:
         return scores
 
     def alignment(self, sums: Scores, way: NDArray[np.int8]) -> Alignment:
-        """From the state of each window to lines."""
+        """Which lines go together, by the state of each window."""
         n = self._spool.n_pair
         changes = (np.flatnonzero(way[1:] != way[:-1]) + 1).tolist()
         ends = [*(self._place(int(way[k - 1]), int(way[k]), k * _WINDOW) for k in changes), n]

@@ -94,7 +94,7 @@ class Codec:
         self.n_vocab = -(-self.size // 8) * 8
 
     def tagged(self, tags: Sequence[str]) -> "Codec":
-        """The same vocabulary, whose `encode` puts these tags, which it must have, before every line."""
+        """A copy of the vocabulary whose `encode` puts these tags, which it must have, before every line."""
         other = copy.copy(self)
         other._before = self.tag_ids(tags)
         return other
@@ -279,7 +279,7 @@ class Subwords:
         return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)
 
     def tagged(self, tags: Sequence[str]) -> "Subwords":
-        """The same vocabularies, with tags before every source."""
+        """A copy of the vocabularies whose `src` puts these tags, which it must have, before every source."""
         other = copy.copy(self)
         other.src = self.src.tagged(tags)
         return other

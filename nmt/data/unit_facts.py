@@ -44,17 +44,17 @@ class UnitFacts:
 
     @property
     def hashes(self) -> Hashes:
-        """Those of `hashes_of`."""
+        """A hash of the text of each unit: see `hashes_of`."""
         return self._hashes.values
 
 
 def facts_of(known: Lexicon) -> UnitFacts:
-    """Of all units that a lexicon has."""
+    """What is known of all units that a lexicon has."""
     return known.part("facts", UnitFacts)
 
 
 def hashes_of(units: Block) -> Hashes:
-    """One of the text of each unit."""
+    """A hash of the text of each unit."""
     return row_hashes(units.codes, units.lengths + 1)
 
 

@@ -65,7 +65,7 @@ class UnitWords:
 
 
 def words_in(known: Lexicon, words_of: WordsOf) -> UnitWords:
-    """Of all units that a lexicon has."""
+    """The words of all units that a lexicon has."""
     return known.part("words", lambda: UnitWords(words_of))
 
 
@@ -104,20 +104,20 @@ class UnitIds:
 
 
 def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: KnownCuts) -> UnitIds:
-    """Of all units that a lexicon has, in the pieces of a codec, always the same."""
+    """The ids of all units that a lexicon has, in the pieces of a codec, always the same."""
     words = words_in(known, words_of)
     return known.part("ids", lambda: UnitIds(codec, words, cuts))
 
 
 def write_cut_words(path: Path, cut: CutWords) -> None:
-    """For other processes."""
+    """Write how words are cut, for other processes to read."""
     content: dict[str, Any] = {"words": "\n".join(cut.words).encode("utf-8")}
     with path.open("wb") as file:
         write_packed(file, {**content, "values": cut.values, "lengths": cut.lengths})
 
 
 def read_cut_words(path: Path | None) -> KnownCuts:
-    """What another process wrote; without a path, of no word."""
+    """How words are cut, as another process wrote it; without a path, of no word."""
     if path is None:
         return KnownCuts({}, np.empty(0, np.int32), np.empty(0, np.int64))
     with path.open("rb") as file:

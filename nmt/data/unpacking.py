@@ -98,7 +98,7 @@ class _Thrift:
         self._data, self.at = data, at
 
     def numbers(self) -> dict[int, int]:
-        """Its whole numbers by the number of their field; `at` is then behind it."""
+        """The struct's whole numbers by the number of their field; `at` is then behind it."""
         found, number = {}, 0
         while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self._whole()
@@ -259,7 +259,7 @@ class _Table:
         return _Table(self._data, place + struct.unpack_from("<I", self._data, place)[0])
 
     def structs(self, field: int, kind: struct.Struct) -> Iterator[tuple[int, ...]]:
-        """All of a vector of structs."""
+        """All structs of the vector in a field, none if it is left out."""
         if place := self._place(field):
             place += struct.unpack_from("<I", self._data, place)[0]
             (n,) = struct.unpack_from("<I", self._data, place)

@@ -234,5 +234,5 @@ def _needs_room(character: str) -> bool:
 
 @lru_cache(4)
 def pieces_of(codec: Codec) -> Pieces:
-    """Those of a vocabulary, made once."""
+    """The `Pieces` of a vocabulary, made once."""
     return Pieces(codec)

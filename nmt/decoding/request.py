@@ -235,8 +235,9 @@ def _parts(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
 
 
 def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[str, str]]:
-    """Those of the terms that stand in the source outside of longer ones, in the order in which they stand there: what
-    the translation has, and what the source has."""
+    """The terms that stand in the source outside of longer ones, in the order in which they stand there: what the
+    translation has, and what the source has.
+    """
     taken: list[tuple[int, int]] = []
     found: list[tuple[int, str, str]] = []
     for phrase, translation in terms:

@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
     @property
     def options(self) -> dict[str, object]:
-        """For the section `decode`."""
+        """The options by their names in the section `decode`."""
         return self._asdict()
 
 

@@ -23,7 +23,10 @@ Look = Callable[[int, Tensor], object]
 
 
 class LookAtPieces(Protocol):
-    """The same of lines, of which some may have been translated in pieces. piece: its number in the line."""
+    """Told the number of a line and where the model looked in it, as `Look`: once for each piece it was translated in.
+
+    piece: its number in the line.
+    """
 
     def __call__(self, number: int, weights: Tensor, piece: int = 0) -> object:
         """Take the weights of one piece."""

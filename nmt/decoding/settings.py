@@ -25,7 +25,7 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSettings(SearchSettings):
-    """The same for beam search."""
+    """What beam search is told."""
 
     beam: int  # hypotheses of a sentence that are alive together
     n_best: int = 1  # hypotheses of a sentence that come back, `beam` at most

@@ -111,7 +111,7 @@ class AlignmentError:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The rates in per cent, and what was counted, for programs."""
         counts = {"n_link": self.n_link, "n_sure": self.n_sure, "n_possible": self.n_possible, "n_line": self.n_line}
         return {"aer": self.aer, "precision": self.precision, "recall": self.recall, **counts}
 

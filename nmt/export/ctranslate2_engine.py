@@ -212,7 +212,7 @@ class Loaded:
 
 
 class Compared:
-    """The same for a comparison with the model that was exported."""
+    """An exported folder, on the CPU, to be compared with the model that was exported."""
 
     def __init__(self, folder: Path, subwords: Subwords) -> None:
         self._engine, self._subwords = Engine(folder, subwords, torch.device("cpu")), subwords

@@ -106,7 +106,7 @@ class Packing(NamedTuple):
         return torch.bucketize(place, self.start[1:], right=True)
 
     def twice(self) -> "Packing":
-        """The same sentences once more, after the end of the row."""
+        """How they lie in a row of twice the length, which has all sentences and then all of them once more."""
         return Packing(torch.cat([self.start, self.start[1:] + self.start[-1]]), self.longest)
 
     def position(self, n: int) -> Tensor:
@@ -127,7 +127,7 @@ class Attns(NamedTuple):
     cross: Tensor | None
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> "Attns":
-        """The same after a change of the weights of each attention that there is."""
+        """Attns of what `change` makes of the weights of each attention that there is."""
         return Attns(*(None if weights is None else change(weights) for weights in self))
 
 
@@ -206,7 +206,7 @@ class TranslationModel(SearchModel):
     @property
     @abstractmethod
     def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:
-        """That of the source and that of the target; sharing, they hold one and the same weight."""
+        """The embedding of the source and that of the target; sharing, they hold one and the same weight."""
 
     @property
     @abstractmethod
@@ -263,4 +263,4 @@ class Blocked(Protocol):
     """A module some of whose weights are several matrices in one, such as those of the heads of attention."""
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
-        """Those weights, each with the shape of one of its matrices, which tile it."""
+        """The weights that are several matrices, each with the shape of one of them, which tile it."""

@@ -23,9 +23,10 @@ def convolved(x: Tensor, there: Tensor, weight: Tensor) -> Tensor:
 
 
 def convolved_within(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
-    """The same where several sentences may lie end to end in a row; a compiler makes one pass of it.
+    """What `convolved` returns, of neighbours in the same sentence: several may lie end to end in a row.
 
-    x: (B, L, D); sentence: (B, L), which one each place belongs to, negative at padding; weight: (k, D).
+    x: (B, L, D); sentence: (B, L), which one each place belongs to, negative at padding; weight: (k, D), k odd.
+    A compiler makes one pass of it.
     """
     n, half, out = x.size(1), weight.size(0) // 2, x
     beside, of_beside = F.pad(x, (0, 0, half, half)), F.pad(sentence, (half, half), value=-1)

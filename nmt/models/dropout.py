@@ -42,7 +42,7 @@ _drop_add: Callable[[Tensor, Tensor | None, Tensor, float], Tensor] = _DropAdd.a
 
 
 class _DropAddInKernel(torch.autograd.Function):
-    """The same by a kernel, which draws again in place of remembering."""
+    """residual + x · keep · scale by a kernel, which draws again in place of remembering."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float) -> Tensor:
@@ -107,7 +107,7 @@ class Dropout(nn.Module):
 
     @staticmethod
     def seed() -> int:
-        """Of the words that decide in one place: torch's generator gives no more than that."""
+        """A seed for the words that decide in one place: torch's generator gives no more than that."""
         return int(torch.empty((), dtype=torch.int64).random_())
 
     def is_drawn_by_kernels(self, x: Tensor, residual: Tensor) -> bool:

@@ -152,7 +152,7 @@ def to_int8(model: nn.Module) -> None:
 
 
 def _multiply_in_bytes(model: Transformer, norm_of: Mapping[EncoderLayer | DecoderLayer, nn.LayerNorm]) -> None:
-    """The same for one Transformer. norm_of: its layers, and the norms that their feed-forward sub-layers read."""
+    """What `to_int8` does, for one Transformer. norm_of: the norm that each layer's feed-forward sub-layer reads."""
     layers = [layer for layer in model.modules() if isinstance(layer, EncoderLayer | DecoderLayer)]
     numbers_of: dict[nn.Module, Callable[[Tensor], Sequence[Tensor]]]
     numbers_of = {layer.pos_ffn: partial(_numbers_of, layer.pos_ffn, norm_of[layer]) for layer in layers}

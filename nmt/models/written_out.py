@@ -106,7 +106,7 @@ def _weights(q: Tensor, k: Tensor, bias: Tensor, blind: Tensor | None, scale: fl
 
 
 class _InKernel(torch.autograd.Function):
-    """The same by a kernel, which reads the heads where the projections wrote them and draws the dropout again."""
+    """Attention by a kernel, which reads the heads where the projections wrote them and draws the dropout again."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:

@@ -90,7 +90,7 @@ class Attention(NamedTuple):
         return out
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of q, k, v, the weights of `forward` and the gradient (B, H, T, d_v) of its output: those of q, k and v."""
+        """The gradients of q, k and v, by the weights of `forward` and the gradient (B, H, T, d_v) of its output."""
         q, k, v, d_out = (_dense(x) for x in (q, k, v, d_out))
         grads = self._room(q, k, v)
         failed = switched_on().attend_backward(

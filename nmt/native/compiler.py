@@ -118,7 +118,7 @@ def _openmp() -> Path:
 
 
 def _digest(command: list[str], openmp: Path) -> str:
-    """Of all that the library depends on: source, compiler, processor."""
+    """A digest of all that the library depends on: source, compiler, processor."""
     processor = {line for line in Path("/proc/cpuinfo").read_bytes().split(b"\n") if line.startswith(_OF_CPU)}
     sources = [(_HERE / name).read_bytes() for name in _SOURCES]
     told = [*sources, repr(command).encode(), _run([command[0], "--version"]), bytes(openmp)]

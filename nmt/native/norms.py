@@ -20,7 +20,7 @@ class Dropping(NamedTuple):
     scale: float = 1.0
 
     def for_kernels(self) -> tuple[c_uint64, c_int, c_float]:
-        """As kernels take it."""
+        """The fields as kernels take them."""
         return c_uint64(self.seed), c_int(self.n_drop), c_float(self.scale)
 
 
@@ -85,7 +85,7 @@ class Norm(NamedTuple):
     def backward(
         self, d_out: Tensor, x: Tensor, moments: Tensor, beside: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """By the gradient of the output those of x, weight and bias. beside: another one of x, to be added to it."""
+        """The gradients of x, weight and bias by that of the output. beside: another one of x, to be added to it."""
         d_x = torch.empty_like(x)
         beside = None if beside is None else beside.to(x.dtype).contiguous()
         return d_x, *self._backward(d_x, None, Dropping(), d_out.contiguous(), None, x, moments, beside)
@@ -93,7 +93,7 @@ class Norm(NamedTuple):
     def backward_of_sum(
         self, d_out: Tensor, also: Tensor | None, total: Tensor, moments: Tensor, dropping: Dropping, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """By the gradients of the outputs of `after_sum` those of x, in `dtype`, residual, weight and bias. also: bf16,
+        """The gradients of x, in `dtype`, residual, weight and bias by those of the outputs of `after_sum`. also: bf16,
         where d_out is fp32, or absent."""
         assert also is None or (half(also), half(d_out)) == (1, 0)
         d_x, d_total = torch.empty_like(total, dtype=dtype), torch.empty_like(total)

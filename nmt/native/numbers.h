@@ -227,7 +227,7 @@ ALWAYS vector kept(vector x, const uint16_t *decision, int n_drop, float scale) 
   return (vector)((integers)(x * scale) & (chance >= n_drop));
 }
 
-/* The same of n numbers. */
+/* x · scale, in place, where a decision is at least n_drop of 65,536, else 0. */
 static inline void drop(float *restrict x, const uint16_t *restrict decision, int64_t n, int n_drop, float scale) {
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) *(vector *)(x + i) = kept(*(vector *)(x + i), decision + i, n_drop, scale);

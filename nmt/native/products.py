@@ -74,7 +74,7 @@ def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
-    """The same, added to what there is: (E, D) of fp32."""
+    """Add d_outT · x, (N, E)T · (N, D), to total, (E, D) of fp32: the gradient of a weight by those of its outputs."""
     if _in_tiles(d_out, x):
         _multiply(total, d_out.t(), x, add=True)
     elif _is_gradient_in_tiles(d_out, x):
@@ -164,5 +164,5 @@ def _room(size: int) -> tuple[Tensor, c_void_p]:
 
 
 def _by_rows_or_columns(x: Tensor) -> Tensor:
-    """The same numbers, those of a row or of a column side by side."""
+    """The matrix with the numbers of a row, or of a column, side by side; copied where neither are."""
     return x if 1 in x.stride() else x.contiguous()

@@ -69,7 +69,7 @@ ALWAYS void lay_tile(char *to, const float *at, int64_t stride, const int dense,
     for (int c = 0; c < SIDE; c += 4) turn_four(to + p * 2 * TILE + c * 64, SIDE, (const int32_t *)turned[p] + c, SIDE);
 }
 
-/* The same where there are fewer rows, or numbers: the others are 0. */
+/* `lay_tile` where there are fewer rows, or numbers: the others are 0. */
 static void lay_rest(char *to, const float *at, int64_t stride, int dense, int right, int64_t n_row, int64_t n_number) {
   float whole[(2 * SIDE + PANEL) * STEP] = {0}; /* with what would come next */
   const int64_t apart = dense ? STEP : SIDE, n = dense ? n_row : n_number, width = dense ? n_number : n_row;

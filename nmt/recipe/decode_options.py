@@ -138,6 +138,6 @@ class DecodeConfig(Section):
         return AlignBy(self.align_layer, self.align_head, self.align_when)
 
     def searching(self) -> "DecodeConfig":
-        """The same with beam search, whatever it was."""
+        """These options for beam search, without samples and minimum Bayes risk, and in the usual precision."""
         usual = {name: type(self).model_fields[name].default for name in (*OF_SAMPLES, "samples", "mbr", "precision")}
         return self.model_copy(update={**usual, "n_best": min(self.n_best, self.beam)})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def find_subword_contradictions(recipe: "Recipe") -> Iterator[str]:
-    """As `contradictions.find_contradictions`, of these options alone."""
+    """What in the options of subwords cannot be meant, as `contradictions.find_contradictions` says it."""
     yield from _of_subwords(recipe.subwords)
     yield from _of_protection(recipe.data, recipe.subwords)
     yield from _of_splitting(recipe)

@@ -16,7 +16,7 @@ MOST_COUPLED_DECAY = 0.01
 
 
 def find_training_contradictions(recipe: "Recipe") -> Iterator[str]:
-    """As `contradictions.find_contradictions`, of these options alone."""
+    """What in the options of training cannot be meant, as `contradictions.find_contradictions` says it."""
     yield from _of_batch(recipe.batch)
     yield from _of_packing(recipe)
     yield from _of_optim(recipe.optim, recipe.train)

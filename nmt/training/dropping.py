@@ -41,7 +41,7 @@ def leave_out(layers: Sequence[Layer], p: float, seed: int) -> bool:
 
 
 def with_zero_gradients(loss: Tensor, model: nn.Module) -> Tensor:
-    """The same loss, whose gradient by weights that had no part in it is zero instead of none.
+    """The loss as it is, but with a gradient of zero instead of none by weights that had no part in it.
 
     These are the weights of layers that were left out, and of a whole encoder when no layer was there to look at it.
     So an update moves every weight, on one process as on many, where each waits for the gradients of all weights.

@@ -19,7 +19,7 @@ def share(state: TrainState, recipe: Recipe, passed: float, *, under_way: bool) 
 
 
 def rate_factor(state: TrainState, recipe: Recipe, passed: float) -> float:
-    """Of the next update: see `learning_rate_factor`."""
+    """What the learning rate is multiplied by in the next update: see `learning_rate_factor`."""
     update = state.update + 1
     share = share_of_run(update, n_update=recipe.train.updates, passed=passed)
     return learning_rate_factor(update, recipe.optim, share=share, d_model=recipe.model.d_model)

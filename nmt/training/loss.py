@@ -30,7 +30,7 @@ def chunk_bytes(device: torch.device) -> int:
 
 
 def chunk_bytes_of_gpu(memory: int) -> int:
-    """The same on a GPU with so many bytes of memory."""
+    """Bytes of logits, of 4 bytes each, that are to be alive at a time on a GPU with so many bytes of memory."""
     return max(CHUNK_BYTES["cuda"], int(memory * _SHARE))
 
 
@@ -99,7 +99,9 @@ def _root(total: Tensor) -> Tensor:
 
 
 def exponents_for_compiler(z: Tensor, gold: Tensor, kept: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The same without a scatter, which would cut the pass in two: logits are read and their gradient is written."""
+    """What `exponents` returns, without a scatter, which would cut the pass in two: z is read, and left as it is, and
+    its gradient is written.
+    """
     wide = z.to(exact)
     top = wide.amax(dim=1, keepdim=True)
     p = (wide - top).exp()

@@ -48,7 +48,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Of one update; 0 where nothing is known yet."""
+        """Seconds of one update; 0 where nothing is known yet."""
         return sum(self.recent) / max(1, len(self.recent))
 
     def left(self, state: TrainState, recipe: Recipe) -> float:

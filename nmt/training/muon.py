@@ -43,7 +43,7 @@ def _iterate(x: Tensor) -> Tensor:
 
 
 def _iterate_on_gram(x: Tensor) -> Tensor:
-    """The same iteration with its factors collected: all are polynomials of x x^T, so only that need be updated."""
+    """What `_iterate` does, its factors collected: all are polynomials of x x^T, so only that need be updated."""
     gram = x @ x.mT  # (N, rows, rows)
     product = factor = _factor(gram)
     for _ in range(_N_ITERATION - 1):

@@ -110,7 +110,9 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """The same for Weights & Biases: the project is the recipe's name, the run is the run folder.
+    """Scalars, sample translations and pictures of attention, sent to Weights & Biases.
+
+    The project is the recipe's name, the run is the run folder.
 
     Where a resumed run repeats updates that were sent already, Weights & Biases keeps the first values; they are equal.
     say: told when there is a wait for its server, which takes minutes if it cannot be reached.

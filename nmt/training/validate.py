@@ -265,7 +265,7 @@ class Validation:
         ]
 
     def entry(self, flat: list[float]) -> dict[str, Any]:
-        """Such a row as an entry of the history: the first set's numbers and `how`, and the others' under "sets"."""
+        """What `flat` gave as an entry of the history: the first set's numbers and `how`; the others' under "sets"."""
         left = iter(flat)
         numbers = {
             name: {number: value for number in validator.names if not math.isnan(value := next(left))}

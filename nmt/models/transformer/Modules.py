@@ -95,11 +95,11 @@ class PackedMask(NamedTuple):
 
     @property
     def within(self) -> Within:
-        """The same for a kernel."""
+        """The mask as a kernel takes it."""
         return Within(self.query.start, self.key.start, self.query.longest, self.key.longest, self.causal)
 
     def written_out(self, n_query: int, n_key: int) -> Tensor:
-        """The same as a matrix, (1, 1, T, S): dear, and for where no kernel knows packing."""
+        """The mask as a matrix, (1, 1, T, S): dear, and for where no kernel knows packing."""
         mask = self.query.sentence(n_query).unsqueeze(1) == self.key.sentence(n_key)
         return (mask.tril() if self.causal else mask)[None, None]
 
@@ -114,7 +114,7 @@ class SharedMask:
 
     @property
     def mask(self) -> Tensor:
-        """As it was given."""
+        """The mask as it was given."""
         return self._mask
 
     def repeated(self, n: int) -> Tensor:
