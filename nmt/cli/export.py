@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nmt.cli.begin import importing
-from nmt.cli.command import Parser, must_be_free, printable, run
+from nmt.cli.command import must_be_free, run
+from nmt.cli.parser import Parser
+from nmt.cli.printable import printable
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.export.precisions import PRECISIONS

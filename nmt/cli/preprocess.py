@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import importing
-from nmt.cli.command import Parser, add_override_flags, overrides_of, run
+from nmt.cli.command import run
+from nmt.cli.parser import Parser, add_override_flags, overrides_of
 from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
 from nmt.data.manifest import PAGE

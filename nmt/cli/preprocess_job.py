@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.command import printable
+from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import Stop
 from nmt.data.crew import Crew, must_be_same, work_for_rank_0

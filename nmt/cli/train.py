@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import importing
-from nmt.cli.command import Parser, add_override_flags, overrides_of, run
+from nmt.cli.command import run
+from nmt.cli.parser import Parser, add_override_flags, overrides_of
 from nmt.recipe.reader import read_recipe
 
 _DESCRIPTION = """\

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from nmt.cli.command import printable
+from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import StopSignal
 from nmt.native.allocator import keep_freed_blocks

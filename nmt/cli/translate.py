@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from nmt.cli.begin import importing
-from nmt.cli.command import Parser, add_override_flags, run
+from nmt.cli.command import run
+from nmt.cli.parser import Parser, add_override_flags
 from nmt.cli.translate_flags import add_flags
 
 _DESCRIPTION = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.api import Model, load
-from nmt.cli.command import overrides_of
+from nmt.cli.parser import overrides_of
 from nmt.cli.translate_alignments import wants_alignments
 from nmt.cli.translate_evidence import Fields, Witness
 from nmt.cli.translate_memory import Key

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from nmt.cli.command import must_be_free, overrides_of
+from nmt.cli.command import must_be_free
+from nmt.cli.parser import overrides_of
 from nmt.data.compression import DAMAGE, opened
 from nmt.data.lines import complaint_about, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError

@@ -2,7 +2,7 @@
 
 import argparse
 
-from nmt.cli.command import add_shorthand
+from nmt.cli.parser import add_shorthand
 from nmt.cli.rank_flag import n_rank
 from nmt.recipe.model_options import ATTENTIONS
 

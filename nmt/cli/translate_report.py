@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nmt.cli.command import printable
+from nmt.cli.printable import printable
 from nmt.data.lines import write_lines
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import BETTER, KEPT, MENDED

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmt.api import Model, load
-from nmt.cli.command import overrides_of
+from nmt.cli.parser import overrides_of
 from nmt.cli.stdout import write_stdout
 from nmt.cli.translate_report import say
 from nmt.cli.tune_decoding import check_alone, options_of_lines, read_pairs

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nmt.api import Model, load
-from nmt.cli.command import overrides_of
+from nmt.cli.parser import overrides_of
 from nmt.cli.stdout import write_stdout
 from nmt.cli.translate_report import say
 from nmt.data.lines import read_lines

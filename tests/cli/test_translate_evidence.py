@@ -8,7 +8,7 @@ import torch
 from made_run import SOURCE
 
 from nmt.cli import translate_evidence
-from nmt.cli.command import printable
+from nmt.cli.printable import printable
 from nmt.decoding.translator import Translator
 from nmt.evaluation.attention_panels import Alignment, panels
 from nmt.evaluation.metrics import score

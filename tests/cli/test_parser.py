@@ -1,0 +1,137 @@
+"""Flags that all commands share, options of the recipe as flags, mistakes in them, and the help."""
+
+import pytest
+
+from nmt.cli import export, preprocess, train, translate
+from nmt.cli.command import run
+from nmt.cli.parser import Parser, add_override_flags, overrides_of
+from nmt.recipe.fields import all_fields
+
+
+def parser():
+    found = Parser()
+    add_override_flags(found)
+    return found
+
+
+def refusal(given, capsys):
+    """What is printed about arguments of a command that takes a RECIPE, two files, and the options of decode."""
+    found = Parser()
+    found.add_argument("recipe", metavar="RECIPE")
+    found.add_argument("--train", nargs=2, metavar=("SRC", "TRG"), help="files of text")
+    found.add_argument("--keep")
+    found.add_argument("--trg-lang")
+    add_override_flags(found, ["decode"])
+    assert run("nmt-x", lambda _: 0, found, given) == 2
+    told, shown = capsys.readouterr()
+    assert not told
+    lines = [line.rpartition(". All: nmt-x ") for line in shown.splitlines()]
+    assert all(told.startswith("nmt-x: error: ") for told, _, _ in lines)
+    assert all(flag == ("--help-all" if "unknown option" in told else "--help") for told, _, flag in lines)
+    return [told.removeprefix("nmt-x: error: ") for told, _, _ in lines]
+
+
+BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; default: 5]"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--beam", "5"], "--beam: unknown option (did you mean --decode.beam?)"),
+        (["RUN", "--decode.bean=5"], "--decode.bean: unknown option (did you mean --decode.beam?)"),
+        (["--decod.beam", "5"], "--decod.beam: unknown option (did you mean --decode.beam?)"),
+        (["--beam-size", "5"], "--beam-size: unknown option (did you mean --decode.beam?)"),
+        (["--n-best", "5"], "--n-best: unknown option (did you mean --decode.n_best?)"),
+        (["--trian", "train.de", "train.en"], "--trian: unknown option (did you mean --train?)"),
+        (["--trg_lang", "de"], "--trg_lang: unknown option (did you mean --trg-lang or --decode.trg_lang?)"),
+        (["--learning_rate", "1"], "--learning_rate: unknown option"),  # that there is in other commands only
+        (["RECIPE", "--decode.bea", "5"], "--decode.bea: unknown option (did you mean --decode.beam?)"),
+        (["--train", "pairs.csv"], "argument --train: expected 2 arguments, SRC TRG: files of text"),
+        (["--decode.beam"], f"argument --decode.beam: expected one argument, VALUE: {BEAM}"),
+        (["RECIPE", "more"], "unrecognized arguments: more"),
+        ([], "the following arguments are required: RECIPE"),
+    ],
+)
+def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, meant, capsys):
+    assert refusal(given, capsys) == [meant]
+
+
+def test_all_unknown_flags_are_told_at_once(capsys):
+    assert [line.split(":")[0] for line in refusal(["--a\x1b", "--beam", "--a\x1b"], capsys)] == ["--a\\x1b", "--beam"]
+
+
+def test_what_only_looks_like_a_flag_is_a_value():
+    found = Parser()
+    found.add_argument("words", nargs="*")
+    assert run("nmt-x", lambda args: len(args.words), found, ["--two words", "--", "--flag"]) == 2
+
+
+def test_version_is_a_flag(capsys):
+    assert run("nmt-x", lambda _: 0, parser(), ["--version"]) == 0
+    assert capsys.readouterr().out.startswith("nmt-x ")
+
+
+def test_help_all_lists_every_option_once_with_its_default(capsys):
+    assert run("nmt-x", lambda _: 0, parser(), ["--help-all"]) == 0
+    shown = capsys.readouterr().out
+    for field in all_fields():
+        assert shown.count(f"--{field.name} VALUE") == 1, field.name
+    assert "default: 0.001" in shown
+
+
+@pytest.mark.parametrize(
+    ("main", "longest", "own"),
+    [(preprocess.main, 70, "--rank-timeout"), (train.main, 40, "--selftest"), (translate.main, 160, "--trg-lang")],
+)
+def test_help_shows_the_flags_of_the_command_and_how_to_see_those_of_the_recipe(
+    main, longest, own, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["--help-all"]) == 0
+    everything = capsys.readouterr().out
+    assert own in shown and own in everything
+    assert "--decode.OPTION VALUE" in shown and "--help-all, or" in shown and shown.count("\n") < longest
+    assert "--decode.beam VALUE" in everything and "--decode.beam" not in shown
+
+
+@pytest.mark.parametrize("main", [preprocess.main, train.main, translate.main, export.main])
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_the_help_fits_a_terminal_of_80_columns(main, flag, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    main([flag])
+    assert [line for line in capsys.readouterr().out.split("\n") if len(line) > 80] == []
+
+
+def test_the_flags_of_translating_are_in_groups(capsys):
+    assert translate.main(["--help"]) == 0
+    general = capsys.readouterr().out.partition("\noptions:")[2].partition("\n\n")[0]
+    found = [word for word in general.split() if word.startswith("--")]
+    assert found == ["--help", "--help-all", "--debug", "--version"]
+
+
+def test_overrides_are_what_was_given_as_it_was_written():
+    given = ["--optim.lr", "1e-3", "--model.preset=tiny", "--data.out", "", "--optim.clip", "-1"]
+    found = overrides_of(parser().parse_args(given))
+    assert sorted(found) == [("data.out", ""), ("model.preset", "tiny"), ("optim.clip", "-1"), ("optim.lr", "1e-3")]
+    assert overrides_of(parser().parse_args([])) == []
+
+
+def test_an_option_of_one_corpus_is_given_by_its_number(capsys):
+    given = ["--data.train.0.max_ratio", "2", "--data.valid.1.name=dev"]
+    told = []
+    assert run("nmt-x", lambda args: told.extend(overrides_of(args)), parser(), given) == 0
+    assert sorted(told) == [("data.train.0.max_ratio", "2"), ("data.valid.1.name", "dev")]
+    assert refusal(["RECIPE", "--decode.0.beam", "5"], capsys) == [
+        "--decode.0.beam: unknown option (did you mean --decode.beam?)"
+    ]
+    assert refusal(["RECIPE", "--data.train.0.src", "5"], capsys) == ["--data.train.0.src: unknown option"]
+
+
+def test_a_command_may_take_the_options_of_some_sections_only():
+    some = Parser()
+    add_override_flags(some, ["decode"])
+    assert overrides_of(some.parse_args(["--decode.beam", "3"])) == [("decode.beam", "3")]
+    with pytest.raises(SystemExit):
+        some.parse_args(["--optim.lr", "1"])
