@@ -72,16 +72,18 @@ class Watch:
     def __init__(self, store: Store, rank: int, cards: list[Card], timeout: float) -> None:
         self.rank, self.cards, self.timeout = rank, cards, timeout
         self.turn, self.n_wait, self.alone = 0, 0, False
-        self._broken, self._left, self._code, self._taken = False, "", 0, False
+        self._broken, self._left, self._code = False, "", 0  # as in `_Beat`
         self._verdict: _Verdict | None = None
+        self._taken = False  # whether the main thread ends this process, so that no other has to
         # A connection of its own: the main thread may be waiting on the other one.
         self._store = cast(Any, store).clone()
         self._interval = min(_LONGEST_INTERVAL, timeout / 10)
         self._patience = math.ceil(timeout / self._interval)
         watched = range(len(cards)) if rank == 0 else range(1)
         self._beats, self._silent = dict.fromkeys(watched, _Beat()), dict.fromkeys(watched, 0)
+        # Beats made; for how many intervals no turn has changed, a connection was seen broken, the store was silent.
         self._number = self._n_alike = self._n_broken = self._n_unheard = 0
-        self._lost = False
+        self._lost = False  # whether the store is out of reach
         self._over, self._hurry_up = threading.Event(), threading.Event()
         for body in (self._pulse, self._end_when_decided):
             threading.Thread(target=body, daemon=True, name=body.__name__.strip("_")).start()
@@ -145,9 +147,11 @@ class Watch:
             try:
                 self._store.set(f"pulse/{self.rank}", str(beat))
                 verdict, *heard = (text.decode() for text in self._store.multi_get(keys))
-                if not verdict and (mine := self._judge([_Beat(*json.loads(text)) for text in heard])):
-                    self._store.set("verdict", str(mine))
-                    verdict = str(mine)
+                if not verdict:
+                    self._hear([_Beat(*json.loads(text)) for text in heard])
+                    if mine := self._judge():
+                        verdict = str(mine)
+                        self._store.set("verdict", verdict)
             except (RuntimeError, ValueError):
                 self._lost = True  # the other thread waits a little: at the end of a run rank 0 may leave first
                 return
@@ -158,8 +162,8 @@ class Watch:
             self._hurry_up.wait(self._interval)
             self._hurry_up.clear()
 
-    def _judge(self, heard: list[_Beat]) -> _Verdict | None:
-        """Look at one beat of each rank that is watched."""
+    def _hear(self, heard: list[_Beat]) -> None:
+        """Take in one beat of each rank that is watched."""
         beats = dict(zip(self._beats, heard, strict=True))
         moved = any(beat.turn != self._beats[rank].turn for rank, beat in beats.items())
         self._n_alike = 0 if moved or any(beat.alone for beat in beats.values()) else self._n_alike + 1
@@ -167,6 +171,10 @@ class Watch:
         for rank, beat in beats.items():
             self._silent[rank] = 0 if beat.number != self._beats[rank].number else self._silent[rank] + 1
         self._beats = beats
+
+    def _judge(self) -> _Verdict | None:
+        """Whom the run ends for by all that was heard, if for any."""
+        beats = self._beats
         for rank, beat in beats.items():
             if beat.left not in ("", "done"):
                 why = f"{self.cards[rank]} stopped with an error: {beat.left}"
