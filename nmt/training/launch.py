@@ -135,11 +135,7 @@ def _train(
     wants_stop: Callable[[], bool],
     budget: Budget,
 ) -> str:
-    with ranks.others_wait():
-        finished = final_update(run) if ranks.is_main and is_finished(run) else None
-    if ranks.any(finished is not None):
-        if finished is not None:
-            print(f"{run.folder}: already trained to update {finished:,}; nothing to do.", file=sys.stderr)
+    if _was_finished(run, ranks):
         return "done"
     record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
     try:
@@ -172,30 +168,26 @@ def _train(
             budget=budget,
         )
         if folder is not None:
-            trainer.restore(folder, state)
-            record.say(f"going on from {folder.name} on {device} in {precision.name}: {precision.why}")
-            if begun_in_other_batches(state, packed=recipe.batch.packed):
-                epoch = state["epoch"]
-                record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
+            _go_on(trainer, folder, state, precision, device)
         with trainer.stopwatch.host("telling"):
             record.tell_others(recipe, trainer.state.update)
         if folder is None:
             _introduce(trainer, data, precision, device)
-        outcome = trainer.train()
-        with ranks.others_wait():
-            if outcome != "stopped" and ranks.is_main:
-                with trainer.stopwatch.host("validation"), trainer.engine.whole_model() as whole:
-                    chosen = choose_final(
-                        recipe, run, whole, trainer.state, trainer.validation.first, record, wants_stop
-                    )
-                outcome = outcome if chosen else "stopped"
-        if ranks.tell(float(outcome == "stopped"))[0]:
-            outcome = "stopped"
+        outcome = _choose_model(trainer, trainer.train())
         trainer.teller.time_spent(trainer.state.update, trainer.stopwatch.read())
         record.say(_farewell(outcome, run, trainer))
         return outcome
     finally:
         record.close()
+
+
+def _was_finished(run: Run, ranks: Ranks) -> bool:
+    """Whether there is nothing to do, and say so."""
+    with ranks.others_wait():
+        update = final_update(run) if ranks.is_main and is_finished(run) else None
+    if update is not None:
+        print(f"{run.folder}: already trained to update {update:,}; nothing to do.", file=sys.stderr)
+    return ranks.any(update is not None)
 
 
 def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[str, Any]]:
@@ -209,6 +201,33 @@ def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[st
         return found.folder, found.state
     folder = run.checkpoint(int(update))
     return folder, checkpoint.read_json(folder / checkpoint.STATE)
+
+
+def _go_on(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Precision, device: torch.device) -> None:
+    """Take up a checkpoint, and say from where the run goes on."""
+    trainer.restore(folder, state)
+    trainer.record.say(f"going on from {folder.name} on {device} in {precision.name}: {precision.why}")
+    if begun_in_other_batches(state, packed=trainer.recipe.batch.packed):
+        epoch = state["epoch"]
+        trainer.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
+
+
+def _choose_model(trainer: Trainer, outcome: str) -> str:
+    """Choose the final model, unless training was stopped. Returns the outcome then: choosing can be stopped, too."""
+    with trainer.ranks.others_wait():
+        if outcome != "stopped" and trainer.ranks.is_main:
+            with trainer.stopwatch.host("validation"), trainer.engine.whole_model() as whole:
+                chosen = choose_final(
+                    trainer.recipe,
+                    trainer.run,
+                    whole,
+                    trainer.state,
+                    trainer.validation.first,
+                    trainer.record,
+                    trainer.wants_stop,
+                )
+            outcome = outcome if chosen else "stopped"
+    return "stopped" if trainer.ranks.tell(float(outcome == "stopped"))[0] else outcome
 
 
 def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
