@@ -16,9 +16,10 @@ from nmt.data.split_names import split_of
 from nmt.data.subwords import PAD, Subwords
 from nmt.data.tags import held_out_tags
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
-from nmt.decoding.translation import is_too_wide
+from nmt.decoding.translation import Translation, is_too_wide
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, is_out_of_memory
+from nmt.evaluation.attention_panels import Alignment
 from nmt.evaluation.attention_sentence import sentence_of
 from nmt.evaluation.metrics import score
 from nmt.models.base import TranslationModel
@@ -139,7 +140,7 @@ class Validator:
                 break
             left = [Work(make_batch(*self.corpus.picked(rows)))]
             while left := self.memory.pieces(left):
-                found = self._loss_and_hits(model, left[0].batch)
+                found = self._try(model, left[0].batch)
                 if found is None:
                     self._ran_out(model, left[0])
                     continue
@@ -149,7 +150,7 @@ class Validator:
         mean = loss / max(1, n_gold)
         return {"loss": mean, "perplexity": math.exp(min(mean, 50.0)), "accuracy": n_right / max(1, n_gold)}
 
-    def _loss_and_hits(self, model: TranslationModel, batch: Batch) -> tuple[float, int] | None:
+    def _try(self, model: TranslationModel, batch: Batch) -> tuple[float, int] | None:
         """The summed loss of a batch and how many tokens were found; None where memory ran out."""
         try:
             there = batch.to(model.device)
@@ -199,17 +200,17 @@ class Validator:
         picked = [i * len(output) // n_example for i in range(n_example)]
         beside: dict[str, Any] = {f"{name}_signature": one.signature for name, one in scores.items()}
         beside["examples"] = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
-        if (
-            self.draws
-            and translator.attends
-            and (drawn := next((one for i in picked if (one := found[i]).hypotheses and not is_too_wide(one)), None))
-            is not None
-        ):
-            with self.precision.autocast():
-                attns = translator.attention(drawn)
-            seen = sentence_of(attns, drawn.src_ids, drawn.hypotheses[0].ids, self.subwords, drawn.text)
-            beside["attention"] = seen.alignment("cross")
+        can_be_drawn = (found[i] for i in picked if found[i].hypotheses and not is_too_wide(found[i]))
+        if self.draws and translator.attends and (drawn := next(can_be_drawn, None)):
+            beside["attention"] = self._attention(translator, drawn)
         return {name: one.value for name, one in scores.items()}, beside
+
+    def _attention(self, translator: Translator, drawn: Translation) -> Alignment:
+        """Where the model looked at the source while it wrote a translation."""
+        with self.precision.autocast():
+            attns = translator.attention(drawn)
+        seen = sentence_of(attns, drawn.src_ids, drawn.hypotheses[0].ids, self.subwords, drawn.text)
+        return seen.alignment("cross")
 
 
 def _loss_and_hits(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
