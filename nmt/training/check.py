@@ -101,15 +101,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     seconds = time.perf_counter() - begin
     validation = Validation(recipe, data, engine.precision)
     n_failed = engine.memory.n_failed
-    valid_fits, of_sets = True, [0.0] * len(validation.sets)
-    try:
-        _measure_largest(validation, engine)
-        of_sets = [seconds_of(validator, engine, n_token / seconds) for validator in validation.sets.values()]
-        valid_fits = not validation.too_large  # or its batches were halved
-    except (RuntimeError, MemoryError, MachineError) as error:
-        if not isinstance(error, MachineError) and not is_out_of_memory(error):
-            raise
-        valid_fits = False
+    valid_fits, of_sets = _measure_validation(validation, engine, n_token / seconds)
     n_update, n_valid = foreseen(recipe, update_seconds=seconds / N_TIMED, valid_seconds=sum(of_sets))
     there = bytes_there(Run(recipe.run_folder))
     one_checkpoint = checkpoint_bytes(engine.model, recipe)
@@ -188,6 +180,21 @@ def _largest(feed: Feed) -> list[Work]:
 
     picked = max(batches, key=lambda rows: len(rows) * longest(rows)), max(batches, key=longest)
     return [Work(feed.batch(rows, 0)) for rows in picked]
+
+
+def _measure_validation(validation: Validation, engine: Engine, speed: float) -> tuple[bool, list[float]]:
+    """Whether memory holds all batches whole, and the seconds of each set, 0 where it does not hold even their halves.
+
+    speed: of training, in target tokens a second.
+    """
+    try:
+        _measure_largest(validation, engine)
+        of_sets = [seconds_of(validator, engine, speed) for validator in validation.sets.values()]
+    except (RuntimeError, MemoryError, MachineError) as error:
+        if not isinstance(error, MachineError) and not is_out_of_memory(error):
+            raise
+        return False, [0.0] * len(validation.sets)
+    return not validation.too_large, of_sets
 
 
 def _measure_largest(validation: Validation, engine: Engine) -> None:
