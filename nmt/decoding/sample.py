@@ -80,12 +80,8 @@ def sample(
     required phrases about. A hypothesis has the log-probability that the model gives it, not that of the narrowed
     distribution.
     """
-    device, eos, caps = src_seq.device, how.eos, max_len.tolist()
-    uniform = torch.zeros(len(seeds), n, max(caps, default=0) + 1, dtype=torch.float64)
-    for one, (seed, cap) in enumerate(zip(seeds, caps, strict=True)):
-        for k in range(n):
-            uniform[one, k, : cap + 1] = torch.from_numpy(np.random.default_rng([*seed, k]).random(cap + 1))
-    uniform, max_len = uniform.to(device), max_len.to(device)
+    device, eos = src_seq.device, how.eos
+    uniform, max_len = _uniform(seeds, n, max_len.tolist()).to(device), max_len.to(device)
     sentence = torch.arange(src_seq.size(0), device=device)  # (B,) place in src_seq
     found: list[list[Hypothesis | None]] = [[None] * n for _ in seeds]
     state = model.start(src_seq)
@@ -143,6 +139,15 @@ def sample(
             score, last, live = score[stay], last[stay], live[stay]
         last = last.flatten()
     return [[one for one in drawn if one is not None] for drawn in found]
+
+
+def _uniform(seeds: list[list[int]], n: int, caps: list[int]) -> Tensor:
+    """Random numbers from 0 to 1, (B, n, longest cap + 1): those of a sample depend on no other sentence or sample."""
+    uniform = torch.zeros(len(seeds), n, max(caps, default=0) + 1, dtype=torch.float64)
+    for one, (seed, cap) in enumerate(zip(seeds, caps, strict=True)):
+        for k in range(n):
+            uniform[one, k, : cap + 1] = torch.from_numpy(np.random.default_rng([*seed, k]).random(cap + 1))
+    return uniform
 
 
 def fingerprint(ids: list[int]) -> list[int]:

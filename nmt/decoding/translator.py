@@ -191,8 +191,8 @@ class Translator:
         ids_of = dict(zip(short, encode(short), strict=True))
         splits: dict[Request, tuple[Split, list[Request]]] = {}
         for request in requests:
-            least = limits if request.can_be_split else Limits()
-            if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), least):
+            own = limits if request.can_be_split else Limits()
+            if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), own):
                 as_given = replace(found, pieces=[restored(piece, dict(request.items)) for piece in found.pieces])
                 starts = zip(found.pieces, as_given.starts, strict=True)
                 splits[request] = as_given, [request.of_piece(*one, is_first=not n) for n, one in enumerate(starts)]
