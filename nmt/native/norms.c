@@ -128,14 +128,14 @@ typedef struct {
   int64_t n_col;
 } gradient;
 
-/* A row of it. */
-ALWAYS void backward_row(const gradient *g, const int d_half, const int x_half, const int two, int64_t first, float middle,
-                         float share, float *of_weight, float *of_bias) {
+/* The gradient of the row that begins at number `first`. of_weight, of_bias: it adds to theirs. two: with `also`. */
+ALWAYS void backward_row(const gradient *g, const int d_half, const int x_half, const int two, int64_t first, float mean,
+                         float rate, float *of_weight, float *of_bias) {
   const int64_t n = g->n_col;
   vector along = {0}, across = {0};
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) {
-    vector d = vector_at(g->d, first + i, d_half), y = (vector_at(g->x, first + i, x_half) - middle) * share;
+    vector d = vector_at(g->d, first + i, d_half), y = (vector_at(g->x, first + i, x_half) - mean) * rate;
     if (two) d += vector_at(g->also, first + i, 1);
     *(vector *)(of_weight + i) += d * y;
     *(vector *)(of_bias + i) += d;
@@ -145,7 +145,7 @@ ALWAYS void backward_row(const gradient *g, const int d_half, const int x_half, 
   }
   float sum = total_of(along), product = total_of(across);
   for (; i < n; i++) {
-    float d = number_at(g->d, first + i, d_half), y = (number_at(g->x, first + i, x_half) - middle) * share;
+    float d = number_at(g->d, first + i, d_half), y = (number_at(g->x, first + i, x_half) - mean) * rate;
     if (two) d += number_at(g->also, first + i, 1);
     of_weight[i] += d * y;
     of_bias[i] += d;
@@ -159,9 +159,9 @@ ALWAYS void backward_row(const gradient *g, const int d_half, const int x_half, 
     const int64_t end = n - begin < BLOCK ? n : begin + BLOCK;
     if (g->n_drop) draw(decision, g->seed, (first + begin) / 4, (end - begin + 3) / 4);
     for (i = begin; i + LANES <= end; i += LANES) {
-      vector d = vector_at(g->d, first + i, d_half), y = (vector_at(g->x, first + i, x_half) - middle) * share;
+      vector d = vector_at(g->d, first + i, d_half), y = (vector_at(g->x, first + i, x_half) - mean) * rate;
       if (two) d += vector_at(g->also, first + i, 1);
-      vector found = (d * *(const vector *)(g->weight + i) - sum - y * product) * share;
+      vector found = (d * *(const vector *)(g->weight + i) - sum - y * product) * rate;
       if (g->beside) found += vector_at(g->beside, first + i, x_half);
       put_vector(g->d_x, first + i, found, x_half);
       if (!g->dropped) continue;
@@ -169,9 +169,9 @@ ALWAYS void backward_row(const gradient *g, const int d_half, const int x_half, 
       put_vector(g->dropped, first + i, found, g->dropped_half);
     }
     for (; i < end; i++) {
-      float d = number_at(g->d, first + i, d_half), y = (number_at(g->x, first + i, x_half) - middle) * share;
+      float d = number_at(g->d, first + i, d_half), y = (number_at(g->x, first + i, x_half) - mean) * rate;
       if (two) d += number_at(g->also, first + i, 1);
-      float found = (d * g->weight[i] - sum - y * product) * share;
+      float found = (d * g->weight[i] - sum - y * product) * rate;
       if (g->beside) found += number_at(g->beside, first + i, x_half);
       put_number(g->d_x, first + i, found, x_half);
       if (!g->dropped) continue;

@@ -30,8 +30,8 @@ from nmt.training.stopwatch import Stopwatch
 class Outcome:
     """What became of an update. loss: summed over its n_gold tokens of all ranks. norm: of the gradient.
 
-    moved: False where loss or gradient were not finite, and the weights stayed. stop: somebody wants to stop.
-    passed: share of the time budget, by the clock of rank 0.
+    rate: the learning rate, that of the first optimizer. moved: False where loss or gradient were not finite, and the
+    weights stayed. stop: somebody wants to stop. passed: share of the time budget, by the clock of rank 0.
     """
 
     loss: float
