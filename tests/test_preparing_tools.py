@@ -103,6 +103,13 @@ def test_one_file_is_refused_in_words(script, files, capsys):
     assert end.value.code == 2 and "1 files: expected a source and a target" in capsys.readouterr().err
 
 
+def test_a_corpus_that_no_pair_can_be_made_of_is_refused_in_words(tmp_path, capsys):
+    for name, text in (("own.de", "\nein Hund\n"), ("own.en", "\n" + "dog " * 80 + "\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert loaded("prove_memory.py")["main"]([str(tmp_path / "own.de"), str(tmp_path / "own.en")]) == 2
+    assert "no pair with text on both sides, 300 characters at most" in capsys.readouterr().err
+
+
 def test_pairs_that_are_made_up_hardly_repeat_and_have_the_same_numbers_on_both_sides():
     made = loaded("prove_memory.py")["made"]
     pairs = [(f"{n} Hunde {chr(97 + n)}", f"{n} dogs {chr(97 + n)}") for n in range(20)]

@@ -39,7 +39,9 @@ def run(script, *args):
             runpy.run_path(str(TOOLS / script), run_name="__main__")
         except SystemExit as end:
             code = end.code
-    return Done(int(code not in (None, 0)), out.getvalue(), err.getvalue() + (code if isinstance(code, str) else ""))
+    if isinstance(code, str):
+        return Done(1, out.getvalue(), err.getvalue() + code)
+    return Done(int(code or 0), out.getvalue(), err.getvalue())
 
 
 def run_alone(script, *args):
@@ -182,6 +184,23 @@ def test_a_mistake_is_answered_in_words(call, said, tmp_path, monkeypatch):
     assert done.returncode and "Traceback" not in done.stderr, done.stderr
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("script", ["prove_memory.py", "prove_shifts.py", "filter_costs.py", "bench_preprocessing.py"])
+def test_files_that_do_not_belong_together_are_refused_in_one_line(script, tmp_path):
+    if script == "bench_preprocessing.py":
+        pytest.importorskip("sentencepiece")
+    long, short, none = (tmp_path / name for name in ("own.de", "own.en", "none.de"))
+    long.write_text("ein Hund\n" * 6000, encoding="utf-8")
+    short.write_text("a dog\n" * 5100, encoding="utf-8")
+    none.write_text("", encoding="utf-8")
+    for pair, said in (
+        ((long, short), f"{short} ends after line 5,100, and {long} goes on"),
+        ((none, none), "no lines"),
+    ):
+        done = run(script, *map(str, pair))
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1 and said in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("script", ["bench_training.py", "compare_attention.py", "compare_models.py"])

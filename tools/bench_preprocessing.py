@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from preparing import CORPUS, command, located
+from preparing import CORPUS, check_lengths, command, located
 
 from nmt.data.compression import without_ending
 from nmt.data.lines import read_lines, write_lines
@@ -157,6 +157,7 @@ def _unpack(files: list[Path], folder: Path, n_line: int) -> tuple[int, list[Pat
         write_lines(path, lines())
         write_lines(folder / f"valid.{n}", (line or "" for line in itertools.islice(read_lines(path), _N_VALID)))
         plain.append(path)
+    check_lengths([str(file) for file in files], counts)
     return counts[0], plain
 
 

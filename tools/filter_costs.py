@@ -7,19 +7,17 @@ Relative names are looked for in the current folder, then in the folder that NMT
 """
 
 import argparse
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from preparing import located
+from preparing import pairs_of
 from tqdm import tqdm
 
 from nmt.data.clean import filters_of, reason_to_drop
 from nmt.data.languages import languages_like
-from nmt.data.lines import read_lines
 from nmt.data.ratio import usual_ratio
 from nmt.data.seen import keys_of, kinds_of, repeated
 from nmt.errors import NmtError
@@ -134,8 +132,7 @@ def _are_known(languages: tuple[str, str]) -> bool:
 
 def _read(src: str, trg: str, n_line: int) -> Corpus:
     names = [Path(name.removesuffix(".gz")) for name in (src, trg)]
-    sides = [read_lines(located(name), bad_utf8="drop") for name in (src, trg)]
-    pairs = list(itertools.islice(zip(*sides, strict=False), n_line))
+    pairs = pairs_of((src, trg), n_line, bad_utf8="drop")
     languages = names[0].suffix[1:], names[1].suffix[1:]
     return Corpus(f"{names[0].stem} {'-'.join(languages)}", languages, pairs)
 

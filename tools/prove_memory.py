@@ -14,7 +14,6 @@ the last, or is over 2 GiB.
 """
 
 import argparse
-import itertools
 import json
 import os
 import random
@@ -29,10 +28,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from preparing import CORPUS, command, located
+from preparing import CORPUS, command, pairs_of
 
-from nmt.data.lines import read_lines
-from nmt.errors import NmtError
+from nmt.errors import DataError, NmtError
 
 _MOST_READ = 200_000  # pairs of the corpus that others are made from
 _LONGEST = 300  # characters of a pair's sides that are put together
@@ -77,12 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("prove_memory: error: only Linux tells what is asked here: no /proc/self/smaps_rollup", file=sys.stderr)
         return 2
     try:
-        texts = [read_lines(located(name)) for name in args.files or CORPUS]
-        pairs = list(itertools.islice(zip(*texts, strict=True), _MOST_READ))
+        files = args.files or CORPUS
+        pairs = pairs_of(files, _MOST_READ)
+        short = [(a, b) for a, b in pairs if a and b and len(a) + len(b) <= _LONGEST]
+        if not short:
+            raise DataError(f"{' and '.join(files)}: no pair with text on both sides, {_LONGEST} characters at most.")
     except NmtError as error:
         print(f"prove_memory: error: {error}", file=sys.stderr)
         return error.exit_code
-    short = [(a, b) for a, b in pairs if a and b and len(a) + len(b) <= _LONGEST]
     peaks = []
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)

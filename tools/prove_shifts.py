@@ -18,6 +18,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from preparing import check_lengths
+
 from nmt.data.lines import read_lines
 from nmt.data.report_text import Anchors, Block
 from nmt.data.shift import FARTHEST, PRICE, Alignment, find_shifts, records_of
@@ -92,6 +94,7 @@ def prove(src_path: Path, trg_path: Path, args: argparse.Namespace) -> tuple[int
     """Print a line about a corpus; return how many shifts were made and found, and the number of false alarms."""
     most = args.lines * _MOST_SLICES
     sides = [[line or "" for line in itertools.islice(read_lines(path), most)] for path in (src_path, trg_path)]
+    check_lengths((str(src_path), str(trg_path)), [len(side) for side in sides])
     slices = [(sides[0][a : a + args.lines], sides[1][a : a + args.lines]) for a in range(0, len(sides[0]), args.lines)]
     slices = [pair for pair in slices if len(pair[0]) >= min(args.lines, 5000)]
     if not slices:
