@@ -3,9 +3,11 @@
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
+from operator import attrgetter
 
 from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
 from nmt.decoding.phrases import Room, Wanted, contains, letters_around, occurrences
@@ -42,7 +44,7 @@ class Request:
     items: tuple[tuple[str, str], ...] = ()  # what placeholders in the source stand for, by name: a translator's affair
     trg_lang: str | None = None  # the language to translate into; None: as decode.trg_lang says
     tags: tuple[str, ...] | None = None  # what else the model is told of the line; None: as decode.tags says
-    kept: tuple[Kept, ...] = ()  # it contains each of these parts of the source, as often as there are such
+    kept: tuple[Kept, ...] = ()  # it contains each of these parts of the source, in their order there, as often
 
     def __post_init__(self) -> None:
         for name in ("source", "prefix"):
@@ -84,12 +86,17 @@ class Request:
     def wanted(self) -> list[Wanted]:
         """What the translation has to contain, and how often."""
         found = [Wanted(phrase) for phrase in self.required]
-        for text in dict.fromkeys(one.text for one in self.kept):
-            before, after = zip(*(one.opened for one in self.kept if one.text == text), strict=True)
-            room = not any(before), not any(after)
+        n_kept = Counter(one.text for one in self.kept)
+        before = {one.text for one in self.kept if one.opened[0]}
+        after = {one.text for one in self.kept if one.opened[1]}
+        rooms = {text: (text not in before, text not in after) for text in n_kept}
+        times = Counter[str]()
+        lengths = sorted({len(text) for text in n_kept})
+        for whole, n in n_kept.items():
             # What is kept may stand within something else that is kept, and then once is not enough for both.
-            found.append(Wanted(text, sum(_count(text, one.text, room) for one in self.kept), room))
-        return found
+            for text in _within(whole, n_kept, lengths):
+                times[text] += n * _count(text, whole, rooms[text])
+        return found + [Wanted(text, times[text], room) for text, room in rooms.items()]
 
     @property
     def is_tagged(self) -> bool:
@@ -107,7 +114,9 @@ class Request:
         both = zip(self.required, self.origins, strict=True) if self.can_be_split else ()
         text = restored(piece, dict(self.items))
         here = [(phrase, origin) for phrase, origin in both if contains(text, origin)]
-        kept = [one for one in self.kept if start <= one.start and one.end <= start + len(text)]
+        end = start + len(text)
+        first, beyond = (bisect_left(self.kept, place, key=attrgetter("start")) for place in (start, end + 1))
+        kept = [one for one in self.kept[first:beyond] if one.end <= end]
         source, items = renumbered(piece, dict(self.items))
         return replace(
             self,
@@ -180,6 +189,13 @@ def _count(phrase: str, text: str, room: Room | None) -> int:
     return sum(1 for _ in occurrences(phrase, text, room))
 
 
+def _within(whole: str, texts: Container[str], lengths: Iterable[int]) -> set[str]:
+    """Those of some texts that stand anywhere in another. lengths: theirs, in order: there are far fewer of them."""
+    possible = takewhile(lambda n: n <= len(whole), lengths)
+    parts = (whole[start : start + n] for n in possible for start in range(len(whole) - n + 1))
+    return {part for part in parts if part in texts}
+
+
 def is_blank(line: str) -> bool:
     """Whether nothing of a line can be seen: white space, control and format characters of any script only."""
     return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
@@ -214,7 +230,7 @@ class Terms:
             required=(*request.required, *new),
             avoided=tuple(dict.fromkeys([*request.avoided, *avoided])),
             origins=(*request.origins, *new.values()) if request.can_be_split else (),
-            kept=(*request.kept, *kept),
+            kept=tuple(sorted((*request.kept, *kept), key=attrgetter("start"))),
         )
 
 
@@ -238,11 +254,13 @@ def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[s
     """The terms that stand in the source outside of longer ones, in the order in which they stand there: what the
     translation has, and what the source has.
     """
-    taken: list[tuple[int, int]] = []
+    taken: list[tuple[int, int]] = []  # in order
     found: list[tuple[int, str, str]] = []
     for phrase, translation in terms:
         for start, end in occurrences(phrase, source):
-            if all(end <= other or start >= beyond for other, beyond in taken):
-                taken.append((start, end))
+            place = bisect_left(taken, (start, end))
+            before, after = taken[max(place - 1, 0) : place], taken[place : place + 1]
+            if all(end <= other or start >= beyond for other, beyond in before + after):
+                taken.insert(place, (start, end))
                 found.append((start, translation, phrase))
     return [(translation, phrase) for _, translation, phrase in sorted(found)]
