@@ -30,6 +30,7 @@ from nmt.training.budget import foreseen, n_measured_at_end
 from nmt.training.claim import refuse_other
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
+from nmt.training.finish import is_finished
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.launch import make_trial, open_data, require_extras
 from nmt.training.memory import Work
@@ -58,7 +59,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
         torch.set_num_threads(recipe.train.threads)
     run = Run(recipe.run_folder)
     check_origin(recipe, run)
-    require_extras(recipe)
+    require_extras(recipe, logs=not is_finished(run))
     begun = run.recipe() if run.begun else None
     recipe = resolve(recipe, data, begun, Ranks(), lambda known: make_trial(known, data, device), say)
     trial = make_trial(recipe, data, device)

@@ -65,7 +65,8 @@ def launch(
         print("stopped before all ranks had come: the same command begins again", file=sys.stderr)
         return "stopped"
     with ranks.together():
-        require_extras(recipe, logs=ranks.is_main)
+        if not run.begun:  # before a folder is made; of one that is there it is not known yet whether it is finished
+            require_extras(recipe, logs=ranks.is_main)
         with run.lock() if ranks.is_main else nullcontext():
             with ranks.others_wait():
                 if ranks.is_main:
@@ -137,6 +138,7 @@ def _train(
 ) -> str:
     if _was_finished(run, ranks):
         return "done"
+    require_extras(recipe, logs=ranks.is_main)
     record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
     try:
         folder, state = _start(run, recipe, ranks)

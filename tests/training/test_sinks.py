@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from nmt import checkpoint
 from nmt.errors import MachineError
 from nmt.run import Run
+from nmt.training.check import check
 from nmt.training.launch import launch
 from nmt.training.record import Record
 from nmt.training.sinks import Courtesy, JsonLines, TensorBoard, sinks_of
@@ -172,6 +173,26 @@ def test_a_full_disk_for_tensorboard_is_told_in_a_line_and_by_no_thread(tmp_path
     other.start()
     other.join()
     assert len(complaints) == 1 and "OSError" in complaints[0] and printed == ["of another thread"]
+
+
+def test_a_run_needs_the_packages_that_hear_it_until_it_is_finished(recipe_of, wandb, monkeypatch, capsys):
+    recipe = recipe_of(**HEARD)
+    stop = StopAt(6)
+    assert launch(recipe, stop) == "stopped"
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    log = log_of(recipe)
+    for work in (launch, lambda recipe: check(recipe, lambda _: None)):
+        with pytest.raises(MachineError, match=r"^train\.wandb: .* pip install 'wandb>="):
+            work(recipe)
+    assert log_of(recipe) == log
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    launch(recipe)
+    for package in ("wandb", "tensorboard"):
+        monkeypatch.setitem(sys.modules, package, None)
+    capsys.readouterr()
+    assert launch(recipe) == "done"
+    assert "already trained to update 12; nothing to do" in capsys.readouterr().err
+    assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
 
 
 def test_each_run_has_an_identity_of_its_own(recipe_of, wandb):
