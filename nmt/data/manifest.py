@@ -5,7 +5,6 @@ It is written last. A folder without it, or with other bytes than it says, is no
 
 import json
 import re
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from nmt.errors import DataError
 from nmt.files import parse_json, sha256_of
 from nmt.recipe.compare import differences
 from nmt.recipe.data_options import DataConfig
-from nmt.recipe.fields import all_fields
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
 
@@ -69,34 +67,28 @@ def _own_settings(data: DataConfig, n: int) -> dict[str, Any]:
 
 
 def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`; see `_changes`."""
-    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in _changes(there, here).items()]
+    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`."""
+    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in changes_of_settings(there, here).items()]
 
 
-def flags_of_settings(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """The flags that make `here` what is `there`, as one gives them to a shell: those options that have a flag."""
-    flags = {field.name for field in all_fields() if not field.inner}
-    return " ".join(
-        f"--{name} {shlex.quote(a if isinstance(a, str) else json.dumps(a))}"
-        for name, (a, _) in _changes(there, here).items()
-        if name in flags
-    )
+def changes_of_settings(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{dotted name: (there, here)} of all that makes other data."""
+    return differences(settings_known(there, here), here)
 
 
-def _changes(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """{dotted name: (there, here)} of all that makes other data.
+def settings_known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a folder with those options that were not known yet when it was made.
 
-    An option that was not known yet when the folder was made has its default there, which does what was done then; but
-    a filter that was not known was off. One that is off here is no change for that reason; and one that has its default
-    is none either, though on: nobody asked for it, and the few pairs that it drops are no reason to refuse data that a
-    run was trained on. `later_filters` names those.
+    Such an option has its default, which does what was done then; but a filter that was not known was off. One that is
+    off here is no change for that reason; and one that has its default is none either, though on: nobody asked for it,
+    and the few pairs that it drops are no reason to refuse data that a run was trained on. `later_filters` names those.
     """
     plain = settings_of(Recipe(name="plain"))
     known = {**there, **{section: {**plain[section], **there.get(section, {})} for section in ("data", "subwords")}}
     for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
         off = type(here["data"][name])(0)
         known["data"][name] = here["data"][name] if here["data"][name] in (plain["data"][name], 0) else off
-    return differences(known, here)
+    return known
 
 
 def later_filters(there: dict[str, Any], here: dict[str, Any]) -> list[str]:

@@ -19,6 +19,11 @@ def language_tag(lang: str) -> str:
     return f"<2{lang}>"
 
 
+def language_of(tag: str) -> str | None:
+    """The language that a tag says, None if it says something else: no other begins with a digit."""
+    return tag.removeprefix("<2").removesuffix(">") if tag.startswith("<2") else None
+
+
 def tags_of(pairs: Tagged, data: DataConfig) -> tuple[str, ...]:
     """The tags of a corpus or a validation or test set; first, if a recipe has several, that of its target language."""
     languages = {corpus.trg_lang or data.trg_lang for corpus in data.train}
@@ -78,8 +83,8 @@ class Tagging:
 
     def __init__(self, decode: DecodeConfig, known: tuple[str, ...], usual_lang: str, learnt: tuple[str, ...]) -> None:
         self._decode, self._known, self._usual_lang = decode, known, usual_lang
-        self._languages = [tag.removeprefix("<2").removesuffix(">") for tag in known if tag.startswith("<2")]
-        self._is_told = any(tag.startswith("<2") for tag in learnt)
+        self._languages = [lang for tag in known if (lang := language_of(tag))]
+        self._is_told = any(map(language_of, learnt))
         if not self._is_told and usual_lang not in self._languages:
             self._languages.insert(0, usual_lang)
         self._of_all = tuple(decode.tags)
@@ -108,7 +113,7 @@ class Tagging:
 
     def _check_tags(self, tags: tuple[str, ...], name: str) -> None:
         if unknown := [tag for tag in tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
-            others = ", ".join(tag[1:-1] for tag in self._known if not tag.startswith("<2"))
+            others = ", ".join(tag[1:-1] for tag in self._known if not language_of(tag))
             raise RecipeError(
                 f"{name}: {unknown[0]} is no tag that the model was trained with (it knows {others or 'none'})."
             )

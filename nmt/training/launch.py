@@ -15,7 +15,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
-from nmt.data.manifest import flags_of_settings, settings_of
+from nmt.data.made_with import flags_of_settings
 from nmt.data.mixture import Mixture
 from nmt.data.subwords import PAD
 from nmt.device import choose_device
@@ -98,8 +98,11 @@ def open_data(recipe: Recipe) -> Prepared:
     data = Prepared.open(folder)
     if changed := data.differences(recipe):
         told = [f"{folder} was prepared with other settings: {'; '.join(changed)}."]
-        if flags := flags_of_settings(data.settings, settings_of(recipe)):
+        flags, settled = flags_of_settings(data.settings, recipe)
+        if flags:
             told.append(f"To train on this data, give nmt-train the options that it was made with: {flags}")
+        if rest := [one for one in changed if one.partition(": ")[0] not in settled]:
+            told.append(f"No flag gives this; the recipe's lists of corpora have to: {'; '.join(rest)}.")
         told.append("For other data, run nmt-preprocess again with --overwrite, or give the recipe another data.out.")
         raise DataError("\n".join(told))
     return data

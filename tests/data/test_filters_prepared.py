@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from nmt.data.manifest import changed_settings, flags_of_settings, later_filters, settings_of
+from nmt.data.manifest import changed_settings, later_filters, settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
@@ -105,17 +105,6 @@ def test_between_folders_that_know_the_filters_every_difference_counts():
     here = settings_of(Recipe(name="test", data=DataConfig(min_script=0.0)))
     assert changed_settings(there, here) == ["data.min_script: 0.2 there, 0.0 here"]
     assert later_filters(there, here) == []
-
-
-def test_flags_say_what_the_data_was_made_with():
-    made = {"subwords": {"vocab_from": "runs/my mine"}, "data": {"min_script": 0.5, "src_lang": "de"}}
-    there, here = settings_of(Recipe(name="test", **made)), settings_of(Recipe(name="test", data={"src_lang": "no"}))
-    assert "subwords.vocab_from: 'runs/my mine' there, '' here" in changed_settings(there, here)
-    assert flags_of_settings(there, here) == (
-        "--data.src_lang de --data.min_script 0.5 --subwords.vocab_from 'runs/my mine'"
-    )
-    assert flags_of_settings(here, there).endswith("--subwords.vocab_from ''")
-    assert not flags_of_settings({**here, "data": {**here["data"], "tags": {"train": [["x"]]}}}, here)
 
 
 def test_an_older_folder_is_left_as_it_is_and_told_what_it_could_have(tmp_path):

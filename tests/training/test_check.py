@@ -342,3 +342,18 @@ def test_options_that_the_data_was_made_with_and_that_were_forgotten_are_told_be
         "give nmt-train the options that it was made with: --data.src_lang de --data.max_ratio 9.0"
     )
     assert "--overwrite" in other
+
+
+def test_options_of_one_corpus_that_differ_are_told_and_corpora_that_do(recipe_of, corpus):
+    one = corpus["data"]["train"][0]
+    recipe = recipe_of(data={"train": [{**one, "max_ratio": 3.0}, {**one, "tags": ["bt"]}], "valid": None})
+    with pytest.raises(DataError) as error:
+        open_data(recipe)
+    told = str(error.value).split("\n")
+    assert told[1].endswith("made with: --data.train.0.max_ratio null --data.train.1.tags '[]'") and len(told) == 3
+    sets = [{**one, "name": name} for name in ("valid", "news")]
+    with pytest.raises(DataError) as error:
+        open_data(recipe_of(data={"train": [{**one, "max_ratio": 3.0}], "valid": sets}))
+    told = str(error.value).split("\n")
+    assert told[1].endswith("made with: --data.train.0.max_ratio null")
+    assert told[2].startswith("No flag gives this") and told[2].endswith(": data.valid: valid there, valid, news here.")
