@@ -70,7 +70,7 @@ class Tally:
 
     def _flags(self, odd: Odd, answer: Answer) -> list[str]:
         if not answer.translation.hypotheses:
-            return ["blank"]
+            return [*odd, "blank"]
         self.suspicious.update(name for name in answer.reasons if name != CAP)  # of that one there is a warning
         if answer.outcome:
             self.outcomes[answer.outcome] += 1

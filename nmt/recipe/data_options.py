@@ -69,7 +69,7 @@ class TrainingCorpus(OwnFilters, CorpusFiles):
     drop_flagged: bool = Field(
         False,
         description="Drop the lines of JSONL that nmt-translate wrote and flagged: repeated, copied, lost, ratio, low, "
-        "cap, unmet, missing, doubled, blank, invalid_utf8; one that was only split stays.",
+        "cap, unmet, missing, doubled, blank, cut, invalid_utf8; one that was only split stays.",
     )
     weight: PositiveFloat = Field(
         1.0,

@@ -47,10 +47,11 @@ def test_bytes_that_are_no_text_are_answered_and_named(translate):
 
 def test_a_line_of_any_size_is_cut_where_it_is_no_line_any_more_and_named(translate, monkeypatch):
     monkeypatch.setattr("nmt.data.lines.LONGEST_LINE", 2_000)
-    source = b"the ship\n" + b"the old ship " * 300 + b"\nin May\n"
+    source = b"the ship\n" + b"the old ship " * 300 + b"\nin May\n" + b" " * 3_000 + b"the ship\n\n"
     lines, err = translate("--format", "jsonl", source=source)
     found = [json.loads(line) for line in lines]
-    assert [one["flags"][:2] for one in found][1] == ["cut", "split"] and len(found) == 3
+    assert [one["flags"][:2] for one in found][1] == ["cut", "split"] and len(found) == 5
+    assert [one["flags"] for one in found[3:]] == [["cut", "blank"], ["blank"]]  # nothing of its beginning can be seen
     assert found[1]["source"] == ("the old ship " * 300)[:1_997].rstrip()  # where the word ends
     assert err.count("<stdin>:2: 3,900 bytes, of which the first 1,9") == 1 and "cut" not in found[0]["flags"]
     long = json.dumps({"source": "x" * 3_000}).encode()
