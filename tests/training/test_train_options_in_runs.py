@@ -44,9 +44,9 @@ RUN = [
     Row("average", "none", "candidates", ["last", "best"]),
     Row("ema", 0.5, "candidates", ["last", "best", "average of last 3", "moving average"]),
     Row("ema", 0.5, "files", {checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA}),
-    Row("tensorboard", True, "needed", ["tensorboard"]),
+    Row("tensorboard", True, "needed", {"tensorboard"}),
     Row("tensorboard", True, "heard", ["tensorboard"]),
-    Row("wandb", True, "needed", ["wandb"]),
+    Row("wandb", True, "needed", {"wandb"}),
     Row("wandb", True, "heard", ["wandb"]),
 ]
 OTHERS = {"perplexity": 9.0, "accuracy": 0.5}  # that a validation finds
@@ -68,7 +68,7 @@ def of_run(corpus, tmp_path_factory):
             train={**FAST, "out": "", **options},
             valid={"every": 2, "metric": "loss", "translate": False},
         )
-        found, wandb, clock, losses = SimpleNamespace(outcome="refused", needed=[]), FakeWandb(), [0.0], count(1)
+        found, wandb, clock, losses = SimpleNamespace(outcome="refused", needed=set()), FakeWandb(), [0.0], count(1)
         said = []
         backward, record = Engine.backward, launch.Record
 
@@ -82,7 +82,7 @@ def of_run(corpus, tmp_path_factory):
             return found.record
 
         patch.setitem(sys.modules, "wandb", wandb)
-        patch.setattr(launch, "require", lambda extra, _: found.needed.append(extra))
+        patch.setattr(launch, "require", lambda extra, _: found.needed.add(extra))
         patch.setattr(launch, "Record", noted)
         patch.setattr(Engine, "backward", slowly)
         patch.setattr(Validator, "measure", lambda *_: ({"loss": float(next(losses)), **OTHERS}, {}))
