@@ -79,7 +79,7 @@ class Model:
         options: those of the recipe's section `decode`: beam=4, n_best=4, samples=64, mbr="chrf", …; what is not named
         is as the run's recipe says. on_progress: called with the number of lines done since the last call.
         One line feed at the end of a line, and a carriage return before it, are no text, so that the lines of an open
-        file can be given as they are.
+        file can be given as they are. A line of any length is translated whole, in pieces, in time that grows with it.
         Raises RecipeError for options that do not exist or do not go together, TypeError for one text in place of
         several and for lines that are no text, and DataError for halves of characters.
         """
