@@ -3,6 +3,8 @@
 Shapes: B sentences, L length, S source length, N queries, D `d_model`. Masks are True at what is not padding.
 """
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,9 @@ from nmt.recipe.model_options import ModelConfig
 State = tuple[Tensor, ...]  # of one layer: (B, width) tensors, h first; an LSTM has c as well
 
 _HOW = (True, 1, 0.0)  # the kernels' arguments that never change: with biases, one layer, no dropout
+# Where we cast. On a GPU autocast has the kernels compute in fp16, whatever type it was told; on a CPU it would have
+# oneDNN compute in bf16 where the processor cannot.
+_CASTING = ("cuda", "cpu")
 _SHUT = 1e4  # added to a gate it makes its sigmoid exactly 0 or 1, in half precision too
 
 
@@ -70,12 +75,11 @@ class Recurrence(nn.Module):
         before = tuple(part.unsqueeze(0).to(x.dtype) for part in state)
         weights = [w_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
         device = x.device.type
-        if torch.is_autocast_enabled(device):
-            # By us: on a GPU autocast has the kernels compute in fp16, whatever type it was told, and on a CPU it would
-            # have oneDNN compute in bf16 where the processor cannot.
+        casts = device in _CASTING and torch.is_autocast_enabled(device)
+        if casts:
             dtype = torch.get_autocast_dtype(device)
             x, before, weights = x.to(dtype), tuple(h.to(dtype) for h in before), [w.to(dtype) for w in weights]
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(device, enabled=False) if casts else nullcontext():
             if self.is_lstm:
                 output, *after = torch.lstm(x, before, weights, *_HOW, torch.is_grad_enabled(), False, True)
             else:
