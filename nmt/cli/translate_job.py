@@ -88,7 +88,7 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> It
     for note in unfinished_notes(engine.unfinished):
         say(note)
     if device == "cpu" and engine.recipe.decode.precision == "bf16" and not half_is_faster():
-        say("note: decode.precision bf16 is slower than fp32 on this processor, and no use there")
+        say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
     check_attention(args, engine.recipe.model, attends=engine.translator.attends)
     check_format(args, engine.recipe.decode)
     sources = engine.translator.sources
