@@ -1,7 +1,5 @@
 """Learning is not bent for speed: 200 updates lose what they lose when every formula is written out in plain torch."""
 
-import statistics
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -138,10 +136,10 @@ def plain(recipe, seed, own, monkeypatch):
 
 
 # A unit of relu whose input is zero but for rounding falls to either side of its kink, and the runs part by some 1e-3:
-# now and then, whatever else is the same. The others have no kink.
-@pytest.mark.parametrize(("ffn", "seeds", "bound"), [("relu", (1, 2, 3), 1e-4), ("gelu", (1,), 1e-5)])
+# now and then, whatever else is the same. So two of three are to agree. The others have no kink.
+@pytest.mark.parametrize(("ffn", "seeds", "n_agree", "bound"), [("relu", (1, 2, 3), 2, 1e-4), ("gelu", (1,), 1, 1e-5)])
 @pytest.mark.parametrize("own", [False, True])
-def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(ffn, seeds, bound, own):
+def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(ffn, seeds, n_agree, bound, own):
     if own and (why_not := kernels.why_not()):
         pytest.skip(f"no kernels here: {why_not}")
     differences = []
@@ -150,4 +148,6 @@ def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(ffn, seeds, b
         assert fast[-20:].mean() < 0.8 * fast[:20].mean()
         with pytest.MonkeyPatch.context() as monkeypatch:
             differences.append((fast - plain(recipe(ffn), seed, own, monkeypatch)).abs().max().item())
-    assert statistics.median(differences) < bound and max(differences) < 0.01
+        if sum(difference < bound for difference in differences) == n_agree:
+            break
+    assert sum(difference < bound for difference in differences) == n_agree and max(differences) < 0.01
