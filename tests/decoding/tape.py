@@ -2,7 +2,7 @@
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from nmt.decoding.recording import Recorder
 
@@ -16,19 +16,30 @@ class Tape(TorchDispatchMode):
         super().__init__()
         self._notes = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled, and keeping the compiler out takes longer than all else."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert func.overloadpacket not in ASKING, f"{func} asks the device for a number"
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        self._notes.append((func, args, kwargs, out))
+        known = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if torch.is_tensor(one)}
+        made = [torch.is_tensor(one) and one.untyped_storage().data_ptr() not in known for one in tree_leaves(out)]
+        if any(made) or func._schema.is_mutable:  # else it is a view, with nothing to do again
+            # Where they lie now: what a parameter is given later is not there.
+            args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
+            self._notes.append((func, args, kwargs, out, made))
         return out
 
     def replay(self) -> None:
-        for func, args, kwargs, out in self._notes:
-            known = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if torch.is_tensor(one)}
+        for func, args, kwargs, out, made in self._notes:
             again = func(*args, **kwargs)
-            for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
-                if torch.is_tensor(old) and old.untyped_storage().data_ptr() not in known:  # else it is a view
+            if not any(made):
+                continue
+            for old, new, is_made in zip(tree_leaves(out), tree_leaves(again), made, strict=True):
+                if is_made:
                     assert old.shape == new.shape
                     old.copy_(new)
 

@@ -51,7 +51,7 @@ def batch(n: int, longest: int, seed: int = 1):
     place = torch.arange(src_seq.size(1))
     src_seq[place == n_src.unsqueeze(1)] = EOS
     src_seq[place > n_src.unsqueeze(1)] = PAD
-    return src_seq, (2 * n_src + torch.randint(0, 4, (n,), generator=generator)).clamp(max=3 * longest)
+    return src_seq, n_src + torch.randint(0, 4, (n,), generator=generator)
 
 
 def how(**changes):
@@ -85,7 +85,7 @@ def test_it_finds_what_the_search_finds(options, is_taped, monkeypatch):
     monkeypatch.setattr(fixed_search, "FIRST_ROOM", 4)  # so that there is not room enough
     model = recurrent(**options) if "architecture" in options else tiny_model(V, **options)
     fixed = taped(model) if is_taped else FixedSearch(model)
-    for seed, longest in ((1, 11), (2, 6), (3, 11)):
+    for seed, longest in ((1, 11), (2, 6), (3, 11))[: 3 if is_taped else 2]:
         compare(model, fixed, longest=longest, seed=seed)
     compare(model, fixed, n=3, beam=1)
     if is_taped:
@@ -112,10 +112,10 @@ def test_it_finds_it_however_it_is_asked(changes):
 def test_recordings_serve_the_batches_to_come():
     model = tiny_model(V)
     fixed = taped(model)
-    for seed in range(3):
+    for seed in range(2):
         compare(model, fixed, seed=seed)
     n_recorded = fixed._recorder.n_recorded
-    for seed in range(3):
+    for seed in range(2):
         compare(model, fixed, seed=seed)
     assert fixed._recorder.n_recorded == n_recorded
 
@@ -133,7 +133,7 @@ def test_ways_of_asking_do_not_share_recordings():
     model = tiny_model(V)
     fixed = taped(model)
     for changes in ({}, {"alpha": 0.3}, {"n_real": 20}, {"diversity": 0.5}, {}, {"alpha": 0.3}, {"n_real": 20}):
-        compare(model, fixed, n_best=4, **changes)
+        compare(model, fixed, longest=6, n_best=4, **changes)
 
 
 def test_models_translate_together_as_well():
@@ -179,7 +179,7 @@ def test_threads_take_turns():
     fixed = taped(model)
 
     def one(seed):
-        for _ in range(3):
+        for _ in range(2):
             compare(model, fixed, n=9, longest=5, seed=seed)
 
     with ThreadPoolExecutor(3) as threads:
