@@ -37,6 +37,7 @@ from nmt.export import huggingface
 from nmt.export.ctranslate2 import entries, export, library
 from nmt.models.transformer.Models import Transformer
 from nmt.native.allocator import keep_freed_blocks
+from nmt.recipe.decode_options import DecodeConfig
 
 Ids = list[list[int]]
 Run = Callable[[Ids, int], Ids]  # of sentences, with so many in a batch if it is the others'
@@ -88,12 +89,11 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
         # limit of its own: a translation that does not end would go on for many steps after all others.
         found: dict[int, list[int]] = {}
         for some in by_length(sources, n_batch):
-            longest = max(len(sources[n]) for n in some)
             answers = translator.translate_batch(
                 [[src[i] for i in sources[n]] for n in some],
                 beam_size=args.beam,
                 length_penalty=1.0,
-                max_decoding_length=int(limits.max_len_a * longest) + limits.max_len_b,
+                max_decoding_length=longest_of(sources, some, limits),
             )
             for n, one in zip(some, answers, strict=True):
                 found[n] = [number[entry] for entry in one.hypotheses[0]]
@@ -103,7 +103,7 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
 
 
 def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
-    """`generate` of Hugging Face's transformers on batches of lines of like length."""
+    """`generate` of Hugging Face's transformers on batches of lines of like length, with the same limits of length."""
     model = nmt.load(args.run, device="cpu")
     assert isinstance(model.model, Transformer)
     with tempfile.TemporaryDirectory() as folder:
@@ -123,13 +123,18 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
                 num_beams=args.beam,
                 length_penalty=1.0,
                 do_sample=False,
-                max_length=202,
+                max_length=longest_of(sources, some, model.recipe.decode) + 2,  # beside the symbols at both ends
             )
             for n, row in zip(some, out.tolist(), strict=True):
                 found[n] = row[1 : row.index(EOS) if EOS in row else None]
         return [found[number] for number in range(len(sources))]
 
     return run
+
+
+def longest_of(sources: Ids, some: list[int], limits: DecodeConfig) -> int:
+    """How many tokens translations of some sentences may have: that of the longest of them."""
+    return int(limits.max_len_a * max(len(sources[n]) for n in some)) + limits.max_len_b
 
 
 def by_length(sources: Ids, n: int) -> Iterator[list[int]]:

@@ -16,7 +16,7 @@ from nmt.run import Run
 OPTIONS = {
     "name": "tiny", "data.trg_lang": "en", "model.d_model": "16", "model.d_inner": "16", "model.n_head": "2",
     "model.n_enc_layer": "1", "model.n_dec_layer": "2", "subwords.vocab_size": "280", "decode.beam": "3",
-    "decode.max_len_a": "1.0", "decode.max_len_b": "4",
+    "decode.max_len_a": "0.5", "decode.max_len_b": "3",
 }  # fmt: skip
 SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
 

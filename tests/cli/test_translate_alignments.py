@@ -53,8 +53,8 @@ def test_nothing_in_is_an_empty_file(translate, tmp_path):
 
 def test_workers_and_small_windows_write_the_same_lines(translate, tmp_path):
     source = write(tmp_path / "in", LINES)
-    for name, flags in {"one": (), "two": ("--workers", 2), "small": ("--decode.window", 1)}.items():
-        translate("-i", source, "-o", tmp_path / f"{name}.out", "--alignments", tmp_path / name, *flags)
+    for name, flags in {"one": ("-i", source), "two": ("--workers", 2), "small": ("--decode.window", 1)}.items():
+        translate(*flags, "-o", tmp_path / f"{name}.out", "--alignments", tmp_path / name, source=source.read_bytes())
     assert read(tmp_path / "one") == read(tmp_path / "two") == read(tmp_path / "small")
     assert len(read(tmp_path / "one")) == len(LINES)
 

@@ -12,7 +12,6 @@ from nmt.cli.printable import printable
 from nmt.decoding.translator import Translator
 from nmt.evaluation.attention_panels import Alignment, panels
 from nmt.evaluation.metrics import score
-from nmt.recipe.decode_options import DecodeConfig
 from nmt.run import Run
 
 
@@ -45,7 +44,7 @@ def test_attention_is_written_on_demand_for_the_layers_and_heads_that_are_asked_
     lines = objects(translate(*flags)[0])
     assert lines[1]["attention"] == []
     model, subwords = Run(folder).load_model(torch.device("cpu"))[0], Run(folder).subwords()
-    config = DecodeConfig(beam=3, max_len_a=1.0, max_len_b=4)
+    config = Run(folder).recipe().decode
     translator = Translator(model, subwords, config)
     for one, found in zip(lines, translator.translate(SOURCE.decode().split("\n")), strict=True):
         if not found.hypotheses:
@@ -124,7 +123,7 @@ def test_what_looks_wrong_is_tried_again_and_counted(translate, monkeypatch):
 
     monkeypatch.setattr("nmt.cli.translate_engine.complaints", odd)
     source = "\n".join(["", "the ship", "old", "in May", "left", "the old ship", "May", "ship", "für Übung"]).encode()
-    flags = ("--format", "jsonl", "--decode.n_best", 2, "--decode.samples", 4)
+    flags = ("--format", "jsonl", "--decode.n_best", 2, "--decode.samples", 4, "--decode.max_len_a", 1)
     once = objects(translate(*flags, source=source)[0])
     lines, err = translate(*flags, "--retry-suspect", source=source)
     again, kinds = objects(lines), Counter()

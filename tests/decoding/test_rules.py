@@ -107,10 +107,14 @@ def check(seed: int, asked: Request, kind: str, alpha: float, codec: Codec = TIN
     assert [one.normalised for one in found] == pytest.approx([score for score, _ in best], abs=1e-12)
 
 
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-def test_a_wide_beam_finds_the_best_of_all_translations_that_obey(asked, kind, alpha):
-    check(3, asked, kind, alpha)
+def penalised(asked, *, each):
+    """Each of what is asked with so many penalties, other ones than its neighbours, which together see them all."""
+    return [(one, *PENALTIES[(each * n + k) % len(PENALTIES)]) for n, one in enumerate(asked) for k in range(each)]
+
+
+@pytest.mark.parametrize(("name", "kind", "alpha"), penalised(ASKED, each=2))
+def test_a_wide_beam_finds_the_best_of_all_translations_that_obey(name, kind, alpha):
+    check(3, ASKED[name], kind, alpha)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +140,11 @@ def test_what_is_asked_for_may_repeat_and_nothing_else(asked, no_repeat, penalty
     check(3, asked, *PENALTIES[penalty], no_repeat=no_repeat)
 
 
-@pytest.mark.parametrize(("min_len", "no_repeat"), [(2, 0), (4, 0), (0, 1), (0, 2), (3, 2), (0, 3)])
-@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-def test_a_wide_beam_is_exhaustive_with_a_least_length_and_without_repeats(min_len, no_repeat, kind, alpha):
-    check(4, Request(""), kind, alpha, min_len=min_len, no_repeat=no_repeat)
+@pytest.mark.parametrize(
+    ("bounds", "kind", "alpha"), penalised([(2, 0), (4, 0), (0, 1), (0, 2), (3, 2), (0, 3)], each=2)
+)
+def test_a_wide_beam_is_exhaustive_with_a_least_length_and_without_repeats(bounds, kind, alpha):
+    check(4, Request(""), kind, alpha, min_len=bounds[0], no_repeat=bounds[1])
 
 
 def test_a_prefix_may_repeat_itself():
@@ -197,7 +202,7 @@ BYTES = Codec([*pre_tokenizers.ByteLevel.alphabet(), "Ġa", "ab", "ĠaĠ"], [("�
 
 def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
     draw, pieces, n_found = random.Random(1), Pieces(BYTES), 0
-    for _ in range(600):
+    for _ in range(300):
         phrase = "".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() or "a"
         text = "".join(draw.choices([*LETTERS, phrase], k=draw.randint(0, 8)))
         times, room = draw.choice([1, 1, 2]), draw.choice([None, *itertools.product([False, True], repeat=2)])
@@ -210,7 +215,7 @@ def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
             before, after = "(?<![abéก])" if room[0] else "", "(?![abéก])" if room[1] else ""
             assert found == bool(re.search(before + re.escape(phrase) + after, text)), (phrase, text, room)
         n_found += found
-    assert 120 < n_found < 480
+    assert 60 < n_found < 240
 
 
 def test_many_avoided_phrases_forbid_what_each_of_them_forbids():
@@ -220,7 +225,7 @@ def test_many_avoided_phrases_forbid_what_each_of_them_forbids():
         drawn = ("".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() for _ in range(n))
         return [phrase for phrase in drawn if phrase]
 
-    for _ in range(20):
+    for _ in range(10):
         common = phrases(6)  # of all sentences but the last two
         asked = [common, [*common, *phrases(3)], [*phrases(3), *common], phrases(3), []]
         asked = asked if draw.random() < 0.5 else asked[:3]
@@ -252,7 +257,7 @@ def test_many_avoided_phrases_forbid_what_each_of_them_forbids():
                 stay = sorted(draw.sample(range(len(staying)), len(staying) - 1))
                 book.keep(torch.tensor(stay))
                 staying = [staying[place] for place in stay]
-    assert n_forbidden > 500
+    assert n_forbidden > 250
 
 
 def test_thousands_of_phrases_cost_a_step_what_a_few_cost():

@@ -45,9 +45,9 @@ def test_a_copy_model_gives_every_line_back_in_order(subwords, model):
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_the_output_does_not_depend_on_batches_windows_or_order(subwords, model, beam):
-    lines = some_lines(120)
+    lines = some_lines(40)
     wanted = texts(Translator(model, subwords, DecodeConfig(beam=beam, max_tokens=1)), lines)
-    for max_tokens, window in ((400, 7), (4000, 1000)):
+    for max_tokens, window in ((150, 7), (4000, 1000)):
         config = DecodeConfig(beam=beam, max_tokens=max_tokens, window=window)
         assert "\n".join(texts(Translator(model, subwords, config), lines)) == "\n".join(wanted)
         assert texts(Translator(model, subwords, config), lines[::-1]) == wanted[::-1]
@@ -88,10 +88,10 @@ def test_identical_lines_are_searched_once(subwords, model):
 
 def test_a_batch_keeps_to_its_budget(subwords, model):
     model.rows_of_step.clear()
-    lines = some_lines(100)
-    list(Translator(model, subwords, DecodeConfig(beam=4, max_tokens=200)).translate(lines))
+    lines = some_lines(40)
+    list(Translator(model, subwords, DecodeConfig(beam=4, max_tokens=100)).translate(lines))
     shortest = min(map(len, subwords.src.encode(lines))) + 1
-    assert 4 < max(model.rows_of_step) <= 200 // shortest
+    assert 4 < max(model.rows_of_step) <= 100 // shortest
 
 
 def test_a_given_pair_too_long_is_cut_and_named(subwords, model, monkeypatch):
