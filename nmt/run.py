@@ -29,6 +29,7 @@ from nmt.models.base import TranslationModel
 from nmt.models.build import Undrawn, build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved
+from nmt.run_folder import RECIPE, check_is_run, is_run
 
 # Key of data.json beside the fingerprints: subwords that most source lines of training have at most.
 USUAL_SRC_LEN = "usual_src_len"
@@ -58,7 +59,7 @@ class Run:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self.recipe_file = self.folder / "recipe.yaml"
+        self.recipe_file = self.folder / RECIPE
         self.subwords_file = self.folder / "subwords.json"
         self.data_file = self.folder / RUN_DATA
         self.log_file = self.folder / "log.jsonl"
@@ -72,7 +73,7 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether a run was started here."""
-        return self.recipe_file.is_file()
+        return is_run(self.folder)
 
     @property
     def begun(self) -> bool:
@@ -81,7 +82,7 @@ class Run:
 
     def recipe(self) -> Recipe:
         """The resolved recipe of the run."""
-        self._must_exist()
+        check_is_run(self.folder)
         return load_resolved(self.recipe_file)
 
     def usual_src_len(self) -> int | None:
@@ -91,7 +92,7 @@ class Run:
 
     def subwords(self) -> Subwords:
         """The vocabulary of the run. Raises RunError for another than that which it was trained with."""
-        self._must_exist()
+        check_is_run(self.folder)
         found, trained = Subwords.load(self.subwords_file), self._told_of_data().get("subwords")
         if trained not in (None, found.sha256):
             raise RunError(
@@ -168,7 +169,7 @@ class Run:
 
     def fingerprint(self, name: str | None = None) -> str:
         """What `load_model` would load, as a digest of the manifest of its weights and of the vocabulary."""
-        self._must_exist()
+        check_is_run(self.folder)
         manifest = self.weights_folder(name) / checkpoint.MANIFEST
         if not manifest.is_file():
             checkpoint.verify(manifest.parent)  # which says what is wrong with it
@@ -194,15 +195,6 @@ class Run:
             raise RunError(f"{self.folder}: no checkpoint to translate with ({wrong}). Train first: nmt-train RECIPE.")
         best = state.get("best_update")
         return self.checkpoint(best) if best in self.updates() else folder
-
-    def _must_exist(self) -> None:
-        if not self.exists:
-            if self.folder.is_file() and Run(self.folder.parent).exists:
-                raise RunError(f"{self.folder} is a file: name the run folder that it is in, {self.folder.parent}")
-            raise RunError(
-                f"{self.folder} is not a run folder: there is no {self.recipe_file.name} in it. Name the folder that "
-                "nmt-train wrote, runs/NAME."
-            )
 
     @contextmanager
     def lock(self) -> Iterator[None]:

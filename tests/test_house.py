@@ -24,6 +24,7 @@ LAYER = {
     "data": 1,
     "device": 1,
     "models": 1,
+    "run_folder": 1,
     "checkpoint": 2,
     "run": 2,
     "evaluation": 2,

@@ -22,6 +22,7 @@ from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.export.precisions import PRECISIONS
 from nmt.files import exchange
+from nmt.run_folder import check_is_run
 
 if TYPE_CHECKING:
     from nmt.api import Model
@@ -41,6 +42,7 @@ def export(args: argparse.Namespace) -> int:
     for flag, target in (("quantization", "ctranslate2"), ("precision", "safetensors")):
         if getattr(args, flag) and args.to != target:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
+    check_is_run(Path(args.run))
     with importing():
         from nmt.api import load
         from nmt.export.parity import ROUNDED, compare

@@ -11,11 +11,13 @@ if __name__ == "__main__":  # as `python -m`; the commands themselves begin ther
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from nmt.cli.begin import importing
 from nmt.cli.command import run
 from nmt.cli.parser import Parser, add_override_flags
 from nmt.cli.translate_flags import add_flags
+from nmt.run_folder import check_is_run
 
 _DESCRIPTION = """\
 Translate lines with the model of the run folder RUN: nmt-translate RUN < in > out. One line out for each line in, in
@@ -42,6 +44,8 @@ def _parser() -> Parser:
 
 
 def _translate(args: argparse.Namespace) -> int:
+    for folder in args.run if args.engine == "nmt" else ():
+        check_is_run(Path(folder))
     if args.tune_decoding:
         with importing():
             from nmt.cli.tune_decoding import tune

@@ -23,13 +23,13 @@ class Finder:
             except KeyboardInterrupt:
                 pass  # as it gets lost in a library
 sys.meta_path.insert(0, Finder())
-sys.argv = ["nmt", "none"]
+sys.argv = ["nmt", "{folder}"]
 {start}
 """
 PRESSED_AT_THE_END = """
 import atexit, os, runpy, signal, sys
 atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
-sys.argv = ["nmt", "none", *{flags}]
+sys.argv = ["nmt", "{folder}", *{flags}]
 {start}
 """
 AS_COMMAND = "from nmt.cli import entry; sys.exit(entry.{command}())"
@@ -45,21 +45,33 @@ AS_MODULE = "runpy.run_module('nmt.cli.{command}', run_name='__main__')"
         ("translate", AS_COMMAND, "torch"),  # which is imported when the arguments have been read
     ],
 )
-def test_ctrl_c_ends_a_command_that_is_still_being_imported(command, start, module):
-    code = PRESSED.format(module=module, start=start.format(command=command))
+def test_ctrl_c_ends_a_command_that_is_still_being_imported(tmp_path, command, start, module):
+    (tmp_path / "recipe.yaml").touch()  # what is no run is answered before torch is imported
+    code = PRESSED.format(module=module, start=start.format(command=command), folder=tmp_path)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
-@pytest.mark.parametrize("start", [AS_COMMAND, AS_MODULE])
-@pytest.mark.parametrize("command", ["preprocess", "train", "translate", "export"])
-def test_ctrl_c_ends_a_command_whose_work_is_over(command, start):
+@pytest.mark.parametrize(
+    ("command", "start", "folder"),
+    [
+        *(
+            (name, start, "none")
+            for start in (AS_COMMAND, AS_MODULE)
+            for name in ("preprocess", "train", "translate", "export")
+        ),
+        ("translate", AS_COMMAND, "RUN"),  # where torch is there to be tidied up as well
+    ],
+)
+def test_ctrl_c_ends_a_command_whose_work_is_over(tmp_path, command, start, folder):
+    (tmp_path / "recipe.yaml").touch()
+    folder = folder.replace("RUN", str(tmp_path))
     flags = ["--to", "safetensors", "--output", "none"] if command == "export" else []
-    code = PRESSED_AT_THE_END.format(flags=flags, start=start.format(command=command))
+    code = PRESSED_AT_THE_END.format(flags=flags, start=start.format(command=command), folder=folder)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=ROOT)
     assert done.returncode == 130
-    assert done.stderr.startswith(f"nmt-{command}: error: none".encode()) and done.stderr.count(b"\n") == 1
+    assert done.stderr.startswith(f"nmt-{command}: error: {folder}".encode()) and done.stderr.count(b"\n") == 1
 
 
 def test_every_installed_command_begins_there():

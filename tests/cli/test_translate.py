@@ -241,9 +241,13 @@ def test_wide_text_and_damaged_gzip_are_refused(translate, tmp_path):
     assert "damaged gzip" in translate("--input", tmp_path / "cut.gz", code=2)[1]
 
 
-def test_a_folder_without_a_run_is_named(capsys, tmp_path):
-    assert main([str(tmp_path)]) == 2
-    assert "not a run folder" in capsys.readouterr().err
+def test_a_folder_without_a_run_is_named(folder, capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "nmt.cli.translate_job", None)  # nothing that takes long to import is needed
+    for runs in ([tmp_path], [folder, tmp_path], [tmp_path / "none"]):
+        assert main([*map(str, runs)]) == 2
+        assert f"{runs[-1]} is not a run folder" in capsys.readouterr().err
+    assert main([f"{folder}/recipe.yaml"]) == 2
+    assert f"recipe.yaml is a file: name the run folder that it is in, {folder}" in capsys.readouterr().err
 
 
 def start(folder: str, *code: str, **streams) -> "subprocess.Popen[bytes]":

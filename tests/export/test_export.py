@@ -80,6 +80,12 @@ def test_a_run_is_never_replaced(export, run, tmp_path, to):
     assert run.updates() == [7]
 
 
+def test_what_is_no_run_is_said_before_anything_takes_long_to_import(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nmt.api", None)
+    assert main([str(tmp_path), "--to", "safetensors", "--output", str(tmp_path / "out")]) == 2
+    assert f"{tmp_path} is not a run folder" in capsys.readouterr().err
+
+
 def test_a_checkpoint_is_another_model(export, tmp_path):
     export("safetensors")
     export("safetensors", "--checkpoint", "update-00000007", output="other")
