@@ -23,7 +23,8 @@ class SameLinear(nn.Linear):
     """A linear layer with the parameters of another."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+        nn.Module.__init__(self)  # and no weights that nobody asked for are drawn
+        self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
 
 
@@ -49,7 +50,8 @@ def prepacked(model: ModuleT) -> ModuleT:
     not to be had: on a GPU, in fp64, in a torch without oneDNN.
     """
     linears = [module for module in model.modules() if type(module) is nn.Linear]
-    if not linears or not all(_can(linear.weight) for linear in linears):
+    kinds = {(linear.weight.device, linear.weight.dtype, linear.in_features): linear.weight for linear in linears}
+    if not linears or not all(map(_can, kinds.values())):
         return model
     # A copy of the modules, not of what they hold.
     held: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
