@@ -4,14 +4,15 @@ import io
 import sys
 
 import pytest
-from made_run import SOURCE, make_run
+from made_run import OPTIONS, SOURCE, make_run
 
 from nmt.cli.translate import main
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> str:
-    return str(make_run(tmp_path_factory.mktemp("runs") / "tiny").folder)
+def folder(request, tmp_path_factory) -> str:
+    """Of the options that the module names as MADE_OF, if it does."""
+    return str(make_run(tmp_path_factory.mktemp("runs") / "tiny", getattr(request.module, "MADE_OF", OPTIONS)).folder)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fault_lab import Child
+from made_run import HASTY
 
 from nmt.cli import translate_engine, translate_journal
 from nmt.cli.translate import main
@@ -20,6 +21,7 @@ from nmt.errors import NmtError
 LINES = ["the ship", "für Übung", "the ship", "", "in May", "für Übung", "the old ship left", "the ship", "left"]
 SOURCE = "".join(line + "\n" for line in LINES).encode()
 FIT = {"model": "a", "decode.beam": 4}
+MADE_OF = HASTY
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from fault_lab import Child
+from made_run import HASTY
 
 from nmt.cli import translate_parts
 from nmt.cli.translate import main
@@ -16,6 +17,7 @@ from nmt.errors import NmtError
 
 LINES = ["the ship", "für Übung", "the ship", "", "in May", "für Übung", "the old ship left", "the ship", "left"]
 SOURCE = "".join(line + "\n" for line in LINES).encode() + b"bad \xff\n"
+MADE_OF = HASTY
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from fault_lab import Child
+from made_run import HASTY
 
 from nmt.cli import translate_engine
 from nmt.cli.stop import Stop
@@ -18,6 +19,7 @@ from nmt.cli.translate import main
 from nmt.errors import NmtError
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
+MADE_OF = HASTY
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
