@@ -188,10 +188,11 @@ def test_attention_without_lines_draws_the_first_that_are_not_blank(translate, t
 
 @pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
 def test_which_attention_is_drawn_can_be_chosen(translate, tmp_path, kind):
-    plain, _ = translate("--attention", tmp_path / "a.svg", "--attention-of", kind, "--layer", 1, "--head", "all")
+    flags = ("--attention-of", kind, "--layer", 1, "--lines", 1)
+    plain, _ = translate("--attention", tmp_path / "a.svg", *flags, "--head", "all")
     drawn, looks = (tmp_path / "a.svg").read_text(encoding="utf-8"), "the ship" if kind == "encoder" else plain[0]
     assert drawn.startswith("<?xml") and f"<!-- 1: {looks[:119]}" in drawn
-    translate("--attention", tmp_path / "a.html", "--attention-of", kind, "--layer", 1)
+    translate("--attention", tmp_path / "a.html", *flags)
     assert data_of(tmp_path / "a.html")["shown"] == {"kind": kind, "layer": 0, "head": "mean"}
 
 
