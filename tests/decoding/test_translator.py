@@ -88,10 +88,11 @@ def test_identical_lines_are_searched_once(subwords, model):
 
 def test_a_batch_keeps_to_its_budget(subwords, model):
     model.rows_of_step.clear()
-    lines = some_lines(40)
-    list(Translator(model, subwords, DecodeConfig(beam=4, max_tokens=100)).translate(lines))
-    shortest = min(map(len, subwords.src.encode(lines))) + 1
-    assert 4 < max(model.rows_of_step) <= 100 // shortest
+    ids = subwords.src.encode(some_lines(40))
+    batches = [numbers for numbers, _ in Translator(model, subwords, DecodeConfig(beam=4, max_tokens=200)).batches(ids)]
+    costs = [4 * len(batch) * max(len(ids[n]) + 1 for n in batch) for batch in batches if len(batch) > 1]
+    assert len(costs) > 1 and 100 < max(costs) <= 200
+    assert 4 < max(model.rows_of_step) <= 4 * max(map(len, batches))
 
 
 def test_a_given_pair_too_long_is_cut_and_named(subwords, model, monkeypatch):
