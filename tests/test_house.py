@@ -1,6 +1,7 @@
 """The plan of the house: imports point down, files are short, and nothing dangerous is called."""
 
 import ast
+import functools
 import tomllib
 from pathlib import Path
 
@@ -69,8 +70,16 @@ def name_of(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@functools.cache
 def tree_of(path):
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_tree_outlives_these_tests():
+    yield
+    statements_of.cache_clear()
+    tree_of.cache_clear()
 
 
 MODULES = {name_of(path): path for path in FILES}
@@ -80,22 +89,27 @@ def room_of(module):
     return module.split(".")[1] if "." in module else ""
 
 
-def only_for_types(tree):
+def only_for_types(statements):
     """Every node under `if TYPE_CHECKING:`, which is never run."""
     return {
         id(node)
-        for block in ast.walk(tree)
+        for block in statements
         if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
         for part in block.body
         for node in ast.walk(part)
     }
 
 
+@functools.cache
+def statements_of(path):
+    """Every import and `if` of a file, wherever in it."""
+    return [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Import | ast.ImportFrom | ast.If)]
+
+
 def imports_of(path, *, run=False):
     """Modules of the package that a file imports, wherever in the file. run: only what is really executed."""
-    tree = tree_of(path)
-    skipped = only_for_types(tree) if run else set()
-    for node in ast.walk(tree):
+    skipped = only_for_types(statements_of(path)) if run else set()
+    for node in statements_of(path):
         if id(node) in skipped:
             continue
         if isinstance(node, ast.ImportFrom):
@@ -148,10 +162,9 @@ def test_no_import_goes_in_a_circle():
         visit(module, [])
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_fits_a_readers_head(path):
-    n_line = path.read_text(encoding="utf-8").count("\n")
-    assert n_line <= MOST_LINES, f"{path.name} has {n_line} lines: it should have been two files"
+def test_a_file_fits_a_readers_head():
+    n_line = {name_of(path): path.read_text(encoding="utf-8").count("\n") for path in FILES}
+    assert {name: n for name, n in n_line.items() if n > MOST_LINES} == {}, "it should have been two files"
 
 
 def test_init_files_are_empty_but_the_way_in():
@@ -163,14 +176,18 @@ def test_there_is_no_drawer_for_everything():
     assert [str(path) for path in FILES if path.stem in ("utils", "util", "helpers", "misc", "common")] == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__init__.py"], ids=name_of)
-def test_what_is_public_says_what_it_is(path):
-    tree = tree_of(path)
-    defined = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_"]
-    wrong = [complaint(path, 1, "the file has no docstring")] if not ast.get_docstring(tree) else []
-    wrong += [
-        complaint(path, node.lineno, f"{node.name} has no docstring") for node in defined if not ast.get_docstring(node)
-    ]
+def test_what_is_public_says_what_it_is():
+    wrong = []
+    for path in FILES:
+        if path.name == "__init__.py":
+            continue
+        tree = tree_of(path)
+        if not ast.get_docstring(tree):
+            wrong.append(complaint(path, 1, "the file has no docstring"))
+        for node in tree.body:
+            is_public = isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_"
+            if is_public and not ast.get_docstring(node):
+                wrong.append(complaint(path, node.lineno, f"{node.name} has no docstring"))
     assert not wrong, "\n".join(wrong)
 
 
@@ -213,9 +230,8 @@ def is_text_without_encoding(node, called, method):
     return False
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_nothing_dangerous_is_called(path):
-    found = [complaint(path, line, text) for line, text in dangers_in(tree_of(path))]
+def test_nothing_dangerous_is_called():
+    found = [complaint(path, line, text) for path in FILES for line, text in dangers_in(tree_of(path))]
     assert not found, "\n".join(found)
 
 
