@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_corpus import RECIPE, write_corpus
-from fault_process import Child, Ended, last_words, preload, wrong_end
+from fault_process import Child, Ended, last_words, preload, preload_commands, wrong_end
 
 from nmt import checkpoint
 from nmt.cli import preprocess, train, train_job, translate
@@ -66,15 +66,18 @@ class Lab:
         """Make corpus and data, and the whole run with every checkpoint kept, and learn what is right."""
         for name in ("corpus", "runs", "talk"):
             (self.folder / name).mkdir()
-        recipe = RECIPE if self.updates == 60 else RECIPE.replace("updates: 60", f"updates: {self.updates}")
+        recipe = RECIPE.replace("updates: 60", f"updates: {self.updates}")
+        if self.is_short:
+            recipe = recipe.replace("per_update: 2", "per_update: 1")
         (self.folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
-        write_corpus(self.folder / "corpus", 560)
+        write_corpus(self.folder / "corpus", 280 if self.is_short else 560)
+        preload_commands()
         self._must(self.child(lambda: preprocess.main(["recipe.yaml"])).go().wait())
         self._must(self.child(self._train_and_tell_modules).go().wait())
         preload((self.folder / "talk" / "modules").read_text(encoding="utf-8").split())
         reference = Run(self.folder / "runs" / "reference")
         epoch = checkpoint.verify(reference.checkpoint(self.updates))["epoch"]
-        assert epoch >= self.updates // 30, f"{epoch} epoch ends in {self.updates} updates"
+        assert epoch >= max(1, self.updates // 30), f"{epoch} epoch ends in {self.updates} updates"
         self.bytes_of = {folder.name: digests(folder) for folder in map(reference.checkpoint, reference.updates())}
         self._must(self.train().go().wait())
         self.bytes_of["model"] = digests(self.run.model_folder)

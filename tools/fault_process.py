@@ -151,6 +151,11 @@ def _session_of(pid: int) -> int:
     return -1
 
 
+def preload_commands() -> None:
+    """Import what the commands import when they begin to work, before the first of them tells of all it imports."""
+    preload([f"nmt.cli.{command}_job" for command in ("preprocess", "train", "translate")])
+
+
 def preload(modules: list[str]) -> None:
     """Import what a run imports on its way, so that every fork has it already. Importing must start no thread."""
     for name in modules:

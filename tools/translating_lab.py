@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fault_corpus import RECIPE, write_corpus
-from fault_process import Child, Ended, last_words, preload, wrong_end
+from fault_process import Child, Ended, last_words, preload, preload_commands, wrong_end
 
 from nmt.cli import preprocess, train, translate
 from nmt.cli.translate_journal import known
 from nmt.errors import RunError
 from nmt.files import sha256_of
 
-N_LINE = 240
+N_LINE = 120
 RUN = "run"
 FLAGS = (
     *("--device", "cpu", "--threads", "1", "--format", "jsonl"),
@@ -67,7 +67,8 @@ class Lab:
             (self.folder / name).mkdir()
         write_corpus(self.folder / "corpus", 560)
         (self.folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-        few = ["--train.out", RUN, "--train.updates", "60", "--valid.every", "60"]
+        few = ["--train.out", RUN, "--train.updates", "20", "--valid.every", "20"]
+        preload_commands()
         self._must(self._child(lambda: preprocess.main(["recipe.yaml"])).go().wait())
         self._must(self._child(lambda: train.main(["recipe.yaml", *few])).go().wait())
         self.write_lines()
