@@ -1,5 +1,6 @@
 """Every recipe that ships builds and survives two updates, shrunk to a corpus and sizes of a test."""
 
+import functools
 import pathlib
 
 import pytest
@@ -8,6 +9,7 @@ from nmt.data.prepare import prepare
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
+from nmt.training import precision
 from nmt.training.launch import launch
 
 RECIPES = sorted((pathlib.Path(__file__).parent.parent / "recipes").glob("*.yaml"))
@@ -35,6 +37,14 @@ def test_there_are_recipes():
     }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def the_machine_is_measured_once():
+    """Each run with precision auto would do it, which takes longer than its updates."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(precision, "_speeds", functools.cache(precision._speeds))
+        yield
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_trains_when_shrunk(path, tmp_path):
     lines = [f"line {n} of a corpus , with the words {' '.join('abcdefgh'[: n % 8])} in it" for n in range(60)]
@@ -54,6 +64,7 @@ def test_a_recipe_trains_when_shrunk(path, tmp_path):
             ("train.updates", "2"),
             ("train.out", str(tmp_path / "run")),
             ("valid.max_sentences", "4"),
+            ("decode.max_len_b", "5"),
         ],
     )
     prepare(recipe, recipe.data_folder)
