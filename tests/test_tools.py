@@ -6,7 +6,6 @@ import io
 import json
 import re
 import runpy
-import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -44,13 +43,6 @@ def run(script, *args):
     return Done(int(code or 0), out.getvalue(), err.getvalue())
 
 
-def run_alone(script, *args):
-    """In a process of its own, which it sets up as it likes."""
-    command = [sys.executable, str(TOOLS / script), *map(str, args)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=240, check=False)
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
 def test_learning_curves_become_a_picture(tmp_path):
     for name in ("one", "two"):
         lines = [{"kind": "train", "update": u, "seconds": u / 2} for u in (10, 20)]
@@ -77,7 +69,7 @@ def test_a_run_is_not_taken_for_the_name_of_a_picture(tmp_path, name):
 def test_the_benchmark_of_training_runs(tmp_path):
     """On minute sizes: that it measures well cannot be tested."""
     sizes = ["--size", "tiny", "--vocab", 100, "--max-tokens", 64, "--batches", 2, "--rounds", 1, "--peak-size", 64]
-    done = run_alone("bench_training.py", *sizes, "--threads", 1, "--peers", "torch", "--arithmetic", "fp32", "bf16")
+    done = run("bench_training.py", *sizes, "--threads", 1, "--peers", "torch", "--arithmetic", "fp32", "bf16")
     assert done.returncode == 0, done.stderr
     for row in ("fp32 +nmt", "bf16 +torch", "fp32 as shipped: [0-9.]+x", "matrix peak: fp32 [0-9,]+ GFLOP/s"):
         assert re.search(row, done.stdout), done.stdout

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 def small(monkeypatch):
     """Blocks of few pairs, so that every rank has some."""
     monkeypatch.setattr(blocks, "N_PAIR", 30)
-    monkeypatch.setattr(meeting, "_POLL", 0.005)
+    monkeypatch.setattr(meeting, "_POLL", 0.02)
     monkeypatch.setattr(meeting, "_MOMENT", 0.3)
 
 
@@ -67,6 +67,11 @@ def start(recipe, out, rank, n_rank, *flags):
     thread = threading.Thread(target=lambda: codes.append(main(args)), daemon=True)
     thread.start()
     return thread, codes
+
+
+def wait_until_there(folder, rank):
+    while not list(folder.glob(f".out.ranks/{rank}.*")):
+        time.sleep(0.01)
 
 
 def codes_of(started):
@@ -152,10 +157,12 @@ def test_a_check_by_two_ranks_writes_the_page_of_one(tmp_path):
 
 def test_a_rank_that_never_comes_is_named_and_nothing_is_written(tmp_path, capfd):
     recipe = recipe_in(tmp_path)
-    started = [start(recipe, tmp_path / "out", 2, 3), start(recipe, tmp_path / "out", 0, 3, "--rank-timeout", 2)]
+    started = [start(recipe, tmp_path / "out", 2, 3)]
+    wait_until_there(tmp_path, "2-of-3")
+    started.append(start(recipe, tmp_path / "out", 0, 3, "--rank-timeout", 1))
     assert codes_of(started) == [1, 1]
     told = capfd.readouterr().err
-    assert "rank 0 of 3 waited 2 s for rank 1 of 3, which did not come" in told
+    assert "rank 0 of 3 waited 1 s for rank 1 of 3, which did not come" in told
     assert "rank 2 of 3: rank 0 (process " in told and not (tmp_path / "out").exists()
     assert codes_of([start(recipe, tmp_path / "out", 1, 2, "--rank-timeout", 1)]) == [1]
     assert "rank 1 of 2 waited 1 s for rank 0 of 2" in capfd.readouterr().err
@@ -219,8 +226,8 @@ def test_what_dead_ranks_left_is_not_taken_for_ranks(tmp_path):
     place.mkdir()
     for name, text in left.items():
         (place / name).write_bytes(text)
-    late = Meeting(tmp_path / "out", Ranks(0, 2), {}, 1)
-    with pytest.raises(MachineError, match=r"waited 1 s for rank 1 .*The last rank 1 .* ended: it is over"), late:
+    late = Meeting(tmp_path / "out", Ranks(0, 2), {}, 0.5)
+    with pytest.raises(MachineError, match=r"waited 0.5 s for rank 1 .*The last rank 1 .* ended: it is over"), late:
         late.gather()
     assert not place.exists()
 
@@ -240,9 +247,7 @@ def test_a_rank_that_is_killed_ends_the_others_by_name_and_the_next_ones_make_th
     assert together(recipe, tmp_path / "one", 1) == [0]
     write_recipe(recipe, tmp_path / "r.yaml")
     doomed = as_process(tmp_path / "r.yaml", tmp_path / "out", 1, 3, 20)
-    meeting_place = tmp_path / ".out.ranks"
-    while not (meeting_place.exists() and any(path.name.startswith("1-of-3") for path in meeting_place.iterdir())):
-        time.sleep(0.01)
+    wait_until_there(tmp_path, "1-of-3")
     share = crew._do_share
 
     def kill_before(stage, rank, *others):
@@ -252,12 +257,12 @@ def test_a_rank_that_is_killed_ends_the_others_by_name_and_the_next_ones_make_th
         return share(stage, rank, *others)
 
     monkeypatch.setattr(crew, "_do_share", kill_before)
-    started = [start(recipe, tmp_path / "out", rank, 3, "--rank-timeout", 3) for rank in (0, 2)]
+    started = [start(recipe, tmp_path / "out", rank, 3, "--rank-timeout", 2) for rank in (0, 2)]
     codes, told = codes_of(started), capfd.readouterr().err
     doomed.stderr.close()
     assert codes == [1, 1] and not (tmp_path / "out").exists()
     assert f"waited for its part of encoding of rank 1 (process {doomed.pid} on " in told
-    assert "given no sign of life for 3 s" in told and "rank 2 of 3 waited for the next step of rank 0" in told
+    assert "given no sign of life for 2 s" in told and "rank 2 of 3 waited for the next step of rank 0" in told
     monkeypatch.undo()
     monkeypatch.setattr(blocks, "N_PAIR", 30)
     assert together(recipe, tmp_path / "out", 2) == [0, 0]
