@@ -1,5 +1,7 @@
 """Pairs that are cut anew are as long as batches were planned for: the budget holds, and padding stays what it was."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,7 @@ def lines(n, seed):
     return [" ".join(rng.choice(WORDS, n_word)) for n_word in rng.integers(1, 40, n)]
 
 
+@functools.cache
 def subwords_of(kind, joint=True):
     config = SubwordsConfig(kind=kind, vocab_size=360, symbols=("<url>",), joint=joint)
     return Subwords.train(lambda: lines(200, 8), lambda: lines(200, 9), config, 1)
@@ -60,9 +63,13 @@ class Pairs:
         )
 
 
-def made(kind="bpe", *, n=3000, most=1000, joint=True, seed=1):
-    subwords = subwords_of(kind, joint)
-    corpus = Pairs(subwords, n)
+@functools.cache
+def pairs_of(kind, joint, n):
+    return Pairs(subwords_of(kind, joint), n)
+
+
+def made(kind="bpe", *, n=2000, most=1000, joint=True, seed=1):
+    subwords, corpus = subwords_of(kind, joint), pairs_of(kind, joint, n)
     return subwords, corpus, Resampled(corpus, subwords, **RATES[kind], seed=seed, most=most)
 
 
@@ -141,9 +148,9 @@ def test_no_side_grows_over_the_longest_that_is_allowed_and_none_shrinks():
 
 
 def test_lengths_follow_from_the_seed_and_from_no_order(monkeypatch):
-    resampled = made()[2]
+    resampled = made(n=800)[2]
     monkeypatch.setattr("nmt.data.resampled._N_AT_ONCE", 7)
-    again, other = made()[2], made(seed=2)[2]
+    again, other = made(n=800)[2], made(n=800, seed=2)[2]
     assert np.array_equal(again.src_len, resampled.src_len) and np.array_equal(again.trg_len, resampled.trg_len)
     assert not np.array_equal(other.src_len, resampled.src_len)
     assert other.src_len.sum() == pytest.approx(resampled.src_len.sum(), rel=0.01)
