@@ -49,7 +49,7 @@ def run(tmp_path_factory):
             "model": {
                 "d_model": 64,
                 "d_inner": 128,
-                "n_enc_layer": 2,
+                "n_enc_layer": 1,
                 "n_dec_layer": 2,
                 "n_head": 4,
                 "dropout": 0.0,
