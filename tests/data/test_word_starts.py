@@ -27,6 +27,8 @@ CODECS = {
     for kind, size in (("bpe", 400), ("unigram", 400), ("char", 500))
 }
 
+STARTS = {codec: WordStarts(codec) for codec in CODECS.values()}
+
 
 def starts_by_text(codec, ids):
     """Where words begin, in bytes: of what is between symbols."""
@@ -45,7 +47,7 @@ def starts_by_text(codec, ids):
 
 
 def starts_by_pieces(codec, ids):
-    begins = WordStarts(codec)(np.array(ids), np.array([len(ids)]))
+    begins = STARTS[codec](np.array(ids), np.array([len(ids)]))
     places = np.cumsum([0, *map(len, codec.raw(ids[:-1]))])
     return set(places[begins].tolist())
 
