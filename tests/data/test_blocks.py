@@ -159,9 +159,9 @@ def test_units_put_together_are_the_lines(seed):
 @pytest.mark.parametrize("symbols", [(), ("<b>", "12")])
 @pytest.mark.parametrize("kinds", [(), ("number", "tag", "url")])
 def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normalize, symbols, kinds):
-    lines = [protected(line, kinds)[0] for line in nasty(7, 200)]
+    lines = [protected(line, kinds)[0] for line in nasty(7, 120)]
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
-    config = SubwordsConfig(vocab_size=500, normalize=normalize, symbols=symbols)
+    config = SubwordsConfig(vocab_size=400, normalize=normalize, symbols=symbols)
     subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0, placeholders=names_of(kinds))
     of, words_of = units(lines, normalize), WordsOf(config)
     codec = subwords.src
@@ -369,7 +369,7 @@ def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_pa
         monkeypatch.setattr(lexicon_file, "MOST_REMEMBERED", most)
         folder = tmp_path / str(n)
         folder.mkdir()
-        recipe = recipe_in(folder, [*SRC, *nasty(1, 200)], [*TRG, *nasty(2, 200)], workers=1, protect=["number"])
+        recipe = recipe_in(folder, [*SRC, *nasty(1, 100)], [*TRG, *nasty(2, 100)], workers=1, protect=["number"])
         prepare(recipe, folder / "out")
         files = ("train.arrow", "subwords.json", "report.json")
         told.append([(folder / "out" / name).read_bytes().replace(str(folder).encode(), b"") for name in files])
