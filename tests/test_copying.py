@@ -33,7 +33,7 @@ def some_lines(n, seed):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of 150 updates of 35 lines or so: sure enough of itself that rounding decides nothing."""
+    """A run of 100 updates of 35 lines or so: sure enough of itself that rounding decides nothing."""
     folder = tmp_path_factory.mktemp("copy")
     files = {}
     for name, n, seed in (("train", 6000, 1), ("valid", 20, 2)):
@@ -61,7 +61,7 @@ def run(tmp_path_factory):
             },
             "batch": {"max_tokens": 300},
             "optim": {"lr": 3e-3, "schedule": "cosine", "warmup": 30, "clip": 1.0},
-            "train": {"out": str(folder / "run"), "updates": 150, "precision": "fp32", "threads": 1},
+            "train": {"out": str(folder / "run"), "updates": 100, "precision": "fp32", "threads": 1},
             "valid": {"every": 1000, "translate": False, "metric": "loss"},
         }
     )

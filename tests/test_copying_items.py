@@ -64,7 +64,7 @@ def run(tmp_path_factory):
             },
             "batch": {"max_tokens": 400, "per_update": 1},
             "optim": {"name": "muon", "muon_lr": 1e-2, "lr": 3e-3, "schedule": "linear", "warmup": 20, "clip": 1.0},
-            "train": {"out": str(folder / "run"), "updates": 200, "precision": "fp32", "threads": 1},
+            "train": {"out": str(folder / "run"), "updates": 100, "precision": "fp32", "threads": 1},
             "valid": {"every": 1000, "translate": False, "metric": "loss"},
         }
     )
