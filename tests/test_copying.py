@@ -36,7 +36,7 @@ def run(tmp_path_factory):
     """A run of 100 updates of 35 lines or so: sure enough of itself that rounding decides nothing."""
     folder = tmp_path_factory.mktemp("copy")
     files = {}
-    for name, n, seed in (("train", 6000, 1), ("valid", 20, 2)):
+    for name, n, seed in (("train", 4000, 1), ("valid", 20, 2)):
         text = "".join(line + "\n" for line in some_lines(n, seed))
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
         files[name] = {"src": str(folder / name), "trg": str(folder / name)}
