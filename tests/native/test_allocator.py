@@ -32,7 +32,7 @@ print(faults[1] - faults[0], faults[-1] - faults[-2], reserved, kept, resident("
 
 @functools.cache
 def told(attempt: int) -> tuple[int, ...]:
-    """Of a process: page faults of the first and of the last time, and megabytes: taken at once, kept, in large pages."""
+    """Of a process: page faults of the first and the last time, and megabytes: taken at once, kept, in large pages."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, encoding="utf-8", check=False)
     if done.returncode == 77:
         pytest.skip("this C library cannot be told to keep freed blocks")
