@@ -1,6 +1,5 @@
 """Every recipe that ships builds and survives two updates, shrunk to a corpus and sizes of a test."""
 
-import functools
 import pathlib
 
 import pytest
@@ -9,7 +8,6 @@ from nmt.data.prepare import prepare
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
-from nmt.training import precision
 from nmt.training.launch import launch
 
 RECIPES = sorted((pathlib.Path(__file__).parent.parent / "recipes").glob("*.yaml"))
@@ -35,14 +33,6 @@ def test_there_are_recipes():
         "wmt14.en-de.base",
         "wmt14.en-de.big",
     }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def the_machine_is_measured_once():
-    """Each run with precision auto would do it, which takes longer than its updates."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(precision, "_speeds", functools.cache(precision._speeds))
-        yield
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

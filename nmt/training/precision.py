@@ -1,5 +1,6 @@
 """Which arithmetic training runs in: chosen by measuring this machine, never by the name of its processor."""
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -92,10 +93,12 @@ def _choose(wanted: str, device: torch.device) -> Precision:
     return Precision("fp32", figures, "cpu", fast)
 
 
+@functools.cache
 def _speeds() -> dict[str, float]:
     """GFLOP/s of each way to multiply, at its best: 0 for one that this torch has not.
 
-    The ways take turns, and the best of many tries counts: other work on the machine slows down all alike.
+    The ways take turns, and the best of many tries counts: other work on the machine slows down all alike. Measured
+    once, so that what is tried before a run is in the arithmetic that the run will have.
     """
     m, k, n = _SHAPE
     ways = {

@@ -20,6 +20,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def seconds(monkeypatch):
     """Makes a product of each way take so long, and twice as long whenever the machine is busy: now and then."""
+    monkeypatch.setattr(room, "_speeds", room._speeds.__wrapped__)
 
     def take(fp32, onednn, bf16, *, honest=True, tried=None):
         monkeypatch.setattr(room, "_SHAPE", (4, 4, 4))
@@ -55,6 +56,19 @@ def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times,
     assert found.name == name
     assert found.fast_fp32 == (fast and name == "fp32")
     assert found.why.startswith("measured: fp32 ") and ("oneDNN" in found.why) == fast
+
+
+def test_what_is_tried_before_a_run_is_in_the_arithmetic_of_the_run(monkeypatch):
+    """Whatever else the machine does when it is asked again: it is measured once."""
+    seconds = itertools.count(1)
+    monkeypatch.setattr(room, "_SHAPE", (4, 4, 4))
+    monkeypatch.setattr(room, "_timed", lambda product, switched: float(next(seconds)))
+    room._speeds.cache_clear()
+    try:
+        chosen = [choose_precision(TrainConfig(kernels="torch"), CPU) for _ in range(2)]
+    finally:
+        room._speeds.cache_clear()
+    assert chosen[0] == chosen[1]
 
 
 def test_a_way_that_is_far_slower_is_not_tried_again(seconds):
