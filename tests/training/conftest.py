@@ -1,11 +1,18 @@
-"""A tiny corpus and recipe that trains in a second."""
+"""A tiny corpus and recipe that trains in a second, and processes that train it together."""
 
+import itertools
+import json
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from nmt.data.prepare import prepare
 from nmt.recipe.options import Recipe
+from nmt.recipe.reader import write_recipe
 
 WORDS = [
     "ein",
@@ -88,6 +95,7 @@ def make_recipe(corpus, out, **sections):
         "optim": {"lr": 3e-3, "schedule": "constant", "warmup": 5, "clip": 1.0},
         "train": {"out": str(out), "updates": 30, "save_every": 7, "log_every": 5, "precision": "fp32"},
         "valid": {"every": 10, "max_tokens": 400},
+        "decode": {"max_len_a": 0.5, "max_len_b": 3},  # an untrained model knows no end
     }
     for section, options in sections.items():
         tree[section] = {**tree.get(section, {}), **options} if isinstance(options, dict) else options
@@ -98,3 +106,55 @@ def make_recipe(corpus, out, **sections):
 def recipe_of(corpus, tmp_path):
     """recipe_of(run name, section={option: value}, ...) -> Recipe."""
     return lambda run="run", **sections: make_recipe(corpus, tmp_path / run, **sections)
+
+
+class Group:
+    """Ranks of one run. said: what each printed to stderr."""
+
+    def __init__(self, ask, processes, said):
+        self.ask, self.processes, self.said = ask, processes, said
+
+    def wait(self, seconds=120):
+        return self.ask({"wait": {"processes": self.processes, "seconds": seconds}})
+
+    def words(self, rank):
+        return Path(f"{self.said}.{rank}").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def ask():
+    """Talk to the program that ranks are forked from; see ranks.py."""
+    here = Path(__file__)
+    server = subprocess.Popen(
+        [sys.executable, str(here.with_name("ranks.py"))],
+        env={**os.environ, "PYTHONPATH": str(here.parents[2]), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+    def ask(question):
+        server.stdin.write(json.dumps(question) + "\n")
+        server.stdin.flush()
+        return json.loads(server.stdout.readline())
+
+    yield ask
+    server.stdin.close()
+    server.wait(60)
+
+
+@pytest.fixture
+def start(ask, tmp_path):
+    """start(recipe, ..., fault={rank: [what, at which update]}) -> Group that trains them one after the other."""
+    number = itertools.count()
+
+    def start(*recipes, world_size=2, how="launch", **more):
+        files = []
+        for recipe in recipes:
+            files.append(str(tmp_path / f"recipe{next(number)}.yaml"))
+            write_recipe(recipe, Path(files[-1]))
+        job = {"recipes": files, "world_size": world_size, "said": str(tmp_path / f"said{next(number)}"), **more}
+        return Group(ask, ask({how: job}), job["said"])
+
+    return start

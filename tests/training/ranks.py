@@ -1,7 +1,8 @@
 """Processes that train together, for the tests: started once, then forked, since to import torch takes seconds.
 
 One JSON object a line comes in and goes out. {"launch": ...} starts ranks as torchrun does and tells their process
-numbers, {"elastic": ...} starts torchrun's own engine, {"wait": ...} tells the exit codes.
+numbers, {"elastic": ...} starts torchrun's own engine, {"wait": ...} tells the exit codes. With "legs", numbers of
+updates, the ranks train so long at a time and note which pairs they saw.
 """
 
 import io
@@ -16,6 +17,7 @@ import torch
 import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from witness import train_one_rank
 
 from nmt.cli import train, train_job
 from nmt.training import parallel
@@ -79,6 +81,9 @@ def be_rank(job):
     said = os.open(f"{job['said']}.{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(said, 2)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", line_buffering=True)
+    if "legs" in job:
+        train_one_rank(job["recipes"][0], f"{job['said']}.{os.environ['RANK']}.seen", job["legs"])
+        return 0
     # A second recipe finds the place where the ranks met for the first.
     if len(job["recipes"]) > 1:
         KEPT.append(next(torch.distributed.rendezvous("env://")))
@@ -102,6 +107,8 @@ def fork(body):
 def launch(job):
     """What torchrun does, without its start-up time: ranks that find each other by the environment."""
     n, port = job["world_size"], free_port()
+    if "legs" in job:
+        job["legs"] = [(length, free_port()) for length in job["legs"]]
     group = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
     def rank(number):

@@ -1,17 +1,15 @@
 """Every pair moves the weights exactly once an epoch: over all ranks, over stops inside an epoch and at its end."""
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from two_ranks import free_port, run_on_two
 from witness import pairs_of, plan_of, train_in_legs
 
 from nmt import checkpoint
 from nmt.run import Run
-
-WITNESS = Path(__file__).with_name("witness.py")
 
 
 def count(*legs):
@@ -22,7 +20,7 @@ def count(*legs):
 def two_epochs(recipe_of):
     """A recipe of two epochs with three batches in an update but for the last, and the updates of the first epoch."""
     watching = {"every": 10_000, "translate": False, "metric": "loss"}
-    options = {"batch": {"max_tokens": 160, "per_update": 3, "pool": 70}, "valid": watching}
+    options = {"batch": {"max_tokens": 240, "per_update": 3, "pool": 70}, "valid": watching}
     plan = plan_of(recipe_of(**options))
     n_first, n_second = len(plan.updates(0)), len(plan.updates(1))
     assert len(plan.updates(0)[-1]) < 3
@@ -38,12 +36,13 @@ def test_one_process(two_epochs):
     assert count(second) == wanted
 
 
-def test_two_processes_of_which_one_has_nothing_to_do_at_times(two_epochs, tmp_path):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
+def test_two_processes_of_which_one_has_nothing_to_do_at_times(two_epochs, start):
     recipe, n_first = two_epochs
     wanted = count(pairs_of(recipe))
-    legs = [(length, free_port()) for length in (3, n_first - 3, None)]
-    run_on_two(recipe, tmp_path, WITNESS, str(tmp_path / "seen{rank}"), json.dumps(legs))
-    ranks = [json.loads((tmp_path / f"seen{rank}").read_text(encoding="utf-8")) for rank in (0, 1)]
+    group = start(recipe, legs=[3, n_first - 3, None])
+    assert group.wait() == [0, 0], group.words(0) + group.words(1)
+    ranks = [json.loads(Path(f"{group.said}.{rank}.seen").read_text(encoding="utf-8")) for rank in (0, 1)]
     first, rest_of_first, second = zip(*ranks, strict=True)
     assert all(first) and count(*first) < wanted
     assert count(*first, *rest_of_first) == wanted

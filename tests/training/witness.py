@@ -1,15 +1,8 @@
-"""What can be seen of a run from outside: which pairs moved the weights, and how an epoch is cut into updates.
-
-As a program it is one rank of a run in several legs, for test_every_pair.py: recipe file, file to write, length and
-port of each leg.
-"""
+"""What can be seen of a run from outside: which pairs moved the weights, and how an epoch is cut into updates."""
 
 import json
 import os
-import sys
 from pathlib import Path
-
-import torch
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
@@ -111,12 +104,15 @@ def train_in_legs(recipe, lengths):
     return legs
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    recipe, found = load_resolved(Path(sys.argv[1])), []
+def train_one_rank(file, seen, legs):
+    """Be the rank that the environment names in a run of several legs, each a length and a port; changes the process.
+
+    file: of the recipe. seen: the file to write the pairs of each leg to.
+    """
+    recipe, found = load_resolved(Path(file)), []
     join = parallel.join
     parallel.join = lambda device, timeout, _: join(device, timeout)  # `StopAt` counts updates, not looks for others
-    for length, port in json.loads(sys.argv[3]):
+    for length, port in legs:
         os.environ["MASTER_PORT"] = str(port)  # at the old one a slow rank could meet the group that is leaving
         found += train_in_legs(recipe, [length])
-    Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")
+    Path(seen).write_text(json.dumps(found), encoding="utf-8")
