@@ -16,10 +16,48 @@ from nmt.run import Run
 from nmt.training import state as state_module
 from nmt.training.finish import final_update
 from nmt.training.launch import launch
+from tests.training.conftest import make_recipe
+
+# Two epochs of six updates.
+SHORT = {
+    "batch": {"max_tokens": 400},
+    "train": {"updates": 12, "save_every": 3, "log_every": 1},
+    "valid": {"every": 4},
+}
+
+
+def in_short(sections):
+    """SHORT with other sections, option by option."""
+    mixed = dict(SHORT)
+    for name, options in sections.items():
+        mixed[name] = {**SHORT.get(name, {}), **options} if isinstance(options, dict) else options
+    return mixed
+
+
+@pytest.fixture
+def short_of(recipe_of):
+    """short_of(run name, section={option: value}, ...) -> Recipe of a run of twelve updates."""
+    return lambda run="run", **sections: recipe_of(run, **in_short(sections))
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory):
+    """A short run that nothing happened to. Read only."""
+    recipe = make_recipe(corpus, tmp_path_factory.mktemp("uninterrupted") / "whole", **SHORT)
+    assert launch(recipe) == "done"
+    return Run(recipe.run_folder)
+
+
+@pytest.fixture
+def finished(whole, short_of):
+    """The recipe of a copy of that run."""
+    recipe = short_of()
+    shutil.copytree(whole.folder, recipe.run_folder)
+    return recipe
 
 
 class StopAtUpdate:
-    """Wants to stop at an update of a run that logs each one."""
+    """Wants to stop at an update of a run that logs each one. Not the next after a validation, which asks, too."""
 
     def __init__(self, run, update):
         self.run, self.update = run, update
@@ -43,10 +81,12 @@ def digest_of_model(run):
 
 
 def digest(run, update):
-    """SHA-256 over all tensors of model and optimizer."""
+    """SHA-256 over all tensors of model, optimizer and moving average."""
     folder = run.checkpoint(update)
     whole = hashlib.sha256()
-    for name in (checkpoint.MODEL, checkpoint.OPTIMIZER):
+    for name in (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA):
+        if not (folder / name).exists():
+            continue
         for key, tensor in sorted(checkpoint.load_tensors(folder, name).items()):
             whole.update(key.encode() + tensor.numpy().tobytes())
     return whole.hexdigest()
@@ -64,10 +104,10 @@ VARIANTS = {
     "moving average": {"train": {"ema": 0.9}},
     "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}},
     "bf16": {"train": {"precision": "bf16"}},
-    "packed": {"model": {"attn_dropout": 0.0}, "batch": {"packed": True, "max_tokens": 257}},
+    "packed": {"model": {"attn_dropout": 0.0}, "batch": {"packed": True, "max_tokens": 357}},
     "packed, merges left out": {
         "model": {"attn_dropout": 0.0},
-        "batch": {"packed": True, "max_tokens": 257, "bpe_dropout": 0.2},
+        "batch": {"packed": True, "max_tokens": 357, "bpe_dropout": 0.2},
     },
     "subwords that fall apart": {"batch": {"split_rate": 0.2}},
     "merges left out": {"batch": {"bpe_dropout": 0.2}},
@@ -84,30 +124,37 @@ VARIANTS = {
 }
 
 
+def assert_same_end(run, whole):
+    """Both have the same weights, the same optimizer and the same validations."""
+    assert digest(run, 12) == digest(whole, 12)
+    histories = [checkpoint.verify(one.checkpoint(12))["history"] for one in (run, whole)]
+    assert histories[0] == histories[1] and [entry["update"] for entry in histories[0]] == [4, 8, 12]
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_three_resumes_in_a_chain_end_at_the_same_bits(recipe_of, variant):
-    whole = recipe_of("whole", **VARIANTS[variant])
-    assert launch(whole) == "done"
-    chain = recipe_of("chain", **VARIANTS[variant])
-    assert whole.batch.per_update > 1 and whole.model.dropout > 0
-    for n in (3, 4, 9):  # 300 pairs make about 13 updates an epoch: two stops in the first, one in the second
-        assert launch(chain, StopAt(n)) == "stopped"
+def test_three_resumes_in_a_chain_end_at_the_same_bits(short_of, variant):
+    sections = {"valid": {"translate": False, "metric": "loss"}, **VARIANTS[variant]}
+    undisturbed, chain = (short_of(run, **sections) for run in ("undisturbed", "chain"))
+    assert launch(undisturbed) == "done"
+    assert undisturbed.batch.per_update > 1 and undisturbed.model.dropout > 0
+    one, other = Run(undisturbed.run_folder), Run(chain.run_folder)
+    for update, epoch in ((2, 0), (3, 0), (10, 1)):
+        assert launch(chain, StopAtUpdate(other, update)) == "stopped"
+        state = checkpoint.verify(other.checkpoint(update))
+        assert state["epoch"] == epoch and state["update_in_epoch"] > 0
     assert launch(chain) == "done"
-    one, other = Run(whole.run_folder), Run(chain.run_folder)
-    assert digest(one, 30) == digest(other, 30)
+    assert_same_end(other, one)
     assert losses(one) == losses(other)
 
 
-def test_a_stop_exactly_at_the_end_of_an_epoch_goes_on_with_the_next(recipe_of):
-    never = {"every": 1000}  # a validation asks whether to stop, too
-    whole, chain = recipe_of("whole", valid=never), recipe_of("chain", valid=never)
-    launch(whole)
-    first_epoch = len(plan_of(whole).updates(0))
-    assert launch(chain, StopAt(first_epoch - 1)) == "stopped"
-    state = checkpoint.verify(Run(chain.run_folder).checkpoint(first_epoch))
+def test_a_stop_exactly_at_the_end_of_an_epoch_goes_on_with_the_next(short_of, whole):
+    recipe = short_of()
+    run, first_epoch = Run(recipe.run_folder), len(plan_of(recipe).updates(0))
+    assert launch(recipe, StopAtUpdate(run, first_epoch)) == "stopped"
+    state = checkpoint.verify(run.checkpoint(first_epoch))
     assert (state["epoch"], state["update_in_epoch"]) == (1, 0)
-    launch(chain)
-    assert digest(Run(whole.run_folder), 30) == digest(Run(chain.run_folder), 30)
+    launch(recipe)
+    assert_same_end(run, whole)
 
 
 def test_an_epoch_that_an_earlier_version_began_in_other_batches_begins_anew(recipe_of, monkeypatch, capfd):
@@ -132,116 +179,102 @@ def test_an_epoch_of_padded_batches_goes_on_where_only_packed_ones_became_others
     assert (state["epoch"], state["update_in_epoch"], state["plan"]) == (0, 3 if anew else 8, plan_module.VERSION)
 
 
-def test_a_stop_in_the_middle_of_a_validation_is_made_up_for(recipe_of):
-    whole, chain = recipe_of("whole"), recipe_of("chain")
-    launch(whole)
-    # The tenth update is validated; the eleventh and twelfth question are asked during that.
-    assert launch(chain, StopAt(11)) == "stopped"
-    state = checkpoint.verify(Run(chain.run_folder).checkpoint(10))
-    assert (state["update"], state["history"]) == (10, [])
-    launch(chain)
-    assert digest(Run(whole.run_folder), 30) == digest(Run(chain.run_folder), 30)
-    histories = [checkpoint.verify(Run(recipe.run_folder).checkpoint(30))["history"] for recipe in (whole, chain)]
-    assert histories[0] == histories[1] and len(histories[0]) == 3
+def test_a_stop_in_the_middle_of_a_validation_is_made_up_for(short_of, whole):
+    recipe = short_of()
+    run = Run(recipe.run_folder)
+    # The fourth update is validated; the fifth and sixth question are asked during that.
+    assert launch(recipe, StopAt(5)) == "stopped"
+    state = checkpoint.verify(run.checkpoint(4))
+    assert (state["update"], state["history"]) == (4, [])
+    launch(recipe)
+    assert_same_end(run, whole)
 
 
-def test_watching_changes_nothing_and_the_seed_changes_everything(recipe_of):
+def test_watching_changes_nothing_and_the_seed_changes_everything(short_of, whole):
     found = {}
     for run, sections in {
-        "plain": {},
-        "again": {},
-        "watched": {"train": {"log_every": 1, "save_every": 3}, "valid": {"every": 4, "beam": 2}},
+        "watched": {"train": {"save_every": 2}, "valid": {"every": 3, "beam": 2}},
         "unwatched": {
             "train": {"log_every": 1000, "save_every": 1000},
             "valid": {"every": 1000, "translate": False, "metric": "loss"},
         },
         "other seed": {"seed": 4},
     }.items():
-        recipe = recipe_of(run.replace(" ", "-"), **sections)
+        recipe = short_of(run.replace(" ", "-"), **sections)
         launch(recipe)
-        found[run] = digest(Run(recipe.run_folder), 30)
-    assert found["plain"] == found["again"] == found["watched"] == found["unwatched"]
-    assert found["plain"] != found["other seed"]
+        found[run] = digest(Run(recipe.run_folder), 12)
+    assert digest(whole, 12) == found["watched"] == found["unwatched"]
+    assert digest(whole, 12) != found["other seed"]
 
 
-def test_changed_options_are_refused_by_name_and_harmless_ones_are_not(recipe_of):
-    launch(recipe_of(), StopAt(2))
+def test_changed_options_are_refused_by_name_and_harmless_ones_are_not(short_of):
+    launch(short_of(), StopAt(2))
     with pytest.raises(RunError, match=r"optim\.lr was 0\.003, now 0\.004"):
-        launch(recipe_of(optim={"lr": 4e-3}))
+        launch(short_of(optim={"lr": 4e-3}))
     with pytest.raises(RunError, match=r"model\.dropout was 0\.2, now 0\.1; seed was 3, now 5"):
-        launch(recipe_of(model={"dropout": 0.1}, seed=5))
-    assert launch(recipe_of(train={"log_every": 9}, decode={"beam": 2})) == "done"
+        launch(short_of(model={"dropout": 0.1}, seed=5))
+    assert launch(short_of(train={"log_every": 9}, decode={"beam": 2})) == "done"
 
 
-def test_what_a_stop_saved_leaves_no_trace_in_what_is_kept_and_averaged(recipe_of):
-    often = {"log_every": 1}
-    whole, chain = recipe_of("whole", train=often), recipe_of("chain", train=often)
-    launch(whole)
-    one, other = Run(whole.run_folder), Run(chain.run_folder)
-    assert launch(chain, StopAtUpdate(other, 27)) == "stopped"
-    assert other.updates()[-1] == 27  # between the saves of 21 and 28
-    launch(chain)
-    assert one.updates() == other.updates()
-    assert digest_of_model(one) == digest_of_model(other)
-
-
-def test_a_kill_between_saving_and_deleting_leaves_no_more_than_was_asked_for(recipe_of):
-    recipe = recipe_of()
+def test_what_a_stop_saved_leaves_no_trace_in_what_is_kept_and_averaged(short_of, whole):
+    recipe = short_of()
     run = Run(recipe.run_folder)
+    assert launch(recipe, StopAtUpdate(run, 11)) == "stopped"
+    assert run.updates()[-1] == 11  # between the saves of 9 and 12
     launch(recipe)
+    assert run.updates() == whole.updates()
+    assert digest_of_model(run) == digest_of_model(whole)
+
+
+def test_a_kill_between_saving_and_deleting_leaves_no_more_than_was_asked_for(finished):
+    run = Run(finished.run_folder)
     shutil.rmtree(run.model_folder)
-    kept, old = run.updates(), run.checkpoint(14)
-    state = {**checkpoint.verify(run.checkpoint(30)), "update": 14}
+    kept, old = run.updates(), run.checkpoint(3)
+    state = {**checkpoint.verify(run.checkpoint(12)), "update": 3}
     checkpoint.save(old, {name: {} for name in (checkpoint.MODEL, checkpoint.OPTIMIZER)}, state)
-    launch(recipe)
+    launch(finished)
     assert run.updates() == kept and not old.exists()
 
 
-def test_a_model_that_was_damaged_is_chosen_again(recipe_of):
-    recipe = recipe_of()
-    launch(recipe)
-    run = Run(recipe.run_folder)
+def test_a_model_that_was_damaged_is_chosen_again(finished):
+    run = Run(finished.run_folder)
     digest, kinds = digest_of_model(run), kinds_of(run)
     (run.model_folder / checkpoint.MODEL).write_bytes(b"")
-    launch(recipe)
+    launch(finished)
     assert (digest_of_model(run), kinds_of(run)) == (digest, kinds)
     assert kinds[-1] == "final"
 
 
-def test_a_checkpoint_that_was_damaged_meanwhile_is_in_no_average(recipe_of, capsys):
-    recipe = recipe_of(train={"log_every": 1})
+def test_a_checkpoint_that_was_damaged_meanwhile_is_in_no_average(short_of, capsys):
+    recipe = short_of()
     run = Run(recipe.run_folder)
-    launch(recipe, StopAtUpdate(run, 29))
-    (run.checkpoint(28) / checkpoint.MODEL).write_bytes(b"")
+    launch(recipe, StopAtUpdate(run, 11))
+    (run.checkpoint(9) / checkpoint.MODEL).write_bytes(b"")
     launch(recipe)
     assert "left out a damaged checkpoint: " in capsys.readouterr().err
-    assert final_update(run) == 30
+    assert final_update(run) == 12
 
 
-def test_a_stop_while_the_final_model_is_chosen_is_no_end(recipe_of):
-    recipe = recipe_of()
+def test_a_stop_while_the_final_model_is_chosen_is_no_end(short_of):
+    recipe = short_of()
     run = Run(recipe.run_folder)
-    assert launch(recipe, lambda: run.checkpoint(30).exists()) == "stopped"
+    assert launch(recipe, lambda: run.checkpoint(12).exists()) == "stopped"
     assert not run.model_folder.exists()
     assert launch(recipe) == "done"
-    assert final_update(run) == 30
+    assert final_update(run) == 12
 
 
-def test_a_finished_run_whose_checkpoints_were_deleted_is_not_begun_anew(recipe_of, capsys):
-    recipe = recipe_of()
-    launch(recipe)
-    shutil.rmtree(Run(recipe.run_folder).checkpoints)
-    assert launch(recipe) == "done"
+def test_a_finished_run_whose_checkpoints_were_deleted_is_not_begun_anew(finished, capsys):
+    shutil.rmtree(Run(finished.run_folder).checkpoints)
+    assert launch(finished) == "done"
     assert "nothing to do" in capsys.readouterr().err
 
 
-def test_a_finished_run_has_nothing_to_do(recipe_of, capsys):
-    recipe = recipe_of()
-    launch(recipe)
-    before = {path: path.stat().st_mtime_ns for path in Run(recipe.run_folder).checkpoints.rglob("*")}
-    assert launch(recipe) == "done"
+def test_a_finished_run_has_nothing_to_do(finished, capsys):
+    before = {path: path.stat().st_mtime_ns for path in Run(finished.run_folder).checkpoints.rglob("*")}
+    assert launch(finished) == "done"
     assert "nothing to do" in capsys.readouterr().err
-    assert before == {path: path.stat().st_mtime_ns for path in Run(recipe.run_folder).checkpoints.rglob("*")}
+    assert before == {path: path.stat().st_mtime_ns for path in Run(finished.run_folder).checkpoints.rglob("*")}
 
 
 def test_a_second_process_on_the_folder_is_refused(recipe_of):
@@ -250,19 +283,17 @@ def test_a_second_process_on_the_folder_is_refused(recipe_of):
         launch(recipe)
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_named(recipe_of, capsys):
-    whole, hurt = recipe_of("whole"), recipe_of("hurt")
-    launch(whole)
-    launch(hurt, StopAt(16))
-    run = Run(hurt.run_folder)
-    newest = run.checkpoint(run.updates()[-1])
-    file = newest / checkpoint.MODEL
+def test_a_damaged_checkpoint_is_passed_over_and_named(short_of, whole, capsys):
+    recipe = short_of()
+    run = Run(recipe.run_folder)
+    launch(recipe, StopAtUpdate(run, 10))
+    file = run.checkpoint(10) / checkpoint.MODEL
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 4
     file.write_bytes(data)
-    assert launch(hurt) == "done"
+    assert launch(recipe) == "done"
     assert f"passed over a damaged checkpoint: {file}" in capsys.readouterr().err
-    assert digest(Run(whole.run_folder), 30) == digest(run, 30)
+    assert_same_end(run, whole)
 
 
 def test_when_no_checkpoint_is_whole_training_refuses_to_start_over(recipe_of):
@@ -283,29 +314,29 @@ def test_a_folder_of_somebody_else_is_left_alone(recipe_of):
         launch(recipe)
 
 
-def test_the_log_of_a_resumed_run_has_every_line_once(recipe_of):
-    recipe = recipe_of()
-    launch(recipe, StopAt(8))
+def test_the_log_of_a_resumed_run_has_every_line_once(short_of):
+    recipe = short_of(train={"log_every": 2})
+    launch(recipe, StopAt(4))
     with Run(recipe.run_folder).log_file.open("ab") as file:
         file.write(
-            b'{"kind": "train", "update": 25, "loss": 1}\n{"kind": "tra'
+            b'{"kind": "train", "update": 10, "loss": 1}\n{"kind": "tra'
         )  # written after the checkpoint, then killed
     launch(recipe)
     lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
     updates = [line["update"] for line in lines if line["kind"] == "train"]
-    assert updates == [5, 10, 15, 20, 25, 30]
+    assert updates == [2, 4, 6, 8, 10, 12]
 
 
-def test_activations_computed_twice_leave_a_run_as_it_was_and_may_be_switched_on_halfway(recipe_of, monkeypatch):
+def test_activations_computed_twice_leave_a_run_as_it_was_and_may_be_switched_on_halfway(short_of, whole, monkeypatch):
     layers = []
     checkpoint_of = base.checkpoint
     monkeypatch.setattr(
         base, "checkpoint", lambda layer, *a, **k: layers.append(layer) or checkpoint_of(layer, *a, **k)
     )
-    whole, other = recipe_of("whole"), recipe_of("other")
-    launch(whole)
-    assert launch(other, StopAt(8)) == "stopped"
+    recipe = short_of()
+    run = Run(recipe.run_folder)
+    assert launch(recipe, StopAtUpdate(run, 6)) == "stopped"
     assert not layers
-    launch(recipe_of("other", train={"checkpoint_activations": True}))
+    launch(short_of(train={"checkpoint_activations": True}))
     assert len(set(layers)) == 2  # that of the encoder and that of the decoder
-    assert digest(Run(whole.run_folder), 30) == digest(Run(other.run_folder), 30)
+    assert_same_end(run, whole)
