@@ -24,7 +24,7 @@ def double(monkeypatch):
 
 @pytest.fixture
 def trained(recipe_of, tmp_path):
-    """trained(run name, tokens in a batch) -> the run after ten updates, each of all pairs there are, and the gold
+    """trained(run name, tokens in a batch) -> the run after four updates, each of all pairs there are, and the gold
     tokens in each batch of one.
 
     Some pairs read a long source for a target of one word, so some batches have hardly any gold tokens.
@@ -46,7 +46,7 @@ def trained(recipe_of, tmp_path):
             model={"dropout": 0.0},
             batch={"max_tokens": max_tokens, "per_update": 10_000},
             optim={"clip": 0.0, "eps": 1e-6, "betas": [BETA, 0.98]},
-            train={"updates": 10, "log_every": 1, "save_every": 1, "keep_last": 10},
+            train={"updates": 4, "log_every": 1, "save_every": 1, "keep_last": 4},
             valid={"every": 1000, "translate": False, "metric": "loss"},
         )
         assert recipe.train.label_smoothing > 0
@@ -81,8 +81,8 @@ def test_many_uneven_batches_give_the_gradient_and_the_weights_of_one(trained, d
     wanted = gradient(one)
     assert wanted.norm() > 0.1
     assert (gradient(many) - wanted).norm() < bound * wanted.norm()
-    assert (losses(many) / losses(one) - 1).abs().max() < 1e-6 and len(losses(one)) == 10  # summed in fp32 either way
-    ends = [checkpoint.load_tensors(run.checkpoint(10), checkpoint.MODEL) for run in (one, many)]
+    assert (losses(many) / losses(one) - 1).abs().max() < 1e-6 and len(losses(one)) == 4  # summed in fp32 either way
+    ends = [checkpoint.load_tensors(run.checkpoint(4), checkpoint.MODEL) for run in (one, many)]
     for name, weight in ends[0].items():
         assert weight.dtype == dtype
         assert (ends[1][name] - weight).abs().max() < 100 * bound

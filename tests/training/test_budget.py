@@ -62,6 +62,7 @@ def timed(recipe_of, name="run", optim=None, train=None, valid=None):
         name,
         optim={"schedule": "linear", "warmup": 5, **(optim or {})},
         train={"updates": 10**6, "time_budget": f"{BUDGET}s", "log_every": 1, "save_every": 12, **(train or {})},
+        batch={"max_tokens": 60, "per_update": 1},
         valid={"every": 20, "translate": False, "metric": "loss", **(valid or {})},
     )
 

@@ -37,7 +37,7 @@ def train(engine, recipe, data, n_update):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # which the compiler looks at
 def test_a_validation_compiles_nothing(recipe_of, data):
-    recipe, seen = recipe_of("plain"), []
+    recipe, seen = recipe_of("plain", batch={"per_update": 1}), []
     engine = engine_of(recipe, data)
 
     def count(graph, _):
@@ -47,7 +47,7 @@ def test_a_validation_compiles_nothing(recipe_of, data):
     torch.compiler.reset()
     for part in (engine.model.encoder, engine.model.decoder):
         part.compile(backend=count, dynamic=False)
-    list(train(engine, recipe, data, 2))
+    list(train(engine, recipe, data, 1))
     n_compiled, seen[:] = len(seen), []
     assert n_compiled >= 2
     measured = Validation(recipe, data, PRECISION).first.measure(engine.model)

@@ -99,8 +99,8 @@ def test_training_begins_from_them_and_the_output_layer_too(recipe_of, shared):
 
 
 def test_a_resumed_run_does_not_begin_again(recipe_of, capsys):
-    recipe = recipe_of("run", model={"emb_init": "cooccurrence"})
-    assert launch(recipe, iter([False] * 4 + [True] * 9).__next__) == "stopped"
+    recipe = recipe_of("run", model={"emb_init": "cooccurrence"}, train={"updates": 6})
+    assert launch(recipe, iter([False] * 2 + [True] * 9).__next__) == "stopped"
     assert "co-occurrence in 300 pairs" in capsys.readouterr().err
     assert launch(recipe) == "done"
     assert "co-occurrence" not in capsys.readouterr().err

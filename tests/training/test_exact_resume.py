@@ -60,11 +60,11 @@ def storages(model):
 
 
 def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line(recipe_of, monkeypatch, models):
-    # A loss scale that doubles every seventh update, as in fp16, which a CPU has not.
-    doubling = {"init_scale": 4.0, "growth_interval": 7}
+    # A loss scale that doubles every fourth update, as in fp16, which a CPU has not.
+    doubling = {"init_scale": 4.0, "growth_interval": 4}
     monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", **doubling))
-    batch = {"max_tokens": 220, "split_rate": 0.1}
-    options = {"train": {"ema": 0.9, "log_every": 1}, "batch": batch, "optim": {"schedule": "cosine"}}
+    batch = {"max_tokens": 400, "split_rate": 0.1}
+    options = {"train": {"ema": 0.9, "log_every": 1, "updates": 15}, "batch": batch, "optim": {"schedule": "cosine"}}
     options["valid"] = {"every": 8}  # not where it would be asked whether to stop
     whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
     assert whole.batch.per_update > 1 and whole.model.dropout > 0
@@ -72,7 +72,7 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
     n_first, n_second = len(plan.updates(0)), len(plan.updates(1))
     assert launch(whole) == "done"
     updates, places = [], []
-    for update in (3, 4, 6, n_first, n_first + 1, n_first + n_second):
+    for update in (2, 3, 5, n_first, n_first + 1, n_first + n_second):
         # Asked in every update, and while a validation is going on.
         assert (
             launch(chain, lambda last=update - 1: max(logged(chain, "train", "loss"), default=0) >= last) == "stopped"
@@ -80,40 +80,40 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
         _, state = contents(chain)
         updates.append(state["update"])
         places.append((state["epoch"], state["update_in_epoch"]))
-    assert updates == [3, 4, 6, n_first, n_first + 1, n_first + n_second]
-    assert places == [(0, 3), (0, 4), (0, 6), (1, 0), (1, 1), (2, 0)]
+    assert updates == [2, 3, 5, n_first, n_first + 1, n_first + n_second]
+    assert places == [(0, 2), (0, 3), (0, 5), (1, 0), (1, 1), (2, 0)]
     assert launch(chain) == "done"
     files, state = contents(whole)
     assert (files, state) == contents(chain)
     assert files.keys() == {checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA}
-    assert state["scaler"]["scale"] == 4.0 * 2 ** (30 // 7) and len(state["history"]) == 4
+    assert state["scaler"]["scale"] == 4.0 * 2 ** (15 // 4) and len(state["history"]) == 2
     for kind, names in {"train": ("loss", "learning_rate", "gradient_norm"), "valid": ("loss", "bleu")}.items():
         for name in names:
             assert logged(whole, kind, name) == logged(chain, kind, name)
-    assert len(logged(chain, "train", "loss")) == 30
+    assert len(logged(chain, "train", "loss")) == 15
     # One matrix in three places: in the new model, in each resumed one, in what translates, and in the file.
     models.append(Run(chain.run_folder).load_model(torch.device("cpu"))[0])
     assert [len(storages(model)) for model in models] == [1] * 9
-    weights = checkpoint.load_tensors(Run(chain.run_folder).checkpoint(30), checkpoint.MODEL)
+    weights = checkpoint.load_tensors(Run(chain.run_folder).checkpoint(15), checkpoint.MODEL)
     assert sum(weight.shape == models[0].output_weight.shape for weight in weights.values()) == 1
 
 
 def test_a_line_of_the_log_tells_of_the_same_updates_wherever_the_run_was_stopped(recipe_of):
-    options = {"train": {"log_every": 6, "save_every": 4}, "valid": NEVER}
+    options = {"train": {"updates": 16, "log_every": 4, "save_every": 3}, "valid": NEVER}
     whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
     launch(whole)
-    for n in (2, 5, 9, 10):
+    for n in (0, 1, 2, 6):  # after updates 1, 3, 6 and 13
         assert launch(chain, StopAt(n)) == "stopped"
     launch(chain)
     for name in ("loss", "gradient_norm", "learning_rate"):
         assert logged(whole, "train", name) == logged(chain, "train", name)
-    assert list(logged(whole, "train", "loss")) == [6, 12, 18, 24, 30]
+    assert list(logged(whole, "train", "loss")) == [4, 8, 12, 16]
     assert min(logged(chain, "train", "tokens_per_second").values()) > 0
 
 
 RATES = {
     "noam": lambda u: 2.0 * 16**-0.5 * min(u**-0.5, u * 5**-1.5),
-    "cosine": lambda u: 3e-3 * (u / 5 if u < 5 else 0.5 + 0.5 * math.cos(math.pi * (u - 5) / (30 - 5))),
+    "cosine": lambda u: 3e-3 * (u / 5 if u < 5 else 0.5 + 0.5 * math.cos(math.pi * (u - 5) / (16 - 5))),
 }
 
 
@@ -121,7 +121,8 @@ RATES = {
 def test_the_rate_of_an_update_is_the_formula_after_a_resume_and_after_skipped_updates(
     recipe_of, monkeypatch, schedule
 ):
-    options = {"optim": {"schedule": schedule}, "train": {"log_every": 1}, "valid": NEVER}
+    options = {"optim": {"schedule": schedule}, "train": {"log_every": 1, "updates": 16}, "valid": NEVER}
+    options["batch"] = {"max_tokens": 400}
     whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
     plan, pairs = plan_of(whole), pairs_of(whole)
     # Two pairs whose batches come to nothing, in the second and the fifth update of the run, and later once an epoch.
@@ -135,11 +136,11 @@ def test_the_rate_of_an_update_is_the_formula_after_a_resume_and_after_skipped_u
     make, seen = room.new_model, []
     monkeypatch.setattr(room, "new_model", lambda *args: witness(make(*args), seen, spoil))
     assert launch(whole) == "done"
-    for n in (0, 2, 5, 9):  # after updates 1, 4, 10 and 20, of which some come after a skipped one
+    for n in (0, 2, 3, 5):  # some of which come after a skipped one
         assert launch(chain, StopAt(n)) == "stopped"
     assert launch(chain) == "done"
     found = logged(whole, "train", "learning_rate")
-    assert list(found) == list(range(1, 31))
+    assert list(found) == list(range(1, 17))
     assert found == pytest.approx({u: RATES[schedule](u) for u in found}, rel=1e-12)
     assert logged(chain, "train", "learning_rate") == found
     assert contents(whole) == contents(chain)
@@ -172,7 +173,9 @@ def test_how_far_ahead_batches_are_made_changes_nothing(recipe_of, monkeypatch):
     found = []
     for depth in (1, 2, 9):
         monkeypatch.setattr(read_ahead, "__defaults__", (depth,))
-        recipe = recipe_of(f"depth{depth}", batch={"split_rate": 0.2}, train={"updates": 20}, valid=NEVER)
+        recipe = recipe_of(
+            f"depth{depth}", batch={"split_rate": 0.2, "max_tokens": 400}, train={"updates": 8}, valid=NEVER
+        )
         launch(recipe)
         found.append(contents(recipe))
     assert found[0] == found[1] == found[2]

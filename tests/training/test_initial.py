@@ -177,16 +177,16 @@ def test_what_names_and_shapes_do_not_show_is_found_in_the_options(there, here, 
 def test_going_on_is_not_beginning_again(recipe_of, capsys):
     parent = recipe_of("parent", train={"updates": 3})
     launch(parent)
-    sections = {"train": {"updates": 8, "init_from": str(parent.run_folder)}}
+    sections = {"train": {"updates": 5, "init_from": str(parent.run_folder)}}
     whole, chain = recipe_of("whole", **sections), recipe_of("chain", **sections)
     launch(whole)
     questions = iter(range(100))
-    assert launch(chain, lambda: next(questions) >= 4) == "stopped"
+    assert launch(chain, lambda: next(questions) >= 2) == "stopped"
     capsys.readouterr()
     launch(chain)
     said = capsys.readouterr().err
     assert "train.init_from is for a new run: this one has checkpoints" in said and "first weights" not in said
-    weights = [checkpoint.load_tensors(Run(r.run_folder).checkpoint(8), checkpoint.MODEL) for r in (whole, chain)]
+    weights = [checkpoint.load_tensors(Run(r.run_folder).checkpoint(5), checkpoint.MODEL) for r in (whole, chain)]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 

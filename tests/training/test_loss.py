@@ -127,9 +127,9 @@ def test_under_bf16_autocast_it_is_close_to_fp32_and_gives_gradients_in_the_weig
 @pytest.mark.parametrize("n_vocab", [32_000, 100_000])
 def test_in_fp16_a_flat_softmax_over_many_words_keeps_its_digits(n_vocab):
     torch.manual_seed(4)
-    hidden = (0.1 * torch.rand(1, 128, 8)).half().float().requires_grad_()
+    hidden = (0.1 * torch.rand(1, 64, 8)).half().float().requires_grad_()
     weight = (1e-3 * torch.randn(n_vocab, 8)).half().float().requires_grad_()
-    gold = torch.randint(1, n_vocab, (1, 128))
+    gold = torch.randint(1, n_vocab, (1, 64))
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
     wanted = by_target_distributions(*exact, gold, 0.0, 1.0)
     with torch.autocast("cpu", dtype=torch.float16):

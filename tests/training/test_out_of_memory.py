@@ -22,6 +22,7 @@ from nmt.training.objective import Objective
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.validate import Validation
+from tests.training.conftest import make_recipe
 from tests.training.test_resume import digest
 
 CPU_ERROR = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
@@ -111,7 +112,7 @@ def test_with_dropout_the_same_pieces_have_the_same_masks_and_no_two_pieces_shar
 
 def test_a_size_that_failed_is_not_tried_again(recipe_of, small_memory):
     tried = small_memory(80)
-    _, engine = gradient(recipe_of(batch={"max_tokens": 300}), torch.float32, n_update=8)
+    _, engine = gradient(recipe_of(batch={"max_tokens": 300}), torch.float32, n_update=5)
     failed = [cost for cost in tried if cost > 80]
     assert len(failed) == engine.memory.n_failed == len(set(failed))
     assert failed == sorted(failed, reverse=True)  # each failure is of a smaller batch than any before
@@ -140,8 +141,9 @@ def engine_data(recipe):
 
 def test_a_run_that_runs_out_of_memory_says_so_once_and_logs_each_time(recipe_of, small_memory, capsys):
     small_memory(60)
-    recipe = recipe_of(train={"kernels": "torch"})  # with which batches cost what they are said to
-    assert launch(recipe, StopAt(12)) == "stopped"
+    train = {"kernels": "torch", "updates": 12}  # with which batches cost what they are said to
+    recipe = recipe_of(train=train, valid={"translate": False, "metric": "loss"})
+    assert launch(recipe, StopAt(5)) == "stopped"
     assert launch(recipe) == "done"  # knowing what it knew
     lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
     told = [line for line in lines if line["kind"] == "memory"]
@@ -206,26 +208,36 @@ def test_a_validation_that_ran_out_of_memory_measures_what_one_with_more_does(re
     assert whole.keys() == {"loss", "perplexity", "accuracy", "bleu", "chrf"}
 
 
+SHORT = {"train": {"updates": 9, "save_every": 2}, "valid": {"every": 3}}
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, tmp_path_factory):
+    """A run that had memory enough. Read only."""
+    recipe = make_recipe(corpus, tmp_path_factory.mktemp("enough") / "whole", **SHORT)
+    assert launch(recipe) == "done"
+    return Run(recipe.run_folder)
+
+
 @pytest.mark.parametrize(("at", "words"), [("forward", "one pair alone"), ("start", "translation of one sentence")])
-def test_where_memory_is_too_small_to_validate_nothing_trained_is_lost(recipe_of, monkeypatch, at, words):
-    whole, hurt = recipe_of("whole"), recipe_of("hurt")
-    assert launch(whole) == "done"
-    one, other = Run(whole.run_folder), Run(hurt.run_folder)
+def test_where_memory_is_too_small_to_validate_nothing_trained_is_lost(recipe_of, monkeypatch, whole, at, words):
+    hurt = recipe_of("hurt", **SHORT)
+    run = Run(hurt.run_folder)
 
     with monkeypatch.context() as patch:
         patch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 0, at=[at])[0])
         for _ in range(2):  # given again, the same command stands where it stood
-            with pytest.raises(MachineError, match=rf"update 10: .*{words}.*valid\.max_tokens.*are saved"):
+            with pytest.raises(MachineError, match=rf"update 3: .*{words}.*valid\.max_tokens.*are saved"):
                 launch(hurt)
-            state = checkpoint.verify(other.checkpoint(10))
-            assert (state["update"], state["history"], other.updates()) == (10, [], [7, 10])
+            state = checkpoint.verify(run.checkpoint(3))
+            assert (state["update"], state["history"], run.updates()) == (3, [], [2, 3])
     assert launch(hurt) == "done"
-    assert digest(one, 30) == digest(other, 30)
-    histories = [checkpoint.verify(run.checkpoint(30))["history"] for run in (one, other)]
+    assert digest(whole, 9) == digest(run, 9)
+    histories = [checkpoint.verify(one.checkpoint(9))["history"] for one in (whole, run)]
     assert histories[0] == histories[1] and len(histories[0]) == 3
 
 
 def test_halving_in_validation_is_told_once(recipe_of, monkeypatch, capsys):
     monkeypatch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 60)[0])
-    launch(recipe_of())
+    launch(recipe_of(**SHORT))
     assert capsys.readouterr().err.count("memory ran out in validation: batches of") == 1

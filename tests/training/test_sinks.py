@@ -22,11 +22,12 @@ from tests.training.test_log import log_of
 from tests.training.test_resume import StopAt, digest
 
 SHORT = {
-    "train": {"updates": 12, "log_every": 3, "save_every": 100},
-    "valid": {"every": 6},
-    "decode": {"max_len_a": 0.5, "max_len_b": 3},
+    "batch": {"per_update": 1},
+    "train": {"updates": 8, "log_every": 2, "save_every": 100},
+    "valid": {"every": 4},
 }
 HEARD = {**SHORT, "train": {**SHORT["train"], "tensorboard": True, "wandb": True}}
+UNDRAWN = {**HEARD, "valid": {"every": 4, "translate": False, "metric": "loss"}}  # no picture, which takes a while
 
 
 class FakeWandb(ModuleType):
@@ -93,7 +94,7 @@ def numbers_of(line, path=""):
 
 
 def test_nobody_who_listens_changes_a_bit(runs):
-    assert digest(Run(runs.alone.run_folder), 12) == digest(Run(runs.heard.run_folder), 12)
+    assert digest(Run(runs.alone.run_folder), 8) == digest(Run(runs.heard.run_folder), 8)
 
     def told(recipe):
         changing = ("tokens_per_second", "seconds", "rss_mb")
@@ -126,26 +127,26 @@ def test_tensorboard_shows_every_number_the_examples_and_a_picture_of_attention(
             expected.setdefault(name, []).append((line["update"], pytest.approx(value)))
     assert {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]} == expected
     pictures, texts = events.Images("valid/attention"), events.Tensors("valid/examples/text_summary")
-    assert [event.step for event in pictures] == [event.step for event in texts] == [6, 12]
+    assert [event.step for event in pictures] == [event.step for event in texts] == [4, 8]
     assert all(event.encoded_image_string.startswith(b"\x89PNG") for event in pictures)
     example = log_of(runs.heard, "valid")[0]["examples"][0]
     assert example["source"] in texts[0].tensor_proto.string_val[0].decode()
 
 
 def test_a_resumed_run_goes_on_in_the_same_curves(recipe_of, wandb):
-    recipe = recipe_of(**HEARD)
-    launch(recipe, StopAt(5))
+    recipe = recipe_of(**UNDRAWN)
+    launch(recipe, StopAt(2))
     stopped = Run(recipe.run_folder).updates()[-1]
     killed = TensorBoard(recipe.run_folder / "tensorboard", stopped)
-    for update in range(stopped + 1, 10):
+    for update in range(stopped + 1, 7):
         killed.write("train", update, {"loss": 99.0})
     killed.close()
     launch(recipe)
     losses = events_of(recipe.run_folder / "tensorboard").Scalars("train/loss")
-    assert [event.step for event in losses] == [3, 6, 9, 12] and max(event.value for event in losses) < 99.0
+    assert [event.step for event in losses] == [2, 4, 6, 8] and max(event.value for event in losses) < 99.0
     one, again = wandb.begun
     assert one["id"] == again["id"] and again["resume"] == "allow"
-    assert checkpoint.verify(Run(recipe.run_folder).checkpoint(12))["update"] == 12
+    assert checkpoint.verify(Run(recipe.run_folder).checkpoint(8))["update"] == 8
 
 
 def test_what_was_told_to_tensorboard_is_in_its_file_at_once(tmp_path):
@@ -176,8 +177,8 @@ def test_a_full_disk_for_tensorboard_is_told_in_a_line_and_by_no_thread(tmp_path
 
 
 def test_a_run_needs_the_packages_that_hear_it_until_it_is_finished(recipe_of, wandb, monkeypatch, capsys):
-    recipe = recipe_of(**HEARD)
-    stop = StopAt(6)
+    recipe = recipe_of(**UNDRAWN)
+    stop = StopAt(2)
     assert launch(recipe, stop) == "stopped"
     monkeypatch.setitem(sys.modules, "wandb", None)
     log = log_of(recipe)
@@ -191,7 +192,7 @@ def test_a_run_needs_the_packages_that_hear_it_until_it_is_finished(recipe_of, w
         monkeypatch.setitem(sys.modules, package, None)
     capsys.readouterr()
     assert launch(recipe) == "done"
-    assert "already trained to update 12; nothing to do" in capsys.readouterr().err
+    assert "already trained to update 8; nothing to do" in capsys.readouterr().err
     assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
 
 

@@ -16,10 +16,10 @@ def in_force(run):
 
 
 def test_training_goes_on_bit_for_bit_after_storing_and_keeps_what_was_stored(recipe_of, capsys):
-    options = {"valid": {"beam": 2, "every": 10}, "train": {"updates": 15, "log_every": 1}}  # a beam uses the penalty
+    options = {"valid": {"beam": 2, "every": 5}, "train": {"updates": 8, "log_every": 1}}  # a beam uses the penalty
     whole, halves = (Run(recipe_of(name).run_folder) for name in ("whole", "halves"))
     launch(recipe_of("whole", **options))
-    assert launch(recipe_of("halves", **options), StopAtUpdate(halves, 8)) == "stopped"
+    assert launch(recipe_of("halves", **options), StopAtUpdate(halves, 4)) == "stopped"
     store(halves.recipe_file, CHOSEN, {"metric": "bleu"})
     launch(recipe_of("halves", **options))
     assert digest_of_model(halves) == digest_of_model(whole)
@@ -43,8 +43,8 @@ def test_a_run_knows_how_long_the_source_lines_of_its_training_are(recipe_of):
 
 
 def test_a_run_that_was_begun_before_that_was_noted_goes_on(recipe_of):
-    run, recipe = Run(recipe_of().run_folder), recipe_of(train={"updates": 9, "log_every": 1})
-    assert launch(recipe, StopAtUpdate(run, 5)) == "stopped"
+    run, recipe = Run(recipe_of().run_folder), recipe_of(train={"updates": 3, "log_every": 1})
+    assert launch(recipe, StopAtUpdate(run, 2)) == "stopped"
     known = json.loads(run.data_file.read_bytes())
     del known[USUAL_SRC_LEN]
     run.data_file.write_bytes(json.dumps(known).encode() + b"\n")
