@@ -112,7 +112,7 @@ MUTATIONS = (
     Mutation(
         "dropout not seeded for each batch",
         ENGINE,
-        "torch.manual_seed(item.seed)",
+        "_seed(item.seed, self.model.device)",
         "None",
         RESUME + " -k adam",
     ),

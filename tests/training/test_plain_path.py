@@ -137,9 +137,11 @@ def plain(recipe, seed, own, monkeypatch):
 
 # A unit of relu whose input is zero but for rounding falls to either side of its kink, and the runs part by some 1e-3:
 # now and then, whatever else is the same. So two of three are to agree. The others have no kink.
-@pytest.mark.parametrize(("ffn", "seeds", "n_agree", "bound"), [("relu", (1, 2, 3), 2, 1e-4), ("gelu", (1,), 1, 1e-5)])
-@pytest.mark.parametrize("own", [False, True])
-def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(ffn, seeds, n_agree, bound, own):
+@pytest.mark.parametrize(
+    ("own", "ffn", "seeds", "n_agree", "bound"),
+    [(False, "gelu", (1,), 1, 1e-5), (True, "gelu", (1,), 1, 1e-5), (True, "relu", (1, 2, 3), 2, 1e-4)],
+)
+def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(own, ffn, seeds, n_agree, bound):
     if own and (why_not := kernels.why_not()):
         pytest.skip(f"no kernels here: {why_not}")
     differences = []
