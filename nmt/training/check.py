@@ -34,6 +34,7 @@ from nmt.training.finish import is_finished
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.launch import make_trial, open_data, require_extras
 from nmt.training.memory import Work
+from nmt.training.other_work import OtherWork, waits_awake
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.resolve import resolve
 from nmt.training.room import forget_peak, memory_left, peak
@@ -95,11 +96,11 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     largest = _largest(feed)
     for work in largest:
         trial.seconds([work])
-    n_token, begin = 0, time.perf_counter()
+    n_token, begin, other_work = 0, time.perf_counter(), OtherWork()
     for portion in islice(feed.begin(Position()), N_TIMED):
         trial.seconds(portion.work)
         n_token += sum(item.batch.n_gold for item in portion.work)
-    seconds = time.perf_counter() - begin
+    seconds, others = time.perf_counter() - begin, other_work.processors()
     validation = Validation(recipe, data, engine.precision)
     n_failed = engine.memory.n_failed
     valid_fits, of_sets = _measure_validation(validation, engine, n_token / seconds)
@@ -139,6 +140,8 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         why_precision=engine.precision.why,
         gpu_idle=device.type == "cpu" and torch.cuda.is_available(),
         has_bf16=has_bf16,
+        others=others,
+        waits_awake=waits_awake(torch.get_num_threads()),
     )
 
 

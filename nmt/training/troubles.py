@@ -13,6 +13,7 @@ _BY_HEART = 100
 _MANY_EPOCHS = 500  # the recipes of Multi30k have less than ten
 _POST_NORM_RATE = 1.5e-3  # peak rate up to which six layers with post-norm are known to train
 _HOUR = 3600.0
+_SHARED = 0.3  # of a processor that other work takes: a machine is seldom without a little
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Findings:
     the data dropped. peak: memory that training held at its worst, and room: what it might have held. n_failed: times
     that memory ran out in an update, and valid_fits: whether it held a validation. seconds: of one update, and tokens:
     target tokens in one. valid_seconds: of one validation of all sets, n_valid of them. choice_seconds: of choosing the
-    final model. has_bf16: whether the device multiplies that faster than fp32.
+    final model. has_bf16: whether the device multiplies that faster than fp32. others: processors that other work kept
+    busy meanwhile, and waits_awake: whether threads that wait for each other keep theirs.
     """
 
     n_param: int
@@ -53,6 +55,8 @@ class Findings:
     why_precision: str
     gpu_idle: bool
     has_bf16: bool
+    others: float | None
+    waits_awake: bool
 
     @property
     def speed(self) -> float:
@@ -173,5 +177,11 @@ def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
     if recipe.train.precision == "bf16" and not found.has_bf16:
         machine = "GPU" if found.device == "cuda" else "processor"
         yield f"train.precision is bf16, which this {machine} multiplies no faster than fp32: take auto"
+    if found.device == "cpu" and found.waits_awake and found.others is not None and found.others > _SHARED:
+        yield (
+            f"other work took {found.others:.1f} of the processors meanwhile: if it stays, start nmt-train with "
+            "OMP_WAIT_POLICY=passive in the environment, and threads that wait for each other leave theirs to whoever "
+            "can use it; it is faster beside other work, slower alone, and learns the same"
+        )
     if recipe.train.compile and found.device == "cpu":
         yield "train.compile takes minutes on a CPU and gains little there"

@@ -52,6 +52,8 @@ HEALTHY = Findings(
     why_precision="",
     gpu_idle=False,
     has_bf16=False,
+    others=0.1,
+    waits_awake=True,
 )
 # Large enough to learn sixteen pairs in a moment.
 ABLE = {"model": {"d_model": 64, "d_inner": 128, "n_head": 4, "scale_emb_or_prj": "emb"}, "optim": {"lr": 1e-2}}
@@ -251,6 +253,7 @@ def test_neither_is_for_several_processes(recipe_of, monkeypatch):
         ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
         ({}, {"disk_left": 10**6}, "too little room"),
         ({}, {"gpu_idle": True}, "there is a GPU"),
+        ({}, {"others": 1.04}, "other work took 1.0 of the processors"),
         ({"train": {"precision": "fp16", "device": "cuda"}}, {"has_bf16": True}, "this GPU has bf16"),
         ({"train": {"precision": "bf16"}}, {}, "which this processor multiplies no faster than fp32: take auto"),
         ({"train": {"precision": "bf16"}}, {"device": "cuda"}, "which this GPU multiplies no faster"),
@@ -262,6 +265,11 @@ def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
     assert likely_troubles(healthy, HEALTHY) == []
     (trouble,) = likely_troubles(recipe_of(**sections), replace(HEALTHY, **found))
     assert words in trouble
+
+
+@pytest.mark.parametrize("found", [{"others": None}, {"waits_awake": False}, {"device": "cuda"}])
+def test_beside_other_work_nothing_is_advised_where_it_would_not_help(recipe_of, found):
+    assert likely_troubles(recipe_of(optim={"lr": 1e-3}), replace(HEALTHY, **{"others": 2.0, **found})) == []
 
 
 def test_a_model_may_be_large_for_its_corpus_where_it_began_elsewhere_and_a_long_run_where_patience_ends_it(recipe_of):

@@ -1,0 +1,54 @@
+"""How much of the processors work other than this process takes, where the system tells: on Linux."""
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from nmt.data.workers import n_core
+
+_STAT = Path("/proc/stat")
+_BUSY = (0, 1, 2, 5, 6, 7)  # columns after the name: user, nice, system, interrupts, and what other machines took
+# Whoever sets one of these has said how threads wait.
+_SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+class OtherWork:
+    """Watches, from now on, the processors that this process may use."""
+
+    def __init__(self) -> None:
+        self._began, self._own, self._all = time.perf_counter(), time.process_time(), _busy_ticks()
+
+    def processors(self) -> float | None:
+        """How many of them other work has kept busy since, on average; None where the system does not tell."""
+        now = _busy_ticks()
+        if now is None or self._all is None:
+            return None
+        everyone = (now - self._all) / os.sysconf("SC_CLK_TCK")
+        own = time.process_time() - self._own
+        return max(0.0, (everyone - own) / (time.perf_counter() - self._began))
+
+
+def waits_awake(n_thread: int) -> bool:
+    """Whether so many threads keep their processors while they wait for each other, as OpenMP has it by itself."""
+    return 1 < n_thread <= n_core() and not any(name in os.environ for name in _SAID)
+
+
+def _busy_ticks() -> int | None:
+    """What all work has taken of our processors since the machine was started."""
+    try:
+        text = _STAT.read_text(encoding="ascii")
+        return busy_ticks(text, os.sched_getaffinity(0))
+    except (OSError, ValueError, AttributeError):  # no such file, another form of it, a system without affinity
+        return None
+
+
+def busy_ticks(stat: str, processors: Collection[int]) -> int:
+    """Ticks that some processors were busy, of what /proc/stat says. Raises ValueError where it does not say so."""
+    ours, found = {f"cpu{number}" for number in processors}, 0
+    lines = [line.split() for line in stat.split("\n") if line.split(" ", 1)[0] in ours]
+    if len(lines) < len(ours) or any(len(line) <= 1 + max(_BUSY) for line in lines):
+        raise ValueError("a processor is not told of")
+    for _, *ticks in lines:
+        found += sum(int(ticks[column]) for column in _BUSY)
+    return found
