@@ -9,8 +9,7 @@ from nmt.data.workers import n_core
 
 _STAT = Path("/proc/stat")
 _BUSY = (0, 1, 2, 5, 6, 7)  # columns after the name: user, nice, system, interrupts, and what other machines took
-# Whoever sets one of these has said how threads wait.
-_SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+_SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # whoever sets one of these has said how threads wait
 
 
 class OtherWork:
@@ -37,18 +36,15 @@ def waits_awake(n_thread: int) -> bool:
 def _busy_ticks() -> int | None:
     """What all work has taken of our processors since the machine was started."""
     try:
-        text = _STAT.read_text(encoding="ascii")
-        return busy_ticks(text, os.sched_getaffinity(0))
+        return busy_ticks(_STAT.read_text(encoding="ascii"), os.sched_getaffinity(0))
     except (OSError, ValueError, AttributeError):  # no such file, another form of it, a system without affinity
         return None
 
 
 def busy_ticks(stat: str, processors: Collection[int]) -> int:
     """Ticks that some processors were busy, of what /proc/stat says. Raises ValueError where it does not say so."""
-    ours, found = {f"cpu{number}" for number in processors}, 0
+    ours = {f"cpu{number}" for number in processors}
     lines = [line.split() for line in stat.split("\n") if line.split(" ", 1)[0] in ours]
     if len(lines) < len(ours) or any(len(line) <= 1 + max(_BUSY) for line in lines):
         raise ValueError("a processor is not told of")
-    for _, *ticks in lines:
-        found += sum(int(ticks[column]) for column in _BUSY)
-    return found
+    return sum(int(ticks[column]) for _, *ticks in lines for column in _BUSY)

@@ -179,9 +179,9 @@ def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
         yield f"train.precision is bf16, which this {machine} multiplies no faster than fp32: take auto"
     if found.device == "cpu" and found.waits_awake and found.others is not None and found.others > _SHARED:
         yield (
-            f"other work took {found.others:.1f} of the processors meanwhile: if it stays, start nmt-train with "
-            "OMP_WAIT_POLICY=passive in the environment, and threads that wait for each other leave theirs to whoever "
-            "can use it; it is faster beside other work, slower alone, and learns the same"
+            f"other work kept {found.others:.1f} processors busy meanwhile: if it stays, set OMP_WAIT_POLICY=passive "
+            "in the environment of nmt-train: threads that wait for each other then leave theirs to whoever can use "
+            "it, which is faster beside other work, slower alone, and learns the same"
         )
     if recipe.train.compile and found.device == "cpu":
         yield "train.compile takes minutes on a CPU and gains little there"

@@ -253,7 +253,7 @@ def test_neither_is_for_several_processes(recipe_of, monkeypatch):
         ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
         ({}, {"disk_left": 10**6}, "too little room"),
         ({}, {"gpu_idle": True}, "there is a GPU"),
-        ({}, {"others": 1.04}, "other work took 1.0 of the processors"),
+        ({}, {"others": 1.04}, "other work kept 1.0 processors busy"),
         ({"train": {"precision": "fp16", "device": "cuda"}}, {"has_bf16": True}, "this GPU has bf16"),
         ({"train": {"precision": "bf16"}}, {}, "which this processor multiplies no faster than fp32: take auto"),
         ({"train": {"precision": "bf16"}}, {"device": "cuda"}, "which this GPU multiplies no faster"),
