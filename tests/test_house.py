@@ -30,6 +30,7 @@ LAYER = {
     "run": 2,
     "evaluation": 2,
     "decoding": 2,
+    "threads": 2,
     "api": 3,
     "training": 3,
     "export": 3,

@@ -37,6 +37,7 @@ from nmt.decoding.translator import Translator
 from nmt.device import choose_device
 from nmt.models.prepacked import half_is_faster
 from nmt.progress import Bar
+from nmt.threads.waiting import asleep_beside_other_work
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,14 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> It
     """The model is loaded and the workers are there."""
     request_of, loaded = request_reader(args), fingerprints(args)
     n_line = count_lines(args.input) if args.input and args.workers == "auto" else None
-    device = choose_device(args.device).type
-    workers = n_worker(args.workers, args.threads or 1, torch.get_num_threads(), device, n_line)
+    device = choose_device(args.device)
+    workers = n_worker(args.workers, args.threads or 1, torch.get_num_threads(), device.type, n_line)
     if args.threads or workers > 1:
         torch.set_num_threads(args.threads or 1)
     engine = Engine(args)
     for note in unfinished_notes(engine.unfinished):
         say(note)
-    if device == "cpu" and engine.recipe.decode.precision == "bf16" and not half_is_faster():
+    if device.type == "cpu" and engine.recipe.decode.precision == "bf16" and not half_is_faster():
         say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
     check_attention(args, engine.recipe.model, attends=engine.translator.attends)
     check_format(args, engine.recipe.decode)
@@ -96,7 +97,7 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> It
         request_of = checking(request_of, args, engine.recipe.decode, sources)
     else:
         sources.codec_of(Request(""))
-    with Pool(engine, args, workers, loaded) as pool:
+    with Pool(engine, args, workers, loaded) as pool, asleep_beside_other_work(device):
         # Of a file only, since a stream may wait for an answer.
         ahead = pool.n_worker if args.input and pool.n_worker > 1 else 0
         reading = Reading(args, stop, request_of, engine.translator.config.window, ahead > 0)

@@ -16,7 +16,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
+from nmt.native.openmp import NoOpenMP
+from nmt.native.openmp import openmp as find_openmp
 
 _HERE = Path(__file__).parent
 _SOURCES = (
@@ -66,7 +67,11 @@ def _load() -> ctypes.CDLL:
     compiler = named[:1] or [name for name in ("gcc", "cc", "clang") if shutil.which(name)][:1]
     if not compiler or not shutil.which(compiler[0]):
         raise NotCompiled(f"there is no C compiler ({named[0] + ', which CC names' if named else 'gcc, cc or clang'})")
-    openmp, command = _openmp(), [*compiler, *named[1:], *_FLAGS, *flags]
+    command = [*compiler, *named[1:], *_FLAGS, *flags]
+    try:
+        openmp = find_openmp()
+    except NoOpenMP as error:
+        raise NotCompiled(str(error)) from None
     try:
         return _kept(command, openmp)
     except (OSError, RuntimeError):  # nothing can be kept, or be run from where it would be
@@ -100,21 +105,6 @@ def _is_whole(path: Path) -> bool:
 
 def _sum_of(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
-
-
-def _openmp() -> Path:
-    """The library of threads that torch uses, of those that are loaded: those of another would wait for each other."""
-    try:
-        of_torch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        place = ctypes.cast(of_torch.omp_get_max_threads, ctypes.c_void_p).value or 0
-    except (OSError, AttributeError) as error:
-        raise NotCompiled(f"this torch has no OpenMP: {error}") from None
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        for line in maps:
-            first, end = (int(bound, 16) for bound in line.split(maxsplit=1)[0].split("-"))
-            if first <= place < end:
-                return Path("/" + line.rstrip("\n").partition("/")[2])
-    raise NotCompiled("this torch has no OpenMP")
 
 
 def _digest(command: list[str], openmp: Path) -> str:

@@ -26,6 +26,8 @@ from nmt.errors import MachineError, RunError, is_out_of_memory
 from nmt.models.prepacked import half_is_faster
 from nmt.recipe.options import Recipe
 from nmt.run import Run
+from nmt.threads.other_work import OtherWork
+from nmt.threads.waiting import asleep_beside_other_work
 from nmt.training.budget import foreseen, n_measured_at_end
 from nmt.training.claim import refuse_other
 from nmt.training.engine import Engine
@@ -34,7 +36,6 @@ from nmt.training.finish import is_finished
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.launch import make_trial, open_data, require_extras
 from nmt.training.memory import Work
-from nmt.training.other_work import OtherWork, waits_awake
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.resolve import resolve
 from nmt.training.room import forget_peak, memory_left, peak
@@ -66,7 +67,8 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     trial = make_trial(recipe, data, device)
     before = [*_refusal(run, recipe, data), *([] if run.begun else _of_origin(recipe, data, trial))]
     say(f"trying the largest batch and {N_TIMED} updates ...")
-    found = measure(recipe, data, trial)
+    with asleep_beside_other_work(device):
+        found = measure(recipe, data, trial)
     rows = table(recipe, found)
     width = max(len(name) for name, _ in rows)
     troubles = before + likely_troubles(recipe, found) or ["none was seen"]
@@ -141,7 +143,6 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         gpu_idle=device.type == "cpu" and torch.cuda.is_available(),
         has_bf16=has_bf16,
         others=others,
-        waits_awake=waits_awake(torch.get_num_threads()),
     )
 
 

@@ -25,7 +25,7 @@ class Findings:
     that memory ran out in an update, and valid_fits: whether it held a validation. seconds: of one update, and tokens:
     target tokens in one. valid_seconds: of one validation of all sets, n_valid of them. choice_seconds: of choosing the
     final model. has_bf16: whether the device multiplies that faster than fp32. others: processors that other work kept
-    busy meanwhile, and waits_awake: whether threads that wait for each other keep theirs.
+    busy meanwhile.
     """
 
     n_param: int
@@ -56,7 +56,6 @@ class Findings:
     gpu_idle: bool
     has_bf16: bool
     others: float | None
-    waits_awake: bool
 
     @property
     def speed(self) -> float:
@@ -177,11 +176,7 @@ def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
     if recipe.train.precision == "bf16" and not found.has_bf16:
         machine = "GPU" if found.device == "cuda" else "processor"
         yield f"train.precision is bf16, which this {machine} multiplies no faster than fp32: take auto"
-    if found.device == "cpu" and found.waits_awake and found.others is not None and found.others > _SHARED:
-        yield (
-            f"other work kept {found.others:.1f} processors busy meanwhile: if it stays, set OMP_WAIT_POLICY=passive "
-            "in the environment of nmt-train: threads that wait for each other then leave theirs to whoever can use "
-            "it, which is faster beside other work, slower alone, and learns the same"
-        )
+    if found.device == "cpu" and found.others is not None and found.others > _SHARED:
+        yield f"other work kept {found.others:.1f} processors busy meanwhile: without it, training is faster"
     if recipe.train.compile and found.device == "cpu":
         yield "train.compile takes minutes on a CPU and gains little there"

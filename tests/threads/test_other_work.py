@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from nmt.training import other_work
-from nmt.training.other_work import OtherWork, busy_ticks, waits_awake
+from nmt.threads import other_work
+from nmt.threads.other_work import OtherWork, busy_ticks
 
 STAT = """\
 cpu  111 222 333 444 555 666 777 888 0 0
@@ -43,14 +43,3 @@ def test_where_the_system_does_not_tell_nothing_is_said(monkeypatch, tmp_path):
 @pytest.mark.skipif(not other_work._STAT.exists(), reason="no /proc/stat to read what the processors do from")
 def test_this_system_tells():
     assert OtherWork().processors() is not None
-
-
-def test_threads_wait_awake_if_there_are_several_and_nobody_said_otherwise(monkeypatch):
-    monkeypatch.setattr(other_work, "n_core", lambda: 4)
-    for name in other_work._SAID:
-        monkeypatch.delenv(name, raising=False)
-    assert [waits_awake(n) for n in (1, 2, 4, 5)] == [False, True, True, False]
-    for name in other_work._SAID:
-        with monkeypatch.context() as told:
-            told.setenv(name, "1")
-            assert not waits_awake(4)

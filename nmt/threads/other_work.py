@@ -5,11 +5,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from nmt.data.workers import n_core
-
 _STAT = Path("/proc/stat")
 _BUSY = (0, 1, 2, 5, 6, 7)  # columns after the name: user, nice, system, interrupts, and what other machines took
-_SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # whoever sets one of these has said how threads wait
 
 
 class OtherWork:
@@ -26,11 +23,6 @@ class OtherWork:
         everyone = (now - self._all) / os.sysconf("SC_CLK_TCK")
         own = time.process_time() - self._own
         return max(0.0, (everyone - own) / (time.perf_counter() - self._began))
-
-
-def waits_awake(n_thread: int) -> bool:
-    """Whether so many threads keep their processors while they wait for each other, as OpenMP has it by itself."""
-    return 1 < n_thread <= n_core() and not any(name in os.environ for name in _SAID)
 
 
 def _busy_ticks() -> int | None:
