@@ -230,4 +230,26 @@ MUTATIONS = (
         "(tensor / max(1, count - 1)).to(dtypes[name])",
         "tests/test_checkpoint.py",
     ),
+    # beside other work
+    Mutation(
+        "threads that stay awake beside other work",
+        "nmt/threads/waiting.py",
+        "ctypes.c_uint(n_core()), ctypes.c_uint(0)",
+        "ctypes.c_uint(1), ctypes.c_uint(0)",
+        "tests/threads/test_waiting.py -k surplus",
+    ),
+    Mutation(
+        "and sleep on after it",
+        "nmt/threads/waiting.py",
+        "            self._enough.set()\n",
+        "",
+        "tests/threads/test_waiting.py -k surplus",
+    ),
+    Mutation(
+        "or when the training is over",
+        "nmt/threads/waiting.py",
+        "    surplus.set(False)\n",
+        "",
+        "tests/threads/test_waiting.py -k when_it_is_over",
+    ),
 )

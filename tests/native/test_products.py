@@ -128,7 +128,7 @@ def test_tiles_serve_others_in_between(generator):
 
 @IN_TILES
 @pytest.mark.parametrize("size", SIZES)
-def test_a_weight_that_is_laid_out_once_gives_the_same_bits(size, generator):
+def test_in_tiles_a_weight_that_is_laid_out_once_gives_the_same_bits(size, generator):
     n, d, e = size
     x, weight = torch.randn(n, d, generator=generator), torch.randn(e, d, generator=generator)
     bias = torch.randn(e, generator=generator)
@@ -152,7 +152,7 @@ def test_a_product_in_tiles_that_is_not_exact_is_not_taken_for_fp32(monkeypatch)
     assert not products.fp32_in_tiles.__wrapped__()
 
 
-@pytest.mark.parametrize("in_tiles", [False, pytest.param(True, marks=IN_TILES)])
+@pytest.mark.parametrize("in_tiles", [False, pytest.param(True, marks=IN_TILES, id="in_tiles")])
 @pytest.mark.parametrize("widths", [(64, 16), (16, 64), (24, 24), (300, 8), (1, 1), (33, 70)])
 @pytest.mark.parametrize("n", [1, 90, 800])
 @TYPES
@@ -173,7 +173,7 @@ def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(in_tiles, wi
 
 @IN_TILES
 @pytest.mark.parametrize("widths", [(1100, 600), (600, 1100), (70, 1700)])
-def test_a_gradient_too_wide_for_the_cache_is_made_in_parts_to_the_same_bits(widths, generator):
+def test_in_tiles_a_gradient_too_wide_for_the_cache_is_made_in_parts_to_the_same_bits(widths, generator):
     d_out, x = (torch.randn(900, width, generator=generator).bfloat16() for width in widths)
     whole = products.weight_gradient(d_out, x, torch.float32)
     assert near(whole, d_out.double().t() @ x.double(), 3e-6)
