@@ -3,6 +3,7 @@
 They are started anew and not forked, since a fork of a process with threads in it, and torch has some, may hang. Tasks
 come over their stdin, answers go over what was their stdout, both in what `pack.py` writes; whatever else is printed
 there, by a library say, goes to stderr. They end when their stdin does, so none outlives the process that started it.
+How many are worthwhile follows from the cores that there are.
 
 Which helper is given what is in `data/workers.py` and `cli/translate_workers.py`.
 """
@@ -25,6 +26,13 @@ Content = Mapping[str, Any]
 Answering = Callable[[dict[str, Any]], Content]  # from a task to its answer
 
 _BEGIN = b"-- answers of nmt begin --\n"  # a line; what was printed before is no answer
+
+
+def n_core() -> int:
+    """Cores that this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class HelperLost(Exception):

@@ -30,9 +30,9 @@ from nmt.data.meeting import Meeting, Seen
 from nmt.data.parts import PartWriter, read_part
 from nmt.data.ratio import UsualRatio
 from nmt.data.sources import Facts, Source, facts_of, survey
-from nmt.data.workers import Helpers, Work, n_core
+from nmt.data.workers import Helpers, Work
 from nmt.errors import DataError, MachineError
-from nmt.processes import Content
+from nmt.processes import Content, n_core
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.options import Recipe

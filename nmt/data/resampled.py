@@ -18,7 +18,7 @@ from nmt.data.mixture import Rows
 from nmt.data.ragged import Ragged
 from nmt.data.resample import Resampler, with_dropout, with_probabilities
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.workers import n_core
+from nmt.processes import n_core
 from nmt.progress import Bar
 
 _N_MEASURED = 1000  # pairs

@@ -7,8 +7,6 @@ How they are started and spoken to is in `nmt/processes.py`, what there is to do
 """
 
 import contextlib
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -201,10 +199,3 @@ def _errors_told() -> Iterator[None]:
         ) from None
     except MemoryError:
         raise MachineError("out of memory. Prepare with fewer processes: --data.workers 1.") from None
-
-
-def n_core() -> int:
-    """Cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 
 import torch
 
-from nmt.data.workers import n_core
 from nmt.native.openmp import NoOpenMP, openmp
+from nmt.processes import n_core
 from nmt.threads.other_work import OtherWork
 
 _SECONDS = 1.0  # over which other work is measured

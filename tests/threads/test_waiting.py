@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from nmt.data.workers import n_core
+from nmt.processes import n_core
 from nmt.threads import waiting
 from nmt.threads.waiting import Surplus, asleep_beside_other_work, shall_sleep, waits_awake
 
