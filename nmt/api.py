@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from nmt.data.lines import without_end
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.data.tags import Tagging, known_tags
-from nmt.data.translations import translations_of
+from nmt.data.stored.translations import translations_of
+from nmt.data.text.lines import without_end
+from nmt.data.text.tags import Tagging, known_tags
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.beam import impossible
 from nmt.decoding.ensemble import Ensemble

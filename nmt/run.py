@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch
 
 from nmt import checkpoint
-from nmt.data.manifest import RUN_DATA
-from nmt.data.subwords import PAD, Subwords
+from nmt.data.stored.manifest import RUN_DATA
+from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.errors import MachineError, NmtError, RunError
 from nmt.files import lock_file, sha256_of
 from nmt.models.base import TranslationModel

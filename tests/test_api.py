@@ -13,7 +13,7 @@ import torch
 
 import nmt
 from nmt import api, checkpoint
-from nmt.data.subwords import PAD, Subwords
+from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model

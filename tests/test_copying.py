@@ -11,8 +11,8 @@ from safetensors.numpy import load, save
 
 import nmt
 from nmt.data.prepare import prepare
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.data.translations import translations_of
+from nmt.data.stored.translations import translations_of
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.retry import tries
 from nmt.decoding.shortlist import Shortlist
 from nmt.decoding.translator import Translator

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 import torch
 
-from nmt.data.items import items_in
 from nmt.data.prepare import prepare
+from nmt.data.text.items import items_in
 from nmt.decoding.translator import Translator
 from nmt.recipe.options import Recipe
 from nmt.recipe.protect_options import KINDS

@@ -48,6 +48,23 @@ ALSO = {
     ("run", "checkpoint"),
 }
 
+# The rooms of nmt/data, each of which may see itself and those before it. Whatever lies beside them sees them all.
+IN_DATA = (
+    "arrays",
+    "text",
+    "sharing",
+    "vocabulary",
+    "stored",
+    "batching",
+    "resampling",
+    "units",
+    "filters",
+    "reading",
+    "reporting",
+    "blockwise",
+    "",
+)
+
 MODULES_NOT_USED = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 BUILTINS_NOT_CALLED = {"eval", "exec", "compile", "__import__"}
 CALLS_NOT_MADE = {
@@ -67,7 +84,7 @@ ARGUMENTS_NOT_TRUE = {"shell", "allow_pickle", "trust_remote_code"}
 
 
 def name_of(path):
-    """nmt/data/lines.py -> nmt.data.lines"""
+    """nmt/data/text/lines.py -> nmt.data.text.lines"""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -88,6 +105,12 @@ MODULES = {name_of(path): path for path in FILES}
 
 def room_of(module):
     return module.split(".")[1] if "." in module else ""
+
+
+def room_in_data(module):
+    """nmt.data.text.lines -> text; nmt.data.prepare -> nothing"""
+    room = module.split(".")[2]
+    return "" if MODULES[f"nmt.data.{room}"].name == f"{room}.py" else room
 
 
 def only_for_types(statements):
@@ -143,6 +166,18 @@ def test_imports_point_down():
                 wrong.append(
                     complaint(path, line, f"{here} (layer {LAYER[here]}) imports {target} (layer {LAYER[there]})")
                 )
+    assert not wrong, "\n".join(wrong)
+
+
+def test_in_the_data_too_imports_point_down():
+    wrong = []
+    for module, path in MODULES.items():
+        if not module.startswith("nmt.data.") or path.name == "__init__.py":
+            continue
+        here = IN_DATA.index(room_in_data(module))
+        for line, target in imports_of(path):
+            if target.startswith("nmt.data.") and IN_DATA.index(room_in_data(target)) > here:
+                wrong.append(complaint(path, line, f"{IN_DATA[here]} imports {target}, which lies above it"))
     assert not wrong, "\n".join(wrong)
 
 

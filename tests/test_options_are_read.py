@@ -11,7 +11,7 @@ import pytest
 
 from nmt.cli.translate import main as translate
 from nmt.data.prepare import prepare
-from nmt.data.sources import find_sources
+from nmt.data.reading.sources import find_sources
 from nmt.errors import DataError
 from nmt.recipe.fields import all_fields
 from nmt.recipe.filter_options import OwnFilters
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 NO_EFFECT = {
     "nmt/recipe/decode_options.py": {"searching"},
     "nmt/recipe/data_options.py": {"filters_of"},
-    "nmt/data/manifest.py": {"_own_settings"},
+    "nmt/data/stored/manifest.py": {"_own_settings"},
     "nmt/training/budget.py": {"n_measured_at_end"},
     "nmt/training/space.py": {"check_space", "checkpoint_bytes"},
     "nmt/training/validate.py": {"how"},

@@ -15,8 +15,8 @@ from unittest import mock
 
 import pytest
 
-from nmt.data.corpus import Prepared
-from nmt.data.lines import write_lines
+from nmt.data.stored.corpus import Prepared
+from nmt.data.text.lines import write_lines
 
 TOOLS = Path(__file__).parents[1] / "tools"
 

@@ -19,9 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
-from nmt.data.subwords import PAD
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
+from nmt.data.vocabulary.subwords import PAD
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.native.allocator import keep_freed_blocks

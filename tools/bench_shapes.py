@@ -15,9 +15,9 @@ import statistics
 import sys
 import time
 
-from nmt.data.batches import STEP
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Plan, Position
+from nmt.data.batching.batches import STEP
+from nmt.data.batching.plan import Plan, Position
+from nmt.data.stored.corpus import Prepared
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.recipe.reader import read_recipe

@@ -22,10 +22,10 @@ import torch
 from bench_peers import PEERS, PeerStep
 from torch import Tensor
 
-from nmt.data.corpus import Prepared
-from nmt.data.mixture import Rows
-from nmt.data.plan import Position
-from nmt.data.ragged import Ragged
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.mixture import Rows
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.native.allocator import keep_freed_blocks

@@ -34,9 +34,9 @@ from typing import Any
 import torch
 
 import nmt
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
-from nmt.data.subwords import BOS
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
+from nmt.data.vocabulary.subwords import BOS
 from nmt.device import choose_device
 from nmt.evaluation.metrics import score
 from nmt.models.build import build_model

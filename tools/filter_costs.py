@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from preparing import pairs_of
 from tqdm import tqdm
 
-from nmt.data.clean import filters_of, reason_to_drop
-from nmt.data.languages import languages_like
-from nmt.data.ratio import usual_ratio
-from nmt.data.seen import keys_of, kinds_of, repeated
+from nmt.data.filters.clean import filters_of, reason_to_drop
+from nmt.data.filters.ratio import usual_ratio
+from nmt.data.filters.seen import keys_of, kinds_of, repeated
+from nmt.data.text.languages import languages_like
 from nmt.errors import NmtError
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig

@@ -6,7 +6,7 @@ LOSS = "nmt/training/loss.py"
 ENGINE = "nmt/training/engine.py"
 KEEPER = "nmt/training/keeper.py"
 CHECKPOINT = "nmt/checkpoint.py"
-PLAN = "nmt/data/plan.py"
+PLAN = "nmt/data/batching/plan.py"
 RESUME = "tests/training/test_resume.py"
 CHAIN = "tests/training/test_exact_resume.py -k stops_within"
 RATES = "tests/training/test_exact_resume.py -k rate_of_an_update"
@@ -192,7 +192,7 @@ MUTATIONS = (
         PLAN,
         "np.random.default_rng([self.seed, epoch])",
         "np.random.default_rng([self.seed, 0])",
-        "tests/data/test_plan.py",
+        "tests/data/batching/test_plan.py",
     ),
     # checkpoints
     Mutation(

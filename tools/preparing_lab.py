@@ -15,7 +15,7 @@ from fault_corpus import RECIPE, write_corpus
 from fault_process import Child, Ended, last_words, preload, processes_of, wrong_end
 
 from nmt.cli import preprocess
-from nmt.data import blocks, keep
+from nmt.data.blockwise import blocks, keep
 from nmt.errors import DataError
 from nmt.files import sha256_of
 

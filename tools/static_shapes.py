@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 from bench_training import LENGTHS, Synthetic
 
-from nmt.data.plan import Plan
+from nmt.data.batching.plan import Plan
 
 
 def table(pairs: Synthetic, max_tokens: int) -> Iterator[str]:

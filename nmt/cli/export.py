@@ -18,7 +18,7 @@ from nmt.cli.begin import importing
 from nmt.cli.command import must_be_free, run
 from nmt.cli.parser import Parser
 from nmt.cli.printable import printable
-from nmt.data.lines import read_lines
+from nmt.data.text.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.export.precisions import PRECISIONS
 from nmt.files import exchange
@@ -137,7 +137,7 @@ def _lines(args: argparse.Namespace) -> list[str] | None:
 
 
 def _validation_lines(prepared: Path) -> list[str]:
-    from nmt.data.corpus import Prepared
+    from nmt.data.stored.corpus import Prepared
 
     try:
         return _some(str(prepared), Prepared.open(prepared).valid.texts()[0])

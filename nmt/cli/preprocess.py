@@ -20,7 +20,7 @@ from nmt.cli.command import run
 from nmt.cli.parser import Parser, add_override_flags, overrides_of
 from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
-from nmt.data.manifest import PAGE
+from nmt.data.stored.manifest import PAGE
 from nmt.errors import RecipeError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe

@@ -9,15 +9,15 @@ from pathlib import Path
 from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import Stop
-from nmt.data.crew import Crew, must_be_same, work_for_rank_0
-from nmt.data.folder import beside
-from nmt.data.manifest import RECIPE
-from nmt.data.meeting import Meeting, Ranks
+from nmt.data.blockwise.crew import Crew, must_be_same, work_for_rank_0
 from nmt.data.prepare import prepare as prepare_corpora
-from nmt.data.report import DataReport
-from nmt.data.report_page import refuse_foreign_page
-from nmt.data.show import show_pairs
-from nmt.data.sources import find_sources
+from nmt.data.reading.sources import find_sources
+from nmt.data.reporting.report import DataReport
+from nmt.data.reporting.report_page import refuse_foreign_page
+from nmt.data.sharing.meeting import Meeting, Ranks
+from nmt.data.stored.folder import beside
+from nmt.data.stored.manifest import RECIPE
+from nmt.data.stored.show import show_pairs
 from nmt.errors import RecipeError
 from nmt.recipe.options import Recipe
 

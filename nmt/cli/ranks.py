@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 
 from nmt.cli.rank_flag import ARRAY
-from nmt.data.meeting import Ranks
+from nmt.data.sharing.meeting import Ranks
 from nmt.errors import NmtError
 
 TORCHRUN, SRUN, FLAGS = "torchrun", "srun", "--ranks"

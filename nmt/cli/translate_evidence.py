@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nmt.data.subwords import EOS, Subwords
+from nmt.data.vocabulary.subwords import EOS, Subwords
 from nmt.decoding.long_lines import first_words, join_attention, joined
 from nmt.decoding.scorer import LookAtPieces
 from nmt.decoding.translation import Translation, read_at_once

@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 from nmt.cli.command import must_be_free
 from nmt.cli.parser import overrides_of
-from nmt.data.compression import DAMAGE, opened
-from nmt.data.lines import complaint_about, count_lines, damaged, read_lines
+from nmt.data.text.compression import DAMAGE, opened
+from nmt.data.text.lines import complaint_about, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention import check_path
 from nmt.recipe.decode_options import DecodeConfig

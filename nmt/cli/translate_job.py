@@ -31,7 +31,7 @@ from nmt.cli.translate_requests import checking, request_reader
 from nmt.cli.translate_tally import Tally
 from nmt.cli.translate_windows import Record, Solved, Window, solve
 from nmt.cli.translate_workers import Pool, n_worker
-from nmt.data.lines import count_lines
+from nmt.data.text.lines import count_lines
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device

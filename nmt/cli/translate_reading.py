@@ -15,7 +15,7 @@ from nmt.cli.translate_report import warn
 from nmt.cli.translate_requests import Odd, Reader, text_of
 from nmt.cli.translate_tally import Tally
 from nmt.cli.translate_windows import Window
-from nmt.data.lines import read_lines, read_stream
+from nmt.data.text.lines import read_lines, read_stream
 from nmt.decoding.request import Request
 
 

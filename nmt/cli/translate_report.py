@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmt.cli.printable import printable
-from nmt.data.lines import write_lines
+from nmt.data.text.lines import write_lines
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import BETTER, KEPT, MENDED
 from nmt.decoding.suspicion import LOST

@@ -18,18 +18,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from nmt.data.arrow import dtype_of_ids, table_of, write_arrow
-from nmt.data.block_index import Indexed
-from nmt.data.columns import texts_as_arrow
-from nmt.data.corpus import Prepared
-from nmt.data.crew import Crew
-from nmt.data.encode import BLOCK, encode_training_pairs
-from nmt.data.folder import beside, building, refuse_foreign_files, remove_abandoned
-from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
-from nmt.data.kept import KeptPairs
-from nmt.data.language_codes import codes_as_text, unknown_languages
-from nmt.data.lines import write_lines
-from nmt.data.manifest import (
+from nmt.data.arrays.columns import texts_as_arrow
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.blockwise.block_index import Indexed
+from nmt.data.blockwise.crew import Crew
+from nmt.data.blockwise.encode import BLOCK, encode_training_pairs
+from nmt.data.blockwise.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
+from nmt.data.blockwise.kept import KeptPairs
+from nmt.data.blockwise.swapped import swapped
+from nmt.data.reading.language_codes import codes_as_text, unknown_languages
+from nmt.data.reading.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
+from nmt.data.reading.spool import spooled
+from nmt.data.reporting.nothing_left import nothing_left
+from nmt.data.reporting.report import DataReport
+from nmt.data.reporting.report_page import page
+from nmt.data.reporting.survey import Texts
+from nmt.data.sharing.workers import Hands, Helpers
+from nmt.data.stored.arrow import dtype_of_ids, table_of, write_arrow
+from nmt.data.stored.corpus import Prepared
+from nmt.data.stored.folder import beside, building, refuse_foreign_files, remove_abandoned
+from nmt.data.stored.manifest import (
     PAGE,
     RECIPE,
     REPORT,
@@ -39,20 +47,12 @@ from nmt.data.manifest import (
     settings_of,
     write_manifest,
 )
-from nmt.data.nothing_left import nothing_left
-from nmt.data.placeholders import names_of, protected_pair
-from nmt.data.ragged import Ragged
-from nmt.data.report import DataReport
-from nmt.data.report_page import page
-from nmt.data.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
-from nmt.data.spool import spooled
-from nmt.data.subwords import Subwords
-from nmt.data.survey import Texts
-from nmt.data.swapped import swapped
-from nmt.data.tags import held_out_tags, known_tags, must_have_room
-from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
-from nmt.data.vocabulary_use import large_vocabulary
-from nmt.data.workers import Hands, Helpers
+from nmt.data.stored.vocab_from import Given, account_of, find_subwords, reuse
+from nmt.data.text.lines import write_lines
+from nmt.data.text.placeholders import names_of, protected_pair
+from nmt.data.text.tags import held_out_tags, known_tags, must_have_room
+from nmt.data.vocabulary.subwords import Subwords
+from nmt.data.vocabulary.vocabulary_use import large_vocabulary
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe

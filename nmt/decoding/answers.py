@@ -6,8 +6,8 @@ No search: that is `batch_search.py`.
 import math
 from collections.abc import Callable, Sequence
 
-from nmt.data.placeholders import came_back, restored
-from nmt.data.subwords import Codec
+from nmt.data.text.placeholders import came_back, restored
+from nmt.data.vocabulary.subwords import Codec
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Split, join_hypotheses, join_ids, join_texts, ranked
 from nmt.decoding.request import Request

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nmt.data.padding import pad
-from nmt.data.ragged import Ragged
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.padding import pad
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.coverage import by_coverage
 from nmt.decoding.fixed_search import FixedSearch

@@ -1,7 +1,7 @@
 """Lines longer than training is used to: cut into pieces, and the translations of the pieces put together again.
 
 A model that was trained on sentences translates the first of several and ends. Where a text may be cut is decided in
-`nmt.data.sentences`; here is what is short enough, and what the hypotheses of the pieces make together.
+`nmt.data.text.sentences`; here is what is short enough, and what the hypotheses of the pieces make together.
 """
 
 import math
@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.sentences import pieces, writes_no_space
-from nmt.data.subwords import EOS, LONGEST_PIECE, Codec
+from nmt.data.text.sentences import pieces, writes_no_space
+from nmt.data.vocabulary.subwords import EOS, LONGEST_PIECE, Codec
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.scorer import LengthPenalty, length_divisor
 from nmt.models.base import Attns

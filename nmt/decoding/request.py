@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from operator import attrgetter
 
-from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
+from nmt.data.text.placeholders import character, protected, protected_like, renumbered, restored
 from nmt.decoding.phrases import Room, Wanted, contains, letters_around, occurrences
 from nmt.errors import DataError
 from nmt.recipe.protect_options import Kind

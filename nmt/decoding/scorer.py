@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.padding import length_batches, pad
-from nmt.data.ragged import Ragged
-from nmt.data.subwords import BOS, EOS
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.padding import length_batches, pad
+from nmt.data.vocabulary.subwords import BOS, EOS
 from nmt.models.base import SearchModel
 
 Ids = Sequence[int] | NDArray[np.int64]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmt.data.translation_table import TranslationTable
+from nmt.data.stored.translation_table import TranslationTable
 from nmt.models.narrow import Narrow, Normals
 
 _FREQUENT = 4  # one in so many target subwords counts as frequent

@@ -6,7 +6,7 @@ Reasons, not verdicts: a name repeats itself in good translations too.
 import re
 from collections import Counter
 
-from nmt.data.items import PATTERNS
+from nmt.data.text.items import PATTERNS
 from nmt.decoding.request import is_blank
 from nmt.decoding.translation import Translation
 

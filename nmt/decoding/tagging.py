@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from nmt.data.subwords import Codec
+from nmt.data.vocabulary.subwords import Codec
 from nmt.decoding.request import Request
 from nmt.errors import RecipeError
 

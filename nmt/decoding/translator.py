@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.mixture import Rows
-from nmt.data.padding import length_batches, pad
-from nmt.data.placeholders import protected_like, restored
-from nmt.data.ragged import Ragged
-from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, Subwords
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.mixture import Rows
+from nmt.data.batching.padding import length_batches, pad
+from nmt.data.text.placeholders import protected_like, restored
+from nmt.data.vocabulary.subwords import BOS, EOS, LONGEST_PIECE, Subwords
 from nmt.decoding.answers import Answers, Utility
 from nmt.decoding.batch_search import BARE, BatchSearch, Searcher
 from nmt.decoding.beam import Hypothesis

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nmt.data.lines import read_lines
+from nmt.data.text.lines import read_lines
 from nmt.errors import DataError
 
 Links = frozenset[tuple[int, int]]  # of words of the source and of the translation, from 0

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from nmt.data.sentences import writes_no_space
-from nmt.data.subwords import BOS, EOS, Codec, Subwords
+from nmt.data.text.sentences import writes_no_space
+from nmt.data.vocabulary.subwords import BOS, EOS, Codec, Subwords
 from nmt.errors import NmtError
 from nmt.evaluation.attention_panels import Alignment
 from nmt.models.base import Attns

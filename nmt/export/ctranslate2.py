@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import RunError
 from nmt.export.positions import position_table
 from nmt.extras import missing

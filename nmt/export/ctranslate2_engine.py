@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.data.tags import Tagging
+from nmt.data.text.tags import Tagging
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.batch_search import Row
 from nmt.decoding.beam import Hypothesis, impossible
 from nmt.decoding.long_lines import limits_of

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.data.lines import write_lines
-from nmt.data.padding import pad
-from nmt.data.ragged import Ragged
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.padding import pad
+from nmt.data.text.lines import write_lines
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.scorer import gold_log_probs
 from nmt.errors import RunError
 from nmt.export.huggingface_tokenizer import make_tokenizer

@@ -4,7 +4,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Codec
+from nmt.data.vocabulary.subwords import BOS, EOS, N_SPECIAL, PAD, Codec
 from nmt.decoding.long_lines import MAX_SRC_LEN
 
 

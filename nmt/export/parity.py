@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from nmt.data.subwords import Subwords
+from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import score_tokens
 from nmt.decoding.translator import Translator

@@ -1,6 +1,6 @@
 """The options of the filters: which pairs of a training corpus are not learnt from. 0 or false turns a filter off.
 
-Validation and test pairs are never filtered. What the filters do is in `nmt/data/clean.py` and the files it names.
+Validation and test pairs are never filtered. What the filters do is in `nmt/data/filters/`.
 A corpus may have each of these options for itself; they are made from the declarations here.
 """
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from nmt.checkpoint import read_json
-from nmt.data.corpus import Corpus, Prepared
-from nmt.data.manifest import REPORT
-from nmt.data.mixture import Rows
-from nmt.data.plan import Position
+from nmt.data.batching.mixture import Rows
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Corpus, Prepared
+from nmt.data.stored.manifest import REPORT
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
 from nmt.errors import MachineError, RunError, is_out_of_memory

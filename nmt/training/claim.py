@@ -4,8 +4,8 @@ import json
 import sys
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
-from nmt.data.subwords import Subwords
+from nmt.data.stored.corpus import Prepared
+from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.long_lines import usual_len
 from nmt.errors import NmtError, RunError
 from nmt.files import write_durably

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 
-from nmt.data.corpus import Corpus, Ids
+from nmt.data.stored.corpus import Corpus, Ids
 from nmt.progress import Bar
 
 MAX_PAIRS = 200_000  # more of them change the neighbours little, and take memory and time

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.data.subwords import EOS
+from nmt.data.vocabulary.subwords import EOS
 from nmt.models.droppable import DROPPED, Layer
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nmt import checkpoint
-from nmt.data.batches import Batch, end_to_end
+from nmt.data.batching.batches import Batch, end_to_end
 from nmt.errors import MachineError, is_out_of_memory
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nmt.data.batches import Batch, make_batch, make_packed, read_ahead
-from nmt.data.corpus import Prepared
-from nmt.data.mixture import Rows, mixture_of
-from nmt.data.piece_split import Splitter
-from nmt.data.plan import Plan, Position
-from nmt.data.ragged import Ragged
-from nmt.data.resampled import Resampled
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.batches import Batch, make_batch, make_packed, read_ahead
+from nmt.data.batching.mixture import Rows, mixture_of
+from nmt.data.batching.plan import Plan, Position
+from nmt.data.resampling.piece_split import Splitter
+from nmt.data.resampling.resampled import Resampled
+from nmt.data.stored.corpus import Prepared
 from nmt.recipe.options import Recipe
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks

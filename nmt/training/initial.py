@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt.data.corpus import Prepared
-from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.data.stored.corpus import Prepared
+from nmt.data.vocabulary.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RunError
 from nmt.models.base import TranslationModel
 from nmt.recipe.compare import differences

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
-from nmt.data.made_with import flags_of_settings
-from nmt.data.mixture import Mixture
-from nmt.data.subwords import PAD
+from nmt.data.batching.mixture import Mixture
+from nmt.data.stored.corpus import Prepared
+from nmt.data.stored.made_with import flags_of_settings
+from nmt.data.vocabulary.subwords import PAD
 from nmt.device import choose_device
 from nmt.errors import DataError
 from nmt.extras import require

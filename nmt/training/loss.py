@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt.data.batches import STEP
+from nmt.data.batching.batches import STEP
 from nmt.native import kernels, passes, products
 
 # Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nmt.data.batches import Batch, halves
+from nmt.data.batching.batches import Batch, halves
 
 
 @dataclass(frozen=True)

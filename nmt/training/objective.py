@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.data.subwords import PAD
+from nmt.data.vocabulary.subwords import PAD
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.training.consistency import consistency

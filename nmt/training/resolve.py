@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from nmt.data.corpus import Prepared
+from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError, RecipeError
 from nmt.recipe.complaints import of_validation
 from nmt.recipe.model_options import ModelConfig

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from nmt.data.batches import Batch, make_batch
-from nmt.data.corpus import Corpus, Prepared
-from nmt.data.mixture import Rows
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.batching.batches import Batch, make_batch
+from nmt.data.batching.mixture import Rows
+from nmt.data.stored.corpus import Corpus, Prepared
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import search
 from nmt.decoding.settings import BeamSettings
 from nmt.device import choose_device

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.plan import VERSION, Position, same_batches
+from nmt.data.batching.plan import VERSION, Position, same_batches
 from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from nmt import checkpoint
-from nmt.data.plan import Position
+from nmt.data.batching.plan import Position
 from nmt.recipe.options import Recipe
 from nmt.training.budget import Budget
 from nmt.training.engine import Outcome

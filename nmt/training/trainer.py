@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError, TrainingError, is_out_of_memory
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe

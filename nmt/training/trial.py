@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from nmt.data.batches import Batch, make_batch
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Plan
-from nmt.data.subwords import BOS, EOS, N_SPECIAL
+from nmt.data.batching.batches import Batch, make_batch
+from nmt.data.batching.plan import Plan
+from nmt.data.stored.corpus import Prepared
+from nmt.data.vocabulary.subwords import BOS, EOS, N_SPECIAL
 from nmt.errors import MachineError, is_out_of_memory
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe

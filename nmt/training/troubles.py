@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nmt.data.vocabulary_use import large_vocabulary
+from nmt.data.vocabulary.vocabulary_use import large_vocabulary
 from nmt.recipe.options import Recipe
 from nmt.recipe.presets import PRESETS, preset_for
 from nmt.training.schedule import learning_rate_factor, share_of_run

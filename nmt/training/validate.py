@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt.data.batches import Batch, make_batch
-from nmt.data.corpus import Corpus, Prepared
-from nmt.data.padding import length_batches
-from nmt.data.split_names import split_of
-from nmt.data.subwords import PAD, Subwords
-from nmt.data.tags import held_out_tags
+from nmt.data.batching.batches import Batch, make_batch
+from nmt.data.batching.padding import length_batches
+from nmt.data.stored.corpus import Corpus, Prepared
+from nmt.data.text.split_names import split_of
+from nmt.data.text.tags import held_out_tags
+from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translation import Translation, is_too_wide
 from nmt.decoding.translator import Translator

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from nmt import checkpoint
-from nmt.data.subwords import PAD
+from nmt.data.vocabulary.subwords import PAD
 from nmt.errors import NmtError, RunError
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model

@@ -10,7 +10,7 @@ import pytest
 from nmt.cli.preprocess import main as preprocess
 from nmt.cli.ranks import ranks_of
 from nmt.cli.translate import main as translate
-from nmt.data.meeting import Ranks
+from nmt.data.sharing.meeting import Ranks
 from nmt.errors import NmtError
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}

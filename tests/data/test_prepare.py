@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nmt.data import encode
 from nmt.data import prepare as room
-from nmt.data.arrow import dtype_of_ids
-from nmt.data.corpus import Prepared
-from nmt.data.manifest import settings_of
+from nmt.data.blockwise import encode
 from nmt.data.prepare import prepare
+from nmt.data.stored.arrow import dtype_of_ids
+from nmt.data.stored.corpus import Prepared
+from nmt.data.stored.manifest import settings_of
 from nmt.errors import DataError
 from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.filter_options import FilterConfig
@@ -274,7 +274,7 @@ def test_a_failure_at_any_stage_leaves_the_old_data_and_nothing_else(recipe, tmp
 _KILLED = """
 import sys, time
 from pathlib import Path
-from nmt.data import {module} as room
+import {module} as room
 from nmt.data.prepare import prepare
 from tests.data.test_prepare import recipe_in
 def stop(*args, **kwargs):
@@ -286,7 +286,12 @@ prepare(recipe_in(Path(sys.argv[1])), Path(sys.argv[1]) / "out")
 
 
 @pytest.mark.parametrize(
-    ("module", "call"), [("prepare", "write_arrow"), ("prepare", "write_manifest"), ("folder", "_put_in_place")]
+    ("module", "call"),
+    [
+        ("nmt.data.prepare", "write_arrow"),
+        ("nmt.data.prepare", "write_manifest"),
+        ("nmt.data.stored.folder", "_put_in_place"),
+    ],
 )
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is of POSIX")
 def test_a_killed_run_leaves_nothing_that_is_accepted_and_the_next_one_tidies_up(recipe, tmp_path, module, call):

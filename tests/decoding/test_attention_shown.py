@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.translator import Translator
 from nmt.models.build import build_model

@@ -7,7 +7,7 @@ from fake_model import HashModel
 from forced import score_pairs
 from torch import Tensor
 
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
 from nmt.decoding import beam, candidates
 from nmt.decoding.beam import Hypothesis, search
 from nmt.decoding.scorer import length_divisor

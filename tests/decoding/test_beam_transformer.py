@@ -6,7 +6,7 @@ import pytest
 import torch
 from forced import score_pairs
 
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import search
 from nmt.decoding.settings import BeamSettings
 from nmt.models.build import build_model

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fake_model import HashModel
 
-from nmt.data.subwords import BOS, EOS, Subwords
+from nmt.data.vocabulary.subwords import BOS, EOS, Subwords
 from nmt.decoding.coverage import coverage
 from nmt.decoding.translator import Translator
 from nmt.models.base import Attns

@@ -13,9 +13,9 @@ import torch
 import nmt
 from nmt import api, checkpoint
 from nmt.cli.translate import main
-from nmt.data.subwords import EOS, PAD, Subwords
-from nmt.data.tags import known_tags
-from nmt.data.translation_table import UNIT, TranslationTable
+from nmt.data.stored.translation_table import UNIT, TranslationTable
+from nmt.data.text.tags import known_tags
+from nmt.data.vocabulary.subwords import EOS, PAD, Subwords
 from nmt.models import int8
 from nmt.models.build import build_model
 from nmt.recipe.decode_options import DecodeConfig

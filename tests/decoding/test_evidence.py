@@ -4,7 +4,7 @@ import pytest
 import torch
 from fake_model import HashModel
 
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
 from nmt.decoding.ensemble import Ensemble
 from nmt.decoding.scorer import score_tokens
 from nmt.models.build import build_model

@@ -8,7 +8,7 @@ from fake_model import HashModel
 from tape import Taping
 from test_beam_transformer import tiny_model
 
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding import batch_search, fixed_search
 from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.beam import search

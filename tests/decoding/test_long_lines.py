@@ -6,7 +6,7 @@ import pytest
 import torch
 from fake_model import CopyModel, HashModel
 
-from nmt.data.subwords import EOS, Subwords
+from nmt.data.vocabulary.subwords import EOS, Subwords
 from nmt.decoding.long_lines import Limits, Split, first_words, join_texts, joined, limits_of, split
 from nmt.decoding.request import Request, Terms
 from nmt.decoding.translator import Translator

@@ -9,8 +9,8 @@ from fake_model import CopyModel
 
 from nmt.cli.translate_engine import Told, _text, answer_of
 from nmt.cli.translate_evidence import Witness, words_of_split
-from nmt.data.placeholders import came_back, character, names_of
-from nmt.data.subwords import Subwords
+from nmt.data.text.placeholders import came_back, character, names_of
+from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, Terms

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from fake_model import HashModel
 
-from nmt.data.subwords import Subwords
+from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.request import Request
 from nmt.decoding.retry import mend, tries

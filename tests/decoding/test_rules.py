@@ -10,7 +10,7 @@ from fake_model import HashModel
 from test_beam import PENALTIES, SRC, divisor, log_prob, run
 from tokenizers import pre_tokenizers
 
-from nmt.data.subwords import EOS, N_SPECIAL, Codec
+from nmt.data.vocabulary.subwords import EOS, N_SPECIAL, Codec
 from nmt.decoding.phrases import Pieces, Wanted, contains, occurrences
 from nmt.decoding.request import Kept, Request
 from nmt.decoding.rules import Rules

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.data.translation_table import UNIT, TranslationTable
+from nmt.data.stored.translation_table import UNIT, TranslationTable
 from nmt.decoding.beam import search
 from nmt.decoding.settings import BeamSettings
 from nmt.decoding.shortlist import Shortlist

@@ -5,7 +5,7 @@ import torch
 from fake_model import CopyModel
 from forced import score_pairs
 
-from nmt.data.subwords import EOS, Subwords
+from nmt.data.vocabulary.subwords import EOS, Subwords
 from nmt.decoding import translator as translator_module
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Limits

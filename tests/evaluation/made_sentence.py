@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nmt.data.subwords import Subwords
+from nmt.data.vocabulary.subwords import Subwords
 from nmt.evaluation.attention_sentence import Sentence, sentence_of
 from nmt.models.base import Attns
 from nmt.recipe.subword_options import SubwordsConfig

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from nmt.data.letters import normalised
-from nmt.data.subwords import EOS, Subwords
+from nmt.data.vocabulary.letters import normalised
+from nmt.data.vocabulary.subwords import EOS, Subwords
 from nmt.decoding.long_lines import join_attention
 from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
 from nmt.recipe.decode_options import AlignBy, DecodeConfig

@@ -12,7 +12,7 @@ from made_sentence import PAIRS, made_sentence, made_subwords
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from nmt.data.subwords import EOS
+from nmt.data.vocabulary.subwords import EOS
 from nmt.errors import NmtError
 from nmt.evaluation import attention_html
 from nmt.evaluation.attention import draw, painter

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import LINES, made
 
-from nmt.data.subwords import Codec
+from nmt.data.vocabulary.subwords import Codec
 from nmt.errors import RunError
 from nmt.export import ctranslate2 as room
 from nmt.export.ctranslate2_engine import Compared

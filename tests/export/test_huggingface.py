@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny import LINES, made
 
-from nmt.data.letters import normalised
-from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
+from nmt.data.vocabulary.letters import normalised
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import RunError
 from nmt.export import huggingface as room
 from nmt.export.huggingface_tokenizer import make_tokenizer

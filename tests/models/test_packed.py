@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.data.batches import end_to_end, make_batch, make_packed
-from nmt.data.ragged import Ragged
-from nmt.data.subwords import PAD
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.batches import end_to_end, make_batch, make_packed
+from nmt.data.vocabulary.subwords import PAD
 from nmt.models.build import build_model as build
 from nmt.native import kernels
 from nmt.recipe.model_options import ModelConfig

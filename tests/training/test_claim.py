@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
+from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError, RunError
 from nmt.run import Run
 from nmt.training import claim as claiming

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.launch import new_model

@@ -7,8 +7,8 @@ import torch
 from witness import StopAt
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed

@@ -10,9 +10,9 @@ import torch
 from witness import StopAt, pairs_of, plan_of, real, witness
 
 from nmt import checkpoint
-from nmt.data.batches import read_ahead
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
+from nmt.data.batching.batches import read_ahead
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
 from nmt.training import launch as room
 from nmt.training.launch import launch

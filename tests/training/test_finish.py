@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from nmt import checkpoint
-from nmt.data.plan import Position
+from nmt.data.batching.plan import Position
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.finish import choose_final

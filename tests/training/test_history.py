@@ -4,7 +4,7 @@ import pytest
 from witness import StopAt
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
+from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
 from nmt.training.launch import launch
 from nmt.training.precision import Precision

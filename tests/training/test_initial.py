@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.data.letters import BYTE_OF
-from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.data.vocabulary.letters import BYTE_OF
+from nmt.data.vocabulary.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RecipeError, RunError
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
+from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
 from nmt.training.launch import launch, new_model
 from nmt.training.precision import Precision

@@ -9,7 +9,7 @@ import contextlib
 import pytest
 import torch
 
-from nmt.data.batches import Batch
+from nmt.data.batching.batches import Batch
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.training import loss

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from nmt.data.batches import Batch
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
+from nmt.data.batching.batches import Batch
+from nmt.data.batching.plan import Position
 from nmt.data.prepare import prepare
+from nmt.data.stored.corpus import Prepared
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe, ValidConfig
 from nmt.recipe.regularize_options import RegularizeConfig

@@ -9,8 +9,8 @@ import torch
 from witness import StopAt
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError, is_out_of_memory
 from nmt.run import Run
 from nmt.training import launch as room

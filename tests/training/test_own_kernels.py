@@ -8,9 +8,9 @@ from torch import Tensor
 from witness import StopAt
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Position
-from nmt.data.subwords import PAD
+from nmt.data.batching.plan import Position
+from nmt.data.stored.corpus import Prepared
+from nmt.data.vocabulary.subwords import PAD
 from nmt.native import compiler, kernels, products
 from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run

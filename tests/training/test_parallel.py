@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
-from nmt.data.plan import Plan, Position
+from nmt.data.batching.plan import Plan, Position
+from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
 from nmt.training import sharding
 from nmt.training.launch import launch

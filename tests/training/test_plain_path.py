@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nmt.data.batches import STEP, Batch
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.batching.batches import STEP, Batch
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
 from nmt.models.build import build_model
 from nmt.models.dropout import Dropout
 from nmt.models.transformer.Modules import ScaledDotProductAttention

@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.stored.corpus import Prepared
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
 from nmt.models.build import build_model
 from nmt.models.droppable import DROPPED
 from nmt.recipe.model_options import ModelConfig

@@ -8,7 +8,7 @@ import pytest
 from witness import StopAt, plan_of
 
 from nmt import checkpoint
-from nmt.data import plan as plan_module
+from nmt.data.batching import plan as plan_module
 from nmt.errors import RunError
 from nmt.files import sha256_of
 from nmt.models import base

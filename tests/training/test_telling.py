@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nmt.data.plan import Position
+from nmt.data.batching.plan import Position
 from nmt.training import meter as meter_module
 from nmt.training import telling
 from nmt.training.budget import Budget

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 from nmt import checkpoint
-from nmt.data.batches import Batch
-from nmt.data.corpus import Prepared
+from nmt.data.batching.batches import Batch
+from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError
 from nmt.models.build import build_model
 from nmt.native import kernels

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
+from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError
 from nmt.models.build import build_model
 from nmt.run import Run

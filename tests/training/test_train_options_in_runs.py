@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
+from nmt.data.stored.corpus import Prepared
 from nmt.errors import RunError
 from nmt.run import Run
 from nmt.training import launch

@@ -1,0 +1,141 @@
+"""Rows of different lengths in two arrays, their values end to end and how many each row has; and arrays that grow."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.arrays.chance import Ints
+
+_WIDE = np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths: the values of all, end to end, and how many each row has."""
+
+    values: NDArray[Any]
+    lengths: NDArray[Any]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: np.dtype[Any] = _WIDE) -> "Ragged":
+        """Ragged from lists. dtype: of the values, which must fit."""
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum(dtype=np.int64)))
+        assert not len(values) or values.max() <= np.iinfo(dtype).max, "ids do not fit"
+        return cls(values.astype(dtype, copy=False), lengths)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """The rows of all parts, one part after the other."""
+        return cls(np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts]))
+
+    def some(self, chosen: NDArray[np.bool_]) -> "Ragged":
+        """Some of the rows."""
+        return self if chosen.all() else Ragged(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
+
+    def part(self, start: int, stop: int) -> "Ragged":
+        """Rows that follow one another."""
+        ends = np.cumsum(self.lengths[:stop], dtype=np.int64)
+        first = int(ends[start - 1]) if start else 0
+        return Ragged(self.values[first : int(ends[-1]) if stop else 0], self.lengths[start:stop])
+
+    def parts(self, n_row: Sequence[int]) -> "Iterator[Ragged]":
+        """All rows in parts, of so many rows each."""
+        last = np.cumsum(n_row)
+        ends = np.append(0, np.cumsum(self.lengths, dtype=np.int64))[last]
+        start = begin = 0
+        for stop, end in zip(last.tolist(), ends.tolist(), strict=True):
+            yield Ragged(self.values[begin:end], self.lengths[start:stop])
+            start, begin = stop, end
+
+    def rows(self) -> list[NDArray[Any]]:
+        """Each row as an array of its own."""
+        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
+        return [self.values[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+
+
+class Grown:
+    """An array that grows at its end."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._room, self._n = np.empty(0, dtype), 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Some values more."""
+        n = self._n + len(values)
+        if n > len(self._room):  # twice as much, or each value would be copied again and again
+            self._room = np.concatenate([self.values, np.empty(2 * n - self._n, self._room.dtype)])
+        self._room[self._n : n] = values
+        self._n = n
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """All of them."""
+        return self._room[: self._n]
+
+
+class GrownRows:
+    """Rows of different lengths, which become more."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._values, self._n_of, self._starts = Grown(dtype), Grown(np.int64), Grown(np.int64)
+
+    def add(self, values: NDArray[Any], n_of: NDArray[Any]) -> None:
+        """Some rows more: their values, end to end, and how many each has."""
+        self._starts.add(len(self._values.values) + np.cumsum(n_of) - n_of)
+        self._n_of.add(n_of)
+        self._values.add(values)
+
+    def __len__(self) -> int:
+        return len(self._n_of.values)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The values of all rows, end to end."""
+        return self._values.values
+
+    def starts(self, numbers: NDArray[Any]) -> Ints:
+        """Where some rows begin in `values`."""
+        starts: Ints = self._starts.values[numbers]
+        return starts
+
+    def n_of(self, numbers: NDArray[Any]) -> Ints:
+        """How many values some rows have."""
+        n_of: Ints = self._n_of.values[numbers]
+        return n_of
+
+    def of(self, numbers: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
+        """Some rows, end to end, and how many values each has."""
+        n_of = self.n_of(numbers)
+        return self.values.take(places(self.starts(numbers), n_of)), n_of
+
+
+def gathered(values: NDArray[Any], n_of: NDArray[Any], at: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
+    """Rows of different lengths, end to end, in another order and number: their values, and how many each has.
+
+    values: of all rows, end to end; n_of: how many each row has; at: the rows that are wanted.
+    """
+    n_of = n_of.astype(np.int64)
+    return values.take(places((np.cumsum(n_of) - n_of)[at], n_of[at])), n_of[at]
+
+
+def places(starts: Ints, n_of: Ints) -> Ints:
+    """The places of rows, end to end, from where each begins and how many places it has."""
+    place = np.repeat(starts - (np.cumsum(n_of) - n_of), n_of)
+    place += np.arange(len(place))
+    return place
+
+
+def turns(n_of: Ints) -> Ints:
+    """0, 1, 2 and so on in each row."""
+    return places(np.zeros_like(n_of), n_of)
+
+
+def in_order(parts: Sequence[Ragged], numbers: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], Ints]:
+    """Rows from several parts, in the order of their numbers: their values, and how many each has."""
+    rows = Ragged.joined(parts)
+    return gathered(rows.values, rows.lengths, np.argsort(np.concatenate(numbers)))

@@ -1,0 +1,155 @@
+"""The kept training pairs as rows of ids in train.arrow: encoded, or copied where `takeover.py` finds them.
+
+Encoded or copied, the bytes are the same, and so is what the report and the manifest say of them.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.blockwise.keep import progress_bar
+from nmt.data.blockwise.kept import Block, KeptPairs
+from nmt.data.filters.clean import TOO_LONG
+from nmt.data.reporting.duplicates import N_SHOWN
+from nmt.data.reporting.report import DataReport
+from nmt.data.sharing.workers import Hands
+from nmt.data.stored.arrow import in_batches, write_arrow
+from nmt.data.stored.manifest import SUBWORDS
+from nmt.data.stored.takeover import RowFacts, Taken, made_of, taken_over
+from nmt.data.text.split_names import SIDES
+from nmt.data.text.tags import tags_of
+from nmt.data.units.unit_ids import write_cut_words
+from nmt.data.vocabulary.subwords import Subwords
+from nmt.data.vocabulary.vocabulary_use import VocabularyUse
+from nmt.recipe.data_options import DataConfig
+
+# Rows of a record batch.
+BLOCK = 10_000
+
+Part = tuple[Ragged, Ragged]  # both sides of some pairs
+
+
+def encode_training_pairs(
+    config: DataConfig,
+    subwords: Subwords,
+    kept: KeptPairs,
+    report: DataReport,
+    folder: Path,
+    helpers: Hands,
+    known: Iterable[Path],
+    talk: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Write train.arrow without the pairs that turn out too long; return the corpora for the manifest.
+
+    known: folders where pairs may have been encoded before. talk: is told of which corpora the rows are from there.
+    """
+    digests = kept.digests()
+    tags = {n: subwords.src.tag_ids(tags_of(corpus, config)) for n, corpus in enumerate(config.train)}
+    sums = {
+        n: _Sum(made_of(subwords, config.max_len, tags.get(n, []), digest), n, kept, report)
+        for n, digest in digests.items()
+    }
+    taken = taken_over({each.made_of for each in sums.values()}, known, talk)
+    use = report.vocabulary = VocabularyUse(subwords)
+    cut_words = list(_write_cut_words(subwords, folder))
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        for block in kept.blocks:
+            if sums[kept.corpus(block)].made_of not in taken:
+                yield {
+                    "file": block.file,
+                    "offset": block.offset,
+                    "subwords": str(folder / SUBWORDS),
+                    "cut_words": [str(path) if path else None for path in cut_words],
+                    "before": tags.get(kept.corpus(block), []),
+                }
+
+    def parts() -> Iterator[Part]:
+        answers = helpers.each("encode", tasks())
+        with progress_bar("encoding", len(kept)) as progress:
+            for n, blocks in itertools.groupby(kept.blocks, kept.corpus):
+                there, here = taken.get(sums[n].made_of), sums[n]
+                if there is not None:
+                    yield from here.copied(there, list(blocks), use)
+                    progress.update(there.stop - there.start)
+                else:
+                    for block in blocks:
+                        yield here.encoded(block, next(answers), use)
+                        progress.update(block.n_kept)
+            assert next(answers, None) is None, "as many answers as tasks"
+
+    report.n_kept = write_arrow(folder / "train.arrow", in_batches(parts(), BLOCK), subwords)
+    for path in filter(None, cut_words):
+        path.unlink()
+    corpora = []
+    for told, each in zip(kept.corpora(), sums.values(), strict=True):
+        corpora.append({**told, "rows": each.facts()._asdict()})
+        if told["n_pair"] and each.made_of in taken:
+            talk(
+                f"{told['name']}: the rows of {told['n_pair']:,} pairs are taken over from {taken[each.made_of].folder}"
+            )
+    return corpora
+
+
+class _Sum:
+    """What adds up over the rows of a corpus."""
+
+    def __init__(self, made_of_what: str, corpus: int, kept: KeptPairs, report: DataReport) -> None:
+        self.made_of, self._corpus, self._kept, self._report = made_of_what, corpus, kept, report
+        self._n_pair = self._n_too_long = 0
+        self._too_long: list[int] = []
+        self._n_word, self._n_char = [0, 0], [0, 0]
+
+    def encoded(self, block: Block, found: Mapping[str, Any], use: VocabularyUse) -> Part:
+        """The rows of a block, as a helper encoded it."""
+        if found["too_long"]:
+            places = [(self._kept.name(block.source, block.first + n), texts) for n, *texts in found["too_long"]]
+            self._drop(block.source, len(places), places)
+            numbers = np.flatnonzero(~found["fits"])[: N_SHOWN - len(self._too_long)]
+            self._too_long += (self._n_pair + numbers).tolist()
+        self._n_pair += block.n_kept
+        for side, name in enumerate(SIDES):
+            self._add(side, found[f"{name}_n_word"], found[f"{name}_n_char"], found[f"{name}_counts"], use)
+        src, trg = (Ragged(found[f"{name}_values"], found[f"{name}_lengths"]).some(found["fits"]) for name in SIDES)
+        return src, trg
+
+    def copied(self, there: Taken, blocks: list[Block], use: VocabularyUse) -> Iterator[Part]:
+        """All rows of the corpus, which lie in another folder."""
+        facts = there.facts
+        if facts.n_too_long:
+            places = [self._kept.learnt_line(blocks, n) for n in facts.too_long]
+            self._drop(blocks[0].source, facts.n_too_long, places)
+            self._too_long = facts.too_long
+        n_word, n_char = facts.n_word, facts.n_char
+        for rows in there.rows(BLOCK):
+            for side, ids in enumerate(rows):
+                self._add(side, n_word[side], n_char[side], np.bincount(ids.values, minlength=use.sizes[side]), use)
+            n_word = n_char = [0, 0]  # they are of all rows
+            yield rows
+
+    def facts(self) -> RowFacts:
+        """What the manifest says of the rows."""
+        return RowFacts(self.made_of, self._n_too_long, self._too_long, self._n_word, self._n_char)
+
+    def _drop(self, source: int, n: int, places: Any) -> None:
+        self._n_too_long += n
+        self._report.drop(TOO_LONG, n, places, self._corpus)
+        self._kept.lose(source, n)
+
+    def _add(self, side: int, n_word: int, n_char: int, counts: NDArray[Any], use: VocabularyUse) -> None:
+        self._n_word[side] += n_word
+        self._n_char[side] += n_char
+        use.add(SIDES[side], n_word, n_char, counts)
+
+
+def _write_cut_words(subwords: Subwords, folder: Path) -> Iterator[Path | None]:
+    """How words of each vocabulary are cut, where that is known, in a file each."""
+    for name, codec in subwords.by_side().items():
+        if codec.cut_words:
+            write_cut_words(folder / f"words.{name}", codec.cut_words)
+        yield folder / f"words.{name}" if codec.cut_words else None

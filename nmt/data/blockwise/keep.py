@@ -1,0 +1,316 @@
+"""From the sources to the pairs that are kept: training pairs that pass the filters, in blocks; the lines of the
+validation and test files, all of them. And then how often their words occur.
+
+The work on blocks is done by `block_work.py`; here it is handed out, and put together in order. What is dropped is
+counted with file and line. Nothing is encoded here.
+"""
+
+import contextlib
+import os
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.blockwise.block_index import Indexed
+from nmt.data.blockwise.block_work import task_of
+from nmt.data.blockwise.blocks import N_PAIR, blocks_of
+from nmt.data.blockwise.kept import KeptPairs
+from nmt.data.filters.clean import most_bytes, oddities
+from nmt.data.filters.filter_block import CODES, KEPT
+from nmt.data.filters.ratio import UsualRatio, usual_ratio
+from nmt.data.filters.seen import NO_KEY, in_pieces, kinds_of, repeated
+from nmt.data.reading.fields import Flaw, Policy, Reading
+from nmt.data.reading.sources import Source
+from nmt.data.reporting.report import DataReport
+from nmt.data.reporting.survey import Survey, Texts
+from nmt.data.sharing.workers import Hands
+from nmt.data.text.split_names import SIDES
+from nmt.data.vocabulary.learn import WordCounts, drawn
+from nmt.errors import DataError
+from nmt.progress import Bar
+from nmt.recipe.data_options import DataConfig
+from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.subword_options import SubwordsConfig
+
+_WORTHWHILE = 2 * N_PAIR  # pairs for which it pays to start a process
+
+# A line of a validation or test file is kept whole whatever it is, but this is no line of text.
+_LONGEST_KEPT = 1 << 20
+
+
+def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
+    """All lines of the validation or test files, as they stand."""
+    found = Texts([], [], [])
+    for source in sources:
+        if source.split == split:
+            reading = _reading(source, "refuse", "refuse", _LONGEST_KEPT, report)
+            for number, pair in enumerate(source.pairs(reading), start=source.first_number):
+                for text, line, lines in zip((source.src, source.trg), pair, (found.src, found.trg), strict=True):
+                    assert line is not None, "refused lines raise"
+                    if isinstance(line, Flaw) or len(line.encode("utf-8")) > _LONGEST_KEPT - 8:
+                        raise DataError(
+                            f"{text.name}:{number}: a {split} line of over {_LONGEST_KEPT:,} bytes. Lines of {split} "
+                            "files are never dropped: look for missing line feeds in the file."
+                        )
+                    report.notes.update(oddities(line))
+                    lines.append(line)
+            found.ends.append(len(found.src))
+    return found
+
+
+def n_process(config: DataConfig, n_pair: int, n_core: int | None = None) -> int:
+    """How many processes are worth their start, which takes half a second.
+
+    n_core: cores this process may use, if fewer than the machine has.
+    """
+    return min(config.workers or n_core or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
+
+
+def longest_read(config: DataConfig) -> int:
+    """Bytes of a training line that are looked at: what is cut there is too long all the same."""
+    return most_bytes(config.max_len) + 8
+
+
+def keep_training_pairs(
+    sources: Sequence[Source],
+    held_out: dict[str, Texts],
+    config: DataConfig,
+    subwords: SubwordsConfig,
+    report: DataReport,
+    folder: Path,
+    helpers: Hands,
+    index: Sequence[Indexed] | None = None,
+) -> KeptPairs:
+    """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed.
+
+    index: of the training sources, where whoever works on a block reads it.
+    """
+    training = [source for source in sources if source.split == "train"]
+    own = [config.filters_of(source.corpus) for source in training]
+    survey = report.survey = Survey(folder, sources, held_out)
+    longest = longest_read(config)
+    if index is None:
+        with progress_bar("learning the ratio", report.n_read) as bar:
+            usual = [
+                learn_ratio(source, filters.max_ratio_spread, config, bar)
+                for source, filters in zip(training, own, strict=True)
+            ]
+    else:
+        usual = [each.usual for each in index]
+        _note_of_index(training, index, report)
+    report.learnt_ratios |= {
+        source.src.name: ratio for source, ratio in zip(training, usual, strict=True) if ratio is not None
+    }
+    setup = {
+        "data": config.model_dump(mode="json"),
+        "subwords": subwords.model_dump(mode="json"),
+        "folder": str(folder),
+        "sources": [_shared(*each, config) for each in zip(training, own, usual, strict=True)],
+        **survey.held_out.packed(),
+    }
+    helpers.begin(setup, task_of)
+    codes = _decide(training, own, config, longest, report, folder, helpers, index)
+    kept, taken = KeptPairs(training), deque[tuple[int, int, int]]()
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        start = 0
+        for n, block in _blocks(training, config, longest, report, index, quiet=codes is not None):
+            taken.append((n, block["first"], block["n_pair"]))
+            known = {} if codes is None else {"codes": codes[start : start + block["n_pair"]]}
+            start += block["n_pair"]
+            yield {**block, **known}
+
+    n_read, n_begun = 0, 0
+    with progress_bar("reading", report.n_read) as progress:
+        for found in helpers.each("look", tasks()):
+            n_source, first, n_pair = taken.popleft()
+            for source in training[n_begun : n_source + 1]:
+                survey.begin(source)
+            n_begun = max(n_begun, n_source + 1)
+            survey.add(found)
+            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"], found["text_digest"])
+            report.notes.update(found["notes"])
+            corpus = training[n_source].corpus
+            for reason, n, shown in found["dropped"]:
+                report.drop(reason, n, [(kept.name(n_source, number), texts) for number, *texts in shown], corpus)
+            for number in found["unlike"]:
+                report.note("unlike_items", kept.name(n_source, number))
+            n_read += n_pair
+            progress.update(n_pair)
+    if n_read != report.n_read:
+        raise _changed(report.n_read, f"{n_read:,}")
+    return kept
+
+
+def count_words_of(
+    kept: KeptPairs, config: SubwordsConfig, seed: int, report: DataReport, helpers: Hands
+) -> tuple[Counter[str], Counter[str]]:
+    """How often each word of source and target occurs, in a sample of the lines if there are more than are learnt from.
+
+    Nothing is counted where the subwords are those of another folder. The survey is given what it aligns by on the way.
+    """
+    assert report.survey is not None
+    survey, learns = report.survey, not config.vocab_from
+    chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint) if learns else {}
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        for n, block in enumerate(kept.blocks):
+            flags = {f"{name}_chosen": flags[n] for name, flags in chosen.items()}
+            unpacked = {name: np.unpackbits(bits, count=block.n_kept).astype(bool) for name, bits in flags.items()}
+            what = {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), "words": learns}
+            yield {**what, **unpacked}
+
+    counts = WordCounts(), WordCounts()
+    with progress_bar("counting", len(kept)) as progress:
+        for block, found in zip(kept.blocks, helpers.each("count", tasks()), strict=True):
+            survey.add_records(found["records"])
+            report.notes.update(found["notes"])
+            for counted, name in zip(counts, SIDES, strict=True):
+                if len(found.get(f"{name}_n", ())):
+                    counted.add(found[f"{name}_words"].decode("utf-8").split("\n"), found[f"{name}_n"])
+            progress.update(block.n_kept)
+    return counts[0].counter(), counts[1].counter()
+
+
+def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> dict[str, list[NDArray[np.uint8]]]:
+    """Which lines are learnt from, a bit for each, by side and block; empty where it is all of them."""
+    n_line = len(kept) * (2 if joint else 1)
+    if n_line <= most:
+        return {}
+    found: dict[str, list[NDArray[np.uint8]]] = {}
+    for name in SIDES:
+        if name == "src" or not joint:
+            draw = drawn(n_line, most, seed)
+        flags = (np.fromiter(draw, bool, block.n_kept) for block in kept.blocks)
+        found[name] = [np.packbits(each) for each in flags]
+    return found
+
+
+def _shared(source: Source, own: FilterConfig, usual: UsualRatio | None, config: DataConfig) -> dict[str, Any]:
+    """What is to be known of a source to work on its blocks."""
+    return {
+        "src": str(source.src.place if isinstance(source.src.place, Path) else source.src.name),
+        "trg": str(source.trg.place if isinstance(source.trg.place, Path) else source.trg.name),
+        "languages": config.languages_of(source.corpus),
+        "filters": own.model_dump(mode="json"),
+        "usual": usual,
+    }
+
+
+def _note_of_index(training: Sequence[Source], index: Sequence[Indexed], report: DataReport) -> None:
+    """What was found to be odd when the index was made."""
+    for source, found in zip(training, index, strict=True):
+        report.notes.update(found.notes)
+        n_joined, first = found.joined
+        for number in first:
+            _note_joined(report, source.src.name, number)
+        report.notes.update({"line_feed": n_joined - len(first)} if n_joined > len(first) else {})
+
+
+def _blocks(
+    training: Sequence[Source],
+    config: DataConfig,
+    longest: int,
+    report: DataReport,
+    index: Sequence[Indexed] | None,
+    *,
+    quiet: bool,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All blocks with the numbers of their sources. quiet: what is odd was noted before."""
+    for n, source in enumerate(training):
+        if index is not None:
+            yield from ((n, {"source": n, **task}) for task in index[n].tasks())
+            continue
+        reading = _reading(source, config.bad_utf8, config.bad_records, longest, report)
+        if quiet:
+            reading = Reading(config.bad_utf8, config.bad_records, longest)
+        for block in blocks_of(source, reading):
+            yield n, {"source": n, **block}
+
+
+def _decide(
+    training: Sequence[Source],
+    own: Sequence[FilterConfig],
+    config: DataConfig,
+    longest: int,
+    report: DataReport,
+    folder: Path,
+    helpers: Hands,
+    index: Sequence[Indexed] | None,
+) -> NDArray[np.uint8] | None:
+    """A code for each pair, for the filters that compare a pair with all others; None if no corpus uses one.
+
+    own: the filters of each source.
+    """
+    kinds = kinds_of(own)
+    if not kinds:
+        return None
+    codes, start, n_of = np.zeros(report.n_read, np.uint8), 0, [0] * len(training)
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        for n, block in _blocks(training, config, longest, report, index, quiet=False):
+            n_of[n] += block["n_pair"]
+            yield block
+
+    with contextlib.ExitStack() as stack:
+        paths = {kind: folder / f"keys.{kind}" for kind in kinds}
+        files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
+        progress = stack.enter_context(progress_bar("looking for duplicates", report.n_read))
+        for found in helpers.each("decide", tasks()):
+            mine = found["codes"]
+            if start + len(mine) > len(codes):
+                raise _changed(len(codes), "more")
+            codes[start : start + len(mine)] = mine
+            start += len(mine)
+            for kind, file in files.items():
+                keys = np.full(len(mine), NO_KEY, np.uint64)
+                keys[mine == KEPT] = found[kind]
+                file.write(keys.tobytes())
+            progress.update(len(mine))
+    if start != len(codes):
+        raise _changed(len(codes), f"{start:,}")
+    keys_in = {kind: in_pieces(path) for kind, path in paths.items()}
+    for reason, numbers in repeated(keys_in, own, n_of):
+        codes[numbers] = CODES[reason]
+    for path in paths.values():
+        path.unlink()
+    return codes
+
+
+def _changed(before: int, after: str) -> DataError:
+    return DataError(f"The training files changed while they were read: {before:,} lines, then {after}.")
+
+
+def _reading(source: Source, bad_utf8: Policy, bad_records: Policy, longest: int, report: DataReport) -> Reading:
+    """How to read a source, with the report as the one that is told of oddities."""
+    joined = partial(_note_joined, report, source.src.name)
+    return Reading(bad_utf8, bad_records, longest, report.notes, joined)
+
+
+def _note_joined(report: DataReport, name: str, number: int) -> None:
+    report.note("line_feed", f"{name}:{number}")
+
+
+def learn_ratio(source: Source, spread: float, config: DataConfig, bar: Bar) -> UsualRatio | None:
+    """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
+    if not spread:
+        return None
+    # What is odd is noted when the pairs are kept.
+    reading = Reading(config.bad_utf8, config.bad_records, longest_read(config))
+
+    def shown() -> Iterator[tuple[str | None, str | None]]:
+        for src, trg in source.pairs(reading):
+            bar.update()
+            yield (None if isinstance(src, Flaw) else src), (None if isinstance(trg, Flaw) else trg)
+
+    return usual_ratio(shown(), spread)
+
+
+def progress_bar(what: str, total: int) -> Bar:
+    """A progress bar that counts pairs."""
+    return Bar(total=total, desc=what, unit=" pairs", unit_scale=True)

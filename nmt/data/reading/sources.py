@@ -1,0 +1,326 @@
+"""Where the text of a corpus comes from: files and datasets that the recipe names, or lines made on the spot.
+
+Every complaint about files is found here, before any work; which lines are kept is decided in `clean.py`.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nmt.data.reading.dates import generate
+from nmt.data.reading.fields import Column, Found, Reading
+from nmt.data.reading.records import complaint_about_records, read_records
+from nmt.data.reading.tables import Loaded, complaint_about_table, count_rows, read_rows, size_and_digest
+from nmt.data.text.compression import without_ending
+from nmt.data.text.lines import complaint_about, complaint_about_stream, count_lines, read_lines
+from nmt.data.text.locate import Named, dataset_place, locate, partners
+from nmt.data.text.split_names import split_of
+from nmt.errors import DataError
+from nmt.files import sha256_of
+from nmt.recipe.corpus_contradictions import STDIN, names_of
+from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
+from nmt.recipe.options import Recipe
+
+_ENDINGS = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
+# A command that makes TSV of CSV, also in docs/formats.md: what ends lines or columns of TSV becomes a space.
+_TO_TSV = (
+    "python -X utf8 -c \"import csv; [print(*(c.translate({9: 32, 10: 32, 13: 32}) for c in row), sep='\\t') for "
+    "row in csv.reader(open('pairs.csv', encoding='utf-8-sig', newline='')) if row]\" > pairs.tsv"
+)
+_RECORDS, _TABLES = ("tsv", "jsonl"), ("parquet", "arrow")
+
+
+@dataclass(frozen=True)
+class Text:
+    """One side of a source. `name` is what the user calls it.
+
+    place: a file, a dataset, or lines in memory. form: text, tsv, jsonl, parquet, arrow or dataset. column: where in a
+    line or row the text stands, if it is not all there is. header: the first line of the file is none of the text.
+    drop_flagged: lines that nmt-translate flagged are none.
+    """
+
+    name: str
+    place: Path | Loaded | tuple[str, ...] | None = None
+    form: str = "text"
+    column: Column | None = None
+    header: bool = False
+    drop_flagged: bool = False
+
+    @property
+    def is_stdin(self) -> bool:
+        """Whether this is still to come from standard input."""
+        return self.place == Path(STDIN)
+
+    @property
+    def first_number(self) -> int:
+        """The number of the first line or row that holds a text."""
+        return 2 if self.header else 1
+
+    def read(self, reading: Reading) -> Iterator[Found]:
+        """The text of each line or row; as many as `facts` counts."""
+        return (found for (found,) in _read([self], reading))
+
+    def complaint(self) -> str | None:
+        """Why this cannot be read, as far as a look tells."""
+        if self.place is None or isinstance(self.place, tuple) or self.is_stdin:
+            return None
+        if isinstance(self.place, Loaded) or self.form in _TABLES:
+            return _missing(self.place) or complaint_about_table(self.place, self._columns())
+        if complaint := complaint_about(self.place):
+            return complaint
+        if self.form in _RECORDS:
+            found = complaint_about_records(
+                self.place, self.form, self._columns(), header=self.header, drop_flagged=self.drop_flagged
+            )
+            return f"{self.place}: {found}" if found else None
+        return None
+
+    def facts(self, known: dict[Path, tuple[int, str]]) -> dict[str, Any]:
+        """{"name", "n_line", "size", "sha256"}, and "column" where there is one: what tells this text from others.
+
+        known: count and digest of files that were read before, and of this one from now on.
+        """
+        if isinstance(self.place, Loaded):
+            (column,) = self._columns()
+            n_line = count_rows(self.place)
+            size, digest = size_and_digest(self.place, column)
+        elif isinstance(self.place, Path):
+            if self.place not in known:
+                count = count_rows if self.form in _TABLES else count_lines
+                known[self.place] = count(self.place), sha256_of(self.place)
+            n_line, digest = known[self.place]
+            n_line, size = max(0, n_line - self.header), self.place.stat().st_size
+        else:
+            content = "".join(line + "\n" for line in self.place or ()).encode("utf-8")
+            n_line, size, digest = len(self.place or ()), len(content), hashlib.sha256(content).hexdigest()
+        facts = {"name": self.name, "n_line": n_line, "size": size, "sha256": digest}
+        if self.column is not None:
+            facts["column"] = f"{self.form} {self.column!r}{', header' if self.header else ''}"
+        return facts
+
+    def _columns(self) -> tuple[Column, ...]:
+        return () if self.column is None else (self.column,)
+
+
+def _missing(place: Path | Loaded) -> str | None:
+    if not isinstance(place, Path):
+        return None
+    return f"{place}: is a folder; expected a file." if place.is_dir() else complaint_about_stream(place)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Two texts in which line n of one translates line n of the other.
+
+    split: train, which may have several; a validation set as `split_of` calls it; test. chosen: the files were found
+    by a list or pattern, so the user will want to know which belong together. corpus: its number among those that the
+    recipe names for the split, from 0; a corpus may have several sources.
+    """
+
+    split: str
+    src: Text
+    trg: Text
+    chosen: bool = False
+    corpus: int = 0
+
+    @property
+    def first_number(self) -> int:
+        """The number of the line of the source side that the first pair stands in."""
+        return self.src.first_number
+
+    def pairs(self, reading: Reading) -> Iterator[tuple[Found, Found]]:
+        """All pairs. What is in one file is read in one go."""
+        if self.src.column is not None and self.src.place == self.trg.place:
+            return ((src, trg) for src, trg in _read([self.src, self.trg], reading))
+        return self._together(self.src.read(reading), self.trg.read(reading))
+
+    def _together(self, src: Iterator[Found], trg: Iterator[Found]) -> Iterator[tuple[Found, Found]]:
+        try:
+            yield from zip(src, trg, strict=True)
+        except ValueError:
+            raise DataError(f"{self.src.name} or {self.trg.name} changed while it was read.") from None
+
+
+def _read(texts: list[Text], reading: Reading) -> Iterator[tuple[Found, ...]]:
+    """Some columns of one place."""
+    text = texts[0]
+    columns = [each.column for each in texts if each.column is not None]
+    if isinstance(text.place, Loaded):
+        return read_rows(text.place, columns, reading)
+    if isinstance(text.place, Path):
+        if text.form in _TABLES:
+            return read_rows(text.place, columns, reading)
+        if text.form in _RECORDS:
+            how = {"header": text.header, "drop_flagged": text.drop_flagged}
+            return read_records(text.place, text.form, columns, reading, **how)
+        lines = read_lines(text.place, bad_utf8=reading.bad_utf8, longest=reading.longest, notes=reading.notes)
+        return ((line,) for line in lines)
+    return ((line,) for line in text.place or ())
+
+
+def find_sources(recipe: Recipe) -> list[Source]:
+    """The texts of all splits. Files that cannot be read are refused, all at once."""
+    if recipe.data.generate == "dates":
+        return [
+            Source(
+                split,
+                Text(f"generated dates, {split}.src", tuple(src)),
+                Text(f"generated dates, {split}.trg", tuple(trg)),
+            )
+            for split, (src, trg) in generate(recipe.seed).items()
+        ]
+    data = recipe.data
+    named: list[tuple[str, CorpusFiles]] = [("train", files) for files in data.train]
+    named += [(split_of(files.name), files) for files in data.valid]
+    named += [("test", data.test)] if data.test else []
+    if absent := [option for option, files in (("train", data.train), ("valid", data.valid)) if not files]:
+        raise DataError(
+            "\n".join(
+                f"data.{split}: no files. Name two, in which line n of one translates line n of the other: "
+                "{src: FILE, trg: FILE}."
+                for split in absent
+            )
+        )
+    complaints: list[str] = []
+    sources = []
+    for number, (split, files) in enumerate(named):  # the training corpora come first
+        sources += [replace(source, corpus=number) for source in _sources_of(split, files, complaints)]
+    # Datasets last: to look into one may be to download it.
+    for is_dataset in (False, True):
+        for source in sources:
+            for text in (source.src, source.trg):
+                if isinstance(text.place, Loaded) == is_dataset and (complaint := text.complaint()):
+                    complaints.append(f"data.{source.split.partition('-')[0]}: {complaint}")
+        if complaints:
+            if any("no file multi30k" in complaint for complaint in complaints):
+                complaints.append(
+                    "Multi30k is downloaded by: bash tools/download_multi30k.sh (which says how to go on)."
+                )
+            raise DataError("\n".join(dict.fromkeys(complaints)))
+    return sources
+
+
+def _sources_of(split: str, files: CorpusFiles, complaints: list[str]) -> list[Source]:
+    """A corpus as the recipe names it, as sources: a pair of files each, or a file or dataset with both sides."""
+    option = f"data.{split.partition('-')[0]}"
+    columns = files.src_column, files.trg_column
+    if files.dataset is not None:
+        assert files.split is not None, "the recipe was checked"
+        loaded = Loaded(dataset_place(files.dataset), files.subset, files.split)
+        src, trg = (Text(str(loaded), loaded, "dataset", column) for column in columns)
+        return [Source(split, src, trg)]
+    if files.file is not None:
+        found = locate(names_of(files.file), option, complaints)
+        together = [(named, named) for named in found]
+        names_columns = (any(isinstance(column, str) for column in columns),) * 2
+    else:
+        sides = [locate(names_of(names), option, complaints) for names in (files.src, files.trg)]
+        together = partners(sides[0], sides[1], option, complaints)
+        names_columns = isinstance(columns[0], str), isinstance(columns[1], str)
+    sources = []
+    for pair in together:
+        src, trg = (
+            _text_of(named, column, files, named_column, option, complaints)
+            for named, column, named_column in zip(pair, columns, names_columns, strict=True)
+        )
+        sources.append(Source(split, src, trg, chosen=len(together) > 1 or pair[0].wild is not None))
+    return sources
+
+
+def _text_of(
+    named: Named, column: Column | None, files: CorpusFiles, names_columns: bool, option: str, complaints: list[str]
+) -> Text:
+    plain = without_ending(named.name)
+    by_name = next((form for ending, form in _ENDINGS.items() if plain.endswith(ending)), "text")
+    form = files.format or by_name
+    if column is None:
+        if files.format is None and by_name != "text":
+            complaints.append(
+                f"{option}: {named.name}: {by_name} has columns or keys: which one is it? Choose it with src_column "
+                "and trg_column, or write format: text if its lines are sentences."
+            )
+        return Text(named.name, named.path)
+    if form == "text" and plain.lower().endswith(".csv"):
+        complaints.append(
+            f"{option}: {named.name}: CSV is not read, since sentences have commas and quotes of their own. Make TSV "
+            f"of it and name that: {_TO_TSV.replace('pairs', plain[:-4])}"
+        )
+        return Text(named.name, named.path)
+    if form == "text":
+        complaints.append(
+            f"{option}: {named.name}: a column is chosen, but the name does not tell what is in the file. Add format: "
+            "tsv, jsonl, parquet or arrow."
+        )
+        return Text(named.name, named.path)
+    header = form == "tsv" and (names_columns if files.header is None else files.header)
+    if files.header is not None and form != "tsv":
+        complaints.append(f"{option}: {named.name}: header is for TSV, and this is {form}. Remove it.")
+    drop_flagged = isinstance(files, TrainingCorpus) and files.drop_flagged
+    if drop_flagged and form != "jsonl":
+        complaints.append(f"{option}: {named.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
+        drop_flagged = False
+    return Text(named.name, named.path, form, column, header, drop_flagged)
+
+
+def told(sources: Iterable[Source]) -> Iterator[str]:
+    """Lines that tell which files belong together, where the recipe leaves it to patterns or lists."""
+    for source in sources:
+        if source.chosen and source.src.name == source.trg.name:
+            yield f"{source.split}: {source.src.name}"
+        elif source.chosen:
+            yield f"{source.split}: {source.src.name} with {source.trg.name}"
+        if isinstance(source.src.place, Path) and source.src.place == source.trg.place and source.src.column is None:
+            yield f"WARNING: {source.split}: {source.src.name} is source and target: nothing is translated there"
+
+
+Facts = dict[str, Any]
+
+
+def facts_of(sources: Iterable[Source]) -> Iterator[tuple[Facts, Facts]]:
+    """The facts of both texts of each source."""
+    known: dict[Path, tuple[int, str]] = {}
+    for source in sources:
+        yield source.src.facts(known), source.trg.facts(known)
+
+
+def survey(sources: Iterable[Source], facts: Iterable[tuple[Facts, Facts]]) -> list[Facts]:
+    """The facts of each text, with its split and side. Unequal line counts and empty files are refused, all at once."""
+    inputs: list[Facts] = []
+    complaints = []
+    for source, (src, trg) in zip(sources, facts, strict=True):
+        inputs += [{"split": source.split, "side": "src", **src}, {"split": source.split, "side": "trg", **trg}]
+        if src["n_line"] != trg["n_line"]:
+            complaints.append(
+                f"{src['name']} has {src['n_line']:,} lines but {trg['name']} has {trg['n_line']:,}. Line 1 of one "
+                "must translate line 1 of the other, and so on: look for a cut download or a stray line break."
+            )
+        elif not src["n_line"]:
+            names = dict.fromkeys((src["name"], trg["name"]))
+            complaints.append(f"no lines in {' and '.join(names)}.")
+    if complaints:
+        raise DataError("\n".join(complaints))
+    return inputs
+
+
+def stamps_of(sources: Iterable[Source]) -> dict[Path, tuple[int, ...]]:
+    """What changes in a file's entry when it is written to or replaced. For `refuse_changed`."""
+    paths = (text.place for source in sources for text in (source.src, source.trg))
+    return {path: _stamp(path) for path in paths if isinstance(path, Path)}
+
+
+def refuse_changed(stamps: dict[Path, tuple[int, ...]]) -> None:
+    """DataError for files that changed since: they are read more than once, and the first time they are hashed."""
+    if changed := [str(path) for path, stamp in stamps.items() if _stamp(path) != stamp]:
+        raise DataError(
+            f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
+        )
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,129 @@
+"""From what a survey measured to what report.json says: counts, places as file:line, and texts cut to a length."""
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.reading.sources import Source
+from nmt.data.reporting.duplicates import N_SHOWN
+from nmt.data.reporting.measure import FARTHEST, LONGEST, STEPS
+from nmt.data.reporting.survey import Survey, Texts
+from nmt.data.text.text_facts import cut
+
+_MOST_BARS = 40
+
+# The places, file:line, and the texts of some kept pairs, by their numbers.
+Kept = Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
+
+
+def findings(
+    survey: Survey,
+    sources: Sequence[Source],
+    held_out: Mapping[str, Texts],
+    kept: Kept,
+) -> dict[str, Any]:
+    """Everything but what became of each pair."""
+    leaks = [(split, *example) for split in survey.leaks.splits for example in survey.leaks.examples(split, N_SHOWN)]
+    numbers = {number for *_, number in leaks} | {number for number, _ in survey.duplicates["most"]}
+    train = kept(numbers)
+    return {
+        "leaks": {
+            "rows": survey.leaks.rows(),
+            "examples": [
+                {
+                    "level": level,
+                    "part": part,
+                    "place": _place(sources, split, held_out[split].ends, line),
+                    "src": cut(held_out[split].src[line]),
+                    "trg": cut(held_out[split].trg[line]),
+                    "train_place": train[number][0],
+                    "train_src": cut(train[number][1]),
+                    "train_trg": cut(train[number][2]),
+                }
+                for split, level, part, line, number in leaks
+            ],
+        },
+        "duplicates": {
+            **{key: survey.duplicates[key] for key in ("pairs", "sources", "targets")},
+            "most": [
+                {"times": times, "place": train[n][0], "src": cut(train[n][1]), "trg": cut(train[n][2])}
+                for n, times in survey.duplicates["most"]
+            ],
+        },
+        "alignment": [
+            {
+                "split": source.split,
+                "src": source.src.name,
+                "trg": source.trg.name,
+                "pairs": found.n_pair,
+                "from": source.first_number,
+                "trg_from": source.trg.first_number,
+                "judged": found.can_be_judged,
+                "strength": round(found.strength, 3),
+                "stretches": [
+                    {
+                        "first": each.first + source.first_number - 1,
+                        "last": each.last + source.first_number - 1,
+                        "offset": each.offset,
+                        "gain": round(each.gain, 1),
+                    }
+                    for each in found.stretches
+                ],
+            }
+            for source, found in survey.alignments
+        ],
+        "lengths": {side: _lengths(survey.lengths[n]) for n, side in enumerate(("src", "trg"))},
+        "ratios": _ratios(survey.ratios),
+        "scripts": survey.scripts(),
+    }
+
+
+def _place(sources: Sequence[Source], split: str, ends: Sequence[int], line: int) -> str:
+    """file:line of a line of a set, which is counted from 0 through all its files."""
+    n = bisect.bisect_right(ends, line)
+    source = [source for source in sources if source.split == split][n]
+    return f"{source.src.name}:{line - (ends[n - 1] if n else 0) + source.first_number}"
+
+
+def _lengths(counts: NDArray[np.int64]) -> dict[str, Any]:
+    """counts: (2, LONGEST + 1) of read and kept lines -> bars of equal width, the last one open."""
+    read, kept = counts
+    last = int(np.searchsorted(np.cumsum(read), 0.995 * read.sum()))
+    width = next(w for w in _widths() if w * _MOST_BARS > last)
+    n_bar = last // width + 1
+    bars = [int(read[k * width : (k + 1) * width].sum()) for k in range(n_bar)]
+    of_kept = [int(kept[k * width : (k + 1) * width].sum()) for k in range(n_bar)]
+    beyond = n_bar * width
+    return {
+        "from": [k * width for k in range(n_bar)] + [beyond],
+        "read": [*bars, int(read[beyond:].sum())],
+        "kept": [*of_kept, int(kept[beyond:].sum())],
+        "kept_quantiles": {str(q): _quantile(kept, q / 100) for q in (1, 50, 99, 100)},
+        "longest_told": LONGEST,
+    }
+
+
+def _widths() -> "itertools.chain[int]":
+    return itertools.chain.from_iterable((a * 10**k for a in (1, 2, 5)) for k in itertools.count())
+
+
+def _quantile(counts: NDArray[np.int64], share: float) -> int:
+    total = int(counts.sum())
+    return int(np.searchsorted(np.cumsum(counts), max(1, np.ceil(share * total)))) if total else 0
+
+
+def _ratios(counts: NDArray[np.int64]) -> dict[str, Any]:
+    """counts: (2, steps) of read and kept pairs -> bars over the steps that are not empty at the ends."""
+    middle = [round(2.0 ** ((n - STEPS * FARTHEST) / STEPS), 4) for n in range(counts.shape[1])]
+    some = np.flatnonzero(counts[0])
+    first, last = (int(some[0]), int(some[-1])) if len(some) else (STEPS * FARTHEST, STEPS * FARTHEST)
+    return {
+        "middle": middle[first : last + 1],
+        "read": counts[0, first : last + 1].tolist(),
+        "kept": counts[1, first : last + 1].tolist(),
+        "kept_quantiles": {str(q): middle[min(_quantile(counts[1], q / 100), len(middle) - 1)] for q in (1, 50, 99)},
+    }

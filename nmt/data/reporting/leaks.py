@@ -1,0 +1,149 @@
+"""Lines of the validation and test files that are in the training data, too: a score on them flatters the model.
+
+Compared are 64-bit hashes, so the memory is that of the validation and test lines alone. A pair is found again at three
+levels, each of which holds the one before: `exact`, but for white space around a line; `near`, after NFKC and case
+folding and without punctuation and white space; `numberless`, also with all numbers equal, for lines with other text.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.text.text_facts import Block, Hashes, of_pairs
+
+LEVELS = ("exact", "near", "numberless")
+PARTS = ("src", "trg", "pair")
+
+_NOWHERE = np.iinfo(np.int64).max
+_FEWEST_CHARACTERS = 10  # without numbers, for a line to be compared without them
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The hashes of some pairs: for each level, of source, target and pair; and which of them may be compared."""
+
+    hashes: dict[tuple[str, str], Hashes]
+    usable: dict[tuple[str, str], NDArray[np.bool_]]
+
+    @classmethod
+    def of(cls, src: Block, trg: Block) -> "Keys":
+        """The hashes of the pairs whose sides two blocks are."""
+        hashes: dict[tuple[str, str], Hashes] = {}
+        usable: dict[tuple[str, str], NDArray[np.bool_]] = {}
+        for part, block in (("src", src), ("trg", trg)):
+            near, numberless, length, n_digit = block.near()
+            for level, found in zip(LEVELS, (block.exact(), near, numberless), strict=True):
+                hashes[level, part] = found
+                usable[level, part] = length > 0
+            usable["numberless", part] = length - n_digit >= _FEWEST_CHARACTERS
+        for level in LEVELS:
+            hashes[level, "pair"] = of_pairs(hashes[level, "src"], hashes[level, "trg"])
+            usable[level, "pair"] = usable[level, "src"] & usable["near", "trg"]
+        return cls(hashes, usable)
+
+    def only(self, which: NDArray[np.int64]) -> "Keys":
+        """The hashes of some of the pairs, by their numbers."""
+        return Keys(
+            {key: found[which] for key, found in self.hashes.items()},
+            {key: found[which] for key, found in self.usable.items()},
+        )
+
+
+class Known:
+    """The hashes of all held-out lines, in which those of training pairs are looked up."""
+
+    def __init__(self, hashes: Mapping[tuple[str, str], Hashes]) -> None:
+        """hashes: by level and part, in ascending order."""
+        self.hashes = dict(hashes)
+
+    def hits(self, keys: Keys) -> dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Which pairs are there, and at which place among the hashes."""
+        found = {}
+        for key, known in self.hashes.items():
+            if len(known):
+                place, there = _find(known, keys.hashes[key])
+                pairs = np.flatnonzero(there & keys.usable[key])
+                found[key] = pairs, place[pairs]
+        return found
+
+
+class Leaks:
+    """Held-out lines, each with the first training pair that is like it."""
+
+    def __init__(self, splits: Mapping[str, Keys]) -> None:
+        """splits: the hashes of each validation and test set, in the order of the recipe."""
+        self.splits = dict(splits)
+        self.n_source = 0  # training pairs whose source is, to the letter, one of these
+        hashes = {}
+        for key in ((level, part) for level in LEVELS for part in PARTS):
+            found = [keys.hashes[key][keys.usable[key]] for keys in self.splits.values()]
+            hashes[key] = np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+        self.known = Known(hashes)
+        self._known = hashes
+        self._first = {key: np.full(len(known), _NOWHERE) for key, known in hashes.items()}
+
+    def look(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
+        """Compare some training pairs. numbers: what the pairs are called."""
+        for key, (pairs, places) in self.known.hits(keys).items():
+            self.note(key, numbers[pairs], places)
+
+    def note(self, key: tuple[str, str], numbers: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        """Some training pairs are there. numbers: what they are called; places: as `Known.hits` tells them."""
+        if key == ("exact", "src"):
+            self.n_source += len(numbers)
+        np.minimum.at(self._first[key], places, numbers)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Per split and where it was looked for: how many lines of it are there, at each level."""
+        found = []
+        for split, keys in self.splits.items():
+            in_train = {key: self.places(split, key) >= 0 for key in self._known}
+            found.append(_row(split, "train", keys, in_train))
+            others = [other for other in self.splits if split == "test" and other != "test"]
+            if others:
+                in_valid = {key: self._in_splits(keys, others, key) for key in self._known}
+                either = {key: in_train[key] | in_valid[key] for key in self._known}
+                found += [_row(split, "valid", keys, in_valid), _row(split, "train or valid", keys, either)]
+        return found
+
+    def places(self, split: str, key: tuple[str, str]) -> NDArray[np.int64]:
+        """The number of the first training pair like each line of a split, -1 where there is none."""
+        keys = self.splits[split]
+        place, there = _find(self._known[key], keys.hashes[key])
+        found = np.full(len(there), -1, dtype=np.int64)
+        mine = np.flatnonzero(there & keys.usable[key])
+        first = self._first[key][place[mine]]
+        found[mine[first < _NOWHERE]] = first[first < _NOWHERE]
+        return found
+
+    def examples(self, split: str, most: int) -> Iterator[tuple[str, str, int, int]]:
+        """(level, part, line from 0, number of the training pair), the most alike first, each line once."""
+        told: set[int] = set()
+        for level, part in (("exact", "pair"), ("near", "pair"), ("exact", "src"), ("near", "src"), ("exact", "trg")):
+            places = self.places(split, (level, part))
+            for line in np.flatnonzero(places >= 0).tolist():
+                if len(told) == most:
+                    return
+                if line not in told:
+                    told.add(line)
+                    yield level, part, line, int(places[line])
+
+    def _in_splits(self, keys: Keys, others: Sequence[str], key: tuple[str, str]) -> NDArray[np.bool_]:
+        there = np.concatenate([self.splits[name].hashes[key][self.splits[name].usable[key]] for name in others])
+        return np.isin(keys.hashes[key], there) & keys.usable[key]
+
+
+def _find(known: Hashes, wanted: Hashes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where each hash is, or would be, in a sorted array, and whether it is there."""
+    if not len(known):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
+    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return place, known[place] == wanted
+
+
+def _row(split: str, where: str, keys: Keys, found: dict[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Any]:
+    counts = {level: {part: int(found[level, part].sum()) for part in PARTS} for level in LEVELS}
+    return {"split": split, "in": where, "lines": len(keys.hashes["exact", "src"]), **counts}

@@ -1,0 +1,248 @@
+"""What a report says in words: what is seriously wrong, what is worth a look, and a summary of one screen.
+
+All of it is told from the entries of report.json and nothing else.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nmt.data.vocabulary.learn import LINE_CAP, WORD_CAP
+
+# Beyond these shares something is seriously wrong.
+MOST_LEAKED = 0.01  # of a validation or test set, as whole pairs
+MOST_DROPPED = 0.5  # of the training pairs
+
+_MOST_STRETCHES = 5  # of a file, in words
+_MOST_OF_A_KIND = 8  # corpora, notes, warnings that the summary has
+
+Facts = dict[str, Any]
+
+_NOTES = {
+    "crlf": "{n} lines ended with a carriage return, which was removed",
+    "line_feed": "{n} texts had line feeds inside, which became spaces",
+    "bom": "{n} files began with a byte order mark, which was removed",
+    "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
+    "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were not learnt from their ends",
+    "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
+    "protected": "{n} pairs have items of data.protect, the same on both sides: placeholders stand for them",
+    "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
+    "language": "{n} language codes are not known, as de or zh-Hant are, so that no pair is dropped for another "
+    "script (data.min_script)",
+    "header": "{n} files of TSV have the language codes as their first pair: header: true says that it names columns",
+    "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
+}
+
+
+def alarms(facts: Facts) -> list[str]:
+    """What is seriously wrong: `nmt-preprocess --check` then exits with 1."""
+    found = [
+        f"SWAPPED FILES: {one['train_src']} looks like the target side of {one['src']} and {one['trg']}, and "
+        f"{one['train_trg']} like their source side: are the two files of either pair swapped? A model learns the "
+        "direction of the training files."
+        for one in facts.get("swapped", ())
+    ]
+    for one in facts.get("alignment", ()):
+        found += [_shift(one, stretch) for stretch in one["stretches"][:_MOST_STRETCHES]]
+        if (n_more := len(one["stretches"]) - _MOST_STRETCHES) > 0:
+            found.append(f"{one['src']} and {one['trg']}: {n_more:,} more stretches of shifted lines: see report.json.")
+    n_dropped = sum(each["count"] for each in facts["dropped"].values())
+    if n_dropped > MOST_DROPPED * facts["read"]:
+        found.append(
+            f"{n_dropped:,} of {facts['read']:,} training pairs are dropped, more than half: see the reasons, and the "
+            "options data.* that set the bounds."
+        )
+    for row in _leaks(facts):
+        n_pair = row["near"]["pair"]
+        if n_pair > MOST_LEAKED * row["lines"]:
+            found.append(
+                f"{n_pair:,} of {row['lines']:,} {row['split']} pairs ({_percent(n_pair, row['lines'])}) are in the "
+                f"training pairs, but for case and punctuation; {row['exact']['pair']:,} to the letter. A score on "
+                "them tells what was learnt by heart: take them out of the training files."
+            )
+    return found
+
+
+def warnings(facts: Facts) -> list[str]:
+    """What is worth a look and may be right."""
+    found = []
+    for row in _leaks(facts):
+        n_pair, n_src = row["near"]["pair"], row["near"]["src"]
+        if 0 < n_pair <= MOST_LEAKED * row["lines"]:
+            found.append(f"{n_pair:,} of {row['lines']:,} {row['split']} pairs are in the training pairs, too.")
+        if n_src > n_pair:
+            found.append(
+                f"{n_src:,} of {row['lines']:,} {row['split']} sources are in the training pairs, "
+                f"{n_src - n_pair:,} of them with another target."
+            )
+    for row in facts.get("leaks", {}).get("rows", ()):
+        if row["in"] == "valid" and (n_pair := row["near"]["pair"]):
+            found.append(
+                f"{n_pair:,} of {row['lines']:,} {row['split']} pairs are in the validation pairs, by which the best "
+                "model is chosen."
+            )
+    for one in facts.get("alignment", ()):
+        if not one["judged"] and one["pairs"] >= 1000:
+            found.append(
+                f"{one['src']} and {one['trg']}: no line of one side tells anything of its line of the other, as where "
+                "the lines of a side are in another order. Look whether line n of one translates line n of the other; "
+                "shifted lines would not be found."
+            )
+    again = facts.get("duplicates", {}).get("pairs", 0)
+    if again > 0.1 * max(facts["kept"], 1):
+        found.append(
+            f"{again:,} kept pairs ({_percent(again, facts['kept'])}) came before: data.drop_duplicates keeps one of "
+            "each."
+        )
+    return found
+
+
+def table(facts: Facts) -> list[str]:
+    """One screen: the pairs, why some were dropped, what they are like, and at the end what is wrong with them."""
+    n_dropped = sum(each["count"] for each in facts["dropped"].values())
+    lines = [f"training pairs: {facts['read']:,} read, {n_dropped:,} dropped, {facts['kept']:,} kept"]
+    for reason, each in facts["dropped"].items():
+        lines.append(f"  {each['count']:>9,}  {reason:<18}  {shortened(each['first'])}")
+    lines += _first(by_corpus(facts, most=_MOST_OF_A_KIND), "corpora", len(facts.get("corpora", ())))
+    lines += _first(remarks(facts), "notes")
+    lines += _measures(facts)
+    for level, name in (("WARNING", "alarms"), ("warning", "warnings")):
+        lines += _first([f"{level}: {text}" for text in facts.get(name, ())], name)
+    return lines
+
+
+def _first(texts: Sequence[str], what: str, n: int = 0) -> Iterable[str]:
+    """Lines of the summary, not more than a screen has room for. n: how many there are, if these are not all."""
+    yield from (f"  {text}" for text in texts[:_MOST_OF_A_KIND])
+    if (n_more := max(n, len(texts)) - _MOST_OF_A_KIND) > 0:
+        yield f"  ... {n_more:,} more {what}: see the report"
+
+
+def remarks(facts: Facts) -> list[str]:
+    """What was learnt and what is odd but harmless."""
+    lines = [
+        f"{name}: the target has {usual['median']:.2f} times the bytes of its source, as a rule; kept: "
+        f"{usual['low']:.2f} to {usual['high']:.2f}"
+        for name, usual in facts["usual_ratio"].items()
+    ]
+    for key, text in _NOTES.items():
+        if n := facts["notes"].get(key):
+            places = f": {shortened(facts['noted'][key])}" if key in facts["noted"] else ""
+            lines.append(f"note: {text.format(n=f'{n:,}')}{places}")
+    return lines
+
+
+def by_corpus(facts: Facts, *, most: int | None = None) -> list[str]:
+    """What became of the pairs of each corpus, a line each. most: of so many, which lost the greatest share."""
+    corpora = facts.get("corpora", [])
+    worst = sorted(range(len(corpora)), key=lambda n: corpora[n]["kept"] / max(1, corpora[n]["read"]))
+    lines = []
+    for one in (corpora[n] for n in sorted(worst[:most])):
+        told = ", ".join(f"{reason} {n:,}" for reason, n in one["dropped"].items())
+        n_dropped = f"{sum(one['dropped'].values()):,} dropped{f' ({told})' if told else ''}"
+        lines.append(f"{one['name']}: {one['read']:,} read, {n_dropped}, {one['kept']:,} kept")
+    return lines
+
+
+def span(stretch: dict[str, Any]) -> str:
+    """Lines of a stretch, as `2,004 to 3,010`."""
+    return f"{stretch['first']:,} to {stretch['last']:,}"
+
+
+def _measures(facts: Facts) -> list[str]:
+    lines = []
+    if "lengths" in facts:
+        of = {side: facts["lengths"][side]["kept_quantiles"] for side in ("src", "trg")}
+        ratio = facts["ratios"]["kept_quantiles"]
+        told = "; ".join(f"{side} {of[side]['50']:,} (99 %: {of[side]['99']:,})" for side in of)
+        lines.append(
+            f"characters a line: {told}; trg/src {ratio['50']:.2f} (98 %: {ratio['1']:.2f} to {ratio['99']:.2f})"
+        )
+        scripts = (f"{side} {_shares(facts['scripts'][side])}" for side in ("src", "trg"))
+        lines.append(f"letters: {'; '.join(scripts)}")
+    if "subwords" in facts:
+        subwords = facts["subwords"]
+        told = "; ".join(
+            f"{side} {subwords[side]['pieces_per_word']:.2f} a word, {subwords[side]['characters_per_piece']:.2f} "
+            "characters each"
+            for side in ("src", "trg")
+        )
+        lines.append(f"subwords: {told}")
+        for side in ("joint",) if "joint" in subwords else ("src", "trg"):
+            use = subwords[side]
+            lines.append(
+                f"  {side} vocabulary: {use['occur']:,} of {use['size']:,} pieces occur, {use['fewer_than']['10']:,} "
+                f"fewer than 10 times, {use['fewer_than']['100']:,} fewer than 100 times"
+            )
+    if "duplicates" in facts:
+        of = facts["duplicates"]
+        lines.append(
+            f"repeated: {of['pairs']:,} pairs came before; {of['sources']:,} sources have several targets, "
+            f"{of['targets']:,} targets several sources"
+        )
+        lines += _table_of_leaks(facts["leaks"]["rows"])
+        judged = [one for one in facts["alignment"] if one["judged"]]
+        n_shift = sum(len(one["stretches"]) for one in facts["alignment"])
+        n_with = sum(bool(one["stretches"]) for one in facts["alignment"])
+        told = f"found in {n_with:,}" if n_shift else "none found in any"
+        told += f" of {len(facts['alignment']):,} pairs of files; {len(judged):,} could be judged"
+        lines.append(f"shifted lines: {told}{f', stretches: {n_shift:,}' if n_shift else ''}")
+    return lines
+
+
+def _table_of_leaks(rows: Sequence[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["found again (source / target / pair):      to the letter         but for case, punctuation"]
+    for row in rows:
+        told = [" / ".join(f"{row[level][part]:,}" for part in ("src", "trg", "pair")) for level in ("exact", "near")]
+        lines.append(f"  {row['lines']:>7,} {row['split']} lines in {row['in']:<16}  {told[0]:<20}  {told[1]}")
+    return lines
+
+
+def _leaks(facts: Facts) -> Iterable[dict[str, Any]]:
+    """One row a set: where it was looked for most widely is in the table."""
+    return (row for row in facts.get("leaks", {}).get("rows", ()) if row["in"] == "train")
+
+
+def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> str:
+    src, trg, offset, first = one["src"], one["trg"], stretch["offset"], stretch["first"]
+    whole = stretch["last"] == one["pairs"] + one["from"] - 1
+    lines = f"from line {first:,} to the end" if whole else f"lines {span(stretch)}"
+    look = f"Look at both files around line {first:,}"
+    if not whole:
+        look += f" and around line {stretch['last']:,}"
+    if offset is None:
+        return f"{src}:{first}: {lines}, {src} and {trg} do not go together, also not a few lines apart. {look}."
+    of_file = offset + one["trg_from"] - one["from"]  # a line of names above one side is none of the pairs
+    n = "a line" if abs(offset) == 1 else f"{abs(offset)} lines"
+    longer, shorter = (trg, src) if offset > 0 else (src, trg)
+    return (
+        f"SHIFTED LINES: {src}:{first}: {lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {n} too many "
+        f"in {longer}, or missing from {shorter}, at about line {first:,}. {look}, repair them and prepare again; "
+        + ("training on such pairs teaches nothing." if one["split"] == "train" else "a score on such pairs is void.")
+    )
+
+
+def _shares(counts: dict[str, int]) -> str:
+    """Scripts of letters by their share: `Latin 99.9 %, Greek 0.1 %`."""
+    letters = {name: n for name, n in counts.items() if name[0].isupper()}
+    total = max(sum(letters.values()), 1)
+    shown = [f"{name} {_percent(n, total)}" for name, n in list(letters.items())[:3]]
+    rest = f" and {len(letters) - 3} more" if len(letters) > 3 else ""
+    return ", ".join(shown) + rest if shown else "none"
+
+
+def _percent(n: int, of: int) -> str:
+    share = 100 * n / max(of, 1)
+    return f"{share:.1f} %" if share >= 0.05 or not n else "< 0.1 %"
+
+
+def shortened(places: Iterable[str]) -> str:
+    """`a.de:3, a.de:8` with the file named once: `a.de:3, 8`."""
+    shown: list[str] = []
+    last = None
+    for place in places:
+        file, _, line = place.rpartition(":")
+        shown.append(line if file == last else place)
+        last = file
+    return ", ".join(shown)

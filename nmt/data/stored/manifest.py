@@ -1,0 +1,173 @@
+"""The manifest of a prepared data folder: what went in, how, and what must lie beside it, to the byte.
+
+It is written last. A folder without it, or with other bytes than it says, is not used.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nmt.data.text.lines import write_lines
+from nmt.data.text.tags import tags_of_splits
+from nmt.errors import DataError
+from nmt.files import parse_json, sha256_of
+from nmt.recipe.compare import differences
+from nmt.recipe.data_options import DataConfig
+from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.options import Recipe
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+RECIPE = "recipe.yaml"
+REPORT = "report.json"
+PAGE = "report.html"
+SUBWORDS = "subwords.json"
+RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was trained with
+# Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
+HASHED_BYTES = 1 << 30
+
+_MADE_BY = "nmt-preprocess"
+_KEYS = {
+    "made_by",
+    "format",
+    "inputs",
+    "settings",
+    "n_pair",
+    "n_vocab",
+    "ids",
+    "subwords_sha256",
+    "tokenizers",
+    "files",
+}
+# Without it, as in folders made before there was one, all training pairs are of one corpus.
+_CORPORA = "corpora"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
+_LARGEST = 1 << 20
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """The options that decide what is in the folder, and no others: two equal answers mean equal data."""
+    data = recipe.data.model_dump(mode="json", exclude={"train", "temperature", "valid", "test", "out", "workers"})
+    data["tags"] = tags_of_splits(recipe.data)
+    for n in range(len(recipe.data.train)):
+        data |= {f"train.{n}.{name}": value for name, value in _own_settings(recipe.data, n).items()}
+    seed = recipe.seed if recipe.data.generate else None
+    return {"data": data, "subwords": recipe.subwords.model_dump(mode="json"), "seed": seed}
+
+
+def _own_settings(data: DataConfig, n: int) -> dict[str, Any]:
+    """What decides about the pairs of a training corpus otherwise than about those of all."""
+    own, filters = data.train[n], data.filters_of(n).model_dump(mode="json")
+    found = {name: value for name, value in filters.items() if value != getattr(data, name)}
+    if own.src_lang not in (None, data.src_lang):
+        found["src_lang"] = own.src_lang
+    return found | ({"drop_flagged": True} if own.drop_flagged else {})
+
+
+def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`."""
+    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in changes_of_settings(there, here).items()]
+
+
+def changes_of_settings(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{dotted name: (there, here)} of all that makes other data."""
+    return differences(settings_known(there, here), here)
+
+
+def settings_known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a folder with those options that were not known yet when it was made.
+
+    Such an option has its default, which does what was done then; but a filter that was not known was off. One that is
+    off here is no change for that reason; and one that has its default is none either, though on: nobody asked for it,
+    and the few pairs that it drops are no reason to refuse data that a run was trained on. `later_filters` names those.
+    """
+    plain = settings_of(Recipe(name="plain"))
+    known = {**there, **{section: {**plain[section], **there.get(section, {})} for section in ("data", "subwords")}}
+    for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
+        off = type(here["data"][name])(0)
+        known["data"][name] = here["data"][name] if here["data"][name] in (plain["data"][name], 0) else off
+    return known
+
+
+def later_filters(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Filters that are on here and were not known yet when the folder was made, by their dotted names."""
+    return [
+        f"data.{name}" for name in FilterConfig.model_fields if name not in there.get("data", {}) and here["data"][name]
+    ]
+
+
+def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Write the manifest over the files `names` of a folder that is otherwise complete."""
+    files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names}
+    manifest = {"made_by": _MADE_BY, "format": FORMAT, **content, "files": files}
+    assert set(manifest) == _KEYS | {_CORPORA}, set(manifest) ^ _KEYS
+    write_lines(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).split("\n"))
+    return manifest
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a prepared folder; a DataError where there is none of ours."""
+    path = folder / MANIFEST
+    again = "Prepare the data again: nmt-preprocess RECIPE."
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder of prepared data. Make it: nmt-preprocess RECIPE.")
+    if not path.is_file() or path.is_symlink():
+        raise DataError(f"{folder}: not a folder of prepared data, or an incomplete one: no {MANIFEST}. {again}")
+    if path.stat().st_size > _LARGEST:
+        raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a manifest. {again}")
+    try:
+        manifest = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path}: damaged ({error}). {again}") from None
+    if not isinstance(manifest, dict) or manifest.get("made_by") != _MADE_BY:
+        raise DataError(f"{path}: not a manifest of {_MADE_BY}. {again}")
+    if manifest.get("format") != FORMAT:
+        raise DataError(f"{path}: format {manifest.get('format')!r}; this version of nmt reads {FORMAT}. {again}")
+    if _CORPORA not in manifest and isinstance(manifest.get("n_pair"), dict):
+        manifest[_CORPORA] = [{"name": "", "n_pair": manifest["n_pair"].get("train")}]
+    if (
+        set(manifest) != _KEYS | {_CORPORA}
+        or not _are_files(manifest["files"])
+        or not _are_corpora(manifest[_CORPORA], manifest["n_pair"])
+    ):
+        raise DataError(f"{path}: damaged: entries are missing, unknown or of the wrong kind. {again}")
+    return manifest
+
+
+def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Compare every file with the manifest: its size first, so that nothing shorter is ever mapped into memory."""
+    for name, expected in manifest["files"].items():
+        path = folder / name
+        if path.is_symlink() or not path.is_file():
+            _refuse(path, "missing, or not a plain file")
+        size = path.stat().st_size
+        if size != expected["size"]:
+            _refuse(path, f"{size:,} bytes, but the manifest says {expected['size']:,}")
+        if size <= HASHED_BYTES and sha256_of(path) != expected["sha256"]:
+            _refuse(path, "its bytes are not those that were written (SHA-256 differs)")
+
+
+def _refuse(path: Path, what: str) -> None:
+    raise DataError(f"{path}: {what}. Prepare the data again: nmt-preprocess RECIPE --overwrite.")
+
+
+def _are_corpora(corpora: Any, n_pair: Any) -> bool:
+    """Whether they are those that the training pairs are made of."""
+    return (
+        isinstance(corpora, list)
+        and all(isinstance(each, dict) and type(each.get("n_pair")) is int and each["n_pair"] >= 0 for each in corpora)
+        and isinstance(n_pair, dict)
+        and sum(each["n_pair"] for each in corpora) == n_pair.get("train")
+    )
+
+
+def _are_files(files: Any) -> bool:
+    return isinstance(files, dict) and all(
+        _PLAIN_NAME.fullmatch(name) is not None
+        and isinstance(entry, dict)
+        and type(entry.get("size")) is int
+        and isinstance(entry.get("sha256"), str)
+        for name, entry in files.items()
+    )

@@ -1,0 +1,247 @@
+"""The subwords of another run or data folder, as they are or with new pieces for other text.
+
+Old pieces keep their text, and each stays what it is made of: only what comes after them is new.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from nmt.data.stored.manifest import MANIFEST, RUN_DATA, SUBWORDS, read_manifest
+from nmt.data.text.placeholders import kinds_of, shown
+from nmt.data.vocabulary.learn import SEED_PIECES, Lines, count_words, learn_merges, learnt_from, most_frequent
+from nmt.data.vocabulary.letters import BYTE_OF, in_characters, in_letters, in_words, units_of
+from nmt.data.vocabulary.sentencepiece_file import codec_of, is_sentencepiece
+from nmt.data.vocabulary.subwords import LONGEST_PIECE, N_SPECIAL, Codec, Subwords
+from nmt.data.vocabulary.unigram import learn_scores
+from nmt.errors import DataError
+from nmt.files import parse_json, sha256_of
+from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS, SubwordsConfig
+
+# Old pieces are letters to the trainer of new merges: one code point each, beyond the surrogates.
+_FIRST_LETTER = 0x10000
+_MOST_REMEMBERED = 400_000
+
+
+@dataclass(frozen=True)
+class Given:
+    """Where subwords are taken from: a subwords file, or models of SentencePiece, one for both sides or one each."""
+
+    paths: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.paths))
+
+    def load(self, *, joint: bool) -> Subwords:
+        """The subwords. joint: whether a model of SentencePiece makes one vocabulary or two."""
+        if not is_sentencepiece(self.paths[0]):
+            return _as_written(self.paths[0])
+        src = codec_of(self.paths[0])
+        return Subwords(src, src if joint else codec_of(self.paths[-1]), src.normalize)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What the manifest has of the files among the inputs: other bytes make other data."""
+        sides = ("both",) if len(self.paths) == 1 else ("src", "trg")
+        return [
+            {
+                "split": "subwords",
+                "side": side,
+                "name": str(path),
+                "n_line": 1,
+                "size": path.stat().st_size,
+                "sha256": sha256_of(path),
+            }
+            for side, path in zip(sides, self.paths, strict=True)
+        ]
+
+
+def find_subwords(*places: str) -> Given:
+    """The files of what subwords.vocab_from names: a run, a folder of prepared data, or a file itself, or two."""
+    return Given(tuple(map(_found, places)))
+
+
+def _found(place: str) -> Path:
+    path = Path(place)
+    found = path / SUBWORDS if path.is_dir() else path
+    if not found.is_file():
+        raise DataError(
+            f"subwords.vocab_from: no {found}. Name a run (runs/NAME), a folder of prepared data (prepared/NAME), a "
+            f"{SUBWORDS} itself, or a model of SentencePiece ({' or '.join(SENTENCEPIECE_ENDINGS)})."
+        )
+    return found
+
+
+def _as_written(path: Path) -> Subwords:
+    """The subwords of a file. In a run or a folder of prepared data they have to be those that its ids are of."""
+    found, folder = Subwords.load(path), path.parent
+    told = read_manifest(folder)["subwords_sha256"] if (folder / MANIFEST).is_file() else _told_by_run(folder)
+    if told not in (None, found.sha256):
+        raise DataError(
+            f"subwords.vocab_from: {path} is not as it was written: its SHA-256 is not the one noted beside it. "
+            "Get the file back from a copy of the folder, or from a run that was trained with it."
+        )
+    return found
+
+
+def _told_by_run(folder: Path) -> Any:
+    try:
+        told = parse_json((folder / RUN_DATA).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return told.get("subwords") if isinstance(told, dict) else None
+
+
+def account_of(old: Subwords, new: Subwords, path: Given) -> list[str]:
+    """Lines for people: what was taken and what was added."""
+    lines = []
+    for (side, here), there in zip(new.by_side().items(), old.by_side().values(), strict=True):
+        known = set(there.vocab)
+        n_new = sum(piece not in known for piece in here.vocab)
+        grown = f", {n_new:,} new, {here.size:,} in all" if n_new else ""
+        lines.append(f"{side} vocabulary: {there.size:,} pieces of {path}{grown}, padded to {here.n_vocab:,}")
+    return lines
+
+
+def reuse(
+    given: Given,
+    sides: tuple[Lines, Lines],
+    config: SubwordsConfig,
+    seed: int,
+    notes: Counter[str] | None = None,
+    tags: Sequence[str] = (),
+    placeholders: Sequence[str] = (),
+) -> Subwords:
+    """The subwords of a file, with config.extend new pieces a vocabulary and with the symbols, tags and placeholders
+    that are new.
+
+    sides: give the lines of source and target anew at each call. notes: counts what was too long to be learnt from.
+    What the file and the options say differently is refused.
+    """
+    old = given.load(joint=config.joint)
+    _must_agree(given, old, config, placeholders)
+    symbols = (*old.src.symbols, *(symbol for symbol in config.symbols if symbol not in old.src.symbols))
+    wanted = config.model_copy(update={"symbols": symbols})
+
+    all_tags = (*old.src.tags, *(tag for tag in tags if tag not in old.src.tags))
+    names = (*old.src.placeholders, *(name for name in placeholders if name not in old.src.placeholders))
+
+    def grown(codec: Codec, *lines: Lines, tags: Sequence[str] = ()) -> Codec:
+        pieces_there = set(codec.plain_vocab())
+        if twice := [one for one in (*symbols, *map(shown, names)) if in_letters(one) in pieces_there]:
+            raise DataError(
+                f"subwords.symbols: {', '.join(twice)} is a piece of {given} already, put together from ordinary text: "
+                "choose another symbol."
+            )
+        if not config.extend:
+            pieces, merges, scores = codec.plain_vocab(), codec.merges, codec.scores
+        else:
+            once = [notes]  # what is too long is counted once, however often the texts are read
+
+            def texts() -> Iterator[str]:
+                return learnt_from(lines, wanted, seed, once.pop() if once else None)
+
+            pieces, merges, scores = _extended(codec, texts, config)
+        return Codec(
+            pieces,
+            merges,
+            codec.normalize,
+            kind=codec.kind,
+            scores=scores,
+            symbols=symbols,
+            placeholders=names,
+            tags=tags,
+            sentencepiece=codec.sentencepiece,
+        )
+
+    there = (old.src.symbols, old.src.placeholders, old.src.tags)
+    if not config.extend and (symbols, names, all_tags) == there:
+        return old
+    src = grown(old.src, *(sides if old.joint else sides[:1]), tags=all_tags)
+    return Subwords(src, src if old.joint else grown(old.trg, sides[1]), old.normalize)
+
+
+def _must_agree(path: Given, old: Subwords, config: SubwordsConfig, placeholders: Sequence[str]) -> None:
+    """Exports and translation go by the recipe, so it has to say what the file says."""
+    kinds = ("bpe", "char") if old.src.kind == "bpe" else (old.src.kind,)
+    wrong = []
+    if config.kind not in kinds:
+        wrong.append(f"kind: {config.kind}, but {' or '.join(kinds)} there")
+    for name, there in (("joint", old.joint), ("normalize", old.normalize)):
+        if name == "normalize" and old.src.sentencepiece:
+            continue  # it has rules of its own
+        if getattr(config, name) != there:
+            wrong.append(f"{name}: {str(getattr(config, name)).lower()}, but {str(there).lower()} there")
+    if missing := [symbol for symbol in old.src.symbols if symbol not in config.symbols]:
+        wrong.append(f"symbols: {', '.join(missing)} of there is missing")
+    if no_more := set(kinds_of(old.src.placeholders)) - set(kinds_of(placeholders)):
+        wrong.append(f"data.protect: {', '.join(sorted(no_more))} of there is missing")
+    if wrong:
+        raise DataError(
+            f"subwords.vocab_from: the options of the subwords are not those of {path}: {'; '.join(wrong)}. Give the "
+            "recipe the same ones."
+        )
+
+
+def _extended(
+    codec: Codec, texts: Callable[[], Iterable[str]], config: SubwordsConfig
+) -> tuple[list[str], list[tuple[str, str]], list[float]]:
+    """Pieces, merges and scores with config.extend new pieces, or fewer where the texts have no more."""
+    vocab, n_new = codec.plain_vocab(), config.extend
+    if codec.kind == "word":
+        return [*vocab, *most_frequent(count_words(texts()), n_new, LONGEST_PIECE, set(vocab))], [], []
+    if codec.kind == "unigram":
+        candidates = learn_merges(texts(), in_words(), len(BYTE_OF) + SEED_PIECES * n_new, LONGEST_PIECE).vocab
+        found = learn_scores(count_words(texts()), candidates, vocab, len(vocab) + n_new)
+        score_of, old = dict(zip(*found, strict=True)), set(vocab)
+        new = [piece for piece in score_of if piece not in old]
+        # What was likeliest for a word before stays so among the old pieces.
+        return [*vocab, *new], [], [*codec.scores, *(score_of[piece] for piece in new)]
+    pieces, merges = _more_merges(codec, texts(), n_new, in_characters() if config.kind == "char" else in_words())
+    return [*vocab, *pieces], [*codec.merges, *merges], []
+
+
+def _more_merges(
+    codec: Codec, texts: Iterable[str], n_new: int, cut: pre_tokenizers.PreTokenizer
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """BPE that goes on from the old pieces: the new ones and the merges that make them."""
+    vocab = codec.plain_vocab()
+    letters = [chr(_FIRST_LETTER + n) for n in range(len(vocab))]
+    known: dict[str, str] = {}
+
+    def in_pieces() -> Iterator[str]:
+        for text in texts:
+            yield " ".join(_written(unit) for unit in units_of(text))
+
+    def _written(unit: str) -> str:
+        if (found := known.get(unit)) is None:
+            words = (codec.cut(word) for word, _ in cut.pre_tokenize_str(unit))
+            found = " ".join("".join(letters[i - N_SPECIAL] for i in word) for word in words)
+            if len(known) < _MOST_REMEMBERED:
+                known[unit] = found
+        return found
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # Some more than wanted: a merge may make a piece that is there already, or one that is too long.
+    size = len(letters) + n_new + n_new // 4 + 100
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=letters, special_tokens=[], show_progress=False)
+    tokenizer.train_from_iterator(in_pieces(), trainer)
+
+    def expanded(part: str) -> str:
+        return "".join(vocab[ord(letter) - _FIRST_LETTER] for letter in part)
+
+    there, new, merges = set(vocab), list[str](), list[tuple[str, str]]()
+    for a, b in (map(expanded, pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]):
+        if len(new) == n_new:
+            break
+        if a in there and b in there and len(a + b) <= LONGEST_PIECE:
+            merges.append((a, b))
+            if a + b not in there:
+                new.append(a + b)
+                there.add(a + b)
+    return new, merges

@@ -1,0 +1,127 @@
+"""From the names in a recipe to files: relative ones also in the folder that NMT_DATA names, and patterns.
+
+Whether they can be read is asked in `sources.py`.
+"""
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt.data.text.compression import without_ending
+from nmt.recipe.corpus_contradictions import STDIN
+
+_WILD = re.compile(r"\*|\?|\[[^\]]+\]")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A file as it is called, and where it is, None where there is none. wild: what a pattern's wildcards stood for."""
+
+    name: str
+    path: Path | None
+    wild: tuple[str, ...] | None = None
+
+
+def locate(names: Sequence[str], option: str, complaints: list[str]) -> list[Named]:
+    """The files of some names, patterns replaced by what they match, in the order of its names. What is not there is
+    complained about.
+    """
+    found = [each for name in names for each in _locate(name, option, complaints)]
+    for each in found:
+        try:
+            each.name.encode("utf-8")
+        except UnicodeEncodeError:  # bytes that Python stands half surrogate pairs for
+            complaints.append(
+                f"{option}: {each.name!r}: a name that is not UTF-8 stands in no report. Rename the file."
+            )
+    return found
+
+
+def dataset_place(name: str) -> str:
+    """The folder of a dataset, where there is one of the name; else the name."""
+    there = (folder / name for folder in _folders(name))
+    return str(next((path for path in there if path.is_dir()), name))
+
+
+def partners(
+    src: Sequence[Named], trg: Sequence[Named], option: str, complaints: list[str]
+) -> list[tuple[Named, Named]]:
+    """Which source file belongs to which target file: those for which two patterns' wildcards stand for the same; else
+    the first to the first, and so on.
+    """
+    if any(named.path is None for named in (*src, *trg)):
+        return list(zip(src, trg, strict=False))  # what is not there has been complained about
+    if len(src) == len(trg) == 1:
+        return [(src[0], trg[0])]
+    sides = [_by_wildcards(side) for side in (src, trg)]
+    if sides[0] and sides[1] and len(next(iter(sides[0]))) == len(next(iter(sides[1]))):
+        alone = [named.name for one, other in (sides, sides[::-1]) for wild, named in one.items() if wild not in other]
+        if alone:
+            more = f", and {len(alone) - 5:,} more" if len(alone) > 5 else ""
+            complaints.append(f"{option}: no partner on the other side for {', '.join(alone[:5])}{more}.")
+            return []
+        return [(named, sides[1][wild]) for wild, named in sides[0].items()]
+    if len(src) != len(trg):
+        complaints.append(
+            f"{option}: {len(src):,} files of src ({_some(src)}) but {len(trg):,} of trg ({_some(trg)}). Each must "
+            "have its partner: file n of one belongs to file n of the other."
+        )
+        return []
+    return list(zip(src, trg, strict=True))
+
+
+def _by_wildcards(side: Sequence[Named]) -> dict[tuple[str, ...], Named]:
+    """The files of a side by what the wildcards of its one pattern stood for; nothing where it is not one pattern."""
+    found = {named.wild: named for named in side if named.wild is not None}
+    return {wild: named for wild, named in found.items() if wild} if len(found) == len(side) else {}
+
+
+def _locate(name: str, option: str, complaints: list[str]) -> list[Named]:
+    if name == STDIN:
+        return [Named("stdin", Path(STDIN))]
+    folders = _folders(name)
+    for folder in folders:
+        if (folder / name).exists():
+            return [Named(name, folder / name)]
+    is_pattern = _WILD.search(name) is not None
+    if is_pattern:
+        shape = re.compile("".join(_shape(name)), re.DOTALL)
+        for folder in folders:
+            if found := sorted(glob.glob(name, root_dir=folder)):
+                matched = ((each, shape.fullmatch(each)) for each in found)
+                return [Named(each, folder / each, _wild(match)) for each, match in matched]
+    places = " and ".join(str((folder / name).absolute()) for folder in folders)
+    plain = len(folders) == 1 and not Path(name).is_absolute()
+    hint = " (NMT_DATA, a second folder to look in, is not set)" if plain else ""
+    what = "no file matches" if is_pattern else "no file"
+    complaints.append(f"{option}: {what} {name}: tried {places}{hint}.".replace("\n", "\\n"))
+    return [Named(name, None)]
+
+
+def _folders(name: str) -> list[Path]:
+    inside = not Path(name).is_absolute() and os.environ.get("NMT_DATA")
+    return [Path(), Path(inside)] if inside else [Path()]
+
+
+def _wild(match: re.Match[str] | None) -> tuple[str, ...] | None:
+    """What wildcards stood for; how a file is compressed does not count."""
+    return tuple(map(without_ending, match.groups())) if match else None
+
+
+def _shape(pattern: str) -> list[str]:
+    """A regular expression, in parts, that matches what a pattern does, with a group for each wildcard."""
+    parts, end = [], 0
+    for wild in _WILD.finditer(pattern):
+        parts.append(re.escape(pattern[end : wild.start()]))
+        end = wild.end()
+        # Which files match has been decided; a bracket only has to tell which letter it stood for.
+        parts.append("([^/]*)" if wild[0] == "*" else "([^/])")
+    return [*parts, re.escape(pattern[end:])]
+
+
+def _some(files: Sequence[Named]) -> str:
+    first = ", ".join(named.name for named in files[:3])
+    return f"{first}, ..." if len(files) > 3 else first or "none"

@@ -1,0 +1,150 @@
+"""Placeholders: what a model reads and writes in place of the items of a text, and how they are put back.
+
+Before the model a placeholder is one character, half of a surrogate pair. UTF-8 has no such characters, so no text that
+was read can contain one, and none can be mistaken for one. People see its name, as ⟨url1⟩. The numbers are those of the
+items in the source, so a translation may have them in another order.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from nmt.data.text.items import Item, items_in
+from nmt.recipe.protect_options import KINDS, PER_KIND, Kind
+
+# One character for each number of each kind; a vocabulary says by name which of them it has.
+_FIRST, _MOST = 0xD800, 64
+PLACEHOLDER = "[\ud800-\udbff]"  # as a part of a pattern
+
+# How text is made bytes, and text again, where there may be placeholders, for ourselves alone.
+BYTES = {"encoding": "utf-8", "errors": "surrogatepass"}
+
+Items = dict[str, str]  # the text that each placeholder stands for, by name
+
+
+def names_of(kinds: Iterable[Kind]) -> tuple[str, ...]:
+    """The names of all placeholders of some kinds: url1, url2, …"""
+    return tuple(f"{kind}{n}" for kind in KINDS if kind in set(kinds) for n in range(1, PER_KIND + 1))
+
+
+def is_name(text: str) -> bool:
+    """Whether there is such a placeholder, in this version or in one that has more of them."""
+    return text in _CHARACTER_OF
+
+
+def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
+    """The kinds that placeholders are of."""
+    there = {_KIND_OF[name] for name in names}
+    return tuple(kind for kind in KINDS if kind in there)
+
+
+def character(name: str) -> str:
+    """What stands in a text before the model."""
+    return _CHARACTER_OF[name]
+
+
+def shown(name: str) -> str:
+    """What people see."""
+    return f"⟨{name}⟩"
+
+
+def in_names(text: str) -> str:
+    """A text in which placeholders may stand, for people."""
+    return restored(text, {name: shown(name) for name in _CHARACTER_OF})
+
+
+def protected(text: str, kinds: Sequence[Kind]) -> tuple[str, Items]:
+    """The text with placeholders in place of its items, and what they stand for. The text itself if it has none.
+
+    Of a kind the first PER_KIND are replaced. `restored` gives the text back.
+    """
+    text = _clean(text)
+    count, items, named = Counter[Kind](), Items(), list[tuple[Item, str]]()
+    for item in items_in(text, kinds):
+        count[item.kind] += 1
+        if count[item.kind] <= PER_KIND:
+            name = f"{item.kind}{count[item.kind]}"
+            items[name] = item.text
+            named.append((item, name))
+    return _replaced(text, named), items
+
+
+def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[Kind]) -> str:
+    """A translation with the placeholders of its source where it has the same items, each once at most.
+
+    items: what the placeholders of the source stand for. Other items stay as they are.
+    """
+    names: dict[tuple[Kind, str], list[str]] = defaultdict(list)
+    for name, its in reversed(list(items.items())):
+        names[_KIND_OF[name], its].append(name)
+    text = _clean(text)
+    found = items_in(text, kinds) if items else ()
+    return _replaced(text, [(item, free.pop()) for item in found if (free := names.get((item.kind, item.text)))])
+
+
+def protected_pair(src: str, trg: str, kinds: Sequence[Kind]) -> tuple[str, str, bool]:
+    """Both sides of a pair with placeholders if they have the same items, each as often, and as they stand if not.
+
+    Also returns whether that was so.
+    """
+    here, there = (Counter((item.kind, item.text) for item in items_in(text, kinds)) for text in (src, trg))
+    if here != there:
+        return src, trg, False
+    if not here:
+        return src, trg, True
+    text, items = protected(src, kinds)
+    return text, protected_like(trg, items, kinds), True
+
+
+def restored(text: str, items: Mapping[str, str]) -> str:
+    """The text with the items in place of their placeholders; one that stands for nothing vanishes."""
+    if text.isascii():
+        return text
+    return text.translate(_NOTHING | {ord(_CHARACTER_OF[name]): its for name, its in items.items()})
+
+
+def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
+    """A part of a text as if it had been protected by itself: numbers from 1 in each kind, and no other items."""
+    count, new, found = Counter[Kind](), Items(), dict[int, str]()
+    for letter in text:
+        if letter in _NAME_OF:
+            name = _NAME_OF[letter]
+            kind = _KIND_OF[name]
+            count[kind] += 1
+            new[f"{kind}{count[kind]}"] = items[name]
+            found[ord(letter)] = _CHARACTER_OF[f"{kind}{count[kind]}"]
+    return text.translate(found), new
+
+
+def came_back(
+    source: str, written: Sequence[str], text: str, items: Mapping[str, str], kinds: Sequence[Kind]
+) -> tuple[list[str], list[str]]:
+    """The items of a source that its translation lacks, and what it has more often than the source.
+
+    source: as it was given. written: the names of the placeholders in the translation. text: the translation without
+    them, in which the model may have written an item letter by letter.
+    """
+    wanted = Counter(item.text for item in items_in(source, kinds))
+    there = Counter(items.get(name, shown(name)) for name in written)
+    there += Counter(item.text for item in items_in(text, kinds) if item.text in wanted)
+    return sorted((wanted - there).elements()), sorted((there - wanted).elements())
+
+
+def _replaced(text: str, named: Sequence[tuple[Item, str]]) -> str:
+    parts, at = [], 0
+    for item, name in named:
+        parts += [text[at : item.start], _CHARACTER_OF[name]]
+        at = item.end
+    return "".join([*parts, text[at:]])
+
+
+def _clean(text: str) -> str:
+    """Halves of characters, which only a program can hand in, are no text."""
+    return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+_KIND_OF: dict[str, Kind] = {f"{kind}{n}": kind for kind in KINDS for n in range(1, _MOST + 1)}
+_CHARACTER_OF = {
+    f"{kind}{n}": chr(_FIRST + k * _MOST + n - 1) for k, kind in enumerate(KINDS) for n in range(1, _MOST + 1)
+}
+_NAME_OF = {letter: name for name, letter in _CHARACTER_OF.items()}
+_NOTHING: dict[int, str] = dict.fromkeys(range(0xD800, 0xDC00), "")

@@ -1,0 +1,355 @@
+"""Text to ids and back: the pieces of each side, and the three ids that mean something to the model.
+
+Control symbols are no pieces of the tokenizer: its ids are shifted past them, so nothing in a text can become one.
+All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normalised) text, byte for byte. How pieces
+are learnt is in `learn.py`.
+"""
+
+import base64
+import copy
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models
+
+from nmt.data.text.lines import write_lines
+from nmt.data.text.placeholders import character, kinds_of, shown
+from nmt.data.vocabulary.learn import CutWords, Lines, learn
+from nmt.data.vocabulary.letters import BYTE_OF, in_letters, in_words, normalised, units_of
+from nmt.data.vocabulary.sentencepiece_text import SentencePiece, Speller
+from nmt.data.vocabulary.subword_file import complaint_about, content_of
+from nmt.errors import DataError
+from nmt.recipe.subword_options import SubwordsConfig
+
+PAD = 0
+BOS = 1
+EOS = 2
+N_SPECIAL = 3
+
+# A piece spans at most so many bytes: a text of more than n x so many bytes has more than n subwords.
+LONGEST_PIECE = 64
+
+_SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
+_LARGEST_FILE = 1 << 28
+# Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
+_MOST_REMEMBERED = 400_000
+LONGEST_REMEMBERED = 40
+# A symbol that one of these touches is part of something else: digits, and letters of scripts written with spaces.
+_LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
+
+
+class Codec:
+    """The pieces of one side, and the two ways between text and ids."""
+
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        merges: Sequence[tuple[str, str]] = (),
+        normalize: str = "nfc",
+        *,
+        kind: str = "bpe",
+        scores: Sequence[float] = (),
+        symbols: Sequence[str] = (),
+        placeholders: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        sentencepiece: SentencePiece | None = None,
+    ) -> None:
+        """vocab: pieces in the order of their ids, in the letters of the byte-level alphabet; symbols come after them.
+
+        placeholders: their names, as in `placeholders.py`; they come after the symbols, and no text becomes one.
+
+        tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
+
+        kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
+        word: not at all if it is a piece, else into bytes; sentencepiece: as that model does.
+        """
+        self.sentencepiece = sentencepiece
+        self._speller = Speller(vocab, sentencepiece) if sentencepiece else None
+        self.merges, self.normalize, self.kind = list(merges), normalize, kind
+        self.scores, self.symbols = list(scores), tuple(symbols)
+        self.placeholders, self.protects = tuple(placeholders), kinds_of(placeholders)
+        names = list(map(shown, placeholders))
+        self.vocab = [*vocab, *map(in_letters, symbols), *map(in_letters, names)]
+        self._tokenizer = Tokenizer(_model("bpe" if sentencepiece else kind, vocab, merges, scores))
+        self._tokenizer.pre_tokenizer = in_words()
+        self.cut_words: CutWords | None = None  # how words are cut, where learning has found it out
+        self._bytes = [bytes(BYTE_OF[letter] for letter in piece) for piece in self.vocab]
+        letters = list(map(character, placeholders))
+        # What has been encoded; symbols and placeholders are no matter of the tokenizer.
+        self._known = {symbol: [i] for i, symbol in enumerate([*symbols, *letters], N_SPECIAL + len(vocab))}
+        self._first_placeholder = N_SPECIAL + len(vocab) + len(symbols)
+        longest_first = "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
+        found = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(symbols) + letters
+        self._symbol = re.compile(f"({'|'.join(found)})") if found else None
+        self.tags, self._before = tuple(tags), list[int]()
+        self.n_text = N_SPECIAL + len(self.vocab)  # translations are made of ids below; those from here on have no text
+        self.size = self.n_text + len(tags)
+        self.n_vocab = -(-self.size // 8) * 8
+
+    def tagged(self, tags: Sequence[str]) -> "Codec":
+        """A copy of the vocabulary whose `encode` puts these tags, which it must have, before every line."""
+        other = copy.copy(self)
+        other._before = self.tag_ids(tags)
+        return other
+
+    def tag_ids(self, tags: Sequence[str]) -> list[int]:
+        """The ids of tags that the vocabulary has."""
+        return [self.n_text + self.tags.index(tag) for tag in tags]
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
+        if self._speller:
+            return [[*self._before, *self._spelled(self._speller, line)] for line in lines]
+        found = self._encode_texts([" " + self.normalised(line) for line in lines])
+        return [[*self._before, *ids] for ids in found] if self._before else found
+
+    def encode_units(self, units: Sequence[str]) -> list[list[int]]:
+        """Ids of parts that lines were cut into at spaces, each with the space before it; nothing is remembered.
+
+        Not for SentencePiece, whose lines have to be whole.
+        """
+        assert self._speller is None, "lines have to be whole"
+        texts = [self.normalised(unit) for unit in units]
+        if self._symbol is not None:
+            return self._encode_texts(texts)
+        batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [[i + N_SPECIAL for i in each.ids] for each in batch]
+
+    def _encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of normalised texts with the space before them: lines, or the parts that lines were cut into at spaces.
+
+        Words repeat, so each is encoded once.
+        """
+        units_in = [list(self._units(text)) for text in texts]
+        known = self._known
+        unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
+        batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
+        new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
+        if len(known) < _MOST_REMEMBERED:
+            known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
+        return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
+
+    def _spelled(self, speller: Speller, line: str) -> Iterator[int]:
+        """The ids of a line in the pieces of SentencePiece. A symbol is not theirs, so what is between is encoded."""
+        text = speller.line(line)
+        for n, part in enumerate(self._symbol.split(text) if self._symbol else (text,)):
+            yield from self._known[part] if n % 2 else (i + N_SPECIAL for i in speller.encode(part))
+
+    def _units(self, text: str) -> Iterator[str]:
+        """A text cut into symbols, and between them into parts that can be encoded one by one."""
+        if self._symbol is None:
+            yield from units_of(text)
+            return
+        for n, part in enumerate(self._symbol.split(text)):
+            if n % 2:
+                yield part
+            elif part:
+                yield from units_of(part)
+
+    def cut(self, letters: str) -> list[int]:
+        """The ids that one word, in letters, is made of; symbols in it are not looked for."""
+        if self._speller:
+            return [i + N_SPECIAL for i in self._speller.cut(bytes(BYTE_OF[letter] for letter in letters))]
+        return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(letters)]
+
+    def plain_vocab(self) -> list[str]:
+        """The pieces without the symbols and placeholders."""
+        return self.vocab[: self._first_placeholder - N_SPECIAL - len(self.symbols)]
+
+    def table(self) -> dict[str, Any]:
+        """What a file has of it."""
+        beside: dict[str, Any] = {"merges": self.merges, "scores": self.scores}
+        if found := self.sentencepiece:
+            charsmap = base64.b64encode(found.charsmap).decode("ascii")
+            beside = {"scores": found.scores, "model": found.model, "squeeze": found.squeeze, "charsmap": charsmap}
+        return {"vocab": self.plain_vocab(), **beside}
+
+    def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(size,) and (size,) ids of the two pieces that each piece was merged from; -1 for those that were not."""
+        id_of = {piece: i for i, piece in enumerate(self.vocab, N_SPECIAL)}
+        left, right = np.full((2, self.size), -1, dtype=np.int64)
+        for a, b in reversed(self.merges):  # where two merges make one piece, the first is the one that is applied
+            left[id_of[a + b]], right[id_of[a + b]] = id_of[a], id_of[b]
+        return left, right
+
+    def normalised(self, text: str) -> str:
+        """The text as the model knows it."""
+        if self._speller:
+            return self._speller.normalised(text)
+        return normalised(text, self.normalize)
+
+    def decode(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> str:
+        """The text of ids; control symbols and the padding of the vocabulary have none. items: as for `raw`.
+
+        Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
+        """
+        raw = b"".join(self.raw(ids, items))
+        # Where several spaces become one, so do those before a text.
+        squeezed = self.sentencepiece is not None and self.sentencepiece.squeeze
+        return (raw.lstrip(b" ") if squeezed else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
+
+    def raw(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> list[bytes]:
+        """The bytes behind each id, none behind control symbols and the padding of the vocabulary.
+
+        items: what stands behind placeholders, by name, and nothing behind others; without it their names do.
+        """
+        found = [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.n_text else b"" for i in ids]
+        if items is not None and self.placeholders:
+            for place, i in enumerate(ids):
+                if name := self.placeholder(i):
+                    found[place] = items.get(name, "").encode("utf-8", errors="surrogatepass")
+        return found
+
+    def placeholder(self, i: int) -> str:
+        """The name of the placeholder that an id is, "" if it is none."""
+        return self.placeholders[i - self._first_placeholder] if self._first_placeholder <= i < self.n_text else ""
+
+    def placeholder_ids(self) -> dict[str, int]:
+        """The ids of the placeholders, by name."""
+        return {name: i for i, name in enumerate(self.placeholders, self._first_placeholder)}
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A readable text for each id, for pictures: a space shows as ▁, part of a character as its bytes <C3>."""
+        return [self._piece(i) for i in ids]
+
+    def _piece(self, i: int) -> str:
+        if i < N_SPECIAL:
+            return _SPECIAL_TEXT[i]
+        if i >= self.n_text:
+            return self.tags[i - self.n_text] if i < self.size else "<unused>"
+        raw = self._bytes[i - N_SPECIAL]
+        try:
+            text = raw.decode("utf-8").replace(" ", "▁")
+        except UnicodeDecodeError:
+            text = ""
+        return text if text.isprintable() and text else "".join(f"<{byte:02X}>" for byte in raw)
+
+
+class Subwords:
+    """The vocabularies of a language pair; src and trg are the same object when joint."""
+
+    def __init__(self, src: Codec, trg: Codec, normalize: str) -> None:
+        self.src, self.trg, self.normalize = src, trg, normalize
+        self.joint = src is trg
+        self.sha256 = _digest(self._text())
+
+    @classmethod
+    def train(
+        cls,
+        src_lines: Lines,
+        trg_lines: Lines,
+        config: SubwordsConfig,
+        seed: int,
+        notes: Counter[str] | None = None,
+        tags: Sequence[str] = (),
+        placeholders: Sequence[str] = (),
+    ) -> "Subwords":
+        """Learn the pieces. src_lines, trg_lines: give the lines anew at each call, without line feeds.
+
+        notes: counts what was too long to be learnt from. tags: of the source side. placeholders: names, of both.
+        """
+
+        def codec_of(*sides: Lines, tags: Sequence[str] = ()) -> Codec:
+            n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders) - len(tags)
+            found = learn(sides, config, seed, n_piece=n_piece, longest=LONGEST_PIECE, notes=notes)
+            # Characters are pieces that merges put together, too.
+            kind = "bpe" if config.kind == "char" else config.kind
+            codec = Codec(
+                found.vocab,
+                found.merges,
+                config.normalize,
+                kind=kind,
+                scores=found.scores,
+                symbols=config.symbols,
+                placeholders=placeholders,
+                tags=tags,
+            )
+            # A unit with a placeholder in it is not made of words alone.
+            codec.cut_words = None if placeholders else found.cut
+            return codec
+
+        src = codec_of(src_lines, trg_lines, tags=tags) if config.joint else codec_of(src_lines, tags=tags)
+        return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)
+
+    def tagged(self, tags: Sequence[str]) -> "Subwords":
+        """A copy of the vocabularies whose `src` puts these tags, which it must have, before every source."""
+        other = copy.copy(self)
+        other.src = self.src.tagged(tags)
+        return other
+
+    def by_side(self) -> dict[str, Codec]:
+        """The vocabularies, one or two, and what people call them."""
+        return {"joint": self.src} if self.joint else {"source": self.src, "target": self.trg}
+
+    def save(self, path: Path | str) -> None:
+        """Write the JSON file; its SHA-256 is `sha256`."""
+        write_lines(path, [self._text()])
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Subwords":
+        """Read what `save` wrote; anything else is refused."""
+        path = Path(path)
+        try:
+            if path.stat().st_size > _LARGEST_FILE:
+                raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a vocabulary.")
+            found = json.loads(path.read_bytes().decode("utf-8"))
+        except OSError as error:
+            raise DataError(f"{path}: cannot read the subwords ({error.strerror or error}).") from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: damaged subwords file ({error}). Run nmt-preprocess again.") from None
+        if complaint := complaint_about(found, LONGEST_PIECE):
+            raise DataError(f"{path}: not a subwords file of nmt: {complaint}. Run nmt-preprocess again.")
+        codecs = [
+            Codec(
+                each["vocab"],
+                [(a, b) for a, b in each.get("merges", ())],
+                found["normalize"],
+                kind=found.get("kind", "bpe"),
+                scores=each.get("scores", ()) if found.get("kind") == "unigram" else (),
+                symbols=found.get("symbols", ()),
+                placeholders=found.get("placeholders", ()),
+                sentencepiece=_sentencepiece_of(each) if found.get("kind") == "sentencepiece" else None,
+                tags=() if n else found.get("tags", ()),
+            )
+            for n, each in enumerate(found["codecs"])
+        ]
+        return cls(codecs[0], codecs[-1], found["normalize"])
+
+    def sha256_of_pieces(self) -> str:
+        """What `sha256` were without tags: the ids of a text follow from the rest."""
+        return _digest(self._text(with_tags=False)) if self.src.tags else self.sha256
+
+    def _text(self, *, with_tags: bool = True) -> str:
+        codecs = [self.src] if self.joint else [self.src, self.trg]
+        content = content_of(
+            self.src.kind,
+            self.normalize,
+            self.src.symbols,
+            self.src.tags if with_tags else (),
+            placeholders=self.src.placeholders,
+            joint=self.joint,
+            codecs=[codec.table() for codec in codecs],
+        )
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8") + b"\n").hexdigest()
+
+
+def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:
+    return SentencePiece(table["model"], table["scores"], base64.b64decode(table["charsmap"]), table["squeeze"])
+
+
+def _model(kind: str, vocab: Sequence[str], merges: Sequence[tuple[str, str]], scores: Sequence[float]) -> models.Model:
+    if kind == "unigram":
+        return models.Unigram(list(zip(vocab, scores, strict=True)))
+    id_of = {piece: i for i, piece in enumerate(vocab)}
+    return models.BPE(id_of, list(merges), ignore_merges=kind == "word")

@@ -1,0 +1,64 @@
+"""Columns of Arrow over the memory of numpy."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nmt.data.arrays.columns import as_arrow, as_numpy, texts_as_arrow
+from nmt.data.text.lines import write_lines
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16, np.uint8])
+def test_numbers_come_back_without_a_copy_and_as_pyarrow_has_them(dtype):
+    values = np.array([0, 7, 200, 3], dtype)
+    column = as_arrow(values)
+    assert column.equals(pa.array(values)) and as_arrow(values[::2]).equals(pa.array(values[::2]))
+    assert as_arrow(values[:0]).equals(pa.array(values[:0]))
+    back = as_numpy(column)
+    assert back.dtype == dtype and np.shares_memory(back, values) and back.tolist() == [0, 7, 200, 3]
+    assert as_numpy(column[1:3]).tolist() == [7, 200] and as_numpy(column[4:]).tolist() == []
+    chunks = pa.chunked_array([column[3:], column[:0], column])
+    assert as_numpy(chunks).tolist() == [3, 0, 7, 200, 3] and as_numpy(chunks).dtype == dtype
+    assert as_numpy(pa.chunked_array([], column.type)).dtype == dtype
+
+
+@pytest.mark.parametrize("values", [[1, None], [1.5], ["1"], [True], [None]])
+def test_what_is_no_column_of_whole_numbers_is_refused(values):
+    for column in (pa.array(values), pa.chunked_array([pa.array(values)])):
+        with pytest.raises(ValueError, match="whole numbers"):
+            as_numpy(column)
+
+
+def test_texts_are_as_pyarrow_has_them():
+    for texts in ([], [""], ["ein Haus", "", "été \U0001f600\n", "\0"]):
+        assert texts_as_arrow(texts).equals(pa.array(texts, pa.large_string()))
+
+
+_BOTH = """
+import json, sys
+from pathlib import Path
+
+from nmt.data.stored.corpus import Prepared
+from nmt.data.prepare import prepare
+from nmt.recipe.reader import read_recipe
+prepare(read_recipe(None, json.loads(sys.argv[1])), Path(sys.argv[2]), talk=lambda line: None)
+prepared = Prepared.open(sys.argv[2])
+print(prepared.train.n_pair, [len(rows) for rows in prepared.train.pairs([0, 1])], "pandas" in sys.modules)
+"""
+
+
+def test_what_takes_long_to_load_is_not_loaded(tmp_path):
+    """By what prepares text, and what opens it to train."""
+    pytest.importorskip("pandas")
+    files = dict.fromkeys(("src", "trg"), str(tmp_path / "text"))
+    write_lines(tmp_path / "text", ["ein Haus", "ein Schiff"] * 20)
+    options = [("name", "own"), ("data.src_lang", "de"), ("data.trg_lang", "de"), ("subwords.vocab_size", "300")]
+    options += [(f"data.{split}", json.dumps(files)) for split in ("train", "valid")]
+    options += [("data.drop_identical", "false")]
+    arguments = [sys.executable, "-c", _BOTH, json.dumps(options), str(tmp_path / "prepared")]
+    found = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert found.returncode == 0 and found.stdout.endswith("40 [2, 2] False\n"), found.stderr

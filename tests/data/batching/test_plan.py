@@ -1,0 +1,283 @@
+"""The plan: every pair once an epoch, within budget, a function of (seed, epoch) alone."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from nmt.data.batching import plan as plan_module
+from nmt.data.batching.mixture import Mixture
+from nmt.data.batching.plan import VERSION, Plan, Position, same_batches
+
+
+def lengths(n=1000, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 40, n, dtype=np.int32), rng.integers(0, 40, n, dtype=np.int32)
+
+
+def plan(seed=1, max_tokens=400, per_update=3, pool=300, n=1000, **more):
+    return Plan(*lengths(n), seed=seed, max_tokens=max_tokens, per_update=per_update, pool=pool, **more)
+
+
+def batches(a_plan, epoch):
+    return [rows for update in a_plan.updates(epoch) for rows in update]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_an_epoch_visits_every_pair_exactly_once(epoch):
+    assert sorted(np.concatenate(batches(plan(), epoch))) == list(range(1000))
+
+
+def test_no_batch_exceeds_the_token_budget_on_either_side():
+    src, trg = lengths()
+    for rows in batches(plan(), 0):
+        assert len(rows) * (max(src[rows].max(), trg[rows].max()) + 1) <= 400
+
+
+def test_batches_are_filled():
+    a_plan = plan(pool=1000)
+    assert len(batches(a_plan, 0)) < 1.15 * (np.maximum(*lengths()) + 1).sum() / 400
+
+
+def test_a_pair_longer_than_the_budget_is_a_batch_of_its_own():
+    a_plan = Plan(np.array([5, 900, 5]), np.array([5, 1, 5]), seed=0, max_tokens=100, per_update=1, pool=10)
+    assert sorted(rows.tolist() for rows in batches(a_plan, 0)) in ([[0, 2], [1]], [[1], [2, 0]])
+
+
+def test_the_order_depends_on_seed_and_epoch_and_nothing_else():
+    first, second = plan(), plan()
+    second.updates(5)  # what was asked before does not matter
+    for epoch in (0, 1):
+        assert all(np.array_equal(a, b) for a, b in zip(batches(first, epoch), batches(second, epoch), strict=True))
+    assert not np.array_equal(np.concatenate(batches(first, 0)), np.concatenate(batches(first, 1)))
+    assert not np.array_equal(np.concatenate(batches(first, 0)), np.concatenate(batches(plan(seed=2), 0)))
+
+
+def test_an_update_has_per_update_batches_and_positions_walk_over_the_epoch_edge():
+    a_plan = plan()
+    n = len(a_plan.updates(0))
+    assert {len(update) for update in a_plan.updates(0)[:-1]} == {3}
+    _, after = a_plan.at(Position(0, n - 2))
+    assert after == Position(0, n - 1)
+    _, after = a_plan.at(after)
+    assert after == Position(1, 0)
+
+
+@pytest.mark.parametrize("max_tokens", [50, 400, 3000])
+@pytest.mark.parametrize("wanted", [1, 700, 2500, 10**6])
+def test_an_update_takes_batches_until_it_has_the_tokens_wanted(wanted, max_tokens):
+    a_plan = plan(tokens_per_update=wanted, per_update=1, max_tokens=max_tokens)
+    updates = a_plan.updates(2)
+    assert sorted(np.concatenate(batches(a_plan, 2))) == list(range(1000))
+    for update in updates:
+        assert update and a_plan.n_gold(update[:-1]) < wanted  # so without its last batch it had too few
+    assert all(a_plan.n_gold(update) >= wanted for update in updates[:-1])
+    assert len(updates) > 1 or wanted == 10**6
+
+
+def test_the_size_of_an_update_in_tokens_leaves_the_batches_alone():
+    by_tokens, by_number = plan(tokens_per_update=900, per_update=1), plan()
+    assert all(np.array_equal(a, b) for a, b in zip(batches(by_tokens, 1), batches(by_number, 1), strict=True))
+
+
+def test_gold_tokens_are_counted_with_end_marks_and_without_padding():
+    a_plan = plan()
+    _, trg = lengths()
+    assert sum(map(a_plan.n_gold, a_plan.updates(0))) == trg.sum() + 1000
+
+
+@pytest.mark.parametrize("longest, max_tokens", [(90, 1000), (61, 1000), (300, 45)])
+def test_sides_are_padded_to_few_lengths_and_batches_still_fit(longest, max_tokens):
+    sides = [np.random.default_rng(seed).integers(1, longest, 5000, dtype=np.int32) for seed in (1, 2)]
+    a_plan = Plan(*sides, seed=1, max_tokens=max_tokens, per_update=1, pool=1000)
+    most = min(max_tokens, longest)
+    for n in range(1, longest + 1):
+        assert a_plan.padded(n) == widened(n, most) >= n
+    n_held = n_long = 0
+    for rows in batches(a_plan, 0):
+        n_src, n_trg = (a_plan.padded(int(side[rows].max()) + 1) for side in sides)
+        assert len(rows) * max(n_src, n_trg) <= max_tokens or (len(rows) == 1 and max(n_src, n_trg) <= longest)
+        n_held += len(rows) * (n_src + n_trg)
+        n_long += max(n_src, n_trg) > 64
+    assert n_long or longest < 64
+    assert a_plan.padding_share(0) == pytest.approx(1 - sum(int(side.sum()) + 5000 for side in sides) / n_held)
+
+
+def test_shapes_of_long_sentences_come_back():
+    rng = np.random.default_rng(0)
+    src = rng.integers(60, 250, 40_000, dtype=np.int32)
+    trg = (src * rng.uniform(0.8, 1.25, len(src))).astype(np.int32)
+    a_plan, shapes = Plan(src, trg, seed=1, max_tokens=4000, per_update=1, pool=10_000), []
+    for rows in batches(a_plan, 0):
+        shapes.append((len(rows), *(a_plan.padded(int(side[rows].max()) + 1) for side in (src, trg))))
+    assert len(set(shapes)) < 0.3 * len(shapes)
+
+
+def test_sorting_by_length_saves_padding():
+    assert plan(pool=1000).padding_share(0) < 0.6 * plan(pool=20).padding_share(0)
+
+
+@pytest.mark.parametrize("max_tokens", [41, 400, 50_000])
+def test_a_packed_batch_fits_its_rows_and_is_full(max_tokens):
+    src, trg = lengths()
+    a_plan = Plan(src, trg, seed=1, max_tokens=max_tokens, per_update=3, pool=300, packed=True)
+    found = batches(a_plan, 0)
+    assert sorted(np.concatenate(found)) == list(range(1000))
+    used = [max((src[rows] + 1).sum(), (trg[rows] + 1).sum()) for rows in found]
+    assert max(used) <= max_tokens and max(map(len, found)) <= a_plan.most_packed
+    # The pair after a batch did not fit any more.
+    for rows, after, n in zip(found, found[1:], used, strict=False):
+        more = np.append(rows, after[0])
+        assert max((src[more] + 1).sum(), (trg[more] + 1).sum()) > max_tokens or len(rows) == a_plan.most_packed, n
+
+
+def test_long_packed_rows_have_hardly_any_padding():
+    a_plan = Plan(*lengths(20_000), seed=1, max_tokens=16_000, per_update=1, pool=300, packed=True)
+    assert a_plan.padding_share(0) < 0.06  # of which the end of the epoch is half
+
+
+@pytest.mark.parametrize("max_tokens, median, spread", [
+    (4096, 24, 0.6), (16_384, 24, 0.6), (16_384, 13, 0.33), (16_384, 3, 0.4)
+])  # fmt: skip
+def test_a_packed_batch_has_places_for_hardly_more_sentences_than_it_holds(max_tokens, median, spread):
+    rng = np.random.default_rng(0)
+    src = (median * np.exp(spread * rng.standard_normal(20_000))).astype(np.int32)
+    trg = (src * np.exp(0.15 * rng.standard_normal(len(src)))).astype(np.int32)
+    a_plan = Plan(src, trg, seed=1, max_tokens=max_tokens, per_update=1, pool=300, packed=True)
+    full = batches(a_plan, 0)[:-1]
+    n_of = list(map(len, full))
+    assert max(n_of) < a_plan.most_packed < 1.25 * np.mean(n_of) + 64
+    assert np.mean([max((src[rows] + 1).sum(), (trg[rows] + 1).sum()) for rows in full]) > 0.98 * max_tokens
+
+
+def test_the_most_sentences_of_a_packed_batch_follow_from_what_an_epoch_visits():
+    short, long = np.full(500, 7, dtype=np.int32), np.full(500, 63, dtype=np.int32)
+    sides = np.concatenate([short, long])
+    how = {"seed": 1, "max_tokens": 6400, "per_update": 1, "pool": 300, "packed": True}
+    assert Plan(sides, sides, **how).most_packed == 256  # 1.25 * 6400 / 36 = 222
+    for weights, most in (((1.0, 0.0), 1024), ((0.0, 2.0), 128), ((8.0, 1.0), 576)):
+        a_plan = Plan(sides, sides, mixture=Mixture((500, 500), weights), **how)
+        assert a_plan.most_packed == most  # 1.25 * 6400 / 8, / 64, / 14.2
+        assert max(map(len, batches(a_plan, 0))) <= most
+    assert Plan(short, 8 * short + 7, **how).most_packed == 128  # the longer side is full first
+
+
+def test_only_packed_batches_are_others_since_version_2():
+    versions = (1, 2, VERSION, VERSION + 1)
+    assert [same_batches(version, packed=False) for version in versions] == [False, True, True, False]
+    assert [same_batches(version, packed=True) for version in versions] == [False, False, True, False]
+
+
+def widened(n, most):
+    """What a side of n subwords is padded to: a multiple of a step such that it is fewer than 32 of them."""
+    step = 1
+    while n // step >= 32:
+        step *= 2
+    return max(n, min(-(-n // step) * step, most))
+
+
+def neighbours(rows, src, trg, most):
+    """Pairs in the order in which they are cut into batches, and the length of the longer side of each."""
+    more = {row: widened(src[row], most) - widened(trg[row], most) for row in rows}
+    longest = {row: widened(max(src[row], trg[row]), most) for row in rows}
+    found = sorted(set(longest.values()))
+    turned = {length: -1 if number % 2 else 1 for number, length in enumerate(found)}
+    return sorted(rows, key=lambda row: (longest[row], turned[longest[row]] * more[row])), longest
+
+
+def plainly(src_len, trg_len, epoch, *, seed, max_tokens, per_update, pool, packed=False, tokens_per_update=0, mixture):
+    """The updates of an epoch as lists of lists, all at once: if these change, plan.VERSION does."""
+    src, trg = src_len.astype(np.int64) + 1, trg_len.astype(np.int64) + 1
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(src) if mixture is None else mixture.rows(seed, epoch))
+    found = []
+    if packed:
+        n_visit = np.ones(len(src)) if mixture is None else np.repeat(mixture.weights, mixture.sizes)
+        usual = max_tokens * n_visit.sum() / max(n_visit @ src, n_visit @ trg)
+        most = 64 * np.ceil(1.25 * usual / 64)
+        batch = []
+        for row in order:
+            more = [*batch, row]
+            if batch and (max(src[more].sum(), trg[more].sum()) > max_tokens or len(more) > most):
+                found.append(batch)
+                more = [row]
+            batch = more
+        found.append(batch)
+    else:
+        for start in range(0, len(order), pool):
+            rows = order[start : start + pool]
+            rows, longest = neighbours(rows.tolist(), src, trg, min(max_tokens, max(src.max(), trg.max())))
+            batches = [[]]
+            for row in rows:
+                if batches[-1] and (len(batches[-1]) + 1) * longest[row] > max_tokens:
+                    batches.append([])
+                batches[-1].append(row)
+            found += [batches[i] for i in rng.permutation(len(batches))]
+    updates = [[]]
+    for batch in found:
+        n_gold = sum(trg[rows].sum() for rows in updates[-1])
+        is_full = n_gold >= tokens_per_update if tokens_per_update else len(updates[-1]) == per_update
+        if updates[-1] and is_full:
+            updates.append([])
+        updates[-1].append(batch)
+    return updates
+
+
+def as_lists(updates):
+    return [[list(rows) for rows in update] for update in updates]
+
+
+@pytest.mark.parametrize("longest", [40, 1 << 23])
+@pytest.mark.parametrize("mixture", [None, Mixture((400, 600), (1.5, 0.3))])
+@pytest.mark.parametrize("tokens_per_update", [0, 900])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_batches_are_those_that_a_plain_program_makes(packed, tokens_per_update, mixture, longest):
+    rng = np.random.default_rng(3)
+    src, trg = (rng.integers(0, 40, 1000, dtype=np.int32) * (longest // 40) for _ in range(2))  # many are alike
+    how = {"packed": packed, "tokens_per_update": tokens_per_update, "mixture": mixture}
+    how |= {"seed": 7, "max_tokens": 10 * longest, "per_update": 3, "pool": 300}
+    a_plan = Plan(src, trg, **how)
+    for epoch in (0, 4):
+        wanted = plainly(src, trg, epoch, **how)
+        assert as_lists(a_plan.updates(epoch)) == as_lists(wanted)
+        # And one by one, from the middle, as a run that goes on asks for them.
+        half, position, found = Plan(src, trg, **how), Position(epoch, len(wanted) // 2), []
+        while position.epoch == epoch:
+            update, position = half.at(position)
+            found.append(update)
+        assert as_lists(found) == as_lists(wanted[len(wanted) // 2 :]) and position == Position(epoch + 1, 0)
+
+
+def test_packed_batches_of_very_unlike_pairs_are_cut_where_a_plain_program_cuts_them():
+    rng = np.random.default_rng(3)
+    src = trg = np.where(rng.random(5000) < 0.01, 300, 1).astype(np.int32)
+    how = {"packed": True, "seed": 7, "max_tokens": 1000, "per_update": 3, "pool": 300}
+    a_plan = Plan(src, trg, **how)
+    assert as_lists(a_plan.updates(1)) == as_lists(plainly(src, trg, 1, mixture=None, **how))
+    assert a_plan.most_packed in {len(rows) for rows in batches(a_plan, 1)}  # though they are not full
+
+
+def test_an_update_that_an_epoch_does_not_have_is_refused():
+    a_plan = plan()
+    with pytest.raises(IndexError, match="no number"):
+        a_plan.at(Position(0, a_plan.n_update(0)))
+
+
+def test_an_epoch_is_four_bytes_a_pair_and_made_as_far_as_it_is_asked_for(monkeypatch):
+    n, n_pool = 400_000, []
+
+    def counted(*arguments, cut=plan_module._cut):
+        n_pool.append(1)
+        return cut(*arguments)
+
+    monkeypatch.setattr(plan_module, "_cut", counted)
+    src, trg = lengths(n)
+    a_plan = Plan(src, trg, seed=1, max_tokens=4000, per_update=2, pool=2000)
+    tracemalloc.start()
+    try:
+        a_plan.at(Position())
+        assert len(n_pool) == 1
+        a_plan.at(Position(0, a_plan.n_update(0) - 1))
+        assert len(n_pool) == n // 2000 and tracemalloc.get_traced_memory()[1] < 5 * n
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,378 @@
+"""Work in blocks: whatever a block, a helper or a fast path does, the answer is that of pair after pair."""
+
+import hashlib
+import json
+import random
+import unicodedata
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nmt.data.arrays.ragged import gathered
+from nmt.data.blockwise import block_work, blocks, keep
+from nmt.data.blockwise.blocks import blocks_of
+from nmt.data.filters.clean import REPEATS, filters_of, most_bytes, reason_to_drop
+from nmt.data.filters.filter_block import KEPT, REASON_OF, codes_of, conditions_of
+from nmt.data.filters.ratio import UsualRatio
+from nmt.data.prepare import prepare
+from nmt.data.reading.fields import Reading
+from nmt.data.reading.sources import Source, Text
+from nmt.data.reporting.measure import aligned_by, line_hashes
+from nmt.data.text.damage import SUSPECT, repeats_itself
+from nmt.data.text.lines import lines_of_block, read_lines
+from nmt.data.text.placeholders import BYTES, names_of, protected
+from nmt.data.text.text_facts import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
+from nmt.data.units import lexicon as lexicon_file
+from nmt.data.units.block_units import Units
+from nmt.data.units.lexicon import Lexicon
+from nmt.data.units.unit_facts import facts_of
+from nmt.data.units.unit_ids import UnitIds, read_cut_words, words_in, write_cut_words
+from nmt.data.vocabulary import learn
+from nmt.data.vocabulary.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
+from nmt.data.vocabulary.letters import in_words, is_easy, words_of_easy
+from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
+from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.subword_options import SubwordsConfig
+from tests.data.awkward import AWKWARD
+from tests.data.test_prepare import SRC, TRG, recipe_in
+
+PARTS = [
+    *AWKWARD,
+    *[
+        "a",
+        "b",
+        "été,",
+        "12",
+        "345",
+        "...",
+        "--",
+        "....",
+        "«Ça»",
+        "<b>",
+        "\t",
+        "\xa0",
+        "\u3000",
+        "�",
+        "\x00",
+        "\x1b",
+        "fÃ¼r",
+        "donâ€™t",
+        "Ð¿Ñ€Ð¸",
+        "Wort",
+        "слово",
+        "日本",
+        "語",
+        "½",
+        "ﬁ",
+        "K",
+    ],
+    "ha" * 30,
+    "nein " * 14,
+    "x" * 150,
+    "http://www.слово.ru/пример",
+    "a long sentence of plain words",
+    "e\u0301 \u0301",
+    "  ",
+    "",
+]
+LINES = [line for line in PARTS if "\n" not in line]
+
+
+def nasty(seed, n=400):
+    rng = random.Random(seed)
+    return [rng.choice(["", " "]).join(rng.choices(LINES, k=rng.randint(0, 9))) for _ in range(n)]
+
+
+def sides(seed):
+    src, trg = nasty(seed), nasty(seed + 1)
+    src[::7], src[1::7] = trg[::7], [f" {line}  " for line in trg[1::7]]
+    return src, trg
+
+
+def units(lines, normalize="nfc", known=None):
+    return Units("".join(f"{line}\n" for line in lines).encode(**BYTES), normalize, known or lexicon())
+
+
+def lexicon():
+    """One that knows other lines already."""
+    known = Lexicon()
+    Units("".join(f"{line}\n" for line in nasty(99, 50)).encode(), "nfc", known)
+    facts_of(known)
+    return known
+
+
+def texts_of(of):
+    return [" " + key[:-1].decode(**BYTES) for key in of.keys]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("languages", [("en", "fr"), ("ru", "ja"), ("xx", "de")])
+def test_a_block_is_filtered_as_its_pairs_are(seed, languages):
+    src, trg = sides(seed)
+    usual = UsualRatio(1.0, 0.6, 1.6)
+    for options in ({}, {"max_ratio_spread": 2.0, "max_symbols": 0.4, "max_repeats": 3, "min_script": 0.6}):
+        config = FilterConfig(**options)
+        filters = filters_of(config, 5, languages, usual)
+        before = np.zeros(len(src), np.uint8)
+        conditions = conditions_of(config, 5, languages, usual)
+        codes = codes_of(units(src), units(trg), filters, conditions, before)
+        expected = [reason_to_drop(a, b, filters) for a, b in zip(src, trg, strict=True)]
+        assert [None if code == KEPT else REASON_OF[code] for code in codes.tolist()] == expected
+        assert len(set(expected)) > 5, "what is compared is worth comparing"
+
+
+@pytest.mark.parametrize("most", [3, 5])
+def test_runs_are_found_wherever_they_begin_and_however_long_their_piece_is(most):
+    draw, lines = random.Random(most), list[str]()
+    for period in (*range(1, 66), *range(1, 66)):
+        piece = "".join(draw.choices("abcdefgh éß", k=period)).encode()[:period].decode("utf-8", "ignore")
+        piece += "i" * (period - len(piece.encode()))
+        for n_byte in (most * period, *(max(48, (most + 1) * period) + more for more in (-1, 0, 1, 7))):
+            run = (piece * n_byte).encode()[:n_byte].decode("utf-8", "ignore")
+            before, after = ("".join(draw.choices("ijklm nopq", k=draw.randrange(40))) for _ in range(2))
+            lines.append(f"{before}{run}{after}")
+    # Two lines that together would be a run, lines that are one after the other, and rows of dots.
+    lines += ["no " * 9, "no " * 9, *["seven times the same line"] * 7, "." * 500, "." * 500 + "no " * 17, ""]
+    found = [repeats_itself(line, most) for line in lines]
+    may = conditions_of(FilterConfig(max_repeats=most), 500, ("en", "de"), None)[REPEATS]
+    of = units(lines)
+    assert (may(of, of) >= np.array(found)).all()
+    assert np.mean(may(of, of) > np.array(found)) < 0.03, "hardly a line is looked at without need"
+    assert 0.2 < np.mean(found) < 0.8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_units_put_together_are_the_lines(seed):
+    lines = nasty(seed)
+    of = units(lines)
+    texts, rows = texts_of(of), np.split(of.at, np.cumsum(of.n_unit)[:-1])
+    assert ["".join(texts[n] for n in row)[1:] for row in rows] == lines
+    chosen = np.arange(len(lines)) % 3 > 0
+    some = [line for n, line in enumerate(lines) if n % 3]
+    assert of.some(chosen) == some and of.text(chosen).decode() == "\n".join(some)
+    assert of.n_char.tolist() == list(map(len, lines))
+    assert of.n_byte.tolist() == [len(line.encode()) for line in lines]
+    assert of.n_word().tolist() == [len(line.split()) for line in lines]
+
+
+@pytest.mark.parametrize("normalize", ["nfc", "nfkc", "none"])
+@pytest.mark.parametrize("symbols", [(), ("<b>", "12")])
+@pytest.mark.parametrize("kinds", [(), ("number", "tag", "url")])
+def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normalize, symbols, kinds):
+    lines = [protected(line, kinds)[0] for line in nasty(7, 120)]
+    assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
+    config = SubwordsConfig(vocab_size=400, normalize=normalize, symbols=symbols)
+    subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0, placeholders=names_of(kinds))
+    of, words_of = units(lines, normalize), WordsOf(config)
+    codec = subwords.src
+    rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])
+    notes, of_lines = Counter(), Counter()
+    plain = Counter(word for text in learnt_from([lambda: lines], config, 0, of_lines) for word in pieces_of(text))
+    n_of = of.counts(np.ones(len(lines), bool))
+    occur = np.flatnonzero(n_of)
+    words, n = words_in(of.known, words_of).counted(of.which[occur], n_of[occur], notes)
+    assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
+    texts = [texts_of(of)[n] for n in occur]
+    assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
+    cut = CutWords(words[::2], *as_rows([[i - N_SPECIAL for i in codec.cut(word)] for word in words[::2]]))
+    write_cut_words(tmp_path / "cut", cut)
+    for path in (None, tmp_path / "cut") if not symbols and not kinds else (None,):
+        ids = UnitIds(codec, words_in(of.known, words_of), read_cut_words(path))
+        ids.learn(of.known.part("texts", Texts).units)
+        values, n_id = ids.rows.of(of.which)
+        found = [ids.tolist() for ids in np.split(values, np.cumsum(n_id)[:-1])]
+        assert [[i for n in row for i in found[n]] for row in rows] == codec.encode(lines)
+
+
+class Texts:
+    """A part of a lexicon that remembers the units."""
+
+    def __init__(self):
+        self.units = []
+
+    def learn(self, units):
+        self.units += units
+
+
+def pieces_of(text):
+    return [word for word, _ in in_words().pre_tokenize_str(text)]
+
+
+def as_rows(lists):
+    return np.concatenate([np.array(each, np.int32) for each in lists]), np.array([len(each) for each in lists])
+
+
+def test_words_to_align_by_are_those_of_whole_lines():
+    lines = nasty(3)
+    of = units(lines)
+    words, n = gathered(*facts_of(of.known).words.of(of.which), of.at)
+    line = np.repeat(np.repeat(np.arange(len(lines)), of.n_unit), n)
+    whole = Block(lines).words()
+    assert sorted(zip(line.tolist(), words.tolist(), strict=True)) == sorted(
+        zip(whole[1].tolist(), whole[0].tolist(), strict=True)
+    )
+
+
+def test_the_few_of_a_line_are_those_that_sorting_finds():
+    rng = np.random.default_rng(3)
+    n_of = rng.integers(0, 20, 300)
+    line, hashed = np.repeat(np.arange(300), n_of), rng.integers(1, 60, n_of.sum()).astype(np.uint16)
+    rarity = (rng.integers(0, 5, 1 << 16) * rng.choice([1, 1 << 14, 1 << 16], 1 << 16)).astype(np.uint32)
+    few, rare = smallest(hashed, line, 300), Rarity(rarity).rarest(hashed, line, 300)
+    for n in range(300):
+        its = sorted(set(hashed[line == n].tolist()))
+        assert [mark for mark in few[n].tolist() if mark] == its[:N_MARK]
+        shared = sorted((mark for mark in its if rarity[mark]), key=lambda mark: rarity[mark])
+        assert [anchor for anchor in rare[n].tolist() if anchor != NO_ANCHOR] == shared[:N_ANCHOR]
+
+
+def test_marks_are_those_of_whole_lines():
+    lines = nasty(5)
+    told, counts = aligned_by(units(lines))
+    assert told["marks"].tolist() == Block(lines).marks().tolist()
+    assert counts.tolist() == np.bincount(Block(lines).words()[0], minlength=1 << 16).tolist()
+
+
+def test_lines_that_are_near_have_the_same_bag():
+    lines = [*nasty(4), *(f"{a}hapter {n}{b} the longest title" for a in "cC" for b in ".:" for n in (1, 23))]
+    near, numberless, *_ = Block(lines).near()
+    of = units(lines)
+    bags = of.sums(facts_of(of.known).bags[of.which])
+    assert bags.tolist() == Block(lines).bags().tolist()
+    for hashes in (near, numberless):
+        bag_of = {}
+        for key, bag in zip(hashes.tolist(), bags.tolist(), strict=True):
+            assert bag_of.setdefault(key, bag) == bag
+    assert len(set(numberless.tolist())) < len(set(near.tolist())) < len(set(lines))
+
+
+@pytest.mark.parametrize("most_bytes_of_block", [50, 1 << 22])
+def test_files_are_cut_at_the_same_lines_of_both_sides(tmp_path, monkeypatch, most_bytes_of_block):
+    monkeypatch.setattr(blocks, "N_PAIR", 7)
+    monkeypatch.setattr(blocks, "_CHUNK", 64)
+    monkeypatch.setattr(blocks, "_MOST_BYTES", most_bytes_of_block)
+    longest = most_bytes(1) + 8
+    raw = {"src": b"\xef\xbb\xbf", "trg": b""}
+    for seed, name in enumerate(raw):
+        raw[name] += b"\n".join(line.encode() for line in [*nasty(seed, 60), "y" * 500 + "é", "end\r"])
+        (tmp_path / name).write_bytes(raw[name])
+    source = Source("train", *(Text(name, tmp_path / name) for name in raw))
+    reading = Reading("refuse", "refuse", longest)
+    found = {"src": [], "trg": []}
+    for block in blocks_of(source, reading):
+        for name, lines in found.items():
+            assert block["first"] == len(lines) + 1
+            lines += lines_of_block(
+                block[f"{name}_raw"], name, block["first"], bad_utf8="refuse", longest=longest, notes=reading.notes
+            )
+            assert len(lines) == block["first"] - 1 + block["n_pair"] and block["n_pair"] <= 7
+    for name, lines in found.items():
+        assert lines == list(read_lines(tmp_path / name, longest=longest))
+
+
+@pytest.mark.parametrize("protect", [[], ["number", "tag", "url"]])
+def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, protect, capfd):
+    monkeypatch.setattr(blocks, "N_PAIR", 40)
+    monkeypatch.setattr(keep, "_WORTHWHILE", 1)
+    # Nor on libraries that print when they are loaded.
+    (tmp_path / "sitecustomize.py").write_bytes(b"print('a library says hello', flush=True)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told = {}
+    for n_worker in (1, 2):
+        rng = random.Random(1)
+        src, trg = [*SRC, *nasty(1, 60)], [*TRG, *nasty(2, 60)]
+        src, trg = ([side[n] for n in [rng.randrange(len(src)) for _ in range(300)]] for side in (src, trg))
+        src += ["um 7 Uhr <b>eins</b>", "Zug 12,  (345)"]
+        trg += ["<b>one</b> at 7 o'clock", "train (345) 12"]
+        folder = tmp_path / str(n_worker)
+        folder.mkdir()
+        options = {"drop_near_duplicates": True, "max_translations": 3, "max_len": 90, "protect": protect}
+        prepare(recipe_in(folder, src, trg, workers=n_worker, **options), folder / "out")
+        files = ("train.arrow", "valid.arrow", "subwords.json")
+        told[n_worker] = [hashlib.sha256((folder / "out" / name).read_bytes()).digest() for name in files]
+        told[n_worker].append((folder / "out" / "report.json").read_text().replace(str(folder), ""))
+        notes = json.loads(told[n_worker][-1])["notes"]
+        assert bool(notes.get("protected") and notes.get("unlike_items")) == bool(protect)
+    assert told[1] == told[2]
+    assert capfd.readouterr().err.count("a library says hello") == 2
+
+
+def test_easy_words_are_cut_as_all_others():
+    rng = random.Random(1)
+    letters = "aZ9é ÿ'ß×÷.!~\x7f\u0100s_ÀdreveTmll½ªµ\u00a0’«—…řſяЖҁ҂°"
+    units_ = [" " + "".join(rng.choices(letters, k=rng.randint(1, 8))) for _ in range(3000)]
+    units_ += [f" {a}'{b}" for a in ("I", "é", "9", "") for b in ("s", "S", "ll", "re x", "des", "'t")]
+    easy = [unit for unit in units_ if is_easy(unit)]
+    assert 300 < len(easy) < len(units_)
+    words, n_of = words_of_easy(easy)
+    assert words == [word for unit in easy for word in pieces_of(unit)]
+    assert n_of == [len(pieces_of(unit)) for unit in easy]
+    assert words_of_easy([]) == ([], [])
+    for form in ("NFC", "NFKC"):
+        assert all(unicodedata.normalize(form, unit) == unit for unit in easy)
+        assert all(unicodedata.is_normalized(form, chr(code)) for code in range(0x3000) if is_easy(f" {chr(code)}"))
+
+
+def test_counts_of_words_are_those_of_a_counter(monkeypatch):
+    monkeypatch.setattr(learn, "MOST_COUNTED", 60)
+    rng = random.Random(5)
+    plain, quick = Counter(), WordCounts()
+    n_forgotten = 0
+    for _ in range(30):
+        block = Counter(f"w{rng.randrange(200) if rng.random() < 0.2 else rng.randrange(20)}" for _ in range(40))
+        plain.update(block)
+        n_before = len(plain)
+        forget_rare(plain)
+        n_forgotten += n_before - len(plain)
+        quick.add(list(block), np.array(list(block.values())))
+        assert list(quick.counter().items()) == list(plain.items())
+    assert n_forgotten and len(plain) > 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lines_have_the_same_hash_if_they_are_the_same_but_for_white_space_around_them(seed):
+    words = ["a", "b", "ab", "été", "日本", "\x85", "", "\t", "  "]
+    rng = random.Random(seed)
+    lines = [rng.choice(["", " ", "\u3000"]) + " ".join(rng.choices(words, k=rng.randint(0, 4))) for _ in range(500)]
+    lines += nasty(seed)
+    lines += [f" {line}\t" for line in lines[::2]]
+    of = dict[str, int]()
+    for text, found in zip(map(str.strip, lines), line_hashes(units(lines)).tolist(), strict=True):
+        assert of.setdefault(text, found) == found
+    assert len(set(of.values())) == len(of) > 200
+
+
+def test_what_a_lexicon_knows_does_not_depend_on_when_it_met_a_unit():
+    """A block may be the first or the tenth that a process works on."""
+    lines = nasty(11)
+    many, once = Lexicon(), units(lines)
+    for start in range(0, len(lines), 40):
+        early = units(lines[start : start + 40], known=many)
+        facts_of(many), early.found(SUSPECT)
+    late = units(lines, known=many)
+    assert late.keys == once.keys and late.which.tolist() != once.which.tolist()
+    for rows in ("words", "marks", "codes"):
+        found = [getattr(facts_of(of.known), rows).of(of.which) for of in (late, once)]
+        assert all(map(np.array_equal, *found))
+    for values in ("n_letter", "bags", "hashes"):
+        assert np.array_equal(*(getattr(facts_of(of.known), values)[of.which] for of in (late, once)))
+    assert np.array_equal(late.found(SUSPECT), once.found(SUSPECT)) and late.found(SUSPECT).any()
+    assert late.found(SUSPECT).tolist() == [bool(SUSPECT.search(line)) for line in lines]
+
+
+def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "N_PAIR", 30)
+    told, made = [], []
+    monkeypatch.setattr(block_work, "Lexicon", lambda: made.append(Lexicon()) or made[-1])
+    for n, most in enumerate((200_000, 20)):
+        made.clear()
+        monkeypatch.setattr(lexicon_file, "MOST_REMEMBERED", most)
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        recipe = recipe_in(folder, [*SRC, *nasty(1, 100)], [*TRG, *nasty(2, 100)], workers=1, protect=["number"])
+        prepare(recipe, folder / "out")
+        files = ("train.arrow", "subwords.json", "report.json")
+        told.append([(folder / "out" / name).read_bytes().replace(str(folder).encode(), b"") for name in files])
+        assert (len(made) > 4) == bool(n), "two for each side suffice, or do not"
+    assert told[0] == told[1]

@@ -1,0 +1,98 @@
+"""Which training pairs are dropped, in which order that is asked, and the account of them."""
+
+import pytest
+
+from nmt.data.filters.clean import REASONS, filters_of, oddities, reason_to_drop
+from nmt.data.filters.ratio import UsualRatio
+from nmt.data.reporting.report import DataReport
+from nmt.recipe.filter_options import FilterConfig
+
+OFF = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
+ANY_RATIO = UsualRatio(median=1.0, low=0.0, high=1e9)
+
+
+def reason(src, trg, *, max_len=10, languages=("de", "en"), usual=None, **options):
+    return reason_to_drop(src, trg, filters_of(FilterConfig(**options), max_len, languages, usual))
+
+
+@pytest.mark.parametrize(
+    ("src", "trg", "expected"),
+    [
+        ("ein Hund", "a dog", None),
+        (None, "a dog", "bad UTF-8"),
+        ("ein Hund", None, "bad UTF-8"),
+        ("", "a dog", "empty side"),
+        ("ein Hund", " \t\u3000\u2028", "empty side"),
+        ("a dog", " a dog ", "identical sides"),
+        ("A dog", "a dog", None),
+        ("xy" * 320, "yx" * 320, "repeats itself"),
+        ("x" * 641, "y" * 640, "too long"),
+        ("ä" * 321, "y" * 640, "too long"),
+        ("Ja.", "an answer of many words, yet no long one", "length ratio"),
+        ("ein\x00Hund", "a dog", "control characters"),
+        ("ein Hund", "a\ufffddog", "damaged text"),
+        ("ein Hund", "собака стоит на улице", "another script"),
+        ("12 34 56 78 90 12 34 56 78 90", "zwölf, vierunddreißig", "mostly symbols"),
+    ],
+)
+def test_the_first_filter_that_finds_something_names_the_reason(src, trg, expected):
+    assert reason(src, trg) == expected
+
+
+GUILTY = {
+    "max_ratio": ("Ja.", "an answer of many words, and quite a long one"),
+    "max_ratio_spread": ("ein Satz, der lang genug ist, um zu zählen", "is only so short"),
+    "drop_identical": ("OK", "OK"),
+    "drop_control": ("ein\x00Hund", "a dog"),
+    "drop_damaged": ("fÃ¼r dich", "for you"),
+    "min_script": ("Hunde bellen laut", "собаки громко лают"),
+    "max_symbols": ("12 34 56 78 90 12 34 56 78 90", "12 34 56 78 90 12 34 56 78 91"),
+    "max_repeats": ("Hunde bellen laut und lange in der Nacht", "dogs " * 12),
+}
+
+
+@pytest.mark.parametrize("option", GUILTY)
+def test_each_filter_can_be_turned_off_and_finds_its_own_alone(option):
+    usual = UsualRatio(1.0, 0.5, 2.0)
+    value = FilterConfig.model_fields[option].default or 6.0
+    for other, pair in GUILTY.items():
+        found = reason(*pair, usual=usual, max_len=100, **{**OFF, option: value})
+        assert (found is not None) == (other == option or (option == "max_ratio_spread" and other == "max_ratio"))
+        assert reason(*pair, usual=usual, max_len=100, **OFF) is None
+
+
+def test_the_order_of_the_filters_is_that_of_the_report():
+    everything = FilterConfig(max_ratio_spread=6.0)
+    found = [each.reason for each in filters_of(everything, 256, ("de", "en"), ANY_RATIO)]
+    assert found == [each for each in REASONS if each in found] and len(found) == 10
+
+
+def test_a_language_that_is_not_known_is_in_any_script():
+    assert reason("собаки громко лают", "собаки лают громко", languages=("src", "tgt")) is None
+    assert reason("dogs are barking", "собаки громко лают", languages=("src", "el")) == "another script"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("plain", ()),
+        ("tab\tand no-break\u00a0space", ()),
+        ("a\rb", ("control",)),
+        ("a\u2028b", ("control",)),
+        ("NUL\x00", ("control",)),
+        ("\ufeffBOM\x0b", ("bom_inside", "control")),
+    ],
+)
+def test_oddities_of_a_line(text, found):
+    assert oddities(text) == found
+
+
+def test_the_report_names_the_first_five_places_of_each_reason():
+    report = DataReport(n_read=9)
+    for line in range(1, 8):
+        report.drop("length ratio", 1, [(f"a.de:{line}", ())])
+    report.drop("empty side", 1, [("b.de:2", ())])
+    report.n_kept = 1
+    assert report.as_dict()["dropped"]["length ratio"] == {"count": 7, "first": [f"a.de:{n}" for n in range(1, 6)]}
+    table = "\n".join(report.table())
+    assert "9 read, 8 dropped, 1 kept" in table and "a.de:1, 2, 3, 4, 5\n" in table + "\n" and "b.de:2" in table

@@ -1,0 +1,327 @@
+"""The report: what it counts is what a slow and simple count finds, and what it shows of hostile text is text."""
+
+import itertools
+import json
+import os
+import random
+import re
+import sys
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt.data.blockwise import blocks
+from nmt.data.prepare import prepare
+from nmt.data.reporting import duplicates
+from nmt.data.reporting.duplicates import PAIR, count_duplicates
+from nmt.data.reporting.leaks import Keys, Leaks
+from nmt.data.reporting.report_words import remarks, table
+from nmt.data.stored.corpus import Prepared
+from nmt.data.stored.show import show_pairs
+from nmt.data.text.lines import read_lines
+from nmt.data.text.text_facts import Block
+from nmt.data.vocabulary.vocabulary_use import large_vocabulary
+from nmt.errors import DataError
+from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
+from tests.data.awkward import AWKWARD
+from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
+
+
+def report_of(folder, src=SRC, trg=TRG, **how):
+    prepare(recipe_in(folder, src, trg, **how), folder / "out", talk=lambda line: None)
+    return json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
+
+
+# -- leaks -------------------------------------------------------------------------------------------------------------
+
+
+def leaks(held_out, training):
+    """The counts of `rows` for one test set. Both: lists of (src, trg)."""
+
+    def of(pairs):
+        return Keys.of(*map(Block, zip(*pairs, strict=True)))
+
+    found = Leaks({"test": of(held_out)})
+    for n, pair in enumerate(training):  # one by one, as blocks come
+        found.look(of([pair]), np.array([n]))
+    (row,) = found.rows()
+    return {
+        level: tuple(row[level][part] for part in ("src", "trg", "pair")) for level in ("exact", "near", "numberless")
+    }
+
+
+@pytest.mark.parametrize(
+    ("src", "exact", "near", "numberless"),
+    [
+        ("  The cat, 12 years old. ", 1, 1, 1),
+        ("the cat: 12 YEARS old!", 0, 1, 1),
+        ("Ｔｈｅ cat ⑫ years old", 0, 1, 1),
+        ("The cat, 134 years old.", 0, 0, 1),
+        ("The cat, 1,2 years old.", 0, 0, 0),
+        ("The dog, 12 years old.", 0, 0, 0),
+    ],
+)
+def test_a_line_is_found_again_at_the_level_at_which_it_is_alike(src, exact, near, numberless):
+    found = leaks([("The cat, 12 years old.", "Die Katze, 12 Jahre.")], [("x", "y"), (src, "Die Katze, 12 Jahre.")])
+    assert found == {"exact": (exact, 1, exact), "near": (near, 1, near), "numberless": (numberless, 1, numberless)}
+
+
+def test_nothing_and_mere_punctuation_are_like_nothing():
+    assert leaks([("", "..."), ("!", "?")], [("", "..."), ("?", "!")])["near"] == (0, 0, 0)
+
+
+def test_numbers_with_other_marks_between_them_are_others():
+    assert leaks([("1/11", "a")], [("11/1", "a"), ("1/1/1", "a"), ("111", "a")])["near"] == (0, 1, 0)
+    assert leaks([("1/11", "a")], [("1-11", "a")])["near"] == (1, 1, 1)
+
+
+def test_sides_are_not_exchangeable_and_the_first_training_pair_is_named():
+    assert leaks([("a", "b")], [("b", "a")])["exact"] == (0, 0, 0)
+    found = Leaks({"test": Keys.of(Block(["q", "a"]), Block(["q", "b"]))})
+    found.look(Keys.of(Block(["a", "x", "a"]), Block(["b", "x", "b"])), np.array([7, 8, 9]))
+    found.look(Keys.of(Block(["a"]), Block(["b"])), np.array([10]))
+    assert found.places("test", ("exact", "pair")).tolist() == [-1, 7] and found.n_source == 3
+
+
+def test_test_lines_are_looked_for_among_the_validation_lines_too():
+    def of(*lines):
+        return Keys.of(Block(lines), Block(lines))
+
+    found = Leaks({"valid": of("a", "b"), "valid-2": of("c"), "test": of("a", "c", "d", "e")})
+    found.look(of("a", "d"), np.array([0, 1]))
+    assert [(row["split"], row["in"], row["exact"]["pair"]) for row in found.rows()] == [
+        ("valid", "train", 1),
+        ("valid-2", "train", 0),
+        ("test", "train", 2),
+        ("test", "valid", 2),
+        ("test", "train or valid", 3),
+    ]
+
+
+def test_the_date_task_of_the_book_leaks_as_much_as_is_known():
+    corpora = Path(os.environ.get("NMT_DATA", "/nowhere"))
+    if not (corpora / "dates.train.src.gz").exists():
+        pytest.skip("NMT_DATA names no folder with the dates")
+    keys = {}
+    for split in ("train", "valid", "test"):
+        sides = (list(read_lines(corpora / f"dates.{split}.{side}.gz")) for side in ("src", "tgt"))
+        keys[split] = Keys.of(*map(Block, sides))
+    found = Leaks({split: keys[split] for split in ("valid", "test")})
+    found.look(keys["train"], np.arange(44_000))
+    assert found.rows()[-1]["in"] == "train or valid" and found.rows()[-1]["exact"]["pair"] == 1405
+
+
+def test_a_prepared_folder_tells_what_leaks_with_places_on_both_sides(tmp_path):
+    valid = ([SRC[3], "neu", SRC[5].upper()], [TRG[3], "new", TRG[5]])
+    found = report_of(tmp_path, valid=valid)
+    (row,) = found["leaks"]["rows"]
+    assert (row["split"], row["in"], row["lines"]) == ("valid", "train", 3)
+    assert row["exact"] == {"src": 1, "trg": 2, "pair": 1} and row["near"] == {"src": 2, "trg": 2, "pair": 2}
+    places = [(each["level"], each["place"], each["train_place"]) for each in found["leaks"]["examples"]]
+    de, train = tmp_path / "v.de", tmp_path / "t.de"
+    assert places == [("exact", f"{de}:1", f"{train}:4"), ("near", f"{de}:3", f"{train}:6")]
+    assert found["leaks"]["examples"][1]["train_src"] == SRC[5] and found["source_in_valid_or_test"] == 1
+    assert any("2 of 3 valid pairs" in text for text in found["alarms"])
+
+
+def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
+    known = [(SRC[k], TRG[k]) for k in (3, 8, 9)]
+    several = {}
+    for name, pairs in {"one": [("neu", "new"), known[0]], "two": [known[1], ("x", "y")], "three": known[2:]}.items():
+        for lang, lines in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
+            several[name, lang] = write(tmp_path / f"{name}.{lang}", lines)
+    names = {lang: [several[name, lang] for name in ("one", "two")] for lang in ("de", "en")}
+    rows = [f"{src}\t{trg}" for src, trg in [("a", "b"), ("neu", "new"), (SRC[40], TRG[40])]]
+    valid = [
+        ValidationSet(src=names["de"], trg=names["en"]),
+        ValidationSet(file=write(tmp_path / "four.tsv", rows), src_column="a", trg_column="b", name="tsv"),
+    ]
+    test = CorpusFiles(
+        src=[several["three", "de"], *names["de"][::-1]], trg=[several["three", "en"], *names["en"][::-1]]
+    )
+    recipe = recipe_in(tmp_path, test=test)
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
+    prepare(recipe, tmp_path / "out", talk=lambda line: None)
+    found = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    for each in found["leaks"]["examples"]:
+        file, _, line = each["place"].rpartition(":")
+        text = Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1]
+        assert text == (f"{each['src']}\t{each['trg']}" if file.endswith("tsv") else each["src"])
+    places = [Path(each["place"]).name for each in found["leaks"]["examples"]]
+    assert places == ["one.de:2", "two.de:1", "four.tsv:3", "three.de:1", "two.de:1", "one.de:2"]
+    splits = [(one["split"], Path(one["src"]).name, one["pairs"]) for one in found["alignment"]]
+    assert splits == [
+        *[("valid", "one.de", 2), ("valid", "two.de", 2), ("valid-tsv", "four.tsv", 2)],
+        *[("test", "three.de", 1), ("test", "two.de", 2), ("test", "one.de", 2), ("train", "t.de", 200)],
+    ]
+
+
+def test_a_test_set_that_is_in_the_validation_set_is_told_of(tmp_path):
+    same = CorpusFiles(src=write(tmp_path / "x.de", ["neu", "q"]), trg=write(tmp_path / "x.en", ["new", "r"]))
+    found = report_of(tmp_path, valid=(["neu", "alt"], ["new", "old"]), test=same)
+    assert any("1 of 2 test pairs are in the validation pairs" in text for text in found["warnings"])
+
+
+# -- repetitions and shapes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [1 << 22, 40])
+def test_repetitions_are_those_of_a_slow_count_however_little_memory_there_is(tmp_path, monkeypatch, share):
+    monkeypatch.setattr(duplicates, "_SHARE", share)
+    monkeypatch.setattr(duplicates, "_READ", 17)
+    draw = random.Random(1)
+    pairs = [(draw.randrange(40), draw.randrange(5)) for _ in range(300)]
+    scrambled = [(a * 0x9E3779B97F4A7C15 % 2**64, b) for a, b in pairs]
+    (tmp_path / "pairs").write_bytes(np.array(scrambled, PAIR).tobytes())
+    found = count_duplicates(tmp_path / "pairs")
+    times = Counter(pairs)
+    assert found["pairs"] == 300 - len(times)
+    assert found["sources"] == sum(n > 1 for n in Counter(a for a, _ in times).values())
+    assert found["targets"] == sum(n > 1 for n in Counter(b for _, b in times).values())
+    best = sorted(((pairs.index(pair), n) for pair, n in times.items()), key=lambda each: (-each[1], each[0]))
+    assert found["most"] == best[:5]
+
+
+def test_lengths_ratios_scripts_and_subwords_are_those_of_the_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "N_PAIR", 7)
+    src, trg = [*SRC, "", "x" * 300, "Ωμέγα 日本 !"], [*TRG, "a", "y", "Ω"]
+    found = report_of(tmp_path, src, trg, max_len=200, **{**NO_FILTERS, "max_ratio": 4.0})
+    for side, lines in (("src", src), ("trg", trg)):
+        of = found["lengths"][side]
+        bounds = [*of["from"], float("inf")]
+        expected = [sum(a <= len(line) < b for line in lines) for a, b in itertools.pairwise(bounds)]
+        assert of["read"] == expected and sum(of["kept"]) == found["kept"] == len(lines) - 2
+    assert sum(found["ratios"]["read"]) == len(src) - 1
+    kept = "".join([*SRC, src[-1]])
+    assert found["scripts"]["src"]["Latin"] == sum(c.isascii() and c.isalpha() for c in kept)
+    assert found["scripts"]["src"]["Greek"] == 5 and found["scripts"]["src"]["Chinese characters"] == 2
+    assert found["scripts"]["src"]["white space"] == kept.count(" ")
+    assert found["subwords"]["src"]["words"] == len(" ".join([*SRC, src[-1]]).split())
+    use = found["subwords"]["joint"]
+    assert use["size"] == 317 and 0 < use["occur"] < 317 and use["most_frequent"][0][1] >= use["most_frequent"][1][1]
+    assert sum(found["subwords"][side]["pieces"] for side in ("src", "trg")) >= sum(n for _, n in use["most_frequent"])
+
+
+def test_dropped_pairs_are_shown_cut_to_a_length(tmp_path):
+    found = report_of(tmp_path, [*SRC, "x" * 3000, "OK"], [*TRG, "y", "OK"])
+    (long,) = found["examples"]["length ratio"]
+    assert long["place"].endswith("t.de:201") and 100 < len(long["src"]) <= 200 and long["trg"] == "y"
+    assert found["examples"]["identical sides"] == [{"place": f"{tmp_path / 't.de'}:202", "src": "OK", "trg": "OK"}]
+
+
+def test_a_shift_is_an_alarm_that_names_file_and_line(tmp_path):
+    from tests.data.reporting.test_shift import corpus
+
+    src, trg = corpus(600)
+    trg.insert(300, trg[5])
+    found = report_of(tmp_path, src, trg[:600], max_ratio=50.0)
+    assert any("SHIFTED LINES" in text and "t.de:30" in text and "n+1" in text for text in found["alarms"])
+
+
+def test_a_shift_in_the_second_file_of_a_validation_set_is_found_there(tmp_path):
+    from tests.data.reporting.test_shift import corpus
+
+    src, trg = corpus(600)
+    moved = [*trg[:300], trg[5], *trg[300:599]]
+    sides = [[write(tmp_path / f"{n}.{k}", lines) for n in range(2)] for k, lines in enumerate((src, trg))]
+    write(Path(sides[1][1]), moved)
+    recipe = recipe_in(tmp_path)
+    valid = [ValidationSet(src=sides[0], trg=sides[1])]
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
+    prepare(recipe, tmp_path / "out", talk=lambda line: None)
+    (alarm,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["alarms"]
+    assert re.match(rf"SHIFTED LINES: {re.escape(sides[0][1])}:30\d: from line 30\d to the end, ", alarm)
+    assert alarm.endswith("a score on such pairs is void.")
+
+
+def test_docs_explain_every_entry_of_the_report(tmp_path):
+    more = [TrainingCorpus(src=write(tmp_path / "u.de", SRC), trg=write(tmp_path / "u.en", TRG))]
+    found = report_of(tmp_path, train=[*recipe_in(tmp_path).data.train, *more])
+    explained = (ROOT / "docs" / "data.md").read_text(encoding="utf-8").partition("### report.json")[2]
+    told = {
+        name for row in re.findall(r"^\| (`.*?) \|", explained, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)
+    }
+    parts = {f"leaks.{name}" for name in found["leaks"]} | {"leaks"}
+    assert told == (set(found) | parts) - {"leaks"}
+
+
+# -- what is stored, shown ---------------------------------------------------------------------------------------------
+
+
+def test_shown_pairs_are_the_stored_ones_decoded(tmp_path):
+    lines = [line for line in AWKWARD if line.strip() and not line.startswith("\ufeff") and len(line) < 100] * 2
+    prepare(recipe_in(tmp_path, lines, lines, **NO_FILTERS), tmp_path / "out")
+    shown = list(show_pairs(tmp_path / "out", 1000))
+    texts = [line.removeprefix("  src text    ") for line in shown if line.startswith("  src text    ")]
+    assert texts == [unicodedata.normalize("NFC", line) for line in lines]
+    assert (
+        list(show_pairs(tmp_path / "out", 5))
+        == list(show_pairs(tmp_path / "out", 5))
+        != list(show_pairs(tmp_path / "out", 6))
+    )
+    assert len(list(show_pairs(tmp_path / "out", 5))) == 5 * 7
+
+
+# -- what is said where nothing is left, and of languages --------------------------------------------------------------
+
+
+def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_told(tmp_path):
+    with pytest.raises(DataError) as error:
+        report_of(tmp_path, [line + " und noch etwas" for line in SRC], src_lang="ru", trg_lang="en")
+    de = tmp_path / "t.de"
+    assert str(error.value) == (
+        f"No training pair is left of 200: all dropped for another script ({de}:1, 2, 3, 4, 5): src_lang is ru (Cyrl), "
+        f"the letters of {de} are Latin. Is --langs (data.src_lang, data.trg_lang) right?"
+    )
+    with pytest.raises(DataError) as error:
+        report_of(tmp_path, ["a", "b", ""], ["a", "b", "c"])
+    told = str(error.value)
+    assert "left of 3: 2 dropped for identical sides" in told and "data.drop_identical" in told
+    assert "Others: empty side 1 (" in told and "\n" not in told
+
+
+def test_language_codes_that_are_not_known_are_noted(tmp_path):
+    found = report_of(tmp_path, src_lang="german", trg_lang="english")
+    assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["german", "english"]
+    assert any("2 language codes are not known" in text and "german, english" in text for text in remarks(found))
+    for name, how in {"known": {}, "off": {"src_lang": "german", "min_script": 0.0}}.items():
+        (tmp_path / name).mkdir()
+        assert "language" not in report_of(tmp_path / name, **how)["notes"]
+
+
+def test_a_vocabulary_that_is_large_for_its_corpus_is_noted_unless_it_was_given(tmp_path):
+    told = []
+    prepare(recipe_in(tmp_path), tmp_path / "out", talk=told.append)
+    data = Prepared.open(tmp_path / "out")
+    n_token = int(data.train.trg_len.sum()) + data.train.n_pair
+    advice = [line.removeprefix("note: ") for line in told if "vocabulary is large" in line]
+    assert advice == [large_vocabulary(data.subwords.trg.size, n_token)] and "make subwords.vocab_size" in advice[0]
+    recipe = recipe_in(tmp_path)
+    given = recipe.subwords.model_copy(update={"vocab_from": str(tmp_path / "out")})
+    prepare(recipe.model_copy(update={"subwords": given}), tmp_path / "more", talk=told.append)
+    assert sum("vocabulary is large" in line for line in told) == 1
+    assert large_vocabulary(100, 2000) is None
+
+
+def test_the_summary_tells_in_how_many_pairs_of_files_lines_are_shifted(tmp_path):
+    facts = report_of(tmp_path)
+    assert "shifted lines: none found in any of 2 pairs of files; 1 could be judged" in table(facts)
+    stretch = {"first": 3, "last": 70, "offset": 1, "gain": 9.0}
+    facts["alignment"][1]["stretches"] = [stretch, stretch]
+    assert "shifted lines: found in 1 of 2 pairs of files; 1 could be judged, stretches: 2" in table(facts)
+
+
+def test_a_first_line_of_tsv_that_holds_the_language_codes_is_noted_where_it_is_taken_for_a_pair(tmp_path):
+    rows = ["DE\ten", *(f"{src}\t{trg}" for src, trg in zip(SRC, TRG, strict=True))]
+    how = {"file": write(tmp_path / "t.tsv", rows), "src_column": 1, "trg_column": 2}
+    found = report_of(tmp_path, train=[TrainingCorpus(**how)])
+    assert found["noted"]["header"] == [f"{tmp_path / 't.tsv'}:1"] and found["read"] == len(rows)
+    assert any("1 files of TSV have the language codes" in text for text in remarks(found))
+    (tmp_path / "told").mkdir()
+    assert "header" not in report_of(tmp_path / "told", train=[TrainingCorpus(**how, header=True)])["notes"]

@@ -1,0 +1,208 @@
+"""Words that are cut anew in training: the text stays, chance is that of seed and pair, and batches keep their size."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.resampling.resample import with_dropout, with_probabilities
+from nmt.data.resampling.ways import N_WAY
+from nmt.data.vocabulary.letters import BYTE_OF
+from nmt.data.vocabulary.subwords import N_SPECIAL, Codec, Subwords
+from nmt.errors import RecipeError
+from nmt.recipe.reader import read_recipe
+from nmt.recipe.subword_options import SubwordsConfig
+from tests.data.awkward import AWKWARD
+
+LINES = [
+    "a man sleeps on a sofa",
+    "two men and a dog sleep",
+    "the man's dogs, 12 <url>!",
+    "",
+    "sleeping dogs",
+    "man'sleeping",
+] * 8
+LINES += [line for line in AWKWARD if len(line) < 1000]
+PAIRS = np.arange(len(LINES))
+
+
+def codec_of(kind):
+    config = SubwordsConfig(kind=kind, vocab_size=340, symbols=("<url>",))
+    return Subwords.train(lambda: LINES, lambda: LINES, config, 1).src
+
+
+BPE, UNIGRAM = codec_of("bpe"), codec_of("unigram")
+HOW = {
+    "bpe": (BPE, with_dropout, 0.0, 0.3),
+    "char": (codec_of("char"), with_dropout, 0.0, 0.3),
+    "unigram": (UNIGRAM, with_probabilities, 10_000.0, 0.2),
+}
+
+
+def arrays(codec, lines=LINES):
+    return [np.array(ids, dtype=np.int64) for ids in codec.encode(lines)]
+
+
+def cut(resampler, ids, *how):
+    return resampler(Ragged.of(ids), *how).rows()
+
+
+def listed(found):
+    return [ids.tolist() for ids in found]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_without_chance_a_word_is_cut_as_encoding_cuts_it(how):
+    codec, make, none, _ = HOW[how]
+    assert listed(cut(make(codec, none), arrays(codec), PAIRS, 1)) == listed(arrays(codec))
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_text_stays_and_symbols_are_never_cut(how):
+    codec, make, _, some = HOW[how]
+    symbol = codec.encode(["<url>"])[0][-1]
+    resampler = make(codec, some)
+    for seed in range(5):
+        found = cut(resampler, arrays(codec), PAIRS, seed)
+        assert [codec.decode(ids) for ids in listed(found)] == [codec.normalised(line) for line in LINES]
+        assert listed(found) != listed(arrays(codec))
+        assert all((symbol in ids) == ("<url>" in line) for ids, line in zip(listed(found), LINES, strict=True))
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_comes_out_depends_on_the_seed_and_the_pair_alone(how):
+    codec, make, _, some = HOW[how]
+    resampler, ids = make(codec, some), arrays(codec)
+    whole = listed(cut(resampler, ids, PAIRS, 1))
+    order = np.random.default_rng(0).permutation(PAIRS)
+    other = make(codec, some)
+    cut(other, ids[5:9], PAIRS[5:9], 7)  # what was asked before does not matter
+    for few in np.array_split(order, 7):
+        assert listed(cut(other, [ids[n] for n in few], few, 1)) == [whole[n] for n in few]
+    assert listed(cut(resampler, ids, PAIRS, 2)) != whole
+    assert listed(cut(resampler, ids, PAIRS + 100, 1)) != whole
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_text_of_a_wanted_length_is_the_same_text(how):
+    codec, make, _, some = HOW[how]
+    resampler, ids = make(codec, some), arrays(codec)
+    n_id = np.array(list(map(len, ids)))
+    wanted = np.ceil(n_id * (1.2 if how == "bpe" else 1.05)).astype(np.int64)
+    found = cut(resampler, ids, PAIRS, 1, wanted)
+    assert [codec.decode(one) for one in listed(found)] == [codec.normalised(line) for line in LINES]
+    assert all(len(one) <= most for one, most in zip(found, wanted, strict=True))
+    assert np.mean([len(one) for one in found]) > 0.9 * wanted.mean()
+    few = np.array([30, 2, 17])
+    assert listed(cut(make(codec, some), [ids[n] for n in few], few, 1, wanted[few])) == [listed(found)[n] for n in few]
+    assert all(len(one) <= n for one, n in zip(cut(resampler, ids, PAIRS, 1, n_id), n_id, strict=True))
+
+
+def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
+    resampler, ids = with_dropout(BPE, 0.3), arrays(BPE)
+    whole, other = (listed(cut(with_dropout(BPE, 0.3), ids, PAIRS, seed)) for seed in (1, 2))
+    assert listed(cut(resampler, ids, PAIRS, 1)) == whole
+    monkeypatch.setattr("nmt.data.resampling.ways._MOST_WORDS", 3)
+    assert listed(cut(resampler, ids, PAIRS, 2)) == other
+    assert listed(cut(resampler, ids[:4], PAIRS[:4], 1)) == whole[:4]
+
+
+def test_what_follows_a_symbol_is_cut_anew_too():
+    lines = ["<url> ... <url>..."] * 200
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264, symbols=("<url>",)), 1).src
+    assert codec.pieces(codec.encode(["<url>..."])[0])[2:] != [".", ".", "."]
+    found = cut(with_dropout(codec, 0.5), arrays(codec, ["<url>..."] * 50), np.arange(50), 1)
+    assert len({len(ids) for ids in found}) > 1
+
+
+def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
+    """Letters of which the pieces do not say that they are letters."""
+    lines = ["αβγδ αβγδ"] * 20
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264), 1).src
+    resampler, ids = with_dropout(codec, 0.5), arrays(codec, ["1αβγδ1αβγδ"] * 50)
+    assert sum(resampler.begins(ids[0], np.array([len(ids[0])]))) == 1
+    pieces = [codec.pieces(found.tolist()) for found in cut(resampler, ids, np.arange(50), 1)]
+    between = [" ".join(some).split(" 1 ") for some in pieces]
+    assert any(left != right for _, left, right in between) and any(left == right for _, left, right in between)
+
+
+def test_the_letters_after_an_apostrophe_are_cut_as_encoding_cuts_them():
+    lines = ["-sofa -sofa"] * 20
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264), 1).src
+    stored = arrays(codec, ["a'sofa"])
+    assert "sofa" in codec.vocab and "sofa" not in codec.pieces(stored[0].tolist())
+    assert listed(cut(with_dropout(codec, 0.0), stored, np.arange(1), 1)) == listed(stored)
+
+
+def test_a_very_long_word_stays_as_it_is():
+    lines = ["sofa" * 49, "sofa" * 51]
+    found = cut(with_dropout(BPE, 0.5), arrays(BPE, lines), np.arange(2), 1)
+    assert [ids == stored for ids, stored in zip(listed(found), listed(arrays(BPE, lines)), strict=True)] == [0, 1]
+
+
+def in_new_pairs(codec, resampler, word, n=4000):
+    found = cut(resampler, arrays(codec, [word] * n), np.arange(n), 0)
+    return Counter(tuple(codec.pieces(ids.tolist())) for ids in found)
+
+
+def test_a_word_has_several_ways_and_not_more_than_are_kept():
+    found = in_new_pairs(BPE, with_dropout(BPE, 0.3), "sleeping")
+    assert 3 < len(found) <= N_WAY
+    assert min(found.values()) > 4000 / N_WAY / 2  # each is as likely as any other
+
+
+def test_dropout_moves_borders_and_does_not_only_split():
+    """What no taking apart of pieces gives: a piece that ends within one of the usual pieces."""
+
+    def borders(ids):
+        return set(np.cumsum([len(raw) for raw in BPE.raw(ids)]).tolist())
+
+    usual = arrays(BPE)
+    moved = 0
+    for seed in range(20):
+        for ids, old in zip(cut(with_dropout(BPE, 0.3), usual, PAIRS, seed), usual, strict=True):
+            moved += not borders(old.tolist()) <= borders(ids.tolist())
+    assert moved
+
+
+def chances(resampler, word, n=20_000):
+    seeds = np.random.default_rng(3).integers(0, 2**64, n, dtype=np.uint64)
+    ids, n_id = resampler._cut([word], seeds[None])
+    found = Counter(tuple(way.tolist()) for way in np.split(ids, np.cumsum(n_id)[:-1]))
+    return {ids: count / n for ids, count in found.items()}
+
+
+def test_a_merge_is_left_out_as_often_as_the_rate_says():
+    a, b = BPE.merges[0]
+    found = chances(with_dropout(BPE, 0.3), a + b)
+    assert found[tuple(BPE.cut(a + b))] == pytest.approx(0.7, abs=0.015)
+    assert sum(found.values()) == pytest.approx(1) and len(found) == 2
+
+
+def test_a_way_is_as_likely_as_its_probability_to_the_power_of_alpha():
+    word, alpha = "Ġdog", 0.4
+    score_of = {**dict.fromkeys(BYTE_OF, -4.0), "do": -3.0, "og": -2.5, "dog": -7.0, "Ġd": -5.0}
+    codec = Codec(list(score_of), kind="unigram", scores=list(score_of.values()))
+
+    def ways(rest):
+        if not rest:
+            return [()]
+        cuts = (n for n in range(1, len(rest) + 1) if rest[:n] in score_of)
+        return [(rest[:n], *more) for n in cuts for more in ways(rest[n:])]
+
+    weight = {way: np.exp(alpha * sum(score_of[piece] for piece in way)) for way in ways(word)}
+    found = chances(with_probabilities(codec, alpha), word)
+    assert len(weight) == 6
+    for way, each in weight.items():
+        ids = tuple(codec.vocab.index(piece) + N_SPECIAL for piece in way)
+        assert found[ids] == pytest.approx(each / sum(weight.values()), abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [("unigram", "bpe_dropout", "0.1"), ("word", "bpe_dropout", "0.1"), ("bpe", "unigram_alpha", "0.2")],
+)
+def test_what_the_kind_cannot_do_is_refused(kind, option, value):
+    with pytest.raises(RecipeError, match=rf"batch\.{option}: .*subwords\.kind: {kind}"):
+        read_recipe(None, [("name", "x"), ("subwords.kind", kind), (f"batch.{option}", value)])

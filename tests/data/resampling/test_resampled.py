@@ -1,0 +1,177 @@
+"""Pairs that are cut anew are as long as batches were planned for: the budget holds, and padding stays what it was."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.batches import make_batch, make_packed
+from nmt.data.batching.plan import Plan
+from nmt.data.resampling.growth import Growth
+from nmt.data.resampling.resample import with_dropout, with_probabilities
+from nmt.data.resampling.resampled import Resampled
+from nmt.data.vocabulary.subwords import Subwords
+from nmt.recipe.subword_options import SubwordsConfig
+
+WORDS = [
+    "the",
+    "a",
+    "man",
+    "woman",
+    "two",
+    "dogs",
+    "sleeping",
+    "unbelievable",
+    "quickly",
+    "house-boat",
+    "über",
+    "<url>",
+]
+RATES = {"bpe": {"bpe_dropout": 0.3, "unigram_alpha": 0.0}, "unigram": {"bpe_dropout": 0.0, "unigram_alpha": 0.05}}
+
+
+def lines(n, seed):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, n_word)) for n_word in rng.integers(1, 40, n)]
+
+
+@functools.cache
+def subwords_of(kind, joint=True):
+    config = SubwordsConfig(kind=kind, vocab_size=360, symbols=("<url>",), joint=joint)
+    return Subwords.train(lambda: lines(200, 8), lambda: lines(200, 9), config, 1)
+
+
+class Pairs:
+    """A corpus in memory."""
+
+    def __init__(self, subwords, n):
+        self.sides = [
+            [np.array(ids) for ids in codec.encode(lines(n, seed))]
+            for seed, codec in enumerate((subwords.src, subwords.trg))
+        ]
+        self.src_len, self.trg_len = (np.array(list(map(len, side)), dtype=np.int32) for side in self.sides)
+        self.n_pair = n
+
+    def picked(self, rows):
+        return tuple(Ragged.of([side[n] for n in rows], np.dtype(np.uint16)) for side in self.sides)
+
+    def rows(self, start, stop):
+        return tuple(
+            Ragged(np.concatenate(side[start:stop]).astype(np.uint16), n[start:stop])
+            for side, n in zip(self.sides, (self.src_len, self.trg_len), strict=True)
+        )
+
+
+@functools.cache
+def pairs_of(kind, joint, n):
+    return Pairs(subwords_of(kind, joint), n)
+
+
+def made(kind="bpe", *, n=2000, most=1000, joint=True, seed=1):
+    subwords, corpus = subwords_of(kind, joint), pairs_of(kind, joint, n)
+    return subwords, corpus, Resampled(corpus, subwords, **RATES[kind], seed=seed, most=most)
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_texts_become_as_long_as_they_do_without_being_told(kind):
+    subwords, corpus, _ = made(kind, n=500)
+    make = with_dropout if kind == "bpe" else with_probabilities
+    resampler = make(subwords.src, max(RATES[kind].values()))
+    rows = np.arange(corpus.n_pair)
+    texts, _ = corpus.picked(rows)
+    growth = Growth(subwords.src, resampler, texts)
+    usual = growth.lengths(texts)
+    became = np.mean([resampler(texts, rows, seed).lengths for seed in range(40)], axis=0)
+    assert usual.sum() == pytest.approx(became.sum(), rel=0.02)
+    assert np.mean(np.abs(usual - became) / became) < 0.05
+    alone = growth.lengths(texts.part(0, 1))
+    assert alone[0] == pytest.approx(usual[0])
+    assert corpus.src_len.sum() * 1.05 < usual.sum()
+
+
+@pytest.mark.parametrize("kind", RATES)
+@pytest.mark.parametrize("joint", [True, False])
+def test_pairs_are_cut_to_the_lengths_that_were_planned(kind, joint):
+    _, corpus, resampled = made(kind, joint=joint)
+    rows = np.arange(corpus.n_pair)
+    for planned, stored in ((resampled.src_len, corpus.src_len), (resampled.trg_len, corpus.trg_len)):
+        assert (planned >= stored).all() and planned.sum() > 1.05 * stored.sum()
+    found = []
+    for epoch in range(3):
+        found.append(resampled.cut(*corpus.picked(rows), rows, epoch))
+        for side, planned in zip(found[-1], (resampled.src_len, resampled.trg_len), strict=True):
+            assert (side.lengths <= planned).all()
+            assert np.mean(side.lengths == planned) > 0.75
+    same = [np.array_equal(a, b) for a, b in zip(found[0][0].rows(), found[1][0].rows(), strict=True)]
+    assert np.mean(same) < 0.2
+
+
+def plan(lengths, **options):
+    return Plan(lengths.src_len, lengths.trg_len, seed=1, max_tokens=1000, per_update=1, pool=100_000, **options)
+
+
+def batches(corpus, resampled, rows_of, make):
+    return [make(*resampled.cut(*corpus.picked(rows), rows, 0)) for (rows,) in rows_of]
+
+
+def test_a_batch_keeps_to_its_budget_and_holds_hardly_more_padding_than_without():
+    _, corpus, resampled = made()
+    used = held = 0
+    for batch in batches(corpus, resampled, plan(resampled).updates(0), make_batch):
+        assert max(batch.src_seq.numel(), batch.gold.numel()) <= 1000
+        used += int((batch.src_seq != 0).sum()) + batch.n_gold
+        held += batch.src_seq.numel() + batch.gold.numel()
+    assert 1 - used / held < plan(corpus).padding_share(0) + 0.02
+
+
+def test_packed_rows_are_nearly_full_and_nothing_reaches_over_their_end():
+    _, corpus, resampled = made(most=300)
+    planned = plan(resampled, packed=True)
+
+    def make(src, trg):
+        return make_packed(src, trg, 1000, planned.most_packed, 301)
+
+    full = [
+        (batch.n_gold, int((batch.src_seq != 0).sum()))
+        for batch in batches(corpus, resampled, planned.updates(0), make)
+    ]
+    assert np.mean([max(sides) for sides in full[:-1]]) > 950
+
+
+def test_no_side_grows_over_the_longest_that_is_allowed_and_none_shrinks():
+    _, corpus, resampled = made(most=30)
+    assert (resampled.src_len <= np.maximum(corpus.src_len, 30)).all()
+    rows = np.flatnonzero(corpus.src_len >= 30)
+    (src, _), (stored, _) = resampled.cut(*corpus.picked(rows), rows, 0), corpus.picked(rows)
+    assert len(rows) and (src.lengths <= stored.lengths).all()
+
+
+def test_lengths_follow_from_the_seed_and_from_no_order(monkeypatch):
+    resampled = made(n=800)[2]
+    monkeypatch.setattr("nmt.data.resampling.resampled._N_AT_ONCE", 7)
+    again, other = made(n=800)[2], made(n=800, seed=2)[2]
+    assert np.array_equal(again.src_len, resampled.src_len) and np.array_equal(again.trg_len, resampled.trg_len)
+    assert not np.array_equal(other.src_len, resampled.src_len)
+    assert other.src_len.sum() == pytest.approx(resampled.src_len.sum(), rel=0.01)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_words_of_a_small_corpus_are_known_before_its_first_batch(monkeypatch, joint):
+    _, corpus, resampled = made(joint=joint)
+    rows = np.arange(corpus.n_pair)
+    resampled.cut(*corpus.picked(rows[:1]), rows[:1], 0)
+    monkeypatch.setattr(
+        "nmt.data.resampling.resample.Resampler._drawn", lambda *_: pytest.fail("a word was met first in training")
+    )
+    resampled.cut(*corpus.picked(rows), rows, 0)
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_words_that_were_met_before_are_cut_as_those_that_were_not(kind, monkeypatch):
+    _, corpus, resampled = made(kind)
+    monkeypatch.setattr("nmt.data.resampling.resampled._N_MET", 0)
+    _, _, unprepared = made(kind)
+    rows = np.random.default_rng(1).permutation(corpus.n_pair)
+    for a, b in zip(*(one.cut(*corpus.picked(rows), rows, 3) for one in (resampled, unprepared)), strict=True):
+        assert np.array_equal(a.values, b.values) and np.array_equal(a.lengths, b.lengths)

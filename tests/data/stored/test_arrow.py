@@ -1,0 +1,123 @@
+"""Arrow files of ids: their batches, the widths of their numbers, and how `datasets` sees them."""
+
+import json
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from datasets import Dataset
+
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.stored.arrow import dtype_of_ids, in_batches, table_of, write_arrow
+from nmt.data.stored.corpus import _Rows
+from nmt.data.vocabulary.subwords import Subwords
+from nmt.recipe.subword_options import SubwordsConfig
+
+U16 = np.dtype(np.uint16)
+NO_FILE = pa.py_buffer(b"")  # where Arrow has put its arrays elsewhere
+
+
+class OfSize:
+    """Subwords, as far as widths go."""
+
+    def __init__(self, n_vocab):
+        self.src = self.trg = self
+        self.n_vocab = n_vocab
+
+
+def rows(lists):
+    return Ragged.of(lists, U16)
+
+
+@pytest.mark.parametrize(("n_vocab", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 8, np.int32)])
+def test_two_bytes_an_id_where_every_id_fits(n_vocab, dtype):
+    assert dtype_of_ids(OfSize(n_vocab)) == dtype
+    assert Ragged.of([[n_vocab - 1]], np.dtype(dtype)).values[0] == n_vocab - 1
+
+
+def test_an_id_that_does_not_fit_is_never_stored():
+    with pytest.raises(AssertionError, match="do not fit"):
+        Ragged.of([[1 << 16]], U16)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 7, 100])
+def test_batches_are_of_so_many_pairs_however_the_blocks_were_cut(cut):
+    src, trg = [[n] * (n % 4) for n in range(50)], [[n, n] for n in range(50)]
+    blocks = ((rows(src[k : k + cut]), rows(trg[k : k + cut])) for k in range(0, 50, cut))
+    tables = list(in_batches(blocks, 20))
+    assert [table["src"].to_pylist() for table in tables] == [src[:20], src[20:40], src[40:]]
+    assert [table["trg"].to_pylist() for table in tables] == [trg[:20], trg[20:40], trg[40:]]
+    assert all(table["src_len"].to_pylist() == [len(row) for row in table["src"].to_pylist()] for table in tables)
+
+
+def test_datasets_reads_what_is_written(tmp_path):
+    subwords = Subwords.train(lambda: ["a"], lambda: ["b"], SubwordsConfig(vocab_size=264), 0)
+    table = table_of(rows([[5, 6], []]), rows([[7], [8, 9]]))
+    table = table.append_column("src_text", pa.array(["a", "b"], pa.large_string()))
+    assert write_arrow(tmp_path / "x.arrow", [table], subwords) == 2
+    found = Dataset.from_file(str(tmp_path / "x.arrow"))
+    assert found.to_dict() == table.to_pydict()
+    described = json.loads(pa.ipc.open_stream(str(tmp_path / "x.arrow")).schema.metadata[b"huggingface"])
+    assert described == json.loads(pa.schema(found.features.arrow_schema).metadata[b"huggingface"])
+
+
+def test_rows_beyond_two_to_the_31_ids_are_found(tmp_path):
+    n_row, n_batch, length = 1 << 10, 5, 1 << 19
+    path = tmp_path / "ids"
+    with path.open("wb") as file:
+        file.truncate(2 * n_row * n_batch * length)  # a hole: no bytes are on the disk
+    ids = np.memmap(path, np.uint16, mode="r+")
+    assert len(ids) > 1 << 31
+    ids[-length], ids[-1] = 11, 12
+    offsets = pa.array(np.arange(n_row + 1, dtype=np.int32) * length)
+    batches = [ids[k * n_row * length : (k + 1) * n_row * length] for k in range(n_batch)]
+    chunks = pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.array(batch)) for batch in batches])
+    column = _Rows(chunks, pa.py_buffer(ids))
+    told = np.full(n_row * n_batch, length, np.int32)
+    assert column.are_as_long_as(told) and not column.are_as_long_as(told[1:])
+    told[-1] -= 1
+    assert not column.are_as_long_as(told)
+    last, before = column.picked(np.array([n_row * n_batch - 1, n_row * n_batch - 2])).rows()
+    assert (last[0], last[-1], before[-1]) == (11, 12, 0) and len(last) == length
+    assert column.between(n_row * n_batch - 2, n_row * n_batch)[[0, length, -1]].tolist() == [0, 11, 12]
+
+
+def test_rows_that_follow_one_another_are_found_over_the_ends_of_batches():
+    rng = np.random.default_rng(1)
+    lists = [rng.integers(0, 99, n).tolist() for n in rng.integers(0, 5, 23)]
+    column = _Rows(pa.chunked_array([lists[:7], lists[7:7], lists[7:8], lists[8:]], pa.list_(pa.uint16())), NO_FILE)
+    for start in range(len(lists)):
+        for stop in range(start + 1, len(lists) + 1):
+            assert column.between(start, stop).tolist() == list(chain.from_iterable(lists[start:stop]))
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("dtype", [pa.uint16(), pa.int32()])
+def test_rows_of_all_batches_are_picked_in_any_order_without_a_copy_of_the_file(tmp_path, mapped, dtype):
+    rng = np.random.default_rng(2)
+    lists = [rng.integers(0, 99, n).tolist() for n in rng.integers(0, 5, 40)]
+    table = pa.table({"ids": pa.chunked_array([lists[:7], lists[7:7], lists[7:8], lists[8:]], pa.list_(dtype))})
+    with pa.OSFile(str(tmp_path / "ids"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    with pa.memory_map(str(tmp_path / "ids")) as source:
+        file = source.read_buffer()
+    column = _Rows(pa.ipc.open_stream(file).read_all()["ids"], file if mapped else NO_FILE)
+    numbers = rng.integers(0, len(lists), 100)
+    found = column.picked(numbers)
+    assert [row.tolist() for row in found.rows()] == [lists[n] for n in numbers]
+    assert found.values.dtype == dtype.to_pandas_dtype() and found.lengths.tolist() == [len(lists[n]) for n in numbers]
+    assert (column._all_values.base is None) != mapped
+
+
+def test_a_column_without_batches_has_no_rows():
+    column = _Rows(pa.chunked_array([], pa.list_(pa.uint16())), NO_FILE)
+    assert column.are_as_long_as(np.empty(0, np.int32)) and column.picked(np.empty(0, np.int64)).rows() == []
+
+
+def test_ragged_rows_come_in_parts():
+    lists = [[1, 2], [], [3], [4, 5, 6], []]
+    whole = rows(lists)
+    parts = [[row.tolist() for row in part.rows()] for part in whole.parts([2, 0, 3])]
+    assert parts == [lists[:2], [], lists[2:]]
+    assert [row.tolist() for row in whole.part(1, 4).rows()] == lists[1:4]

@@ -1,0 +1,167 @@
+"""The subwords of another run: taken as they are, or extended for other text."""
+
+import json
+
+import pytest
+
+from nmt.cli.preprocess import main
+from nmt.data.stored.corpus import Prepared
+from nmt.data.stored.vocab_from import account_of, find_subwords, reuse
+from nmt.data.vocabulary.subwords import LONGEST_PIECE, N_SPECIAL, Subwords
+from nmt.errors import DataError, RecipeError
+from nmt.recipe.reader import read_recipe
+from nmt.recipe.subword_options import SubwordsConfig
+from tests.data.awkward import AWKWARD
+
+OLD = ["the cat sat on the mat", "the dog sat, too", "cats and dogs <url>"] * 5
+NEW = ["die Katze saß auf der Matte", "der Hund saß auch da", "Katzen und Hunde"] * 5
+KINDS = ["bpe", "unigram", "word", "char"]
+
+
+def saved(tmp_path, **options):
+    old = Subwords.train(lambda: OLD, lambda: OLD, SubwordsConfig(**{"vocab_size": 290, **options}), 1)
+    old.save(tmp_path / "subwords.json")
+    return old
+
+
+def reused(tmp_path, lines=NEW, **options):
+    given = find_subwords(str(tmp_path / "subwords.json"))
+    return reuse(given, (lambda: lines, lambda: lines), SubwordsConfig(**options), 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("joint", [True, False])
+def test_subwords_are_taken_as_they_are(tmp_path, kind, joint):
+    old = saved(tmp_path, kind=kind, joint=joint)
+    assert reused(tmp_path, kind=kind, joint=joint).sha256 == old.sha256
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("joint", [True, False])
+def test_new_pieces_come_after_old_ones_and_shorten_the_new_text(tmp_path, kind, joint):
+    old = saved(tmp_path, kind=kind, joint=joint, symbols=("<url>",))
+    new = reused(tmp_path, kind=kind, joint=joint, symbols=("<name>", "<url>"), extend=2 if kind == "char" else 12)
+    for here, there in ((new.src, old.src), (new.trg, old.trg)):
+        before = there.plain_vocab()
+        # "ß" is the only character of the new text that has no piece.
+        assert len(here.plain_vocab()) == len(before) + (1 if kind == "char" else 12)
+        assert here.plain_vocab()[: len(before)] == before and here.merges[: len(there.merges)] == there.merges
+        assert here.symbols == ("<url>", "<name>")
+        assert sum(map(len, here.encode(NEW))) < sum(map(len, there.encode(NEW)))
+        for line in [*NEW, *OLD, *AWKWARD, "<name> <url>"]:
+            assert here.decode(here.encode([line])[0]) == here.normalised(line)
+    new.save(tmp_path / "new.json")
+    assert Subwords.load(tmp_path / "new.json").src.encode(NEW) == new.src.encode(NEW)
+    (line, *_) = account_of(old, new, tmp_path)
+    assert f"{old.src.size} pieces of {tmp_path}, {new.src.size - old.src.size} new, {new.src.size} in all" in line
+
+
+def test_merges_go_on_as_if_they_had_not_stopped(tmp_path):
+    """On the same text, a small vocabulary that is extended is the large one."""
+    large = Subwords.train(lambda: OLD, lambda: OLD, SubwordsConfig(vocab_size=300), 1)
+    small = saved(tmp_path, vocab_size=280)
+    new = reused(tmp_path, OLD, extend=20)
+    assert small.src.size == 280 and new.src.size == large.src.size
+    assert sum(map(len, new.src.encode(OLD))) == sum(map(len, large.src.encode(OLD)))
+
+
+def test_no_new_piece_is_too_long_or_a_symbol(tmp_path):
+    saved(tmp_path, symbols=("<url>",))
+    new = reused(tmp_path, ["-" * 90 + " x<url>x"] * 30, symbols=("<url>",), extend=200).src
+    assert max(map(len, new.vocab)) <= LONGEST_PIECE
+    assert not [piece for piece in new.plain_vocab() if "url" in piece]
+
+
+def test_old_text_is_cut_as_before_where_new_pieces_do_not_help(tmp_path):
+    for kind in ("bpe", "word"):
+        old = saved(tmp_path, kind=kind)
+        new = reused(tmp_path, ["ßßß ßß"] * 9, kind=kind, extend=3)
+        assert new.src.encode(OLD) == old.src.encode(OLD)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"kind": "word"}, "kind: word, but bpe or char there"),
+        ({"joint": False}, "joint: false, but true there"),
+        ({"normalize": "none"}, "normalize: none, but nfc there"),
+        ({"symbols": ()}, "symbols: <url> of there is missing"),
+    ],
+)
+def test_options_that_say_otherwise_are_refused(tmp_path, options, complaint):
+    saved(tmp_path, symbols=("<url>",))
+    with pytest.raises(DataError, match=complaint):
+        reused(tmp_path, **{"symbols": ("<url>",), **options})
+
+
+def test_a_symbol_that_text_makes_already_is_refused(tmp_path):
+    saved(tmp_path)
+    piece = next(piece for piece in Subwords.load(tmp_path / "subwords.json").src.vocab if piece == "at")
+    with pytest.raises(DataError, match="at is a piece of"):
+        reused(tmp_path, symbols=(piece,))
+
+
+def test_what_is_no_vocabulary_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"vocab_from: no .*nowhere.*Name a run"):
+        find_subwords(str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=r"vocab_from: no .*subwords\.json"):
+        find_subwords(str(tmp_path))
+    with pytest.raises(RecipeError, match=r"subwords\.extend: there is nothing to extend"):
+        read_recipe(None, [("name", "x"), ("subwords.extend", "5")])
+
+
+def test_data_is_prepared_with_the_subwords_of_other_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, lines in (("old", OLD), ("new", NEW)):
+        (tmp_path / f"{name}.src").write_text(
+            "".join(f"{n} {line}\n" for n, line in enumerate(lines)), encoding="utf-8"
+        )
+        (tmp_path / f"{name}.trg").write_text(
+            "".join(f"{line} {n}\n" for n, line in enumerate(lines)), encoding="utf-8"
+        )
+
+    def files(name):
+        pair = [f"{name}.src", f"{name}.trg"]
+        return ["--train", *pair, "--valid", *pair, "--langs", "xx", "yy"]
+
+    assert main([*files("old"), "--out", "old", "--subwords.vocab_size", "290"]) == 0
+    command = [*files("new"), "--out", "new", "--vocab-from", "old", "--subwords.extend", "9"]
+    capsys.readouterr()
+    assert main(command) == 0
+    assert (
+        "joint vocabulary: 290 pieces of old/subwords.json, 9 new, 299 in all, padded to 304" in capsys.readouterr().err
+    )
+    old, new = Prepared.open("old"), Prepared.open("new")
+    assert new.subwords.src.vocab[:287] == old.subwords.src.vocab and new.subwords.src.size == N_SPECIAL + 296
+    assert main(command) == 0 and "nothing to do" in capsys.readouterr().err
+    assert new.differences(read_recipe("new/recipe.yaml")) == []
+    assert main([*files("old"), "--out", "old", "--subwords.vocab_size", "280", "--overwrite"]) == 0
+    capsys.readouterr()
+    assert main(command) == 2  # the old subwords are other ones now
+    assert "old/subwords.json is new" in capsys.readouterr().err
+    assert (
+        json.loads((tmp_path / "new" / "manifest.json").read_text(encoding="utf-8"))["inputs"][-1]["split"]
+        == "subwords"
+    )
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "data.json"])
+def test_subwords_that_are_not_those_that_were_written_are_refused(tmp_path, name):
+    """A damaged file may be a vocabulary all the same: the notes of its folder tell, prepared data or run."""
+    folder = tmp_path / "a"
+    if name == "manifest.json":
+        (tmp_path / "x").write_text("".join(f"{n} {line}\n" for n, line in enumerate(OLD)), encoding="utf-8")
+        pair = [str(tmp_path / "x")] * 2
+        options = ["--langs", "x", "y", "--subwords.vocab_size", "290", "--data.drop_identical", "false"]
+        assert main(["--train", *pair, "--valid", *pair, "--out", str(folder), *options]) == 0
+    else:
+        folder.mkdir()
+        (folder / name).write_text(json.dumps({"subwords": saved(folder).sha256}))
+    path = folder / "subwords.json"
+    assert find_subwords(str(folder)).load(joint=True).sha256 == Subwords.load(path).sha256
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["codecs"][0]["merges"].reverse()
+    path.write_text(json.dumps(content), encoding="utf-8")
+    Subwords.load(path)
+    with pytest.raises(DataError, match="is not as it was written"):
+        find_subwords(str(folder)).load(joint=True)

@@ -1,0 +1,141 @@
+"""Damage is seen, and good text of any script is not taken for it."""
+
+import time
+
+import pytest
+
+from nmt.data.filters.clean import filters_of, reason_to_drop
+from nmt.data.text.damage import has_control, is_damaged, is_mostly_symbols, repeats_itself
+from nmt.recipe.filter_options import FilterConfig
+from tests.data.made_lines import GOOD
+
+LINES = [(language, line) for language, lines in GOOD.items() for line in lines]
+
+
+@pytest.mark.parametrize(("language", "line"), LINES, ids=[f"{language}-{line[:12]}" for language, line in LINES])
+def test_a_good_line_of_any_language_passes_all_filters(language, line):
+    filters = filters_of(FilterConfig(max_ratio=0, drop_identical=False), 256, (language, language))
+    assert reason_to_drop(line, line, filters) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("NUL\x00inside", True),
+        ("escape \x1b[0m", True),
+        ("delete \x7f", True),
+        ("no character \uffff", True),
+        ("tab\tline\u2028paragraph\u2029next\x85feed\x0cvertical\x0breturn\r", False),
+        ("right to left \u200f, joined \u200d, marked \ufeff, soft\u00adhyphen", False),
+        ("\x84quotes of windows-1252\x93", False),
+    ],
+)
+def test_control_characters(text, found):
+    assert has_control(text) == found
+
+
+WORDS = [
+    "für Größe",
+    "déjà vu à Noël",
+    "año, corazón",
+    "“quoted” – it’s…",
+    "naïve™",
+    "не знаю",
+    "Россия",
+    "Ελλάδα",
+    "السلام عليكم",
+    "שלום לכם",
+    "नमस्ते",
+    "สวัสดี",
+    "你好世界",
+    "こんにちは",
+    "안녕하세요",
+]
+
+
+@pytest.mark.parametrize("text", WORDS)
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "cp1251"])
+def test_utf8_that_was_read_as_another_encoding_is_damaged(text, encoding):
+    # Bytes that an encoding does not use are passed through by the programs that do this.
+    read = "".join(bytes([b]).decode(encoding, "ignore") or chr(b) for b in text.encode())
+    if encoding == "cp1251" and not all("\u0400" <= letter <= "\u04ff" or not letter.isalpha() for letter in text):
+        return  # only Cyrillic text is read as Cyrillic in earnest
+    assert is_damaged(f"before {read} after") and not is_damaged(f"before {text} after")
+
+
+@pytest.mark.parametrize(("text", "found"), [("lost \ufffd one", True), ("question ? mark", False), ("", False)])
+def test_a_lost_character_is_damage(text, found):
+    assert is_damaged(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("12 34 56 78 90 12 34 56 78 90", True),
+        ("-----===== ***** .......... |||||", True),
+        ("😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂", True),
+        ("12.5 % 13.7 % 1,234.00 9,876.00 kg", True),
+        ("1995-09-29 12:30:59", False),  # 19 characters: too short to tell
+        ("1995-09-29             12:30:59", False),  # spaces are no characters
+        ("On 1995-09-29 at 12:30:59 GMT", False),
+        ("１２３４５６７８９０１２３４５６７８９０", True),
+        ("二〇二四年一月五日上午十时三十分在北京举行", False),
+        ("हिन्दी में निर्देश दिए गए हैं कि", False),  # half of it are marks
+        ("a" * 4 + "1" * 16, False),
+        ("a" * 4 + "1" * 17, True),
+    ],
+)
+def test_symbols_are_most_of_a_text(text, found):
+    assert is_mostly_symbols(text, 0.8) == found
+    assert not is_mostly_symbols(text, 1.0)
+
+
+def test_vowel_signs_are_letters():
+    assert not is_mostly_symbols("हिन्दी में निर्देश दिए गए हैं कि यहाँ", 0.2)
+    assert is_mostly_symbols("हिन्दी में निर्देश दिए गए हैं कि यहाँ 1234567890", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("piece", "n", "found"),
+    [
+        ("no ", 16, True),
+        ("no ", 15, False),  # under 48 bytes
+        ("a", 48, True),
+        ("ха", 12, True),
+        ("哈", 16, True),
+        ("😂a", 12, True),
+        ("dog cat ", 6, True),
+        ("add to cart ", 6, True),
+        ("add to cart ", 5, False),
+        ("la la lo ", 6, True),
+        ("a piece of text that is just about sixty-four characters long. ", 6, True),
+        ("- ", 60, False),  # no letters
+        ("_", 200, False),
+        ("0 ", 60, False),
+    ],
+)
+@pytest.mark.parametrize("before", range(0, 70, 3))
+def test_a_text_repeats_itself_wherever_that_begins(piece, n, found, before):
+    around = ("The quick brown fox jumps over the lazy dog, which is asleep under a tree."[:before], "; then an end")
+    assert repeats_itself(around[0] + piece * n + around[1], most=5) == found
+
+
+@pytest.mark.parametrize("row", ["_", "- ", "." * 40 + "!" + "?" * 20])
+@pytest.mark.parametrize("before", range(60, 130, 7))
+def test_what_follows_a_row_without_letters_is_looked_at(row, before):
+    around = (row * before)[:before] * 9
+    assert repeats_itself(around + "no " * 17, most=5) and repeats_itself(around + "add to cart " * 6, most=5)
+    assert not repeats_itself(around + "add to cart " * 4, most=5)
+
+
+@pytest.mark.parametrize("row", ["_", "0 ", "." * 40 + "!" + "?" * 20])
+def test_a_long_row_without_letters_takes_no_time(row):
+    text = (row * 16_000)[:16_000]
+    start = time.process_time()
+    assert not repeats_itself(text, most=5)
+    assert time.process_time() - start < 0.3
+
+
+def test_a_long_sentence_of_frequent_words_does_not_repeat_itself():
+    text = " ".join(f"the part of the {n} and the whole of the {n + 1}" for n in range(60))
+    assert not repeats_itself(text, most=3)

@@ -1,0 +1,268 @@
+"""Items are found, replaced by placeholders that no text can contain, and put back; no text is changed by it."""
+
+import json
+import time
+import unicodedata
+from collections import Counter
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nmt.data.prepare import prepare
+from nmt.data.stored.corpus import Prepared
+from nmt.data.stored.show import show_pairs
+from nmt.data.text.items import items_in
+from nmt.data.text.placeholders import (
+    came_back,
+    character,
+    in_names,
+    names_of,
+    protected,
+    protected_like,
+    protected_pair,
+    renumbered,
+    restored,
+)
+from nmt.data.vocabulary.subwords import Subwords
+from nmt.errors import DataError, RecipeError
+from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
+from nmt.recipe.options import Recipe
+from nmt.recipe.protect_options import KINDS, PER_KIND
+from nmt.recipe.reader import read_recipe
+from nmt.recipe.subword_options import SubwordsConfig
+from tests.data.awkward import AWKWARD
+
+LOOKALIKES = ["⟨url1⟩ ⟨tag2⟩", "<url1>5</url1>", "url1 http://⟨url1⟩.org", "\ue000\ufdd0\uffff\U0010fffe", "5 km²5"]
+PARTS = st.sampled_from(["http://a.org/b?c=1", "me@a-b.org", "<b>", "</b>", "5", "12 km", "⟨url1⟩", " ", ".", "a", "ü"])
+TEXT = st.one_of(st.text(max_size=40), st.lists(PARTS, max_size=12).map("".join))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Siehe http://a.org/b?c=(1), dort.", [("url", "http://a.org/b?c=(1")]),
+        ("見るhttps://a.org/x。次", [("url", "https://a.org/x")]),
+        ("an me@a-b.org, oder <me@b.co.uk>", [("email", "me@a-b.org"), ("email", "me@b.co.uk")]),
+        ('<a href="http://x.y/5">5</a>', [("tag", '<a href="http://x.y/5">'), ("number", "5"), ("tag", "</a>")]),
+        ("a < b und b > c, 1<2", [("number", "1"), ("number", "2")]),
+        ("<br/>Hallo<br />", [("tag", "<br/>"), ("tag", "<br />")]),
+        ("5 km in 2 h, 30km/h", [("number", "5 km"), ("number", "2 h"), ("number", "30km/h")]),
+        ("Am 5. Mai 2014", [("number", "5"), ("number", "2014")]),
+        # What languages write in their own ways is left to the model.
+        ("1.250 Euro, 3,5 kg, 12 500 Leute, 17:30 Uhr, 24.12.2020", []),
+        ("A380, 5th, x5, 5x, 10m2", []),
+        ("5 Meter, 3 tage", [("number", "5"), ("number", "3")]),
+        ("在2024年有5人", [("number", "2024"), ("number", "5")]),
+    ],
+)
+def test_items_are_found(text, wanted):
+    assert [(item.kind, item.text) for item in items_in(text, KINDS)] == wanted
+    assert list(items_in(text, ())) == []
+
+
+# What begins an item again and again and never ends one; in letters, marks and digits that a pattern repeats.
+BEGINNINGS = {
+    "tag": ["<", "<a", "<a ", "<a:", "</a /", "<a>"],
+    "url": ["http://", "http://.", "ftp://a", "ftp://a.)"],
+    "email": ["ä", "_", "é.", "a", "1", "a.", "a-", "a@", "a@a.", "a@a-", "ä@a", "a@b.c.", "@"],
+    "number": ["1", "1 ", "1.", "9,9", "5 k", "1km/", "\u00a01"],
+}
+
+
+def seconds_to_find(text, kinds):
+    """Of this thread, the least of some turns."""
+    turns = []
+    for _ in range(3):
+        begun = time.thread_time()
+        for _ in items_in(text, kinds):
+            pass
+        turns.append(time.thread_time() - begun)
+    return min(turns)
+
+
+@pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind in KINDS for part in BEGINNINGS[kind]])
+def test_looking_for_items_takes_time_that_grows_with_the_text_alone(kind, part):
+    for kinds in ((kind,), KINDS):
+        short, long = (seconds_to_find((part * n)[:n], kinds) for n in (4_000, 16_000))
+        assert long < 8 * short + 0.05, "four times the text takes some four times as long, and never sixteen"
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXT)
+@example("<b>" * 30 + "5")
+def test_what_is_protected_comes_back(text):
+    with_placeholders, items = protected(text, KINDS)
+    assert restored(with_placeholders, items) == text
+    assert (with_placeholders == text) == (not items)
+    assert all(letter in map(character, items) for letter in with_placeholders if unicodedata.category(letter) == "Cs")
+    part, its = renumbered(with_placeholders[1:], items)
+    assert restored(part, its) == restored(with_placeholders[1:], items)
+    assert set(its) == {name for name in names_of(KINDS) if character(name) in part}
+
+
+def test_further_items_of_a_kind_stay_text():
+    text, items = protected("7 " * 3 + "<b>" * (PER_KIND + 2), KINDS)
+    assert list(items)[-1] == f"tag{PER_KIND}" and text.endswith("<b><b>")
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    lines = ["the cat sat on the mat", "die Katze saß"] * 9
+    config = SubwordsConfig(vocab_size=360, normalize="none", symbols=("<name>",))
+    return Subwords.train(lambda: lines, lambda: lines, config, 1, placeholders=names_of(KINDS))
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXT)
+def test_the_ids_of_a_protected_text_are_those_of_the_text(subwords, text):
+    codec = subwords.src
+    (plain,) = codec.encode([text])
+    assert not any(map(codec.placeholder, plain)) and codec.decode(plain) == codec.decode(plain, {}) == text
+    with_placeholders, items = protected(text, KINDS)
+    (ids,) = codec.encode([with_placeholders])
+    assert [name for i in ids if (name := codec.placeholder(i))] == [
+        name for letter in with_placeholders for name in items if letter == character(name)
+    ]
+    assert codec.decode(ids, items) == text and codec.decode(ids) == in_names(with_placeholders)
+    assert max(ids) < codec.n_text
+
+
+def test_a_vocabulary_with_placeholders_is_stored(subwords, tmp_path):
+    subwords.save(tmp_path / "subwords.json")
+    again = Subwords.load(tmp_path / "subwords.json")
+    assert again.sha256 == subwords.sha256 and again.src.protects == KINDS
+    lines = [*AWKWARD, *(protected(line, KINDS)[0] for line in LOOKALIKES)]
+    assert again.src.encode(lines) == subwords.src.encode(lines)
+    assert again.src.pieces(again.src.encode([character("url1")])[0]) == ["▁", "⟨url1⟩"]
+    text = (tmp_path / "subwords.json").read_text("utf-8").replace('"url1"', '"url999"')
+    (tmp_path / "other.json").write_text(text, "utf-8")
+    with pytest.raises(DataError, match="placeholders are no list of their names"):
+        Subwords.load(tmp_path / "other.json")
+
+
+def test_a_pair_has_placeholders_where_both_sides_have_the_same_items():
+    src, trg, alike = protected_pair("um 5 bei http://a.b, um 7", "at 7 see http://a.b, at 5", KINDS)
+    assert alike and in_names(src) == "um ⟨number1⟩ bei ⟨url1⟩, um ⟨number2⟩"
+    assert in_names(trg) == "at ⟨number2⟩ see ⟨url1⟩, at ⟨number1⟩"
+    assert protected_pair("<b> <b>", "<b>", KINDS) == ("<b> <b>", "<b>", False)
+    assert protected_pair("5 Hunde", "five dogs", KINDS) == ("5 Hunde", "five dogs", False)
+    assert protected_pair("5 Hunde", "five dogs", ["url"]) == ("5 Hunde", "five dogs", True)
+    src, trg, alike = protected_pair("7 " * 3 + "</b>" * 2, "</b>" * 2 + "7 " * 3, ["tag"])
+    assert in_names(trg) == "⟨tag1⟩⟨tag2⟩7 7 7 "
+
+
+def test_a_given_translation_has_the_placeholders_of_its_source():
+    _, items = protected("um 5 oder 5 bei <b>", KINDS)
+    assert in_names(protected_like("<b> 5, 5, 5 and 8", items, KINDS)) == "⟨tag1⟩ ⟨number1⟩, ⟨number2⟩, 5 and 8"
+
+
+@pytest.mark.parametrize(
+    ("source", "written", "text", "missing", "doubled"),
+    [
+        ("5 <b>", ["tag1", "number1"], "", [], []),
+        ("5 <b>", ["tag1"], "five", ["5"], []),
+        ("5 <b>", ["tag1"], "the 5", [], []),  # letter by letter
+        ("5 <b>", ["tag1", "number1", "number1"], "", [], ["5"]),
+        ("5 <b>", ["tag1", "number1"], "5", [], ["5"]),
+        ("5 <b>", ["tag1", "number1", "number2"], "9", [], ["⟨number2⟩"]),
+        ("<b> <b>", ["tag2", "tag2"], "", [], []),  # which of two equal ones, nobody can tell
+    ],
+)
+def test_items_that_did_not_come_back_once_are_told(source, written, text, missing, doubled):
+    assert came_back(source, written, text, protected(source, KINDS)[1], KINDS) == (missing, doubled)
+
+
+SRC = [f"Hund {'aus' if n % 2 else 'in'} Stadt {'abc'[n % 3]}" for n in range(60)]
+TRG = [f"dog {'from' if n % 2 else 'in'} town {'abc'[n % 3]}" for n in range(60)]
+ITEMS = ["<b>Hund</b>{}", "Hund am {}", "http://a.org/{} hier", "Hund {}", *LOOKALIKES]
+OTHERS = ["{}<b>dog</b>", "on the {} dog", "here http://a.org/{}", "a dog", *LOOKALIKES]
+
+
+def made(folder, src, trg, name, **options):
+    folder.mkdir()
+    for side, lines in (("de", src), ("en", trg)):
+        (folder / side).write_bytes("".join(line + "\n" for line in lines).encode())
+    files = {"src": str(folder / "de"), "trg": str(folder / "en")}
+    subwords = {key: options.pop(key) for key in ("vocab_size", "vocab_from") if key in options}
+    filters = {"drop_identical": False, "max_symbols": 0.0, "min_script": 0.0, "max_repeats": 0, "drop_control": False}
+    data = {"train": [TrainingCorpus(**files)], "valid": [ValidationSet(**files)], "out": str(folder / name)}
+    recipe = Recipe(name="test", data=DataConfig(**data, **filters, **options), subwords=SubwordsConfig(**subwords))
+    return recipe, prepare(recipe, recipe.data_folder, talk=lambda _: None)
+
+
+def test_pairs_without_items_are_prepared_as_without_the_option(tmp_path):
+    """The same vocabulary as far as text goes, and the same ids, beside pairs that have items."""
+    plain, _ = made(tmp_path / "a", SRC, TRG, "plain", vocab_size=300)
+    items = [one.format(n) for n, one in enumerate(ITEMS)], [one.format(n) for n, one in enumerate(OTHERS)]
+    recipe, manifest = made(
+        tmp_path / "b",
+        [*items[0], *SRC],
+        [*items[1], *TRG],
+        "protected",
+        vocab_from=str(plain.data_folder),
+        protect=("url", "number", "tag"),
+    )
+    before, after = Prepared.open(plain.data_folder), Prepared.open(recipe.data_folder)
+    assert after.subwords.src.plain_vocab() == before.subwords.src.plain_vocab()
+    n = len(ITEMS)
+    for side in (0, 1):
+        rows = [each.tolist() for each in after.train.pairs(range(n, n + len(SRC)))[side]]
+        assert rows == [each.tolist() for each in before.train.pairs(range(len(SRC)))[side]]
+    assert manifest["settings"]["data"]["protect"] == ["tag", "url", "number"]
+
+
+def test_a_corpus_without_items_is_prepared_byte_for_byte_as_without_the_option(tmp_path):
+    plain, _ = made(tmp_path / "a", SRC, TRG, "plain", vocab_size=300)
+    recipe, _ = made(tmp_path / "b", SRC, TRG, "same", vocab_size=300 + 2 * PER_KIND, protect=("url", "tag"))
+    for name in ("train.arrow", "valid.arrow"):
+        assert (recipe.data_folder / name).read_bytes() == (plain.data_folder / name).read_bytes()
+
+
+def test_references_stay_and_the_report_counts(tmp_path):
+    items = [one.format(n) for n, one in enumerate(ITEMS)], [one.format(n) for n, one in enumerate(OTHERS)]
+    recipe, _ = made(tmp_path / "b", *items, "protected", vocab_size=340, protect=KINDS)
+    data = Prepared.open(recipe.data_folder)
+    assert data.valid.texts() == items
+    shown = "\n".join(show_pairs(recipe.data_folder, len(ITEMS)))
+    assert "src text    ⟨tag1⟩Hund⟨tag2⟩⟨number1⟩" in shown and "trg text    ⟨number1⟩⟨tag1⟩dog⟨tag2⟩" in shown
+    facts = json.loads((recipe.data_folder / "report.json").read_text("utf-8"))
+    unlike = [n for n, pair in enumerate(zip(*items, strict=True)) if not protected_pair(*pair, KINDS)[2]]
+    assert facts["notes"]["unlike_items"] == len(unlike) == 1
+    assert facts["noted"]["unlike_items"] == [f"{tmp_path / 'b' / 'de'}:{unlike[0] + 1}"]
+    n_with = sum(any(items_in(line, KINDS)) for n, line in enumerate(items[0]) if n not in unlike)
+    assert facts["notes"]["protected"] == n_with
+    # The ids of a validation pair are those of the same pair in training.
+    for side in (0, 1):
+        rows = zip(data.train.pairs(range(len(ITEMS)))[side], data.valid.pairs(range(len(ITEMS)))[side], strict=True)
+        assert all(one.tolist() == other.tolist() for one, other in rows)
+
+
+def test_a_pair_that_is_too_long_is_reported_in_names(tmp_path):
+    long = "<b>" + "xyz " * 60
+    recipe, _ = made(tmp_path / "b", [*SRC, long], [*TRG, long], "p", vocab_size=340, protect=KINDS, max_len=20)
+    text = (recipe.data_folder / "report.json").read_text("utf-8")
+    assert "⟨tag1⟩xyz" in text
+
+
+def test_kinds_are_those_that_there_are_and_in_one_order():
+    options = [("name", "x"), ("subwords.vocab_size", "400")]
+    assert read_recipe(None, [*options, ("data.protect", "[number, url]")]).data.protect == ("url", "number")
+    for wrong, complaint in (("[urls]", "data.protect"), ("[url, url]", "data.protect: url occurs twice")):
+        with pytest.raises(RecipeError, match=complaint):
+            read_recipe(None, [*options, ("data.protect", wrong)])
+    with pytest.raises(RecipeError, match=r"⟨url1⟩ is how a placeholder of data\.protect is shown"):
+        read_recipe(None, [*options, ("data.protect", "[url]"), ("subwords.symbols", '["⟨url1⟩"]')])
+    with pytest.raises(RecipeError, match="make it 284 or more"):
+        read_recipe(None, [("name", "x"), ("subwords.vocab_size", "283"), ("data.protect", "[url, tag]")])
+
+
+def test_subwords_with_placeholders_are_reused_only_where_they_are_wanted(tmp_path):
+    recipe, _ = made(tmp_path / "a", SRC, TRG, "p", vocab_size=300, protect=("url",))
+    old = Subwords.load(recipe.data_folder / "subwords.json")
+    more, _ = made(tmp_path / "b", SRC, TRG, "p", vocab_from=str(recipe.data_folder), protect=("tag", "url"))
+    new = Subwords.load(more.data_folder / "subwords.json")
+    assert new.src.placeholders == (*old.src.placeholders, *names_of(["tag"]))
+    assert Counter(new.src.vocab) - Counter(old.src.vocab) == Counter(new.src.vocab[-PER_KIND:])
+    with pytest.raises(DataError, match=r"data\.protect: url of there is missing"):
+        made(tmp_path / "c", SRC, TRG, "p", vocab_from=str(recipe.data_folder))

@@ -1,0 +1,77 @@
+"""The script of a side against that of its language."""
+
+import pytest
+
+from nmt.data.text.scripts import is_in_another_script, scripts_of
+from tests.data.made_lines import GOOD
+
+
+@pytest.mark.parametrize(
+    ("code", "scripts"),
+    [
+        ("de", {"Latn"}),
+        ("pt-BR", {"Latn"}),
+        ("sr", {"Cyrl", "Latn"}),
+        ("sr-Latn", {"Latn"}),
+        ("srp_Cyrl", {"Cyrl"}),
+        ("zh-Hant-TW", {"Hani"}),
+        ("ja", {"Jpan"}),
+        ("ko", {"Kore"}),
+        ("no", {"Latn"}),
+        ("src", set()),
+        ("", set()),
+        ("xx", set()),
+    ],
+)
+def test_a_code_tells_the_scripts(code, scripts):
+    assert scripts_of(code) == scripts
+
+
+# One long sentence of each script, which is in another script for every language but those of its own.
+SENTENCE = {
+    "en": "A man in a blue shirt is standing on a ladder",
+    "ru": "Человек в синей рубашке стоит на лестнице",
+    "el": "Ένας άνδρας με μπλε πουκάμισο στέκεται",
+    "ar": "رجل يرتدي قميصا أزرق يقف على سلم",
+    "he": "אדם בחולצה כחולה עומד על סולם",
+    "hi": "नीली कमीज़ पहने एक आदमी सीढ़ी पर खड़ा है",
+    "th": "ผู้ชายใส่เสื้อสีฟ้ายืนอยู่บนบันได",
+    "zh": "穿蓝色衬衫的男人站在梯子上",
+    "ko": "파란 셔츠를 입은 남자가 사다리 위에 서 있다",
+    "ka": "კაცი ლურჯ პერანგში დგას კიბეზე",
+    "hy": "Կապույտ վերնաշապիկով տղամարդը կանգնած է",
+    "ta": "நீல சட்டை அணிந்த மனிதன் ஏணியில் நிற்கிறான்",
+    "am": "ሰማያዊ ሸሚዝ የለበሰ ሰው መሰላል ላይ ቆሟል",
+}
+
+
+@pytest.mark.parametrize("language", SENTENCE)
+def test_a_sentence_is_in_the_script_of_its_language_and_in_no_other(language):
+    for other, sentence in SENTENCE.items():
+        related = (language, other) in {("ko", "zh")}  # Korean is written with Chinese characters, too
+        assert is_in_another_script(sentence, scripts_of(language), 0.2) == (other != language and not related)
+
+
+@pytest.mark.parametrize("language", GOOD)
+def test_names_and_addresses_in_other_scripts_are_in_their_place(language):
+    for line in GOOD[language]:
+        assert not is_in_another_script(line, scripts_of(language), 0.2), line
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "min_share", "found"),
+    [
+        ("Photoshop, iPad", "ru", 0.2, False),  # 13 bytes of letters
+        ("Adobe Photoshop", "ru", 0.2, False),  # 14
+        ("Adobe Photoshops", "ru", 0.2, True),  # 15
+        ("Adobe Photoshops", "ru", 0.0, False),
+        ("Купить Adobe Photoshop Elements", "ru", 0.2, False),  # 12 of 37 bytes are Cyrillic
+        ("Купить Adobe Photoshop Elements", "ru", 0.5, True),
+        ("https://example.org/a/very/long/path", "ru", 0.2, False),
+        ("1234567890 !!! …", "ru", 0.2, False),
+        ("わたしはがくせいです", "zh", 0.2, True),
+        ("我是学生，他是老师", "ja", 0.2, False),  # the script does not tell
+    ],
+)
+def test_a_few_letters_say_nothing(text, language, min_share, found):
+    assert is_in_another_script(text, scripts_of(language), min_share) == found

@@ -1,0 +1,85 @@
+import random
+
+import pytest
+
+from nmt.data.text.sentences import pieces, sentences, writes_no_space
+
+ALPHABETS = [
+    "abcXYZ éß.,;:!?\"'()[]",
+    "наш Дом, где? г. т.е.! ",
+    "他说。「好」，你好吗？！、（是）",
+    "यह है। वह, ॥ ",
+    "هل أنت بخير؟ نعم، ؛۔",
+    "กขคงจ ่้ะ",
+    "a\u0301e\u0308 \u00a0\u2009\u3000\t\x0b\r\u2028\u2029\x85\u200b\u200d🙂👩\u200d👩",
+]
+
+
+def some_text(draw: random.Random) -> str:
+    letters = "".join(draw.sample(ALPHABETS, k=draw.randint(1, 3)))
+    return "".join(draw.choices(letters, k=draw.randint(0, 120)))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["Ein Hund läuft. ", "Er ist z.B. schnell! ", "Wirklich? ", "Ja … ", "Gut."],
+        ["Dr. Meyer kam am 3. Mai 1994. ", "Dann ging J. R. Smith, vgl. Abb. 3, fort."],
+        ["Ludwig XIV. König. ", "»Komm.« ", "„Nein.“ ", "(Doch!) ", "“Yes.” ", "Er fragt: Wer?"],
+        ["Yahoo! is a firm. ", "We saw TV. ", "It was red. ", "It ended... ", "Then it began... and went on."],
+        ["It cost 3.5 or 1,000. ", "See www.a.com?b=c! ", "End"],
+        ["他说。", "「好」她问：「你好吗？」", "是的！！", "就这样"],
+        ["यह है।", "वह है। ", "हाँ"],
+        ["هل أنت بخير؟ ", "نعم، أنا بخير. ", "ثم"],
+        ["Я пришёл в 1999 г. Иван. ", "Всё."],
+        ["ሰላም። ", "እንዴት ነህ፧ ", "ደህና"],
+        ["Բարև։ ", "Լավ"],
+        ["one\u2028", "two \x0b ", "three"],
+        ["  no end "],
+        [""],
+    ],
+)
+def test_sentences_end_where_a_reader_would_say(parts):
+    assert sentences("".join(parts)) == parts
+
+
+def test_the_parts_of_any_text_put_together_are_the_text_and_fit():
+    draw = random.Random(1)
+    for _ in range(600):
+        text, most = some_text(draw), draw.randint(1, 30)
+        assert "".join(sentences(text)) == text
+        found = pieces(text, lambda piece, most=most: len(piece) <= most)
+        assert "".join(found) == text
+        assert all(len(piece.strip()) <= most for piece in found)
+        assert all(found) or found == [""]
+
+
+def test_what_fits_is_cut_between_sentences_only():
+    text = "Ja, gut; sehr gut. Und du, wie geht es? Auch gut"
+    assert pieces(text, lambda piece: len(piece) <= 30) == ["Ja, gut; sehr gut. ", "Und du, wie geht es? ", "Auch gut"]
+
+
+def test_a_sentence_too_long_is_cut_at_a_clause_then_at_white_space_then_anywhere():
+    def cut(text, most):
+        return pieces(text, lambda piece: len(piece) <= most)
+
+    assert cut("one two three, four five six seven.", 25) == ["one two three, ", "four five six seven."]
+    assert cut("one, two three four five six seven.", 25) == ["one, two three ", "four five six seven."]
+    assert cut("one two three four five six, seven", 25) == ["one two three four ", "five six, seven"]
+    assert cut("a " + "x" * 20 + " b", 10) == ["a ", "x" * 10, "x" * 10 + " ", "b"]
+
+
+def test_an_accent_stays_with_its_letter_and_a_family_together():
+    for text in ("e\u0301" * 7, "👩\u200d👩\u200d👧" * 5):
+        for piece in pieces(text, lambda piece: len(piece) <= 5):
+            assert piece[0] not in "\u0301\u200d" and piece[-1] != "\u200d"
+
+
+@pytest.mark.parametrize("letter", "漢かカ。，กລမខ")
+def test_scripts_without_spaces_are_known(letter):
+    assert writes_no_space(letter)
+
+
+@pytest.mark.parametrize("letter", "aéдअب한ᄒ. ")
+def test_scripts_with_spaces_are_known(letter):
+    assert not writes_no_space(letter)

@@ -1,0 +1,175 @@
+"""Tags: what a source is told apart by, as ids before it that no text can become."""
+
+import pytest
+
+import nmt
+from nmt import checkpoint
+from nmt.data.prepare import prepare
+from nmt.data.stored.corpus import Prepared
+from nmt.data.text.tags import known_tags, tags_of
+from nmt.data.vocabulary.subwords import PAD, Subwords
+from nmt.errors import DataError, RecipeError
+from nmt.models.build import build_model
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import write_recipe
+from nmt.run import Run
+
+SRC = ["ein Haus", "zwei Häuser", "<2fr> ein <bt> Satz", "noch einer"]
+ENGLISH = ["a house", "two houses", "a sentence", "one more"]
+FRENCH = ["une maison", "deux maisons", "une phrase", "un"]
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def recipe_in(folder, *train, valid=None, joint=True, **data):
+    """Corpora by their options beside the files: German to English, or French where trg_lang says so."""
+    src = write(folder / "t.de", SRC)
+    english, french = write(folder / "t.en", ENGLISH), write(folder / "t.fr", FRENCH)
+    corpora = [{"src": src, "trg": french if each.get("trg_lang") == "fr" else english, **each} for each in train]
+    valid = {"src": src, "trg": english, **(valid or {})}
+    data = {"src_lang": "de", "trg_lang": "en", "train": corpora, "valid": valid, "workers": 1, **data}
+    return Recipe.model_validate(
+        {
+            "name": "test",
+            "data": {"out": str(folder / "out"), **data},
+            "subwords": {"vocab_size": 300, "joint": joint},
+            "model": {"d_model": 16, "d_inner": 16, "n_head": 2, "n_enc_layer": 1, "n_dec_layer": 1}
+            | ({} if joint else {"emb_src_trg_weight_sharing": False}),
+            "decode": {"max_len_a": 1.0, "max_len_b": 4},
+        }
+    )
+
+
+def made(recipe):
+    said = []
+    prepare(recipe, recipe.data_folder, talk=said.append)
+    return Prepared.open(recipe.data_folder), said
+
+
+def run_of(recipe, folder):
+    """A run of weights as they are drawn."""
+    data, run = made(recipe)[0], Run(folder / "run")
+    run.folder.mkdir()
+    write_recipe(recipe, run.recipe_file)
+    data.subwords.save(run.subwords_file)
+    model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD)
+    checkpoint.save(run.model_folder, {checkpoint.MODEL: checkpoint.weights_of(model)}, {"update": 1})
+    return nmt.load(run.folder, device="cpu")
+
+
+def test_the_language_is_told_where_there_are_several_and_tags_where_there_are_any(tmp_path):
+    def tags(*train, **options):
+        data = recipe_in(tmp_path, *train, **options).data
+        return [tags_of(corpus, data) for corpus in data.train], known_tags(data)
+
+    assert tags({}, {}) == ([(), ()], ())
+    assert tags({}, {"trg_lang": "en"}) == ([(), ()], ())  # it was the same
+    assert tags({}, {"trg_lang": "fr"}) == ([("<2en>",), ("<2fr>",)], ("<2en>", "<2fr>"))
+    assert tags({}, {"tags": ["bt", "news"]}) == ([(), ("<bt>", "<news>")], ("<bt>", "<news>"))
+    assert tags({"tags": ["bt"]}, {"trg_lang": "fr"})[0] == [("<2en>", "<bt>"), ("<2fr>",)]
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_sources_begin_with_the_tags_of_their_corpus_and_text_becomes_none(tmp_path, joint):
+    recipe = recipe_in(tmp_path, {"tags": ["bt"]}, {"trg_lang": "fr"}, valid={"tags": ["bt"]}, joint=joint)
+    data, _ = made(recipe)
+    codec = data.subwords.src
+    assert (data.subwords.trg is codec) == joint and data.subwords.trg.tags == (codec.tags if joint else ())
+    src, trg = data.train.pairs(range(8))
+    assert [codec.decode(ids) for ids in src] == SRC * 2  # tags have no text
+    told = [codec.pieces([i for i in ids if i >= codec.n_text]) for ids in src]
+    assert told == [["<2en>", "<bt>"]] * 4 + [["<2fr>"]] * 4
+    assert all(i < data.subwords.trg.n_text for ids in trg for i in ids)
+    assert [list(ids) for ids in src[:4]] == [[*codec.tag_ids(["<2en>", "<bt>"]), *ids] for ids in codec.encode(SRC)]
+    held_out, _ = data.valid.pairs(range(4))
+    assert [list(ids) for ids in held_out] == [list(ids) for ids in src[:4]]
+
+
+def test_tags_are_stored_with_the_subwords(tmp_path):
+    data, _ = made(recipe_in(tmp_path, {}, {"trg_lang": "fr"}))
+    there = Subwords.load(tmp_path / "out" / "subwords.json")
+    assert there.src.tags == ("<2en>", "<2fr>") and there.sha256 == data.subwords.sha256
+    tagged = there.tagged(["<2fr>"])
+    assert tagged.src.encode(["ein Haus"]) == [[*there.src.tag_ids(["<2fr>"]), *there.src.encode(["ein Haus"])[0]]]
+    assert tagged.trg.encode(["a"]) == there.trg.encode(["a"]) and tagged.sha256 == there.sha256
+    for wrong in (["<2fr>", "<2fr>"], ["2fr"], ["<>"], "<2fr>", [1]):
+        text = (tmp_path / "out" / "subwords.json").read_text(encoding="utf-8")
+        assert '["<2en>","<2fr>"]' in text
+        path = tmp_path / "wrong.json"
+        path.write_text(text.replace('["<2en>","<2fr>"]', str(wrong).replace("'", '"')), encoding="utf-8")
+        if wrong == "<2fr>":
+            path.write_text(text.replace('["<2en>","<2fr>"]', '"<2fr>"'), encoding="utf-8")
+        with pytest.raises(DataError, match="tag"):
+            Subwords.load(path)
+
+
+def test_other_tags_are_other_data(tmp_path):
+    made(recipe_in(tmp_path, {}))
+    assert "nothing to do" in made(recipe_in(tmp_path, {}))[1][0]
+    with pytest.raises(DataError, match=r"data\.tags"):
+        made(recipe_in(tmp_path, {"tags": ["bt"]}))
+
+
+def test_a_set_whose_tag_nothing_is_trained_with_is_refused(tmp_path):
+    for valid in ({"tags": ["bt"]}, {"trg_lang": "it", "tags": []}):
+        with pytest.raises(RecipeError, match=r"data\.valid: <(bt|2it)> is told .*there are <2en>, <2fr>"):
+            made(recipe_in(tmp_path, {}, {"trg_lang": "fr"}, valid=valid))
+
+
+def test_a_line_is_translated_into_the_language_that_is_asked_for(tmp_path):
+    model = run_of(recipe_in(tmp_path, {}, {"trg_lang": "fr"}, {"tags": ["bt"]}), tmp_path)
+    codec = model.subwords.src
+
+    def read(**options):
+        return codec.pieces(model.translate(["ein Haus"], **options)[0].src_ids)
+
+    assert read()[0] == "<2en>" and read(trg_lang="fr")[0] == "<2fr>"
+    assert read(trg_lang="fr", tags=["bt"])[:2] == ["<2fr>", "<bt>"]
+    assert model.translate(["ein Haus"])[0].score != model.translate(["ein Haus"], trg_lang="fr")[0].score
+    with pytest.raises(RecipeError, match=r"it, but the model translates into en, fr"):
+        read(trg_lang="it")
+    with pytest.raises(RecipeError, match=r"decode\.tags: web is no tag .* knows bt"):
+        read(tags=["web"])
+
+
+def test_a_model_with_no_usual_language_wants_to_be_told(tmp_path):
+    corpora = ({"trg_lang": "fr"}, {"trg_lang": "en"})
+    model = run_of(recipe_in(tmp_path, *corpora, valid={"trg_lang": "en"}, trg_lang="xx"), tmp_path)
+    with pytest.raises(RecipeError, match="not given, and the model translates into en, fr"):
+        model.translate(["ein Haus"])
+    assert len(model.translate(["ein Haus"], trg_lang="fr")) == 1
+
+
+def test_a_model_for_one_language_takes_its_own_name_and_no_other(tmp_path):
+    model = run_of(recipe_in(tmp_path, {}), tmp_path)
+    assert model.translate(["ein Haus"], trg_lang="en")[0].src_ids == model.translate(["ein Haus"])[0].src_ids
+    with pytest.raises(RecipeError, match="translates into en"):
+        model.translate(["ein Haus"], trg_lang="fr")
+
+
+@pytest.mark.parametrize("lang", ["en", "it"])
+def test_a_model_for_one_language_reads_what_it_was_trained_on_with_the_subwords_of_one_for_several(tmp_path, lang):
+    (tmp_path / "several").mkdir()
+    several, _ = made(recipe_in(tmp_path / "several", {}, {"trg_lang": "fr"}))
+    one = recipe_in(tmp_path, {}, trg_lang=lang)
+    one = one.model_copy(update={"subwords": one.subwords.model_copy(update={"vocab_from": str(several.folder)})})
+    model = run_of(one, tmp_path)
+    trained = Prepared.open(one.data_folder).train.pairs(range(1))[0][0].tolist()
+    codec = model.subwords.src
+    assert codec.tags == ("<2en>", "<2fr>")
+    for options in ({}, {"trg_lang": lang}):
+        assert model.translate(SRC[:1], **options)[0].src_ids == trained
+    # What the other model knew can still be asked for.
+    assert codec.pieces(model.translate(SRC[:1], trg_lang="fr")[0].src_ids)[0] == "<2fr>"
+
+
+def test_tags_need_room_in_the_vocabulary(tmp_path):
+    """With less than they need it would be larger than was asked for."""
+    tags = {"tags": [f"t{n}" for n in range(37)]}
+    with pytest.raises(RecipeError, match=r"no room for the 37 tags .*make it 301 or more"):
+        made(recipe_in(tmp_path, tags))
+    tags["tags"].pop()
+    assert made(recipe_in(tmp_path, tags))[0].subwords.src.size <= 300

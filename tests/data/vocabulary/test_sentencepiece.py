@@ -1,0 +1,252 @@
+"""Models of SentencePiece become subwords that cut every text as SentencePiece does, or are refused by name."""
+
+import io
+import itertools
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from nmt.cli.preprocess import main
+from nmt.data.stored.corpus import Prepared
+from nmt.data.stored.vocab_from import find_subwords, reuse
+from nmt.data.text.lines import read_lines, write_lines
+from nmt.data.text.placeholders import names_of, protected
+from nmt.data.vocabulary.sentencepiece_text import SentencePiece, Speller
+from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
+from nmt.errors import DataError, MachineError, RecipeError
+from nmt.export.huggingface import obstacles
+from nmt.recipe.reader import read_recipe
+from nmt.recipe.subword_options import SubwordsConfig
+from tests.data.awkward import AWKWARD
+
+sentencepiece = pytest.importorskip("sentencepiece", reason="the extra sentencepiece is not installed")
+pytest.importorskip("google.protobuf", reason="the extra sentencepiece is not installed")
+
+DRAW = random.Random(1)
+WORDS = [
+    "the",
+    "cat",
+    "cats",
+    "sat",
+    "on",
+    "aab",
+    "abab",
+    "aaaa",
+    "die",
+    "Katze",
+    "saß",
+    "naïve",
+    "1234",
+    "日本",
+    "(iii)",
+    "...",
+]
+TEXT = [" ".join(DRAW.choices(WORDS, k=12)) for _ in range(150)]
+LETTERS = "aaabb t▁  .\t\u00a0\u3000éé¨ﬁ①日本ｱﾞ\u200b\x01\u0301🙂'\u2028"
+NASTY = [
+    *(line for line in AWKWARD if "\0" not in line),
+    *("".join(DRAW.choices(LETTERS, k=DRAW.randint(0, 30))) for _ in range(800)),
+    *("aab" * n + "a" * n + " " + "(i" + "i" * n + ")" for n in range(1, 12)),
+    "<0x41> <unk> </s> <s>  <0xFF>",
+    " ".join(WORDS * 30),
+    "aaaaa" * 200,
+]
+
+
+def trained(path, lines=TEXT, **options):
+    out = io.BytesIO()
+    usual = {"vocab_size": 320, "byte_fallback": True, "character_coverage": 0.999, "model_type": "unigram"}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=out, minloglevel=2, hard_vocab_limit=False, **{**usual, **options}
+    )
+    path.write_bytes(out.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=out.getvalue())
+
+
+def taken(*paths, **options):
+    given = find_subwords(*map(str, paths))
+    config = SubwordsConfig(kind="sentencepiece", **options)
+    return reuse(given, (lambda: TEXT, lambda: TEXT), config, 1)
+
+
+def in_bytes(model, pieces):
+    """What stands behind pieces as SentencePiece writes them."""
+    is_byte = [model.is_byte(model.piece_to_id(piece)) for piece in pieces]
+    return [
+        bytes([int(piece[3:5], 16)]) if byte else piece.replace("▁", " ").encode()
+        for piece, byte in zip(pieces, is_byte, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"normalization_rule_name": "identity"},
+        {"normalization_rule_name": "nfkc_cf"},
+        {"remove_extra_whitespaces": False},
+    ],
+)
+def test_pieces_are_those_of_sentencepiece_line_for_line(tmp_path, kind, options):
+    theirs = trained(tmp_path / "m.model", model_type=kind, **options)
+    codec = taken(tmp_path / "m.model").src
+    for line, ids in zip([*TEXT, *NASTY], codec.encode([*TEXT, *NASTY]), strict=True):
+        assert codec.raw(ids) == in_bytes(theirs, theirs.encode(line, out_type=str)), line
+        assert codec.decode(ids) == theirs.decode(theirs.encode(line)), line
+        assert all(N_SPECIAL <= i < codec.n_text for i in ids)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_real_text_is_cut_as_sentencepiece_cuts_it(tmp_path, kind):
+    corpora = os.environ.get("NMT_DATA")
+    names = (
+        "multi30k.val.de",
+        "multi30k.val.fr",
+        "canlaw-en-fr.test.fr",
+        "newstest-en-de.2014.de",
+        "newstest.2008-2012.en",
+    )
+    if not corpora or not all((Path(corpora) / f"{name}.gz").is_file() for name in names):
+        pytest.skip("NMT_DATA names no folder with the corpora")
+    lines = [line for name in names for line in itertools.islice(read_lines(f"{corpora}/{name}.gz"), 200)]
+    theirs = trained(tmp_path / "m.model", lines[::2], model_type=kind, vocab_size=1200)
+    codec = taken(tmp_path / "m.model").src
+    for line, ids in zip(lines, codec.encode(lines), strict=True):
+        assert codec.raw(ids) == in_bytes(theirs, theirs.encode(line, out_type=str)), line
+        assert codec.decode(ids) == theirs.decode(theirs.encode(line)), line
+
+
+def test_the_order_of_the_pieces_stays_and_control_symbols_go(tmp_path):
+    theirs = trained(tmp_path / "m.spm", pad_id=3, control_symbols=["<mask>"])
+    codec = taken(tmp_path / "m.spm").src
+    every = [theirs.id_to_piece(i) for i in range(theirs.get_piece_size())]
+    left = [piece for i, piece in enumerate(every) if not (theirs.is_control(i) or theirs.is_unknown(i))]
+    raw = codec.raw(range(N_SPECIAL, codec.n_text))
+    assert raw == [
+        each for n, each in enumerate(in_bytes(theirs, left)) if not (n < 256 and each in in_bytes(theirs, left[256:]))
+    ]
+
+
+def test_what_was_taken_is_stored_and_can_be_taken_again(tmp_path):
+    trained(tmp_path / "m.model", model_type="bpe")
+    subwords = taken(tmp_path / "m.model")
+    subwords.save(tmp_path / "subwords.json")
+    again = Subwords.load(tmp_path / "subwords.json")
+    assert again.sha256 == subwords.sha256 and again.src.encode(NASTY) == subwords.src.encode(NASTY)
+    assert taken(tmp_path / "subwords.json").sha256 == subwords.sha256
+    with pytest.raises(DataError, match="kind: bpe, but sentencepiece there"):
+        reuse(find_subwords(str(tmp_path / "subwords.json")), (list, list), SubwordsConfig(), 1)
+    text = (tmp_path / "subwords.json").read_text("utf-8")
+    for wrong in ('"charsmap":"AAAA', '"charsmap":"?'):
+        (tmp_path / "w.json").write_text(text.replace('"charsmap":"', wrong), "utf-8")
+        with pytest.raises(DataError, match="rules of normalisation are damaged"):
+            Subwords.load(tmp_path / "w.json")
+
+
+def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
+    trained(tmp_path / "m.model")
+    plain = taken(tmp_path / "m.model").src
+    config = SubwordsConfig(kind="sentencepiece", symbols=("<name>",))
+    given = find_subwords(str(tmp_path / "m.model"))
+    codec = reuse(given, (list, list), config, 1, placeholders=names_of(["url"])).src
+    assert codec.plain_vocab() == plain.vocab and codec.encode(TEXT) == plain.encode(TEXT)
+    text, items = protected("the cat <name> http://a.org/b", ["url"])
+    (ids,) = codec.encode([text])
+    assert codec.pieces(ids)[-1] == "⟨url1⟩" and "<name>" in codec.pieces(ids)
+    assert codec.decode(ids, items) == "the cat <name> http://a.org/b"
+    assert codec.cut(codec.vocab[5]) == [5 + N_SPECIAL]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"byte_fallback": False}, "no byte_fallback"),
+        ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols '<x>'"),
+        ({"add_dummy_prefix": False}, "add_dummy_prefix=false"),
+        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
+        ({"model_type": "char"}, "model_type char"),
+        (
+            {"split_by_whitespace": False, "vocab_size": 400, "character_coverage": 1.0},
+            "pieces that reach over a space",
+        ),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused_by_name(tmp_path, options, complaint):
+    trained(tmp_path / "m.model", **options)
+    with pytest.raises(DataError, match=complaint):
+        taken(tmp_path / "m.model")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe no model", b"[]"])
+def test_what_is_no_model_is_refused(tmp_path, content):
+    (tmp_path / "m.model").write_bytes(content)
+    with pytest.raises(DataError, match="not a model of SentencePiece"):
+        taken(tmp_path / "m.model")
+
+
+def test_without_the_package_the_line_for_pip_is_told(tmp_path, monkeypatch):
+    trained(tmp_path / "m.model")
+    monkeypatch.setitem(__import__("sys").modules, "sentencepiece.sentencepiece_model_pb2", None)
+    monkeypatch.setattr(sentencepiece, "sentencepiece_model_pb2", None, raising=False)
+    monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2")
+    with pytest.raises(MachineError, match=r"m\.model, a model of .* pip install 'sentencepiece>=.*' 'protobuf>="):
+        taken(tmp_path / "m.model")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"vocab_from": "m.model"}, "subwords.kind: bpe, but subwords.vocab_from is a model"),
+        ({"kind": "sentencepiece"}, "subwords.kind: sentencepiece learns nothing"),
+        ({"kind": "sentencepiece", "vocab_from": "m.spm", "extend": "5"}, "subwords.extend"),
+        ({"kind": "sentencepiece", "vocab_from": "m.spm", "normalize": "nfkc"}, "subwords.normalize"),
+        ({"kind": "sentencepiece", "vocab_from": "a.spm,b.spm"}, "subwords.joint is true"),
+        ({"kind": "sentencepiece", "vocab_from": "a.spm,b.spm,c.spm", "joint": "false"}, "name 2 at most"),
+    ],
+)
+def test_options_that_do_not_go_together(options, complaint):
+    unshared = [("model.emb_src_trg_weight_sharing", "false")]
+    with pytest.raises(RecipeError, match=complaint):
+        read_recipe(None, [("name", "x"), *unshared, *((f"subwords.{name}", value) for name, value in options.items())])
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_data_is_prepared_with_one_model_or_two(tmp_path, joint, capsys):
+    models = [trained(tmp_path / f"{side}.model", vocab_size=300 + 20 * n) for n, side in enumerate(("src", "trg"))]
+    for side in ("de", "en"):
+        write_lines(tmp_path / side, [f"{line} {side}" for line in TEXT])
+    files = [str(tmp_path / "de"), str(tmp_path / "en")]
+    place = tmp_path / "src.model" if joint else f"{tmp_path / 'src.model'},{tmp_path / 'trg.model'}"
+    flags = ["--subwords.kind", "sentencepiece", "--subwords.joint", str(joint).lower(), "--vocab-from", str(place)]
+    flags += ["--model.emb_src_trg_weight_sharing", "false"]
+    told = ["--train", *files, "--valid", *files, "--langs", "de", "en", "--out", str(tmp_path / "out")]
+    assert main([*told, *flags]) == 0, capsys.readouterr().err
+    data = Prepared.open(tmp_path / "out")
+    assert data.subwords.joint is joint
+    for side, model, codec in zip(
+        (0, 1), models if not joint else models[:1] * 2, (data.subwords.src, data.subwords.trg), strict=True
+    ):
+        for n, (line, ids) in enumerate(
+            zip(data.valid.texts()[side], data.valid.pairs(range(len(TEXT)))[side], strict=True)
+        ):
+            assert codec.raw(ids.tolist()) == in_bytes(model, model.encode(line, out_type=str)), n
+    assert main([*told, *flags]) == 0
+    assert "already prepared" in capsys.readouterr().err
+    trained(tmp_path / "src.model", TEXT[:50], vocab_size=310)
+    assert main([*told, *flags]) == 2
+    assert "src.model is new" in capsys.readouterr().err
+
+
+def test_hugging_face_refuses_it():
+    recipe = read_recipe(None, [("name", "x"), ("subwords.kind", "sentencepiece"), ("subwords.vocab_from", "m.spm")])
+    assert any("subwords.kind: sentencepiece" in one for one in obstacles(recipe))
+
+
+def test_ties_are_decided_in_single_precision_from_the_beginning_of_the_text():
+    """Of two ways with the same sum that is kept which begins first, unless rounding makes the other one better."""
+    speller = Speller(["a", "aa", "aaa", "Ġ"], SentencePiece("unigram", [-9.0, -1.1, -2.3, -3.0], b"", squeeze=True))
+    assert speller.encode(" aaaaa") == [3, 1, 2]
+    assert [len(speller.encode(" aaaaa" * n)) for n in (1, 2, 50)] == [3, 6, 150]

@@ -1,0 +1,194 @@
+"""What each kind of subwords is, symbols of one's own, and what is too long to be learnt from."""
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nmt.data.vocabulary.learn import LINE_CAP, WORD_CAP
+from nmt.data.vocabulary.letters import BYTE_OF, in_letters
+from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
+from nmt.data.vocabulary.unigram import Lattice, learn_scores
+from nmt.errors import DataError, RecipeError
+from nmt.recipe.reader import read_recipe
+from nmt.recipe.subword_options import SubwordsConfig
+
+LINES = ["the cat sat on the mat", "the dog sat, too", "cats and dogs and more cats"] * 5
+
+
+def trained(lines=LINES, **options):
+    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(**{"vocab_size": 300, **options}), 1).src
+
+
+def shown(codec, line):
+    return codec.pieces(codec.encode([line])[0])
+
+
+# -- kinds ----------------------------------------------------------------------------------------------------------
+
+
+def test_frequent_words_are_whole_and_others_are_spelled_in_bytes():
+    codec = trained(kind="word", vocab_size=256 + N_SPECIAL + 6)
+    assert codec.size == 256 + N_SPECIAL + 6
+    assert shown(codec, "the mat, and dög") == ["▁the", "▁", "m", "a", "t", ",", "▁and", "▁", "d", "<C3>", "<B6>", "g"]
+    counted = Counter(word for line in LINES for word in f" {line}".replace(",", "").replace(" ", " ▁").split())
+    kept = {piece for piece in codec.pieces(range(N_SPECIAL, codec.size)) if len(piece) > 1 and piece[0] == "▁"}
+    assert min(counted[word] for word in kept) >= max(n for word, n in counted.items() if word not in kept)
+
+
+def test_unigram_pieces_have_probabilities_and_a_word_is_cut_as_is_likeliest():
+    codec = trained(kind="unigram", vocab_size=280)
+    assert codec.size == 280
+    assert np.exp(codec.scores).sum() == pytest.approx(1.0, abs=1e-3)
+    assert set(codec.vocab) >= set(BYTE_OF)
+    score_of = dict(zip(codec.vocab, codec.scores, strict=True))
+
+    def likeliest(letters):
+        if not letters:
+            return 0.0
+        return max(
+            score_of[letters[:n]] + likeliest(letters[n:])
+            for n in range(1, len(letters) + 1)
+            if letters[:n] in score_of
+        )
+
+    for word in (" the", " cats", " dog", " satdog"):
+        found = [codec.vocab[i - N_SPECIAL] for i in codec.encode([word[1:]])[0]]
+        assert sum(score_of[piece] for piece in found) == pytest.approx(likeliest(in_letters(word)), abs=1e-5)
+
+
+def test_expected_counts_are_those_of_all_ways_to_cut_a_word():
+    pieces = ["a", "b", "ab", "ba"]
+    probability = dict(zip(pieces, [0.3, 0.2, 0.4, 0.1], strict=True))
+    ways = [["a", "b", "a"], ["ab", "a"], ["a", "ba"]]
+    weight = [np.prod([probability[piece] for piece in way]) for way in ways]
+    wanted = [sum(w * way.count(piece) for w, way in zip(weight, ways, strict=True)) / sum(weight) for piece in pieces]
+    score = np.log([probability[piece] for piece in pieces])
+    lattice = Lattice(["aba", "b"], pieces)
+    np.testing.assert_allclose(lattice.expected(score, np.array([7.0, 2.0])), 7 * np.array(wanted) + [0, 2, 0, 0])
+    np.testing.assert_allclose(lattice.best(score), [np.log(max(weight)), np.log(0.2)])
+
+
+def test_pieces_that_the_text_needs_survive_those_that_it_does_not():
+    words = Counter({"abab": 50, "abcd": 50, "xy": 1})
+    kept, scores = learn_scores(words, ["ab", "ba", "cd", "xy", "bc"], list("abcdxy"), 8)
+    assert set(kept) == {*"abcdxy", "ab", "cd"}
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_compatible_characters_become_one_under_nfkc():
+    codec = trained(normalize="nfkc")
+    text = "ﬁve　Ｃａｔs\u00a0½"
+    assert codec.decode(codec.encode([text])[0]) == "five Cats 1⁄2"
+    assert codec.encode([text]) == codec.encode(["five Cats 1⁄2"])
+
+
+# -- symbols --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
+def test_a_symbol_is_one_piece_where_nothing_touches_it(kind):
+    codec = trained(kind=kind, symbols=("<url>", "<url2>"))
+    for line in ("see <url>.", "<url>", "(<url>) <url2>", "日本<url>語", "<url><url2>"):
+        assert [piece for piece in shown(codec, line) if "url" in piece] == [
+            piece
+            for piece in line.replace("<url2>", "|<url2>|").replace("<url>", "|<url>|").split("|")
+            if "url" in piece
+        ]
+    for line in ("a<url>", "<url>s", "7<url>", "<URL>", "< url>", "é<url>"):
+        assert "<url>" not in shown(codec, line)
+    assert codec.vocab[-2:] == ["<url>", "<url2>"] and codec.size <= 300
+
+
+def test_nothing_learnt_looks_like_a_symbol():
+    lines = ["x<url>x y<url>y <url>"] * 200
+    for kind in ("bpe", "unigram", "word", "char"):
+        codec = trained(lines, kind=kind, symbols=("<url>",))
+        assert not [piece for piece in codec.plain_vocab() if "url" in piece]
+
+
+def test_control_symbols_in_text_are_text_beside_symbols():
+    codec = trained(symbols=("<url>",))
+    assert all(i >= N_SPECIAL for i in codec.encode(["<pad> <s> </s> <url>"])[0])
+    assert codec.decode(codec.encode(["<pad> <s> </s> <url>"])[0]) == "<pad> <s> </s> <url>"
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        ("[<url>, <url>]", "<url> occurs twice"),
+        ("[x]", "two or more printable"),
+        ("['a b']", "two or more printable"),
+        ("[</s>]", "name of a control symbol"),
+        (f"[<{'x' * 70}>]", "longer than 64"),
+        ("['ﬁx']", "changed by subwords.normalize: nfkc"),
+    ],
+)
+def test_what_can_be_no_symbol_is_refused(told, complaint):
+    with pytest.raises(RecipeError, match=complaint):
+        read_recipe(None, [("name", "x"), ("subwords.symbols", told), ("subwords.normalize", "nfkc")])
+
+
+def test_symbols_need_room():
+    told = [("name", "x"), ("subwords.symbols", "[<a>, <b>]"), ("subwords.vocab_size", "265")]
+    with pytest.raises(RecipeError, match=r"subwords\.vocab_size: 265 has no room for the 2"):
+        read_recipe(None, told)
+
+
+def test_pieces_that_were_not_merged_do_not_fall_apart():
+    for kind in ("unigram", "word"):
+        with pytest.raises(RecipeError, match=r"batch\.split_rate"):
+            read_recipe(None, [("name", "x"), ("subwords.kind", kind), ("batch.split_rate", "0.1")])
+
+
+# -- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_of_the_first_format_where_that_says_all(tmp_path):
+    def format_of(**options):
+        config = SubwordsConfig(vocab_size=300, **options)
+        Subwords.train(lambda: LINES, lambda: LINES, config, 1).save(tmp_path / "subwords.json")
+        return json.loads((tmp_path / "subwords.json").read_text(encoding="utf-8"))["format"]
+
+    assert [format_of(), format_of(kind="char"), format_of(normalize="none")] == [1, 1, 1]
+    assert [format_of(kind="word"), format_of(normalize="nfkc"), format_of(symbols=("<a>",))] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda c: c.update(kind="wordpiece"), "expected the kind"),
+        (lambda c: c.update(symbols="<url>"), "no list of texts"),
+        (lambda c: c.update(symbols=["a b"]), "'a b' is no symbol"),
+        (lambda c: c.update(symbols=["<url>", "<url>"]), "occurs twice"),
+        (lambda c: c["codecs"][0]["scores"].pop(), "one score for each"),
+        (lambda c: c["codecs"][0]["scores"].__setitem__(0, 1.0), "no logarithm"),
+        (lambda c: c["codecs"][0]["scores"].__setitem__(0, "x"), "no logarithm"),
+        (lambda c: c["codecs"][0].pop("scores"), "vocab and scores"),
+    ],
+)
+def test_a_file_of_another_kind_that_is_not_ours_is_refused(tmp_path, change, expected):
+    path = tmp_path / "subwords.json"
+    config = SubwordsConfig(kind="unigram", vocab_size=300, symbols=("<url>",))
+    Subwords.train(lambda: LINES, lambda: LINES, config, 1).save(path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(DataError, match=expected):
+        Subwords.load(path)
+
+
+# -- what is not learnt from ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word"])
+def test_what_is_too_long_is_counted_once(kind):
+    rng = random.Random(1)
+    word = "".join(rng.choices("abc", k=WORD_CAP + 1))
+    lines = ["short", f"one {word} two {word}", "y " * LINE_CAP, "z" * WORD_CAP]
+    notes = Counter()
+    config = SubwordsConfig(kind=kind, vocab_size=300)
+    Subwords.train(lambda: lines, lambda: ["x"], config, 1, notes)
+    assert notes == {"line_cap": 1, "word_cap": 2}

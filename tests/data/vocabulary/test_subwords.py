@@ -1,0 +1,238 @@
+"""Text to ids and back."""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt.data.stored.manifest import changed_settings, settings_of
+from nmt.data.vocabulary.learn import parts, sample
+from nmt.data.vocabulary.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
+from nmt.errors import DataError
+from nmt.recipe.options import Recipe
+from nmt.recipe.subword_options import SubwordsConfig
+from tests.data.awkward import AWKWARD
+
+SRC = ["ein Mann schläft auf einem Sofa", "zwei Männer und ein Hund", "</s> <pad> ist nur Text"] * 10
+TRG = ["a man sleeps on a sofa", "two men and a dog", "</s> <pad> is just text"] * 10
+
+
+def trained(**options):
+    return Subwords.train(lambda: SRC, lambda: TRG, SubwordsConfig(**{"vocab_size": 320, **options}), seed=1)
+
+
+CODEC = trained().src
+CODECS = {kind: trained(kind=kind, symbols=("<url>", "@@x")).src for kind in ("bpe", "unigram", "word", "char")}
+
+
+@pytest.fixture(scope="module")
+def subwords():
+    return trained()
+
+
+def nfc(text):
+    return unicodedata.normalize("NFC", text)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@settings(max_examples=500, deadline=None)
+def test_decoding_gives_back_any_text(text):
+    [ids] = CODEC.encode([text])
+    assert CODEC.decode(ids) == nfc(text)
+    assert all(N_SPECIAL <= i < CODEC.size for i in ids)
+
+
+SAMPLED = st.sampled_from(["<url>", "@@x", "ein", "Hund", "é", "日本", "</s>", "<", "url>", ".", " ", "  ", "\t"])
+
+
+@pytest.mark.parametrize("kind", CODECS)
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.lists(SAMPLED, max_size=8).map("".join))
+@settings(max_examples=150, deadline=None)
+def test_every_kind_gives_back_any_text_and_knows_everything(kind, text):
+    codec = CODECS[kind]
+    [ids] = codec.encode([text])
+    assert codec.decode(ids) == nfc(text)
+    assert all(N_SPECIAL <= i < codec.size for i in ids)
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_decoding_gives_back_what_broke_other_tools(subwords, text):
+    [ids] = subwords.src.encode([text])
+    assert subwords.src.decode(ids) == nfc(text)
+    assert not {PAD, BOS, EOS} & set(ids)
+
+
+def test_without_normalisation_every_code_point_stays():
+    plain = trained(normalize="none").src
+    assert plain.decode(plain.encode(["e\u0301"])[0]) == "e\u0301"
+    assert CODEC.decode(CODEC.encode(["e\u0301"])[0]) == "é"
+
+
+SPACED = st.lists(
+    st.sampled_from([" ", "  ", "\t", "\u00a0", "\x1c", "ein", "Hund", "'s", "12", "!", "日本"]), max_size=12
+)
+
+
+@given(st.lists(SPACED.map("".join), max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_encoding_word_by_word_is_encoding_the_line(lines):
+    whole = CODEC._tokenizer.encode_batch([" " + line for line in lines])
+    assert CODEC.encode(lines) == [[i + N_SPECIAL for i in each.ids] for each in whole]
+
+
+def test_control_ids_and_the_padding_of_the_vocabulary_have_no_text(subwords):
+    codec = subwords.src
+    [ids] = codec.encode(["ein Hund"])
+    assert codec.decode([BOS, *ids, codec.size, codec.n_vocab + 5, EOS, PAD]) == "ein Hund"
+    assert codec.n_vocab % 8 == 0 and codec.size <= codec.n_vocab < codec.size + 8
+
+
+def test_pieces_are_readable(subwords):
+    [ids] = subwords.src.encode(["ein Mann €"])
+    pieces = subwords.src.pieces([BOS, *ids, EOS])
+    assert pieces[0] == "<s>" and pieces[-1] == "</s>" and pieces[1] == "▁ein" and "<E2>" in pieces
+    assert len(pieces) == len(ids) + 2
+
+
+def test_a_line_encodes_the_same_alone_and_among_others(subwords):
+    lines = [*SRC, *AWKWARD]
+    assert subwords.src.encode(lines) == [subwords.src.encode([line])[0] for line in lines]
+
+
+def test_joint_is_one_object_and_separate_are_two():
+    joint, separate = trained(), trained(joint=False)
+    assert joint.joint and joint.src is joint.trg
+    assert not separate.joint and separate.src.vocab != separate.trg.vocab
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
+@pytest.mark.parametrize("symbols", [(), ("<url>",)])
+def test_a_saved_vocabulary_comes_back_the_same(tmp_path, joint, kind, symbols):
+    before = trained(joint=joint, kind=kind, symbols=symbols)
+    before.save(tmp_path / "subwords.json")
+    after = Subwords.load(tmp_path / "subwords.json")
+    assert (after.sha256, after.joint, after.normalize) == (before.sha256, joint, "nfc")
+    for a, b in ((before.src, after.src), (before.trg, after.trg)):
+        lines = [*SRC, *AWKWARD, "ein <url> und a<url>"]
+        assert a.encode(lines) == b.encode(lines)
+        assert (b.symbols, b.size) == (symbols, a.size)
+
+
+def test_training_does_not_depend_on_threads_or_hash_seed():
+    """In this process, with the threads and the seed that it was given, and in one with one thread and another seed."""
+    code = "from tests.data.vocabulary.test_subwords import digests; print(digests())"
+    root = Path(__file__).parents[3]
+    env = {
+        **os.environ,
+        "RAYON_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1",
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=root, check=True, capture_output=True)
+    assert done.stdout == f"{digests()}\n".encode()
+
+
+def digests():
+    each = [trained(joint=False, kind=kind) for kind in ("bpe", "unigram", "word", "char")]
+    return [(one.sha256, one.src.encode(["ein Hund"])) for one in each]
+
+
+def test_the_sample_is_seeded_and_of_the_size_asked_for():
+    lines = [str(n) for n in range(100)]
+    drawn = list(sample([lambda: lines, lambda: lines], 30, seed=1))
+    assert len(drawn) == 30
+    assert drawn == list(sample([lambda: lines, lambda: lines], 30, seed=1))
+    assert drawn != list(sample([lambda: lines, lambda: lines], 30, seed=2))
+    assert list(sample([lambda: lines], 100, seed=1)) == lines
+
+
+@pytest.mark.parametrize("text", ["x" * 500_000, " " * 5000, "ab cd " * 40 + "e" * 250 + "  f" * 20, "short one"])
+def test_bpe_learns_from_no_endless_line_and_no_endless_word(text):
+    found = list(parts(text))
+    assert "".join(found) == text[:10_000]
+    assert max(len(word) for part in found for word in re.split(r"(?<=\S)(?=\s)", part)) <= 200
+
+
+def test_a_line_without_spaces_takes_no_time():
+    endless = "".join(random.Random(1).choices("abcdefghijklmnop", k=500_000))
+    start = time.process_time()
+    codec = Subwords.train(lambda: [endless] * 3, lambda: TRG, SubwordsConfig(vocab_size=2000), seed=1).src
+    assert codec.decode(codec.encode([endless])[0]) == endless
+    assert time.process_time() - start < 10
+
+
+def test_no_piece_is_longer_than_promised():
+    codec = Subwords.train(lambda: ["-" * 300] * 50, lambda: TRG, SubwordsConfig(vocab_size=600), seed=1).src
+    assert max(map(len, codec.vocab)) <= 64
+    assert len(codec.encode(["-" * 6400])[0]) >= 100
+
+
+def altered(**changes):
+    def change(content):
+        content.update(changes)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (altered(format=4), "format 1, 2 or 3"),
+        (altered(format=2), "expected the keys format, kind"),
+        (altered(extra=1), "expected the keys"),
+        (altered(normalize="nfkc"), "normalisation"),
+        (altered(joint=False), "number of vocabularies"),
+        (lambda c: c["codecs"][0]["vocab"].pop(0), "byte is missing"),
+        (lambda c: c["codecs"][0]["vocab"].append("</s> "), "byte-level alphabet"),
+        (lambda c: c["codecs"][0]["vocab"].append(c["codecs"][0]["vocab"][3]), "twice"),
+        (lambda c: c["codecs"][0]["merges"].append(["q", "z"]), "not in the vocabulary"),
+        (lambda c: c["codecs"][0]["merges"].append(["q"]), "pair"),
+        (lambda c: c["codecs"][0].update(pre_tokenizer={"type": "Split"}), "vocab and merges"),
+    ],
+)
+def test_a_vocabulary_that_is_not_ours_is_refused(subwords, tmp_path, change, expected):
+    path = tmp_path / "subwords.json"
+    subwords.save(path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(DataError, match=expected):
+        Subwords.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"null"])
+def test_a_damaged_file_is_refused(tmp_path, content):
+    path = tmp_path / "subwords.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"subwords\.json"):
+        Subwords.load(path)
+
+
+def test_characters_are_pieces_and_nothing_longer_is():
+    lines = ["größer 年年月 1994", "年 größte 日 — naïve"] * 5
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(kind="char"), seed=1).src
+    for line in [*lines, "日月年", "x"]:
+        assert [piece.replace("▁", " ") for piece in codec.pieces(*codec.encode([line]))] == [" ", *line]
+    for line in AWKWARD:  # what never occurred is written byte by byte
+        assert codec.decode(*codec.encode([line])) == nfc(line)
+        for raw in codec.raw(*codec.encode([line])):
+            assert len(raw.decode("utf-8", errors="ignore")) <= 1
+    full = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(kind="char", vocab_size=264), seed=1).src
+    assert full.size == 264 and full.decode(*full.encode(["größer 年"])) == "größer 年"
+
+
+def test_an_option_that_a_folder_does_not_know_has_its_default_there():
+    here = settings_of(Recipe(name="x"))
+    there = {**here, "subwords": {name: value for name, value in here["subwords"].items() if name != "kind"}}
+    assert changed_settings(there, here) == []
+    of_characters = settings_of(Recipe(name="x", subwords=SubwordsConfig(kind="char")))
+    assert changed_settings(there, of_characters) == ["subwords.kind: 'bpe' there, 'char' here"]
