@@ -15,7 +15,7 @@ from fault_corpus import RECIPE, write_corpus
 from fault_process import Child, Ended, last_words, preload, preload_commands, wrong_end
 
 from nmt.cli import preprocess, train, translate
-from nmt.cli.translate_journal import known
+from nmt.cli.translating.journal import known
 from nmt.errors import RunError
 from nmt.files import sha256_of
 

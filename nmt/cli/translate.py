@@ -1,4 +1,4 @@
-"""nmt-translate: what can be asked for, flag by flag in `translate_flags.py`. What is done is in `translate_job.py`.
+"""nmt-translate: what can be asked for, its flags in `translating/flags.py`. What is done is in `translating/job.py`.
 
 Nothing here needs torch, so that --help and mistakes in the flags are answered at once.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from nmt.cli.begin import importing
 from nmt.cli.command import run
 from nmt.cli.parser import Parser, add_override_flags
-from nmt.cli.translate_flags import add_flags
+from nmt.cli.translating.flags import add_flags
 from nmt.run_folder import check_is_run
 
 _DESCRIPTION = """\
@@ -48,16 +48,16 @@ def _translate(args: argparse.Namespace) -> int:
         check_is_run(Path(folder))
     if args.tune_decoding:
         with importing():
-            from nmt.cli.tune_decoding import tune
+            from nmt.cli.translating.tune_decoding import tune
 
         return tune(args, vars(_parser().parse_args(["RUN"])))
     if args.tune_alignment:
         with importing():
-            from nmt.cli import tune_alignment
+            from nmt.cli.translating import tune_alignment
 
         return tune_alignment.tune(args, vars(_parser().parse_args(["RUN"])))
     with importing():
-        from nmt.cli.translate_job import translate
+        from nmt.cli.translating.job import translate
 
     return translate(args)
 

@@ -1,7 +1,7 @@
 """Lines in, lines out: sorts, batches, searches, and puts the answers back in order.
 
 A batch is searched in `batch_search.py`, and what it finds becomes translations in `answers.py`; where lines come from
-and go to is `nmt.cli.translate_job`.
+and go to is `nmt.cli.translating.job`.
 """
 
 from collections import Counter

@@ -13,9 +13,9 @@ import pytest
 import torch
 from made_run import SOURCE
 
-from nmt.cli import translate_job
 from nmt.cli.translate import main
-from nmt.cli.translate_report import suspicious_note
+from nmt.cli.translating import job as translate_job
+from nmt.cli.translating.report import suspicious_note
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
 from nmt.recipe.reader import read_recipe
@@ -75,7 +75,7 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_only_when_whole(tr
     _, err = translate("--output", out, code=2)
     assert "--overwrite" in err and out.read_bytes() == b"old\n"
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translate_job.answer_lines", lambda *_, **__: 1 / 0)
+        patch.setattr("nmt.cli.translating.job.answer_lines", lambda *_, **__: 1 / 0)
         translate("--output", out, "--overwrite", code=1)
     assert out.read_bytes() == b"old\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.journal"]
@@ -243,7 +243,7 @@ def test_wide_text_and_damaged_gzip_are_refused(translate, tmp_path):
 
 
 def test_a_folder_without_a_run_is_named(folder, capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "nmt.cli.translate_job", None)  # nothing that takes long to import is needed
+    monkeypatch.setitem(sys.modules, "nmt.cli.translating.job", None)  # nothing that takes long to import is needed
     for runs in ([tmp_path], [folder, tmp_path], [tmp_path / "none"]):
         assert main([*map(str, runs)]) == 2
         assert f"{runs[-1]} is not a run folder" in capsys.readouterr().err

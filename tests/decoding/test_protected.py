@@ -7,8 +7,8 @@ import pytest
 import torch
 from fake_model import CopyModel
 
-from nmt.cli.translate_engine import Told, _text, answer_of
-from nmt.cli.translate_evidence import Witness, words_of_split
+from nmt.cli.translating.engine import Told, _text, answer_of
+from nmt.cli.translating.evidence import Witness, words_of_split
 from nmt.data.text.placeholders import came_back, character, names_of
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.long_lines import Limits

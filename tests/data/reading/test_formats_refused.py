@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nmt.cli.translate_format import json_line, tsv_lines
+from nmt.cli.translating.format import json_line, tsv_lines
 from nmt.data.prepare import prepare
 from nmt.data.stored.corpus import Prepared
 from nmt.decoding.beam import Hypothesis

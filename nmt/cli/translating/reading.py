@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 from nmt.cli.arrivals import PATIENCE, windows
 from nmt.cli.stop import Stop
-from nmt.cli.translate_engine import key_of
-from nmt.cli.translate_files import check_count, source_name
-from nmt.cli.translate_report import warn
-from nmt.cli.translate_requests import Odd, Reader, text_of
-from nmt.cli.translate_tally import Tally
-from nmt.cli.translate_windows import Window
+from nmt.cli.translating.engine import key_of
+from nmt.cli.translating.files import check_count, source_name
+from nmt.cli.translating.report import warn
+from nmt.cli.translating.requests import Odd, Reader, text_of
+from nmt.cli.translating.tally import Tally
+from nmt.cli.translating.windows import Window
 from nmt.data.text.lines import read_lines, read_stream
 from nmt.decoding.request import Request
 

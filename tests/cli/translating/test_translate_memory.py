@@ -2,8 +2,9 @@
 
 import pytest
 
-from nmt.cli import translate_engine, translate_memory
-from nmt.cli.translate_memory import Memory
+from nmt.cli.translating import engine as translate_engine
+from nmt.cli.translating import memory as translate_memory
+from nmt.cli.translating.memory import Memory
 
 LINES = ["the ship", "in May", "the ship", "", "für Übung", "in May", "", "the old ship", "the ship", "left"]
 SOURCE = "".join(line + "\n" for line in LINES).encode()
@@ -55,6 +56,6 @@ def test_the_translations_are_the_bytes_of_a_command_without_memory(translate, m
     monkeypatch.setattr(translate_engine.Engine, "answer", noted)
     lines, err = translate("--decode.window", 3, *flags, source=SOURCE)
     assert len(calls) == len(set(calls)) == len(set(LINES))
-    monkeypatch.setattr("nmt.cli.translate_job.Memory", lambda n: Memory(n, budget=0))
+    monkeypatch.setattr("nmt.cli.translating.job.Memory", lambda n: Memory(n, budget=0))
     assert translate("--decode.window", 3, *flags, source=SOURCE) == (lines, err)
     assert len(calls) > 2 * len(set(LINES))

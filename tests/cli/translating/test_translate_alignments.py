@@ -65,7 +65,7 @@ def test_what_is_there_is_replaced_only_when_told_and_only_when_whole(translate,
     out, err = translate("--alignments", links, code=2)
     assert "--overwrite" in err and out == []
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translate_tally.Tally._remember", lambda *_: 1 / 0)
+        patch.setattr("nmt.cli.translating.tally.Tally._remember", lambda *_: 1 / 0)
         translate("--alignments", links, "--overwrite", code=1)
     assert links.read_bytes() == b"old\n" and [path.name for path in tmp_path.iterdir()] == ["links"]
     translate("--alignments", links, "--overwrite")
@@ -75,11 +75,11 @@ def test_what_is_there_is_replaced_only_when_told_and_only_when_whole(translate,
 def test_a_journal_without_alignments_does_not_do_for_them(translate, tmp_path, monkeypatch):
     source = write(tmp_path / "in", LINES)
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translate_output.hashlib.sha256", lambda: 1 / 0)
+        patch.setattr("nmt.cli.translating.output.hashlib.sha256", lambda: 1 / 0)
         translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, code=1)
         assert not (tmp_path / "out.journal").exists()  # nothing was answered yet
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translate_tally.Tally.finish", lambda *_: 1 / 0)
+        patch.setattr("nmt.cli.translating.tally.Tally.finish", lambda *_: 1 / 0)
         translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, code=1)
     assert (tmp_path / "out.journal").exists()
     _, err = translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, "--alignments", tmp_path / "links")

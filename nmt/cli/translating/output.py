@@ -9,12 +9,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from nmt.cli.translate_alignments import wants_alignments
-from nmt.cli.translate_engine import fingerprints
-from nmt.cli.translate_files import check_outputs
-from nmt.cli.translate_journal import Journal, known
-from nmt.cli.translate_memory import BUDGET
-from nmt.cli.translate_parts import Share
+from nmt.cli.translating.alignments import wants_alignments
+from nmt.cli.translating.engine import fingerprints
+from nmt.cli.translating.files import check_outputs
+from nmt.cli.translating.journal import Journal, known
+from nmt.cli.translating.memory import BUDGET
+from nmt.cli.translating.parts import Share
 from nmt.errors import NmtError
 from nmt.files import remove_leftovers, replacing, sha256_of
 from nmt.recipe.options import Recipe

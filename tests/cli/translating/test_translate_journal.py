@@ -13,9 +13,10 @@ import pytest
 from fault_lab import Child
 from made_run import HASTY
 
-from nmt.cli import translate_engine, translate_journal
 from nmt.cli.translate import main
-from nmt.cli.translate_journal import Journal, known
+from nmt.cli.translating import engine as translate_engine
+from nmt.cli.translating import journal as translate_journal
+from nmt.cli.translating.journal import Journal, known
 from nmt.errors import NmtError
 
 LINES = ["the ship", "für Übung", "the ship", "", "in May", "für Übung", "the old ship left", "the ship", "left"]
@@ -336,7 +337,7 @@ def test_an_input_that_is_written_to_meanwhile_is_refused(command, translate, me
     (command.place / "in").write_bytes(SOURCE)
     flags = ("-i", command.place / "in", "-o", command.out, "--decode.window", 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmt.cli.translate_files.opened", lambda path: io.BytesIO(SOURCE))  # it has read ahead
+        patch.setattr("nmt.cli.translating.files.opened", lambda path: io.BytesIO(SOURCE))  # it has read ahead
         meanwhile(lambda: (command.place / "in").write_bytes(there))
         _, err = translate(*flags, code=2)
     assert "in: changed while it was read" in err and not command.out.exists()

@@ -16,8 +16,8 @@ from torch import Tensor
 from nmt.api import Model, load
 from nmt.cli.parser import overrides_of
 from nmt.cli.stdout import write_stdout
-from nmt.cli.translate_report import say
-from nmt.cli.tune_decoding import check_alone, options_of_lines, read_pairs
+from nmt.cli.translating.report import say
+from nmt.cli.translating.tune_decoding import check_alone, options_of_lines, read_pairs
 from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of

@@ -16,7 +16,7 @@ import torch
 from nmt.api import Model, load
 from nmt.cli.parser import overrides_of
 from nmt.cli.stdout import write_stdout
-from nmt.cli.translate_report import say
+from nmt.cli.translating.report import say
 from nmt.data.text.lines import read_lines
 from nmt.decoding.rerank import SEARCHED_WITH, Setting, rerank, settings_of
 from nmt.decoding.translation import Translation

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nmt.cli.ranks import TORCHRUN, ranks_of
-from nmt.cli.translate_journal import Known, OtherInput, Replay, known, open_locked
+from nmt.cli.translating.journal import Known, OtherInput, Replay, known, open_locked
 from nmt.errors import DataError, NmtError
 
 SHARE = "share"  # the mark of a rank that has answered all its windows

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from nmt.cli.translate_requests import request_reader
+from nmt.cli.translating.requests import request_reader
 from nmt.decoding.phrases import Wanted
 from nmt.decoding.request import Kept, Request
 from nmt.errors import DataError, NmtError

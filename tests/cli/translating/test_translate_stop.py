@@ -13,9 +13,9 @@ import pytest
 from fault_lab import Child
 from made_run import HASTY
 
-from nmt.cli import translate_engine
 from nmt.cli.stop import Stop
 from nmt.cli.translate import main
+from nmt.cli.translating import engine as translate_engine
 from nmt.errors import NmtError
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"

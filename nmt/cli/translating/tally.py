@@ -4,12 +4,12 @@ import argparse
 from collections import Counter
 from dataclasses import dataclass, field
 
-from nmt.cli.translate_alignments import Alignments, wants_alignments
-from nmt.cli.translate_attention import draw_attention
-from nmt.cli.translate_engine import Engine, Told, ToldScore
-from nmt.cli.translate_evidence import WORDS, attention_note
-from nmt.cli.translate_files import check_references, source_name
-from nmt.cli.translate_report import (
+from nmt.cli.translating.alignments import Alignments, wants_alignments
+from nmt.cli.translating.attention import draw_attention
+from nmt.cli.translating.engine import Engine, Told, ToldScore
+from nmt.cli.translating.evidence import WORDS, attention_note
+from nmt.cli.translating.files import check_references, source_name
+from nmt.cli.translating.report import (
     input_notes,
     print_examples,
     report_scores,
@@ -19,7 +19,7 @@ from nmt.cli.translate_report import (
     suspicious_note,
     warn,
 )
-from nmt.cli.translate_requests import Odd
+from nmt.cli.translating.requests import Odd
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
 from nmt.decoding.translation import Translation

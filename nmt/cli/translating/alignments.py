@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nmt.cli.translate_files import check_count
+from nmt.cli.translating.files import check_count
 from nmt.data.text.lines import read_lines, write_lines
 from nmt.errors import NmtError
 from nmt.evaluation.alignment_error import AlignmentError, check_gold, links_of, read_gold

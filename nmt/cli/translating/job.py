@@ -1,7 +1,7 @@
 """The work of nmt-translate: the model and its workers, and the way of the lines through them, to a file or to stdout.
 
-How lines are read is in `translate_reading.py`, how answers are written in `translate_format.py`, and what is said of
-them all at the end in `translate_tally.py`.
+How lines are read is in `reading.py`, how answers are written in `format.py`, and what is said of
+them all at the end in `tally.py`.
 """
 
 import argparse
@@ -16,21 +16,21 @@ import torch
 
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import Stop
-from nmt.cli.translate_alignments import Alignments, wants_alignments
-from nmt.cli.translate_attention import check_attention
-from nmt.cli.translate_engine import Engine, answer_of, fingerprints, recipe_of, scored_of
-from nmt.cli.translate_files import InputFile, check_flags, check_format, check_paths, follow_links, read_references
-from nmt.cli.translate_format import answer_lines, scored_json, scored_line
-from nmt.cli.translate_journal import Journal
-from nmt.cli.translate_memory import Memory
-from nmt.cli.translate_output import check_still_free, fit_of, is_finishing, kept, write_whole
-from nmt.cli.translate_parts import SHARE, Share, alone, finished_parts, share_of, together
-from nmt.cli.translate_reading import Reading
-from nmt.cli.translate_report import say, unfinished_notes
-from nmt.cli.translate_requests import checking, request_reader
-from nmt.cli.translate_tally import Tally
-from nmt.cli.translate_windows import Record, Solved, Window, solve
-from nmt.cli.translate_workers import Pool, n_worker
+from nmt.cli.translating.alignments import Alignments, wants_alignments
+from nmt.cli.translating.attention import check_attention
+from nmt.cli.translating.engine import Engine, answer_of, fingerprints, recipe_of, scored_of
+from nmt.cli.translating.files import InputFile, check_flags, check_format, check_paths, follow_links, read_references
+from nmt.cli.translating.format import answer_lines, scored_json, scored_line
+from nmt.cli.translating.journal import Journal
+from nmt.cli.translating.memory import Memory
+from nmt.cli.translating.output import check_still_free, fit_of, is_finishing, kept, write_whole
+from nmt.cli.translating.parts import SHARE, Share, alone, finished_parts, share_of, together
+from nmt.cli.translating.reading import Reading
+from nmt.cli.translating.report import say, unfinished_notes
+from nmt.cli.translating.requests import checking, request_reader
+from nmt.cli.translating.tally import Tally
+from nmt.cli.translating.windows import Record, Solved, Window, solve
+from nmt.cli.translating.workers import Pool, n_worker
 from nmt.data.text.lines import count_lines
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nmt.cli.translate_evidence import Fields
+from nmt.cli.translating.evidence import Fields
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.retry import Answer
 from nmt.decoding.translation import Scored, Translation

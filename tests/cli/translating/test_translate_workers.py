@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from nmt.cli import translate_engine, translate_workers
-from nmt.cli.translate_workers import Pool, n_worker
+from nmt.cli.translating import engine as translate_engine
+from nmt.cli.translating import workers as translate_workers
+from nmt.cli.translating.workers import Pool, n_worker
 from nmt.decoding.request import Kept, Request
 from nmt.errors import NmtError
 from nmt.processes import Helper

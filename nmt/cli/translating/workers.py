@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nmt.cli.translate_memory import Key, Slot
+from nmt.cli.translating.memory import Key, Slot
 from nmt.errors import MachineError, NmtError
 from nmt.processes import Content, Helper, HelperLost, serve
 
 if TYPE_CHECKING:
-    from nmt.cli.translate_engine import Engine
+    from nmt.cli.translating.engine import Engine
 
 _PATIENCE = 0.2  # seconds after which a helper that was lost is noticed
 _WORTHWHILE = 200  # lines for which it pays to start a process, which takes seconds
@@ -54,7 +54,7 @@ class Pool:
         self._threads: list[threading.Thread] = []
         try:
             for _ in range(1, n_worker):  # this process is the first
-                self._helpers.append(Helper("nmt.cli.translate_workers"))
+                self._helpers.append(Helper("nmt.cli.translating.workers"))
         except BaseException:
             self.__exit__()
             raise
@@ -146,7 +146,7 @@ def _answers(setup: dict[str, Any]) -> Callable[[dict[str, Any]], Content]:
 def _load(args: argparse.Namespace, loaded: list[str]) -> "Engine":
     import torch
 
-    from nmt.cli.translate_engine import Engine, fingerprints
+    from nmt.cli.translating.engine import Engine, fingerprints
 
     torch.set_num_threads(args.threads or 1)
     engine = Engine(args)

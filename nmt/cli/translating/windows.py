@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from nmt.cli.translate_memory import Key, Memory, Slot
-from nmt.cli.translate_requests import Odd
-from nmt.cli.translate_workers import Pool, Task
+from nmt.cli.translating.memory import Key, Memory, Slot
+from nmt.cli.translating.requests import Odd
+from nmt.cli.translating.workers import Pool, Task
 
 
 class Window(NamedTuple):

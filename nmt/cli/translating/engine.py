@@ -12,9 +12,9 @@ from typing import Any
 
 from nmt.api import Model, load
 from nmt.cli.parser import overrides_of
-from nmt.cli.translate_alignments import wants_alignments
-from nmt.cli.translate_evidence import Fields, Witness
-from nmt.cli.translate_memory import Key
+from nmt.cli.translating.alignments import wants_alignments
+from nmt.cli.translating.evidence import Fields, Witness
+from nmt.cli.translating.memory import Key
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Split
 from nmt.decoding.request import Kept, Request
