@@ -23,7 +23,7 @@ from nmt.errors import NmtError
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
-from nmt.training.launch import new_model
+from nmt.training.materials import new_model
 from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision

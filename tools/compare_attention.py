@@ -47,7 +47,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.launch import new_model
+from nmt.training.materials import new_model
 from nmt.training.memory import Work
 from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.parallel import Ranks

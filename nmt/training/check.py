@@ -34,7 +34,7 @@ from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.finish import is_finished
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
-from nmt.training.launch import make_trial, open_data, require_extras
+from nmt.training.materials import make_trial, open_data, require_extras
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.resolve import resolve

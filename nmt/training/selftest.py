@@ -18,7 +18,7 @@ from nmt.device import choose_device
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.training.engine import Engine
-from nmt.training.launch import make_trial, new_model, open_data
+from nmt.training.materials import make_trial, new_model, open_data
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.precision import choose_precision

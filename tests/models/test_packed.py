@@ -14,7 +14,7 @@ from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.training.engine import Engine
-from nmt.training.launch import compile_parts
+from nmt.training.materials import compile_parts
 from nmt.training.objective import Objective
 
 SIZES = {"d_model": 16, "d_inner": 32, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0, "n_position": 8}

@@ -17,7 +17,8 @@ from nmt.recipe.reader import write_recipe
 from nmt.run import Run
 from nmt.training import check as check_module
 from nmt.training.check import check, measure, seconds_of
-from nmt.training.launch import launch, make_trial, open_data
+from nmt.training.launch import launch
+from nmt.training.materials import make_trial, open_data
 from nmt.training.precision import choose_precision
 from nmt.training.selftest import handful, selftest
 from nmt.training.troubles import Findings, likely_troubles, peak_rate
@@ -320,7 +321,7 @@ def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatc
     build = "nmt.training.selftest.new_model"
 
     def with_a_loose_end(recipe, data, device):
-        from nmt.training.launch import new_model
+        from nmt.training.materials import new_model
 
         model = new_model(recipe, data, device)
         model.loose_end = torch.nn.Parameter(torch.zeros(2))
@@ -332,7 +333,7 @@ def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatc
 
 
 def test_the_pairs_of_a_selftest_can_be_told_apart(recipe_of):
-    from nmt.training.launch import open_data
+    from nmt.training.materials import open_data
 
     corpus = open_data(recipe_of()).train
     sources, _ = corpus.pairs(handful(corpus, 1))

@@ -7,7 +7,7 @@ from nmt.data.batching.plan import Position
 from nmt.data.stored.corpus import Prepared
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.launch import new_model
+from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.validate import Validation

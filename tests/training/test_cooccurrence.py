@@ -8,7 +8,8 @@ from torch.nn.functional import normalize
 from nmt.training import cooccurrence
 from nmt.training.cooccurrence import cooccurrence_embeddings
 from nmt.training.initial import start_embeddings
-from nmt.training.launch import launch, new_model, open_data
+from nmt.training.launch import launch
+from nmt.training.materials import new_model, open_data
 
 
 class Pairs:

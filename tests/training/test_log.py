@@ -16,7 +16,8 @@ from nmt import checkpoint
 from nmt.data.prepare import prepare
 from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
-from nmt.training.launch import launch, new_model
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
 from nmt.training.precision import Precision
 from nmt.training.room import footprint
 from nmt.training.state import refused_changes

@@ -16,7 +16,8 @@ from nmt.run import Run
 from nmt.training import launch as room
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.launch import launch, new_model
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
 from nmt.training.memory import Memory
 from nmt.training.objective import Objective
 from nmt.training.parallel import Ranks

@@ -16,7 +16,8 @@ from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.launch import launch, new_model
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
 

@@ -15,7 +15,8 @@ from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.run import Run
 from nmt.training.dropping import drop_words, leave_out, with_zero_gradients
-from nmt.training.launch import launch, new_model
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
 from nmt.training.objective import Objective
 
 V = 24

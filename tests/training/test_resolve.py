@@ -16,7 +16,8 @@ from nmt.run import Run
 from nmt.training import check as check_module
 from nmt.training import launch as launching
 from nmt.training import resolve as resolve_module
-from nmt.training.launch import launch, make_trial, open_data
+from nmt.training.launch import launch
+from nmt.training.materials import make_trial, open_data
 from nmt.training.parallel import Ranks
 from nmt.training.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best
 from nmt.training.roll_call import Stopped

@@ -11,7 +11,8 @@ from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError
 from nmt.run import Run
 from nmt.training.claim import claim
-from nmt.training.launch import launch, new_model
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
 from nmt.training.space import bytes_needed, check_space, checkpoint_bytes
 from nmt.training.units import size
 from tests.disk import full_disk

@@ -16,7 +16,7 @@ from nmt.models.build import build_model
 from nmt.native import kernels
 from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
-from nmt.training import keeper, launch, objective, parallel, precision, roll_call
+from nmt.training import keeper, launch, materials, objective, parallel, precision, roll_call
 from nmt.training.check import check as check_recipe
 from nmt.training.engine import Engine
 from nmt.training.memory import Work
@@ -214,8 +214,8 @@ def of_update(recipe_of, monkeypatch):
             patch.setattr(nn.Module, "compile", compile_part)
             patch.setattr(objective, "smoothed_cross_entropy", not_compiled)
             patch.setattr(torch.compiler, "cudagraph_mark_step_begin", count_mark)
-            patch.setattr(launch, "choose_precision", lambda *_: FP32)
-            trial = launch.make_trial(recipe, Prepared.open(recipe.data_folder), CPU)
+            patch.setattr(materials, "choose_precision", lambda *_: FP32)
+            trial = materials.make_trial(recipe, Prepared.open(recipe.data_folder), CPU)
             engine, model = trial.engine, trial.engine.model
             grads = [param.grad for param in model.parameters()]
             model.encoder.layer_stack[0].register_forward_pre_hook(count_pass)

@@ -13,7 +13,7 @@ from nmt.errors import MachineError
 from nmt.models.build import build_model
 from nmt.run import Run
 from nmt.training import check as check_module
-from nmt.training import due, launch, space
+from nmt.training import due, materials, space
 from nmt.training.budget import Budget, foreseen
 from nmt.training.claim import needed_of
 from nmt.training.meter import Pace
@@ -163,7 +163,7 @@ def of_size(recipe_of, monkeypatch):
     def seen(**options):
         recipe = recipe_of(train=options, valid={"translate": False, "metric": "loss"})
         data = Prepared.open(recipe.data_folder)
-        found = check_module.measure(recipe, data, launch.make_trial(recipe, data, torch.device("cpu")))
+        found = check_module.measure(recipe, data, materials.make_trial(recipe, data, torch.device("cpu")))
         return SimpleNamespace(n_checkpoint=found.disk / found.checkpoint)
 
     return seen

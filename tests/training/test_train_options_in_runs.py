@@ -14,7 +14,7 @@ from nmt import checkpoint
 from nmt.data.stored.corpus import Prepared
 from nmt.errors import RunError
 from nmt.run import Run
-from nmt.training import launch
+from nmt.training import launch, materials
 from nmt.training.engine import Engine
 from nmt.training.validate import Validator
 from tests.training.conftest import make_recipe
@@ -82,7 +82,7 @@ def of_run(corpus, tmp_path_factory):
             return found.record
 
         patch.setitem(sys.modules, "wandb", wandb)
-        patch.setattr(launch, "require", lambda extra, _: found.needed.add(extra))
+        patch.setattr(materials, "require", lambda extra, _: found.needed.add(extra))
         patch.setattr(launch, "Record", noted)
         patch.setattr(Engine, "backward", slowly)
         patch.setattr(Validator, "measure", lambda *_: ({"loss": float(next(losses)), **OTHERS}, {}))
@@ -95,7 +95,9 @@ def of_run(corpus, tmp_path_factory):
         run, state = Run(made), torch.get_rng_state()
         last = run.checkpoint(run.updates()[-1])
         weights = checkpoint.load_tensors(last, checkpoint.MODEL)
-        first = checkpoint.weights_of(launch.new_model(recipe, Prepared.open(recipe.data_folder), torch.device("cpu")))
+        first = checkpoint.weights_of(
+            materials.new_model(recipe, Prepared.open(recipe.data_folder), torch.device("cpu"))
+        )
         torch.set_rng_state(state)
         moved = {name.split(".")[0] for name in first if not torch.equal(first[name], weights[name])}
         found.still = {name.split(".")[0] for name in first} - moved
