@@ -230,6 +230,21 @@ MUTATIONS = (
         "(tensor / max(1, count - 1)).to(dtypes[name])",
         "tests/test_checkpoint.py",
     ),
+    # another end
+    Mutation(
+        "the end of a shorter run left in a longer one",
+        "nmt/training/trainer.py",
+        "due.forget_end(self.state, self.recipe)",
+        "pass",
+        "tests/training/test_longer.py -k begun_for",
+    ),
+    Mutation(
+        "a run that goes by its length made longer",
+        "nmt/training/claim.py",
+        "may_end=not bound",
+        "may_end=True",
+        "tests/training/test_longer.py -k stays",
+    ),
     # beside other work
     Mutation(
         "threads that stay awake beside other work",

@@ -61,7 +61,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
         torch.set_num_threads(recipe.train.threads)
     run = Run(recipe.run_folder)
     check_origin(recipe, run)
-    require_extras(recipe, logs=not is_finished(run))
+    require_extras(recipe, logs=not is_finished(run, recipe))
     begun = run.recipe() if run.begun else None
     recipe = resolve(recipe, data, begun, Ranks(), lambda known: make_trial(known, data, device), say)
     trial = make_trial(recipe, data, device)

@@ -14,7 +14,8 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.recipe.stored import kept
 from nmt.run import USUAL_SRC_LEN, Newest, Run
-from nmt.training.state import refused_changes
+from nmt.training.schedule import bound_to_length
+from nmt.training.state import ENDS, refused_changes
 
 
 def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
@@ -37,11 +38,14 @@ def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
     """Raise RunError where a folder is that of another run than this recipe's, or no run's. Nothing is written."""
     if run.begun:
         begun = run.recipe()
-        changed = refused_changes(differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json")))
-        if changed:
-            shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(changed.items()))
+        bound = bound_to_length(recipe)
+        changed = differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json"))
+        if refused := refused_changes(changed, may_end=not bound):
+            shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(refused.items()))
+            hang = bound and not refused.keys().isdisjoint(ENDS)
+            why = f" The length of the run stays, since it is what {' and '.join(bound)} goes by." if hang else ""
             raise RunError(
-                f"{run.folder} is a run with other options: {shown}. To go on with it, give the options it began "
+                f"{run.folder} is a run with other options: {shown}.{why} To go on with it, give the options it began "
                 "with; to train anew, or on from its weights (--train.init_from), name another folder with "
                 "--train.out, or another --name."
             )
@@ -85,9 +89,14 @@ def needed_of(recipe: Recipe) -> tuple[str, ...]:
 def find_start(run: Run, recipe: Recipe) -> Newest:
     """The newest whole checkpoint; none for a new run. Damaged ones are set aside and named. For who holds the lock.
 
-    Raises RunError when there are checkpoints and none is whole.
+    Raises RunError when there are checkpoints and none is whole, and when only a model is left of a run.
     """
     found = run.newest_whole(needed_of(recipe))
+    if found.folder is None and not found.damaged and run.model_folder.exists():
+        raise RunError(
+            f"{run.folder} has a model and no checkpoint, so training cannot go on. Another run may begin with its "
+            "weights: name it with --train.out, and --train.init_from with this folder."
+        )
     if found.folder is None and found.damaged:
         raise RunError(
             f"{run.folder}: no checkpoint is whole, so training cannot go on: {' '.join(found.damaged.values())} "

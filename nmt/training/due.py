@@ -58,6 +58,15 @@ def why_over(state: TrainState, recipe: Recipe, passed: float) -> str:
     return "patience" if state.out_of_patience(recipe.valid.metric, recipe.valid.patience) else ""
 
 
+def forget_end(state: TrainState, recipe: Recipe) -> None:
+    """Of a run that had ended and goes on: what there was only for that end leaves no trace, as for a stop."""
+    u, every = state.update, recipe.valid.every
+    if u % every:
+        state.history = [entry for entry in state.history if entry["update"] != u]
+        if not checkpoint_is_due(state, recipe) and u not in state.stops:
+            state.stops.append(u)
+
+
 def _is_last(update: int, recipe: Recipe, passed: float) -> bool:
     """Whether the updates or the time for them end here."""
     return update >= recipe.train.updates or passed >= 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -61,7 +62,7 @@ def choose_final(
     checkpoint.save(
         run.model_folder,
         {checkpoint.MODEL: checkpoint.weights_of(model)},
-        {"update": state.update, "chosen": chosen, "candidates": results},
+        {"update": state.update, "chosen": chosen, "candidates": results, "ends": _ends(recipe)},
     )
     record.say(f"the model that translates: {chosen}, the best {metric} on the validation set")
     return chosen
@@ -69,18 +70,33 @@ def choose_final(
 
 def final_update(run: Run) -> int | None:
     """The update that RUN/model was chosen at; None if there is no whole one."""
+    final = _final(run)
+    return None if final is None else int(final["update"])
+
+
+def is_finished(run: Run, recipe: Recipe) -> bool:
+    """Whether the model was chosen, no checkpoint is newer (older ones may have been deleted), and the recipe asks for
+    no other end than when it was chosen."""
+    final = _final(run)
+    if final is None or final["update"] < max(run.updates(), default=0):
+        return False
+    return bool(final.get("ends", _ends(recipe)) == _ends(recipe))
+
+
+def _final(run: Run) -> dict[str, Any] | None:
+    """What RUN/model says of how it was chosen; None if there is no whole one."""
     try:
-        return int(checkpoint.verify(run.model_folder)["update"])
+        return checkpoint.verify(run.model_folder)
     except checkpoint.NewerFormat:
         raise
     except RunError:
         return None
 
 
-def is_finished(run: Run) -> bool:
-    """Whether the model was chosen and there is no checkpoint that is newer; older ones may have been deleted."""
-    final = final_update(run)
-    return final is not None and final >= max(run.updates(), default=0)
+def _ends(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says of the end of training."""
+    train = recipe.train
+    return {"updates": train.updates, "time_budget": train.time_budget, "patience": recipe.valid.patience}
 
 
 def _whole(run: Run, record: Record) -> dict[int, Path]:

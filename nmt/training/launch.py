@@ -100,7 +100,7 @@ def _train(
     wants_stop: Callable[[], bool],
     budget: Budget,
 ) -> str:
-    if _was_finished(run, ranks):
+    if _was_finished(run, recipe, ranks):
         return "done"
     require_extras(recipe, logs=ranks.is_main)
     record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
@@ -147,10 +147,10 @@ def _train(
         record.close()
 
 
-def _was_finished(run: Run, ranks: Ranks) -> bool:
+def _was_finished(run: Run, recipe: Recipe, ranks: Ranks) -> bool:
     """Whether there is nothing to do, and say so."""
     with ranks.others_wait():
-        update = final_update(run) if ranks.is_main and is_finished(run) else None
+        update = final_update(run) if ranks.is_main and is_finished(run, recipe) else None
     if update is not None:
         print(f"{run.folder}: already trained to update {update:,}; nothing to do.", file=sys.stderr)
     return ranks.any(update is not None)
@@ -171,7 +171,9 @@ def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[st
 
 def _go_on(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Precision, device: torch.device) -> None:
     """Take up a checkpoint, and say from where the run goes on."""
-    trainer.restore(folder, state)
+    ranks = trainer.ranks
+    had_ended = ranks.any(ranks.is_main and final_update(trainer.run) == state["update"])
+    trainer.restore(folder, state, had_ended=had_ended)
     trainer.record.say(f"going on from {folder.name} on {device} in {precision.name}: {precision.why}")
     if begun_in_other_batches(state, packed=trainer.recipe.batch.packed):
         epoch = state["epoch"]

@@ -2,7 +2,18 @@
 
 import math
 
+from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import OptimConfig
+
+_WITHOUT_END = ("noam", "inverse_sqrt", "constant")  # the schedules that look at the update alone
+
+
+def bound_to_length(recipe: Recipe) -> list[str]:
+    """The options that have an update depend on how long the run is to be; with none of them a longer run begins with
+    just the updates of a shorter one."""
+    bound = [] if recipe.optim.schedule in _WITHOUT_END else ["optim.schedule"]
+    switched, begun = recipe.regularize.model_dump(), recipe.regularize.at(0.0).model_dump()
+    return bound + [f"regularize.{name}" for name in switched if switched[name] != begun[name]]
 
 
 def share_of_run(update: int, *, n_update: int, passed: float = 0.0) -> float:

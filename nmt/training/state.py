@@ -29,6 +29,8 @@ MAY_CHANGE = (
     "valid.",
     "decode.",
 )
+# And these only say when it ends, where no update depends on that.
+ENDS = ("train.updates", "train.time_budget")
 _NO_BATCH = 2**32 - 1  # an index that no batch has
 # Higher is better for these; for the loss, lower.
 _SIGN = {"bleu": 1, "chrf": 1, "accuracy": 1, "loss": -1}
@@ -179,13 +181,15 @@ def dropout_seed(seed: int, position: Position, index: int = _NO_BATCH) -> int:
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def refused_changes(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+def refused_changes(changed: dict[str, tuple[Any, Any]], *, may_end: bool = False) -> dict[str, tuple[Any, Any]]:
     """Of the options that differ between a run and the recipe given now, those that would alter the run.
 
-    What a run began with need not be named again; to name another origin is to want another run.
+    What a run began with need not be named again; to name another origin is to want another run. may_end: whether the
+    run may end elsewhere, as `schedule.bound_to_length` knows.
     """
+    free = (*MAY_CHANGE, *ENDS) if may_end else MAY_CHANGE
     return {
         name: (old, new)
         for name, (old, new) in changed.items()
-        if not name.startswith(MAY_CHANGE) and not (name == "train.init_from" and not new)
+        if not name.startswith(free) and not (name == "train.init_from" and not new)
     }

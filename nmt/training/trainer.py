@@ -62,11 +62,13 @@ class Trainer:
         self.teller = Teller(recipe, record, self.budget, model.device)
         self.moving = Position()  # where in the data the update under way is from
 
-    def restore(self, folder: Path, saved: dict[str, Any]) -> None:
-        """Take up a verified checkpoint."""
+    def restore(self, folder: Path, saved: dict[str, Any], *, had_ended: bool = False) -> None:
+        """Take up a verified checkpoint. had_ended: the run ended there, by a recipe that may have said so."""
         how, self.state = self.state.how, keeper.restore(folder, saved, self.engine)
         self.state.how = how
         self.passed = self.budget.share(self.state)
+        if had_ended and not due.why_over(self.state, self.recipe, self.passed):
+            due.forget_end(self.state, self.recipe)
         self.meter = Meter(self.state.since_log)
         if self.ranks.is_main:
             keeper.prune(self.run, self.recipe, self.state)

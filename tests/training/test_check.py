@@ -137,8 +137,8 @@ def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
     origin = {"init_from": str(tmp_path / "run")}
     with pytest.raises(RunError, match=r"no parameter of .* fits"):
         check(recipe_of("child", train=origin, model={"d_model": 24, "d_inner": 40}), lambda _: None)
-    other, *_ = troubles_of(recipe_of(train={"updates": 2}))
-    assert "training will be refused: " in other and "train.updates was 1, now 2" in other
+    other, *_ = troubles_of(recipe_of(train={"updates": 1, "ema": 0.5}))
+    assert "training will be refused: " in other and "train.ema was 0.0, now 0.5" in other
     heads, *_ = troubles_of(recipe_of("child", train=origin, model={"n_head": 4}))
     assert heads.endswith("compute something else here: model.n_head: 2 there, 4 here")
     assert not any("refused" in line for line in troubles_of(recipe_of(train={"updates": 1})))
