@@ -21,8 +21,8 @@ from pathlib import Path
 from preparing import check_lengths
 
 from nmt.data.reporting.shift import FARTHEST, PRICE, Alignment, find_shifts, records_of
+from nmt.data.text.facts import Anchors, Block
 from nmt.data.text.lines import read_lines
-from nmt.data.text.text_facts import Anchors, Block
 from nmt.errors import DataError, NmtError
 
 _KNOWN = (

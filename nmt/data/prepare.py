@@ -1,7 +1,7 @@
 """The whole of nmt-preprocess: text in, a folder of ids with a manifest out.
 
 The folder is built beside its place under another name and renamed when complete, so whatever kills this
-program leaves nothing that a later command accepts. What is read back is in `corpus.py`.
+program leaves nothing that a later command accepts. What is read back is in `stored/corpus.py`.
 """
 
 import json

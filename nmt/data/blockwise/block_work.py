@@ -27,10 +27,10 @@ from nmt.data.reporting.measure import HeldOut, aligned_by, measured
 from nmt.data.reporting.shift import RECORD, find_shifts
 from nmt.data.sharing.workers import Work, work_as_helper
 from nmt.data.stored.arrow import dtype_of_ids
+from nmt.data.text.facts import Rarity, cut
 from nmt.data.text.lines import is_plain, lines_of_block
 from nmt.data.text.placeholders import BYTES, in_names, protected_pair
 from nmt.data.text.split_names import SIDES
-from nmt.data.text.text_facts import Rarity, cut
 from nmt.data.units.block_units import Units
 from nmt.data.units.lexicon import Lexicon
 from nmt.data.units.unit_ids import KnownCuts, ids_in, read_cut_words, words_in

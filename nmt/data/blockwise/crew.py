@@ -4,8 +4,8 @@ The work goes by stages: the sources are hashed and indexed, what all need is to
 is one. For each, rank 0 leaves a part with the tasks of each rank, which name the blocks and hold no text; each rank
 reads the text of its blocks where it lies, keeps what it makes of it in a file of its own, and leaves a part with the
 answers; rank 0 puts the answers together in the order of the blocks, as it does with those of its own helpers. So what
-is written cannot depend on the ranks. How they meet and miss one another is in `meeting.py`, the parts are in
-`parts.py`.
+is written cannot depend on the ranks. How they meet and miss one another is in `sharing/meeting.py`, the parts are in
+`sharing/parts.py`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The kept training pairs as rows of ids in train.arrow: encoded, or copied where `takeover.py` finds them.
+"""The kept training pairs as rows of ids in train.arrow: encoded, or copied where `stored/takeover.py` finds them.
 
 Encoded or copied, the bytes are the same, and so is what the report and the manifest say of them.
 """

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from nmt.data.blockwise.block_file import read_block
 from nmt.data.reading.sources import Source
+from nmt.data.text.facts import cut
 from nmt.data.text.placeholders import in_names
-from nmt.data.text.text_facts import cut
 
 
 class Block(NamedTuple):

@@ -1,7 +1,7 @@
 """Which training pairs are worth learning from, told by their text: the filters in their order, and their names.
 
-Decisions only: no files, no counts. What a filter looks at is in `ratio.py`, `damage.py`, `scripts.py`, `languages.py`;
-what it takes other pairs to know, in `seen.py`. Validation and test pairs are never filtered.
+Decisions only: no files, no counts. What a filter looks at is in `ratio.py`, `text/damage.py`, `text/scripts.py` and
+`text/languages.py`; what it takes other pairs to know, in `seen.py`. Validation and test pairs are never filtered.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Where the text of a corpus comes from: files and datasets that the recipe names, or lines made on the spot.
 
-Every complaint about files is found here, before any work; which lines are kept is decided in `clean.py`.
+Every complaint about files is found here, before any work; which lines are kept is decided in `filters/clean.py`.
 """
 
 import hashlib

@@ -12,7 +12,7 @@ from nmt.data.reading.sources import Source
 from nmt.data.reporting.duplicates import N_SHOWN
 from nmt.data.reporting.measure import FARTHEST, LONGEST, STEPS
 from nmt.data.reporting.survey import Survey, Texts
-from nmt.data.text.text_facts import cut
+from nmt.data.text.facts import cut
 
 _MOST_BARS = 40
 

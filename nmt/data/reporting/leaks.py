@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.text.text_facts import Block, Hashes, of_pairs
+from nmt.data.text.facts import Block, Hashes, of_pairs
 
 LEVELS = ("exact", "near", "numberless")
 PARTS = ("src", "trg", "pair")

@@ -1,7 +1,7 @@
 """Which lines of two languages go together, learnt from the file itself: what one contains tells what the other does.
 
 Canonical correlation (Hotelling 1936) between the commonest marks of the lines (words, characters and signs as
-`text_facts.py` hashes them) and the lengths: a few numbers for each line, such that the j-th of a line and the j-th of
+`text/facts.py` hashes them) and the lengths: a few numbers for each line, such that the j-th of a line and the j-th of
 its translation have the greatest correlation that there is. No dictionary is needed and no language is known. It is
 learnt from two halves of the file, each to judge the other, so that no line speaks for itself.
 """
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.text.facts import N_HASH
 from nmt.data.text.split_names import SIDES
-from nmt.data.text.text_facts import N_HASH
 
 FARTHEST_OUT = 3.0  # standard deviations that count
 HIGHEST_RHO = 0.95  # of lengths alone, or the odd pair would outweigh many

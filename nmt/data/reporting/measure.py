@@ -15,8 +15,8 @@ from nmt.data.arrays.ragged import GrownRows, gathered
 from nmt.data.reporting.duplicates import PAIR
 from nmt.data.reporting.leaks import LEVELS, PARTS, Keys, Known
 from nmt.data.reporting.shift import LONGEST as LONGEST_TOLD
+from nmt.data.text.facts import N_HASH, Block, Hashes, row_hashes, smallest
 from nmt.data.text.split_names import SIDES
-from nmt.data.text.text_facts import N_HASH, Block, Hashes, row_hashes, smallest
 from nmt.data.units.block_units import Mask, Numbers, Units
 from nmt.data.units.unit_facts import facts_of, hashes_of
 from nmt.data.vocabulary.letters import units_of

@@ -16,7 +16,7 @@ from nmt.data.reporting.duplicates import N_SHOWN
 from nmt.data.reporting.findings import Kept, findings
 from nmt.data.reporting.report_words import alarms, table, warnings
 from nmt.data.reporting.survey import Survey, Texts
-from nmt.data.text.text_facts import cut
+from nmt.data.text.facts import cut
 from nmt.data.vocabulary.vocabulary_use import VocabularyUse
 
 

@@ -18,8 +18,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from nmt.data.reporting.likeness import HIGHEST_RHO, Half, Likeness, Marks, by_lengths
+from nmt.data.text.facts import N_ANCHOR, N_MARK, NO_ANCHOR, Anchors, Block
 from nmt.data.text.split_names import SIDES
-from nmt.data.text.text_facts import N_ANCHOR, N_MARK, NO_ANCHOR, Anchors, Block
 
 RECORD = np.dtype(
     [(f"{side}_len", "<u2") for side in SIDES]

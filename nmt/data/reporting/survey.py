@@ -19,8 +19,8 @@ from nmt.data.reporting.leaks import Keys, Leaks
 from nmt.data.reporting.measure import LEAK_KEYS, LONGEST, N_STEP, HeldOut
 from nmt.data.reporting.shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.sharing.workers import Hands
+from nmt.data.text.facts import N_HASH, Anchors, Block, rarity_of
 from nmt.data.text.split_names import SIDES
-from nmt.data.text.text_facts import N_HASH, Anchors, Block, rarity_of
 
 _CODES = 0x110000
 _RARITY = np.dtype(np.uint32)

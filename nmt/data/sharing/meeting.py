@@ -4,7 +4,7 @@ learns that another is gone.
 All they share is a folder of files. Each has one file there that it alone writes, in place, whose content changes
 for as long as it lives: so clocks, times of files and locks, which network file systems are not exact about, play no
 part. A file that was there before and never changes is of a dead process, and ignored. What the processes do together
-is in `crew.py`.
+is in `blockwise/crew.py`.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 Whoever left something of a block in a file has met its words, so what is to be done with that file later is best done
 by the same process, and by another only where that one has nothing else to do.
 
-How they are started and spoken to is in `nmt/processes.py`, what there is to do in `block_work.py`.
+How they are started and spoken to is in `nmt/processes.py`, what there is to do in `blockwise/block_work.py`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _MODULE = "nmt.data.blockwise.block_work"
 
 
 class Hands(Protocol):
-    """Who does the work: `Helpers`, or those of several machines, which `crew.py` has."""
+    """Who does the work: `Helpers`, or those of several machines, which `blockwise/crew.py` has."""
 
     def begin(self, setup: Content, make: Callable[[Content, int], Work]) -> None:
         """Say what all tasks share. make: what does the work in this process, if there is no other."""

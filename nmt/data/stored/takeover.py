@@ -3,7 +3,7 @@
 A row follows from the text of its pair, the subwords, the tags of its corpus and the longest side that is kept. The
 manifest has a digest of all that for each corpus, `made_of`; the rows of corpora lie one after the other, so their
 `n_pair` tell where each begins. In memory are, for each pair of such a folder, its two lengths of four bytes. How rows
-are made and put together is in `encode.py`.
+are made and put together is in `blockwise/encode.py`.
 """
 
 import hashlib

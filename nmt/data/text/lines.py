@@ -1,7 +1,7 @@
 """Bytes in, lines out: the only reader and writer of text.
 
 A line ends at a line feed and nowhere else: not at a carriage return, form feed, U+0085 or U+2028, so our counts are
-those of `wc -l`. Which lines are worth keeping is decided in `clean.py`.
+those of `wc -l`. Which lines are worth keeping is decided in `filters/clean.py`.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """From the names in a recipe to files: relative ones also in the folder that NMT_DATA names, and patterns.
 
-Whether they can be read is asked in `sources.py`.
+Whether they can be read is asked in `reading/sources.py`.
 """
 
 import glob

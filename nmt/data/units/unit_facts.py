@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrays.ragged import Grown, GrownRows
-from nmt.data.text.text_facts import Block, Hashes, row_hashes
+from nmt.data.text.facts import Block, Hashes, row_hashes
 from nmt.data.units.lexicon import Lexicon
 
 
 class UnitFacts:
-    """By the number of each unit: `n_letter`, ASCII letters; `bags`, as in `text_facts.py`; `hashes`, of its text.
+    """By the number of each unit: `n_letter`, ASCII letters; `bags`, as in `text/facts.py`; `hashes`, of its text.
 
     And rows: `words` and `marks`, hashes of 16 bits as told there; `codes`, its code points and a line feed.
     """

@@ -63,7 +63,7 @@ class Codec:
     ) -> None:
         """vocab: pieces in the order of their ids, in the letters of the byte-level alphabet; symbols come after them.
 
-        placeholders: their names, as in `placeholders.py`; they come after the symbols, and no text becomes one.
+        placeholders: their names, as in `text/placeholders.py`; they come after the symbols, and no text becomes one.
 
         tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
 

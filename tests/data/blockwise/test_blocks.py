@@ -20,9 +20,9 @@ from nmt.data.reading.fields import Reading
 from nmt.data.reading.sources import Source, Text
 from nmt.data.reporting.measure import aligned_by, line_hashes
 from nmt.data.text.damage import SUSPECT, repeats_itself
+from nmt.data.text.facts import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
 from nmt.data.text.lines import lines_of_block, read_lines
 from nmt.data.text.placeholders import BYTES, names_of, protected
-from nmt.data.text.text_facts import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
 from nmt.data.units import lexicon as lexicon_file
 from nmt.data.units.block_units import Units
 from nmt.data.units.lexicon import Lexicon

@@ -217,6 +217,6 @@ def test_headers_with_wrong_bytes_are_answered_in_words(tmp_path, write, how):
             else:
                 with pa.memory_map(str(path)) as mapped:
                     (unpacking.n_row_of_stream if how else unpacking.n_row_of_file)(path, mapped)
-        except (DataError, pa.ArrowException, OSError):  # as `tables.py` expects them
+        except (DataError, pa.ArrowException, OSError):  # as `nmt/data/reading/tables.py` expects them
             n_refused += 1
     assert n_refused > 2

@@ -9,7 +9,7 @@ import pytest
 from nmt.data.prepare import prepare
 from nmt.data.reporting.likeness import Half, Marks
 from nmt.data.reporting.shift import find_shifts, records_of
-from nmt.data.text.text_facts import N_MARK, Anchors, Block
+from nmt.data.text.facts import N_MARK, Anchors, Block
 from nmt.recipe.options import Recipe
 
 N = 1500

@@ -21,8 +21,8 @@ from nmt.data.reporting.leaks import Keys, Leaks
 from nmt.data.reporting.report_words import remarks, table
 from nmt.data.stored.corpus import Prepared
 from nmt.data.stored.show import show_pairs
+from nmt.data.text.facts import Block
 from nmt.data.text.lines import read_lines
-from nmt.data.text.text_facts import Block
 from nmt.data.vocabulary.vocabulary_use import large_vocabulary
 from nmt.errors import DataError
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet

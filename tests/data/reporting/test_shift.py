@@ -8,7 +8,7 @@ import pytest
 
 from nmt.data.reporting import shift
 from nmt.data.reporting.shift import FARTHEST, FEWEST, RECORD, find_shifts, records_of
-from nmt.data.text.text_facts import Anchors, Block
+from nmt.data.text.facts import Anchors, Block
 
 N = 1200
 
