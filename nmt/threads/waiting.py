@@ -99,11 +99,11 @@ class Surplus:
         return self._enough is not None
 
     def set(self, wanted: bool) -> None:
-        """Bring them, or send them away."""
+        """Bring them, or send them away. They stay away where so many threads cannot be started."""
         if self._enough is not None and not wanted:
             self._enough.set()
             self._enough = None
-        elif self._enough is None and wanted:
+        elif self._enough is None and wanted and _can_start(n_core() + 1):
             self._enough = threading.Event()
             threading.Thread(target=self._stay, args=(self._enough,), name="surplus", daemon=True).start()
 
@@ -113,3 +113,20 @@ class Surplus:
         nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
         self._library.GOMP_parallel(nothing, None, ctypes.c_uint(n_core()), ctypes.c_uint(0))
         enough.wait()
+
+
+def _can_start(n: int) -> bool:
+    """Whether this process may have n threads more: OpenMP ends a process in which it gets fewer than it wants."""
+    enough, started = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(n):
+            thread = threading.Thread(target=enough.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        return False
+    finally:
+        enough.set()
+        for thread in started:
+            thread.join()
+    return True

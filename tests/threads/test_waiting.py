@@ -136,6 +136,24 @@ def test_beside_a_gpu_nobody_watches(told):
     assert told.told == []
 
 
+def test_where_the_system_has_no_threads_to_spare_openmp_is_not_asked_for_any(monkeypatch):
+    start, left = threading.Thread.start, iter(range(2))
+
+    def refusing(thread):
+        if next(left, None) is None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(waiting, "n_core", lambda: 2)
+    surplus, before = Surplus(None), threading.active_count()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refusing)
+        surplus.set(True)
+    assert not surplus.is_there
+    assert threading.active_count() == before
+    surplus.set(False)
+
+
 def test_another_openmp_is_left_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(waiting, "openmp", lambda: tmp_path / "libomp.so")
     assert Surplus.of_this_process() is None
