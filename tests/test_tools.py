@@ -14,6 +14,7 @@ from unittest import mock
 
 import bench_decoding
 import bench_training
+import bench_waiting
 import fault_sweep
 import prove_flat_memory
 import pytest
@@ -140,6 +141,25 @@ def test_the_benchmark_of_translation_lets_the_best_size_of_a_batch_count_and_sh
     assert mine.split()[-5:] == ["10", "2", "40", "100.0%", "1.00"]
     assert peer.split()[-6:] == ["5", "1", "20", "100.0%", "1.00", "256"]
     assert ratio == "nmt bf16+graphs, 1 x 1: 2.00x ct2 float16, 1 x 1"
+
+
+def test_the_benchmark_of_waiting_holds_medians_against_each_other_and_sees_that_nothing_was_measured(monkeypatch):
+    found = {"as it is": [900.0, 1100.0, 1000.0], "awake": [500.0, 400.0], "asleep": [1250.0]}
+    assert bench_waiting.row(1, found) == "| 1 | 1,000 | 450 | 1,250 | 2.22 | 0.80 |"
+    asked = []
+
+    def ended(command, *, env, **_):
+        asked.append([env.get(name) for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")])
+        return mock.Mock(
+            returncode=0, stdout="update   7 s\nspeed     1,234 target tokens/s\n" if len(asked) < 4 else ""
+        )
+
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setattr(bench_waiting.subprocess, "run", ended)
+    assert [bench_waiting.speed("recipe.yaml", ["--seed", "2"], way) for way in bench_waiting.WAYS] == [1234.0] * 3
+    assert asked == [[None, None], ["300000", None], [None, "passive"]]
+    with pytest.raises(SystemExit, match=r"recipe\.yaml --check --seed 2: ended with 0 and no speed"):
+        bench_waiting.speed("recipe.yaml", ["--seed", "2"], "awake")
 
 
 @pytest.mark.parametrize("device, theirs, sizes", [
