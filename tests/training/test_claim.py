@@ -65,12 +65,18 @@ def test_files_of_somebody_else_are_left_alone(recipe_of, name, text):
     assert (run.folder / name).read_text(encoding="utf-8") == text
 
 
-def test_more_updates_are_refused_with_what_to_do_instead(made, recipe_of):
+def test_what_would_alter_the_run_is_refused_with_what_to_do_instead(made, recipe_of):
     _, data, run = made
     with pytest.raises(
-        RunError, match=r"train\.updates was 30, now 60\. .* on from its weights \(--train\.init_from\)"
+        RunError, match=r"train\.ema was 0\.0, now 0\.5\. To go on .* on from its weights \(--train\.init_from\)"
     ):
-        claim(run, recipe_of(train={"updates": 60}), data)
+        claim(run, recipe_of(train={"ema": 0.5, "updates": 60}), data)
+
+
+def test_more_updates_are_remembered(made, recipe_of):
+    _, data, run = made
+    claim(run, recipe_of(train={"updates": 60}), data)
+    assert run.recipe().train.updates == 60
 
 
 def test_damaged_checkpoints_are_set_aside_and_named(made, capsys):
