@@ -16,12 +16,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
+from nmt.threads.waiting import SAY_HOW
+
 WAYS: Mapping[str, Mapping[str, str]] = {
     "as it is": {},
     "awake": {"GOMP_SPINCOUNT": "300000"},
     "asleep": {"OMP_WAIT_POLICY": "passive"},
 }
-_SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _SPEED = re.compile(r"^speed +([\d,]+) target tokens/s$", re.MULTILINE)
 
 
@@ -39,7 +40,7 @@ def busy(n: int) -> Iterator[None]:
 
 def speed(recipe: str, options: Sequence[str], way: str) -> float:
     """Target tokens a second that --check measures."""
-    usual = {name: value for name, value in os.environ.items() if name not in _SAID}
+    usual = {name: value for name, value in os.environ.items() if name not in SAY_HOW}
     command = [sys.executable, "-m", "nmt.cli.train", recipe, "--check", *options]
     done = subprocess.run(command, env={**usual, **WAYS[way]}, stdout=subprocess.PIPE, text=True, check=False)
     found = _SPEED.search(done.stdout)

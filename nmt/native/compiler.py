@@ -16,8 +16,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from nmt.native.openmp import NoOpenMP
-from nmt.native.openmp import openmp as find_openmp
+from nmt.native.openmp import NoOpenMP, find_openmp
 
 _HERE = Path(__file__).parent
 _SOURCES = (

@@ -13,7 +13,7 @@ class NoOpenMP(Exception):
         super().__init__(f"this torch has no OpenMP{f': {why}' if why else ''}")
 
 
-def openmp() -> Path:
+def find_openmp() -> Path:
     """The file of that library, of those that are loaded. Linux only; raises NoOpenMP and OSError."""
     try:
         of_torch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import torch
 
-from nmt.native.openmp import NoOpenMP, openmp
+from nmt.native.openmp import NoOpenMP, find_openmp
 from nmt.processes import n_core
 from nmt.threads.other_work import OtherWork
 
@@ -27,7 +27,7 @@ _SECONDS = 1.0  # over which other work is measured
 # idle half the time 0.3 and 0.3 to 0.55, and beside that one waiting awake is still faster.
 _TO_SLEEP, _TO_SLEEP_ON = 0.5, 0.6
 _FEW = 1 / 32  # of all threads: on large machines so much other work is nothing
-_SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # whoever sets one of these has said how threads wait
+SAY_HOW = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # whoever sets one of these has said how threads wait
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def asleep_beside_other_work(device: torch.device) -> Iterator[None]:
 
 def waits_awake(n_thread: int) -> bool:
     """Whether so many threads keep their processors while they wait for each other, as OpenMP has it by itself."""
-    return 1 < n_thread <= n_core() and not any(name in os.environ for name in _SAID)
+    return 1 < n_thread <= n_core() and not any(name in os.environ for name in SAY_HOW)
 
 
 def shall_sleep(others: float | None, n_thread: int, n_processor: int, asleep: bool) -> bool:
@@ -88,7 +88,7 @@ class Surplus:
         if sys.platform != "linux":
             return None
         try:
-            path = openmp()
+            path = find_openmp()
             return cls(ctypes.CDLL(str(path))) if path.name.startswith("libgomp") else None
         except (NoOpenMP, OSError):
             return None

@@ -74,10 +74,10 @@ def test_threads_sleep_beside_much_work_on_their_own_processors(others, n_thread
 
 def test_threads_wait_awake_if_there_are_several_and_nobody_said_otherwise(monkeypatch):
     monkeypatch.setattr(waiting, "n_core", lambda: 4)
-    for name in waiting._SAID:
+    for name in waiting.SAY_HOW:
         monkeypatch.delenv(name, raising=False)
     assert [waits_awake(n) for n in (1, 2, 4, 5)] == [False, True, True, False]
-    for name in waiting._SAID:
+    for name in waiting.SAY_HOW:
         with monkeypatch.context() as told:
             told.setenv(name, "1")
             assert not waits_awake(4)
@@ -155,11 +155,11 @@ def test_where_the_system_has_no_threads_to_spare_openmp_is_not_asked_for_any(mo
 
 
 def test_another_openmp_is_left_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(waiting, "openmp", lambda: tmp_path / "libomp.so")
+    monkeypatch.setattr(waiting, "find_openmp", lambda: tmp_path / "libomp.so")
     assert Surplus.of_this_process() is None
 
     def none():
         raise waiting.NoOpenMP
 
-    monkeypatch.setattr(waiting, "openmp", none)
+    monkeypatch.setattr(waiting, "find_openmp", none)
     assert Surplus.of_this_process() is None

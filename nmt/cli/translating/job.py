@@ -1,7 +1,7 @@
 """The work of nmt-translate: the model and its workers, and the way of the lines through them, to a file or to stdout.
 
-How lines are read is in `reading.py`, how answers are written in `format.py`, and what is said of
-them all at the end in `tally.py`.
+How lines are read is in `reading.py`, how answers are written in `format.py`, and what is said of them all at the end
+in `tally.py`.
 """
 
 import argparse
