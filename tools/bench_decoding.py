@@ -268,7 +268,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--ref", help="references of these sentences, for BLEU")
     parser.add_argument("--lines", type=int, default=1000, help="how many of them")
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--max-tokens", type=int, default=8192, help="decode.max_tokens of ours")
+    parser.add_argument("--max-tokens", type=int, default=16384, help="decode.max_tokens of ours")
     parser.add_argument(
         "--ct2-batch", type=int, nargs="+", help="sentences of a batch of the others; default: 64, GPU also 256, 1024"
     )

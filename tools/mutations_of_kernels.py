@@ -6,7 +6,9 @@ PASSES = "nmt/native/passes.c"
 ATTENTION = "nmt/native/attention.c"
 NORMS = "nmt/native/norms.c"
 TILES = "nmt/native/tiles.c"
-PRODUCTS = "tests/native/test_products.py -k in_tiles"
+PANELS = "nmt/native/panels.c"
+IN_TILES = "tests/native/test_products.py -k in_tiles"
+IN_PANELS = "tests/native/test_products.py -k in_panels"
 NATIVE = "tests/native/test_native_kernels.py"
 NORM_TESTS = "tests/native/test_native_norms.py"
 
@@ -40,24 +42,43 @@ MUTATIONS = (
         "nmt/native/products.py",
         "c_int(narrow is x),",
         "c_int(0),",
-        PRODUCTS,
+        IN_TILES,
     ),
     Mutation(
         "long sums of a weight's gradient begun anew",
         "nmt/native/weight_gradient.c",
         "k ? sums : NULL,",
         "NULL,",
-        PRODUCTS,
+        IN_TILES,
     ),
     Mutation(
         "the smallest pieces of numbers left out of a product",
         TILES,
         "LEFT(0); RIGHT(2); MULTIPLY; /*",
         "LEFT(0); /*",
-        PRODUCTS,
+        IN_TILES,
     ),
-    Mutation("long sums of tiles begun anew", TILES, "plus = k > 0 || to->add", "plus = to->add", PRODUCTS),
-    Mutation("the second half of tiles' sums begun anew", TILES, "n_step - s, s > 0,", "n_step - s, 0,", PRODUCTS),
+    Mutation("long sums of tiles begun anew", TILES, "plus = k > 0 || to->add", "plus = to->add", IN_TILES),
+    Mutation("the second half of tiles' sums begun anew", TILES, "n_step - s, s > 0,", "n_step - s, 0,", IN_TILES),
+    Mutation("long sums of panels begun anew", PANELS, "plus = k > 0 || to->add", "plus = to->add", IN_PANELS),
+    Mutation(
+        "a bias added with each part of a sum",
+        PANELS,
+        "bias = last ? to->bias : NULL",
+        "bias = to->bias",
+        "tests/native/test_products.py -k bias",
+    ),
+    Mutation("two numbers behind the last of a strip", PANELS, "k + 1 < depth && r + LANES", "r + LANES", IN_PANELS),
+    Mutation(
+        "a panel that is laid out found elsewhere",
+        PANELS,
+        "PANEL * k + column * depth",
+        "PANEL * k + column",
+        IN_PANELS,
+    ),
+    Mutation(
+        "a product written over its neighbours", PANELS, "place = n < PANEL ? part : out", "place = out", IN_PANELS
+    ),
     Mutation(
         "a gradient that goes back past dropout",
         NORMS,

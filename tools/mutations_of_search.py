@@ -106,4 +106,11 @@ MUTATIONS = (
         "state = self._state",
         RULES,
     ),
+    Mutation(
+        "sums made by how long the others of a batch are",
+        "nmt/models/written_out.py",
+        "if in_search and isinstance(mask, Tensor)",
+        "if isinstance(mask, Tensor)",
+        "tests/decoding/test_search_in_kernels.py",
+    ),
 )

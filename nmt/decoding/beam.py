@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nmt.decoding.candidates import Candidates, best_of, continuations, fallen_behind, keep, top
+from nmt.decoding.leaving import Leaving
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.decoding.settings import BeamSettings
@@ -25,9 +26,6 @@ from nmt.models.base import DecoderState, SearchModel
 from nmt.models.narrow import Narrow
 from nmt.native import kernels
 from nmt.native.choice import choose
-
-# Taking finished sentences out copies every cache once, so it waits until it saves that much of a step.
-WORTHWHILE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ def search(
     if shortlist is not None:
         model.narrow(state, shortlist(src_seq))
     never: Tensor | None = None
-    n_token = 0
+    n_token, leaving = 0, Leaving()
     while len(live.sentence):
         logits = model.step(live.last.flatten(), state)
         if never is None:
@@ -191,7 +189,7 @@ def search(
         if n_done == len(done):
             break
         row = live.follow(kept)
-        leave = n_done >= WORTHWHILE_SHARE * len(done)
+        leave = leaving.pays(n_done, len(done))
         if leave:
             stay = (~done).nonzero().squeeze(1)
             row = row[stay]

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.decoding.beam import WORTHWHILE_SHARE, Hypothesis, impossible, not_finite
+from nmt.decoding.beam import Hypothesis, impossible, not_finite
+from nmt.decoding.leaving import Leaving
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.decoding.settings import SearchSettings
@@ -89,7 +90,7 @@ def sample(
     score = torch.zeros(len(seeds), n, dtype=torch.float64, device=device)
     prefix = src_seq.new_zeros(len(seeds), n, 0)
     live = torch.ones(len(seeds), n, dtype=torch.bool, device=device)
-    never, n_token = last.new_zeros(0), 0
+    never, n_token, leaving = last.new_zeros(0), 0, Leaving()
     while len(sentence):
         logits = full_precision(model.step(last, state))
         normaliser = logits.logsumexp(-1, keepdim=True).double()  # before anything is forbidden, as in training
@@ -129,7 +130,7 @@ def sample(
         last = token
         if rules is not None:
             rules.follow(torch.arange(n, device=device).expand_as(token), token)
-        if n_done >= WORTHWHILE_SHARE * len(sentence):
+        if leaving.pays(n_done, len(sentence)):
             stay = (~done).nonzero().squeeze(1)
             state.keep(stay)
             if rules is not None:

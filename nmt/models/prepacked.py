@@ -1,5 +1,5 @@
 """Linear layers for translation on a CPU, their matrices laid out once as they are read fastest: by oneDNN, or of fp32
-by kernels, where the processor has tiles.
+by kernels, where those multiply it.
 
 Each product of a search multiplies a few hundred rows by a matrix that never changes. As it is, the library lays it out
 anew every time, or reads it slowly. The arithmetic stays fp32, or bf16; sums may be made in another order.
@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from nmt.native.products import LaidOut, fp32_in_tiles
+from nmt.native.products import LaidOut, fp32_in_kernels
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -34,8 +34,8 @@ class PrepackedLinear(SameLinear):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
         weight = linear.weight.detach()
-        in_tiles = weight.dtype == torch.float32 and fp32_in_tiles()
-        self._product = LaidOut(weight).linear if in_tiles else _by_onednn(weight)
+        in_kernels = weight.dtype == torch.float32 and fp32_in_kernels()
+        self._product = LaidOut(weight).linear if in_kernels else _by_onednn(weight)
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not input.numel():

@@ -124,17 +124,21 @@ class _InKernel(torch.autograd.Function):
 _in_kernel: Callable[[Tensor, Tensor, Tensor, Attention], Tensor] = _InKernel.apply
 
 
-def in_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Within, scale: float, dropout: Dropout) -> Tensor:
+def in_kernel(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Within, scale: float, dropout: Dropout, *, in_search: bool = False
+) -> Tensor:
     """dropout(softmax(scale · q kT)) v of what `kernels.takes`: (B, H, T, d_v).
 
     q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; mask: bool, (B or 1, 1, T or 1, S), True where
     looking is allowed, or how sentences lie that are all in one row; a query that may look nowhere gets zeros.
+    in_search: queries are hypotheses of a sentence. Only then their number, which never is that of what else is in a
+    batch, decides how the sums are made: a translation is the same to the bit in any batch.
     """
     if isinstance(mask, Tensor) and mask.stride(3) != 1:
         mask = mask.contiguous()
     if not dropout.is_active:
         attention = Attention(mask, scale)
-        if isinstance(mask, Tensor) and not torch.is_grad_enabled() and q.size(2) <= _FEW:
+        if in_search and isinstance(mask, Tensor) and not torch.is_grad_enabled() and q.size(2) <= _FEW:
             return attention.look_up(q, k, v)
         return _in_kernel(q, k, v, attention)
     return _in_kernel(q, k, v, Attention(mask, scale, dropout.seed(), dropout.n_drop, dropout.scale))

@@ -7,10 +7,12 @@
 
 int lanes(void) { return LANES; }
 
+#define TALL (LANES == 16 ? 8 : 6) /* rows of a tile, whose sums and what they grow by have to fit the registers */
+
 /* c (m x n, n_vector vectors wide) = a · b, or c + a · b. An element of a is at a[row · a_row + column · a_column]. */
 ALWAYS void tile(int n_row, int n_vector, float *c, int64_t c_row, const float *a, int64_t a_row, int64_t a_column,
                  const float *b, int64_t b_row, int64_t depth, int add) {
-  vector sum[8][2]; /* of constant size, or it would not be kept in registers */
+  vector sum[TALL][2]; /* of constant size, or it would not be kept in registers */
   for (int r = 0; r < n_row; r++)
     for (int v = 0; v < n_vector; v++) sum[r][v] = add ? *(vector *)(c + r * c_row + v * LANES) : (vector){0};
   for (int64_t k = 0; k < depth; k++) {
@@ -27,7 +29,7 @@ ALWAYS void tile(int n_row, int n_vector, float *c, int64_t c_row, const float *
    a row or two would wait for its additions. */
 static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, int64_t a_column, const float *b,
                      int64_t b_row, int64_t m, int64_t n, int64_t depth, int add) {
-  const int64_t n_tile = (m + 7) / 8;
+  const int64_t n_tile = PARTS(m, TALL);
   for (int64_t j = 0; j < n;) {
     int two = n - j >= 2 * LANES;
     for (int64_t t = 0; t < n_tile; t++) {
@@ -42,8 +44,10 @@ static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, int
       tile(rows, 1, to, c_row, from, a_row, a_column, b + j, b_row, depth, add); \
     break;
       switch ((t + 1) * m / n_tile - i) {
+#if LANES == 16
         TILE(8)
         TILE(7)
+#endif
         TILE(6)
         TILE(5)
         TILE(4)
@@ -59,24 +63,8 @@ static void multiply(float *c, int64_t c_row, const float *a, int64_t a_row, int
 /* (n_row, n_column) -> (n_column, n_row), multiples of LANES both. */
 static void transpose(float *restrict to, int64_t to_row, const float *restrict from, int64_t from_row, int64_t n_row,
                       int64_t n_column) {
-#ifdef __AVX512F__
   for (int64_t r = 0; r < n_row; r += LANES)
     for (int64_t c = 0; c < n_column; c += 4) turn_four(to + c * to_row + r, to_row, from + r * from_row + c, from_row);
-#else
-  for (int64_t r = 0; r < n_row; r += 4)
-    for (int64_t c = 0; c < n_column; c += 4) {
-      quarter row[4], pair[4];
-      for (int64_t i = 0; i < 4; i++) row[i] = *(const quarter *)(from + (r + i) * from_row + c);
-      for (int i = 0; i < 4; i += 2) {
-        pair[i] = MIX(integers_of_quarter, row[i], row[i + 1], 0, 4, 1, 5);
-        pair[i + 1] = MIX(integers_of_quarter, row[i], row[i + 1], 2, 6, 3, 7);
-      }
-      for (int i = 0; i < 2; i++) {
-        *(quarter *)(to + (c + 2 * i) * to_row + r) = MIX(integers_of_quarter, pair[i], pair[i + 2], 0, 1, 4, 5);
-        *(quarter *)(to + (c + 2 * i + 1) * to_row + r) = MIX(integers_of_quarter, pair[i], pair[i + 2], 2, 3, 6, 7);
-      }
-    }
-#endif
 }
 
 /* A tensor (sentences, heads, places, columns): where it begins, and how far apart its parts are but for columns. */

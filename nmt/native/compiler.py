@@ -22,15 +22,19 @@ _HERE = Path(__file__).parent
 _SOURCES = (
     "numbers.h",
     "tiles.h",
+    "products.h",
     "passes.c",
     "norms.c",
+    "products.c",
     "tiles.c",
+    "panels.c",
     "weight_gradient.c",
     "attention.c",
     "choice.c",
 )
-# Without -ffast-math, which would take it for granted that all is finite.
-_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-std=gnu11")
+# Without -ffast-math, which would take it for granted that all is finite. Loops begin a line of the cache: panels are a
+# tenth slower where theirs begins anywhere.
+_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-falign-loops=64", "-fopenmp", "-fPIC", "-std=gnu11")
 _OF_PROCESSOR = {"x86_64": ("-march=native", "-mprefer-vector-width=512"), "aarch64": ("-mcpu=native",)}
 _OF_CPU = (b"model name", b"flags", b"Features", b"CPU part")  # how lines of /proc/cpuinfo begin that tell of it
 _N_SUM = 32  # bytes at the end of a library, of the SHA-256 of what is before them

@@ -20,6 +20,11 @@
 #define BLOCK 256 /* numbers that elementwise passes hold at a time: multiples of 4, so that words of chance are whole */
 #define ROWS 64 /* rows whose sums are one part of the sums over all rows */
 
+#define UP_TO(n, most) ((n) < (most) ? (n) : (most))
+#define PARTS(n, size) (((n) + (size) - 1) / (size))
+
+extern int omp_get_thread_num(void), omp_get_num_threads(void);
+
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t naturals __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -187,7 +192,7 @@ ALWAYS __m512i gathered(const void *at, int64_t apart) {
   return _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(from + 3 * apart)), 3);
 }
 
-/* Four columns of 16 rows, numbers of 32 bits, as four rows; stride and to_row: numbers from row to row. */
+/* Four columns of LANES rows, numbers of 32 bits, as four rows; stride and to_row: numbers from row to row. */
 ALWAYS void turn_four(void *to, int64_t to_row, const void *from, int64_t stride) {
   __m512i row[4], pair[4]; /* of every fourth row four numbers */
   for (int i = 0; i < 4; i++) row[i] = gathered((const char *)from + 4 * i * stride, 16 * stride);
@@ -198,6 +203,22 @@ ALWAYS void turn_four(void *to, int64_t to_row, const void *from, int64_t stride
   for (int i = 0; i < 2; i++) {
     _mm512_storeu_si512((char *)to + 8 * i * to_row, _mm512_unpacklo_epi64(pair[2 * i], pair[2 * i + 1]));
     _mm512_storeu_si512((char *)to + (8 * i + 4) * to_row, _mm512_unpackhi_epi64(pair[2 * i], pair[2 * i + 1]));
+  }
+}
+#else
+ALWAYS void turn_four(void *to, int64_t to_row, const void *from, int64_t stride) {
+  for (int64_t r = 0; r < LANES; r += 4) {
+    quarter row[4], pair[4];
+    for (int i = 0; i < 4; i++) row[i] = *(const quarter *)((const float *)from + (r + i) * stride);
+    for (int i = 0; i < 4; i += 2) {
+      pair[i] = MIX(integers_of_quarter, row[i], row[i + 1], 0, 4, 1, 5);
+      pair[i + 1] = MIX(integers_of_quarter, row[i], row[i + 1], 2, 6, 3, 7);
+    }
+    for (int i = 0; i < 2; i++) {
+      float *place = (float *)to + 2 * i * to_row + r;
+      *(quarter *)place = MIX(integers_of_quarter, pair[i], pair[i + 2], 0, 1, 4, 5);
+      *(quarter *)(place + to_row) = MIX(integers_of_quarter, pair[i], pair[i + 2], 2, 3, 6, 7);
+    }
   }
 }
 #endif

@@ -1,5 +1,5 @@
-"""Matrix products of training on a CPU: by torch, or by kernels, where the processor has tiles: those of fp32, and of
-bf16 the gradients of weights.
+"""Matrix products on a CPU: by torch or by kernels. Those make fp32, in tiles or in panels, as the processor is, and in
+tiles the gradients of weights of bf16.
 
 N rows, D and E columns.
 """
@@ -19,10 +19,10 @@ _LINE = 64  # bytes of the cache
 
 
 @functools.cache
-def fp32_in_tiles() -> bool:
-    """Whether kernels multiply fp32: where the processor has tiles, and a product against fp64 shows that theirs are as
-    exact as others."""
-    if why_not() or not library().has_tiles():
+def fp32_in_kernels() -> bool:
+    """Whether kernels multiply fp32: the processor has tiles, or AVX2 and no more, and a product against fp64 shows
+    that theirs are as exact as others."""
+    if why_not() or not (library().has_tiles() or library().has_panels()):
         return False
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(64, 512, generator=generator), torch.randn(512, 64, generator=generator)
@@ -34,14 +34,14 @@ def fp32_in_tiles() -> bool:
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """a · b, (N, D) and (D, E) -> (N, E), in `out` if that is given."""
-    if not _in_tiles(a, b):
+    if not _in_kernels(a, b):
         return torch.mm(a, b, out=out) if out is not None else a @ b
     return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
     """x · weightT + bias, (N, D), (E, D) and (E,) fp32 -> (N, E), and the ReLU of that if wanted; kernels are used."""
-    if _in_tiles(x, weight):
+    if _in_kernels(x, weight):
         return _multiply(torch.empty(len(x), len(weight)), x, weight.t(), bias=bias, relu=relu)
     out = x @ weight.t()
     # Not torch's addmm, which first writes biases where the product is to be added to them.
@@ -49,21 +49,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
 
 
 class LaidOut:
-    """A weight (E, D) of fp32 as kernels multiply by it, for those that no longer change; `fp32_in_tiles` was asked."""
+    """A weight (E, D) of fp32, which no longer changes, as kernels multiply by it; `fp32_in_kernels` was asked."""
 
     def __init__(self, weight: Tensor) -> None:
         self.shape = weight.shape
         weight = weight.contiguous()
         library().size_laid_out.restype = c_int64
         n_out, n_in = (c_int64(size) for size in weight.shape)
-        self._held, self._tiles = _room(library().size_laid_out(n_out, n_in))
-        library().lay_out(self._tiles, place(weight), n_in, c_int(1), n_out, n_in)
+        self._held, self._place = _room(library().size_laid_out(n_out, n_in))
+        library().lay_out(self._place, place(weight), n_in, c_int(1), n_out, n_in)
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x · weightT + bias, (..., D) -> (..., E)"""
         rows = x.reshape(-1, x.size(-1))
         out = torch.empty(len(rows), self.shape[0])
-        return _multiply(out, rows, None, laid=self._tiles, bias=bias).view(*x.shape[:-1], -1)
+        return _multiply(out, rows, None, laid=self._place, bias=bias).view(*x.shape[:-1], -1)
 
 
 def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -75,7 +75,7 @@ def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
     """Add d_outT · x, (N, E)T · (N, D), to total, (E, D) of fp32: the gradient of a weight by those of its outputs."""
-    if _in_tiles(d_out, x):
+    if _in_kernels(d_out, x):
         _multiply(total, d_out.t(), x, add=True)
     elif _is_gradient_in_tiles(d_out, x):
         _gradient(total, d_out, x, add=True)
@@ -113,9 +113,9 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
     return out
 
 
-def _in_tiles(a: Tensor, b: Tensor) -> bool:
+def _in_kernels(a: Tensor, b: Tensor) -> bool:
     """Whether kernels multiply these."""
-    return takes(a, b) and not half(a) and not half(b) and bool(a.numel() and b.numel()) and fp32_in_tiles()
+    return takes(a, b) and not half(a) and not half(b) and bool(a.numel() and b.numel()) and fp32_in_kernels()
 
 
 def _multiply(

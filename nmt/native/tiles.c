@@ -10,6 +10,7 @@
    Each thread makes a part of the result for itself: it lays out what it reads by tiles, in the second cache of its core.
    No sum depends on the number of threads, or on what other rows there are. */
 
+#include "products.h"
 #include "tiles.h"
 
 #ifdef HAS_TILES
@@ -26,13 +27,6 @@
 #define REQUEST_PART 0x1023  /* ARCH_REQ_XCOMP_PERM */
 
 typedef __m512i lines[SIDE]; /* a tile in registers */
-
-/* (n, depth) numbers, of which those of a sum are `dense`, one behind the other, or `stride` numbers apart. */
-typedef struct {
-  const float *at;
-  int64_t stride;
-  int dense;
-} factor;
 
 /* -- layout ------------------------------------------------------------------------------------------------------- */
 
@@ -135,14 +129,6 @@ ALWAYS void multiply_panels(char *upper, char *lower, int64_t stride, int64_t ne
   _tile_stored(3, lower + next, stride);
 }
 
-/* Where a product goes, and what is done with it there. */
-typedef struct {
-  float *out;
-  const float *bias;
-  int64_t n_row, n_col;
-  int add, relu;
-} target;
-
 /* Four tiles, to a row and a column of the result, to which they are added, or not; whole: all of them are there. */
 ALWAYS void put(const target *to, const float *sums, int64_t row, int64_t column, const int whole, const int plus,
                 const float *bias, int relu) {
@@ -197,11 +183,13 @@ ALWAYS int64_t place_of(int64_t column, int64_t k, int64_t n_step, int64_t n) {
   return (PARTS(n, PANEL) * (k / STEP) + column / PANEL * n_step) * STEP_OF_PANEL;
 }
 
-/* Rows row .. end_row and columns column .. end_column of the result. laid: b, if that is laid out. room: ROOM bytes. */
-static void multiply_part(const target *to, factor a, factor b, const char *laid, int64_t n_sum, int64_t row,
-                          int64_t end_row, int64_t column, int64_t end_column, char *room) {
+const int unit_of_rows = PANEL, unit_of_columns = PANEL;
+
+void multiply_part(const target *to, factor a, factor b, const char *laid, int64_t n_sum, int64_t row, int64_t end_row,
+                   int64_t column, int64_t end_column, char *room) {
   char *left = room + LAID_OUT * (WIDTH / PANEL);
   float *sums = (float *)(left + LAID_OUT * GROUP);
+  configure();
   for (int64_t k = 0; k < n_sum; k += DEPTH)
     for (int64_t c = column; c < end_column; c += WIDTH) {
       const int64_t depth = UP_TO(n_sum - k, DEPTH), width = UP_TO(end_column - c, WIDTH), n_step = PARTS(depth, STEP);
@@ -217,9 +205,9 @@ static void multiply_part(const target *to, factor a, factor b, const char *laid
                         c + j * PANEL, k, n_step - s, s > 0, k + depth == n_sum);
       }
     }
+  _tile_release();
 }
 
-/* Bytes of a right factor, (n_sum, n_col), that is laid out as a whole; and laying it out, from a multiple of 64 on. */
 int64_t size_laid_out(int64_t n_col, int64_t n_sum) { return PARTS(n_col, PANEL) * PARTS(n_sum, STEP) * STEP_OF_PANEL; }
 
 void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col, int64_t n_sum) {
@@ -227,32 +215,7 @@ void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col,
     lay_right(to + place_of(0, k, 0, n_col), (factor){b, stride, dense}, 0, n_col, k, UP_TO(n_sum - k, DEPTH));
 }
 
-/* Bytes that `multiply` needs for each thread. */
 int room_of_thread(void) { return ROOM; }
-
-/* out (n_row, n_col) = a (n_row, n_sum) · b (n_sum, n_col), or that is added to it. Numbers of a sum are dense, or they are
-   `stride` numbers apart; then those of all sums are side by side. b may be absent where it is `laid` out. bias may be
-   absent; it is added, and the ReLU taken if wanted, which lets NaN through. room: room_of_thread bytes for each thread,
-   from a multiple of 64 on. */
-void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense, const float *b, int64_t b_stride,
-              int b_dense, const char *laid, const float *bias, int relu, int64_t n_row, int64_t n_col, int64_t n_sum,
-              char *room, int n_thread) {
-  const target to = {out, bias, n_row, n_col, add, relu};
-  const factor left = {a, a_stride, a_dense}, right = {b, b_stride, b_dense};
-#pragma omp parallel num_threads(n_thread)
-  {
-    /* The larger side is parted, so that little is laid out more than once. */
-    const int64_t size = n_row > n_col ? n_row : n_col, n_panel = PARTS(size, PANEL);
-    const int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
-    const int64_t from = n_panel * me / all * PANEL, end = UP_TO(n_panel * (me + 1) / all * PANEL, size);
-    configure();
-    if (n_row > n_col)
-      multiply_part(&to, left, right, laid, n_sum, from, end, 0, n_col, room + me * ROOM);
-    else
-      multiply_part(&to, left, right, laid, n_sum, 0, n_row, from, end, room + me * ROOM);
-    _tile_release();
-  }
-}
 
 /* Whether there are tiles, and the system lets this process use them. */
 int has_tiles(void) { return syscall(SYS_arch_prctl, REQUEST_PART, PART_OF_STATE) == 0; }

@@ -12,10 +12,6 @@
 #define STEP 32          /* numbers that are summed at once */
 #define PANEL (2 * SIDE) /* rows, or columns, that are multiplied at a time */
 #define TILE 1024        /* bytes */
-#define UP_TO(n, most) ((n) < (most) ? (n) : (most))
-#define PARTS(n, size) (((n) + (size) - 1) / (size))
-
-extern int omp_get_thread_num(void), omp_get_num_threads(void);
 
 /* What is written before is in memory: not of all instructions on tiles does GCC know that they read it. */
 #define WRITTEN(place) __asm__ volatile("" : : "r"(place) : "memory")

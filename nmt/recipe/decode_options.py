@@ -121,7 +121,7 @@ class DecodeConfig(Section):
         "data.max_len.",
     )
     max_tokens: PositiveInt = Field(
-        8192,
+        16384,
         description="Bound on sentences x hypotheses of each x longest source in one batch; larger batches are faster, "
         "and take more memory.",
     )

@@ -65,8 +65,8 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
         return chosen
     why_not = kernels.why_not()
     told = f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor"
-    if not why_not and chosen.name == "fp32" and products.fp32_in_tiles():
-        told += ", which multiply fp32 in its tiles, as exactly as others"
+    if not why_not and chosen.name == "fp32" and products.fp32_in_kernels():
+        told += ", which multiply fp32, too, as exactly as others"
     return replace(chosen, kernels=not why_not, why=f"{chosen.why}; {told}")
 
 

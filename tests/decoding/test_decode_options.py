@@ -207,7 +207,7 @@ CASES = {
     "diversity": Case((0.0, 0.5, 3.0), ids, {"n_best": 5}),
     "split": Case(("long", "every"), n_piece),
     "max_src_len": Case((0, 16, 32), n_piece),
-    "max_tokens": Case((8192, 1), batches),
+    "max_tokens": Case((16384, 1), batches),
     "window": Case((1000, 2, 1), n_line_taken_at_once),
 }
 

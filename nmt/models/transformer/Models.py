@@ -218,8 +218,8 @@ class Decoder(_Stack):
         What later tokens need to know of this one goes into `state`.
         """
         x, rotation = self._enter(self.trg_word_emb(last.unsqueeze(1)), first=state.n_step)
-        x, mask = x.view(state.n_sentence, -1, x.size(-1)), SharedMask(state.look_back(visible))
-        src_mask = SharedMask(state.per_sentence["src_mask"])
+        x, mask = x.view(state.n_sentence, -1, x.size(-1)), SharedMask(state.look_back(visible), in_search=True)
+        src_mask = SharedMask(state.per_sentence["src_mask"], in_search=True)
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
             x = layer.step(x, n, mask, src_mask, state, rotation)

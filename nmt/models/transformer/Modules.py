@@ -105,10 +105,13 @@ class PackedMask(NamedTuple):
 
 
 class SharedMask:
-    """A mask, (B or 1, 1, T or 1, S), for several layers: what each makes of it is made once."""
+    """A mask, (B or 1, 1, T or 1, S), for several layers: what each makes of it is made once.
 
-    def __init__(self, mask: Tensor) -> None:
-        self._mask = mask
+    in_search: its T queries are hypotheses of a sentence, not words.
+    """
+
+    def __init__(self, mask: Tensor, *, in_search: bool = False) -> None:
+        self._mask, self.in_search = mask, in_search
         self._repeated: dict[int, Tensor] = {}
         self._added: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor | None]] = {}
 
@@ -184,7 +187,9 @@ class ScaledDotProductAttention(nn.Module):
         if not return_attns and self._write_out(q, k):
             narrow = self._narrow(q, k, v)
             if kernels.takes(*narrow):
-                return in_kernel(*narrow, mask.mask, 1.0 / self.temperature, self.dropout), None
+                return in_kernel(
+                    *narrow, mask.mask, 1.0 / self.temperature, self.dropout, in_search=mask.in_search
+                ), None
         (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
         n_share = n_head // n_kv_head
         if n_share > 1:

@@ -1,0 +1,40 @@
+/* Matrix products of fp32: what `products.c` shares out among threads, and `tiles.c` or `panels.c` multiply. */
+
+#pragma once
+
+#include "numbers.h"
+
+/* (n, depth) numbers, of which those of a sum are `dense`, one behind the other, or `stride` numbers apart. */
+typedef struct {
+  const float *at;
+  int64_t stride;
+  int dense;
+} factor;
+
+/* Where a product goes, and what is done with it there. */
+typedef struct {
+  float *out;
+  const float *bias; /* may be absent */
+  int64_t n_row, n_col;
+  int add, relu;
+} target;
+
+/* Where the processor has AVX2 and no more. Others have tiles, or AVX-512, for which oneDNN's products are as good. */
+#if defined __AVX2__ && defined __FMA__ && !defined __AVX512F__
+#define HAS_PANELS
+#endif
+
+/* Rows, and columns, that are multiplied at a time, and so are one thread's. */
+extern const int unit_of_rows, unit_of_columns;
+
+/* Rows row .. end_row and columns column .. end_column of the result, no sum of which may depend on what else is asked for.
+   laid: b, if that is laid out. room: room_of_thread bytes. */
+void multiply_part(const target *to, factor a, factor b, const char *laid, int64_t n_sum, int64_t row, int64_t end_row,
+                   int64_t column, int64_t end_column, char *room);
+
+/* Bytes that `multiply_part` needs. */
+int room_of_thread(void);
+
+/* Bytes of a right factor, (n_sum, n_col), that is laid out as a whole; and laying it out, from a multiple of 64 on. */
+int64_t size_laid_out(int64_t n_col, int64_t n_sum);
+void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col, int64_t n_sum);
