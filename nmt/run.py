@@ -114,6 +114,13 @@ class Run:
         found = (checkpoint.update_of(path) for path in self.checkpoints.iterdir() if path.is_dir())
         return sorted(update for update in found if update is not None)
 
+    def goes_on(self) -> bool:
+        """Whether a model was chosen at the end of training, and that has gone on since, to another end."""
+        file = self.model_folder / checkpoint.STATE
+        chosen = checkpoint.read_json(file) if file.is_file() else None
+        update = chosen.get("update") if isinstance(chosen, dict) else None
+        return isinstance(update, int) and update < max(self.updates(), default=0)
+
     def checkpoint(self, update: int) -> Path:
         """Folder of the checkpoint at an update."""
         return self.checkpoints / checkpoint.name_of(update)

@@ -43,6 +43,6 @@ def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[
     torch.manual_seed(0)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
     tensors = {checkpoint.MODEL: checkpoint.weights_of(model)}
-    checkpoint.save(run.model_folder, tensors, {"update": 1})
+    checkpoint.save(run.model_folder, tensors, {"update": 7})
     checkpoint.save(run.checkpoint(7), tensors, {"update": 7})
     return run

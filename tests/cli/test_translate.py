@@ -160,6 +160,16 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, tmp_p
         assert err.count("training has not ended") == err.count(note) == n_note
 
 
+def test_a_run_that_goes_on_after_its_end_says_that_its_model_is_of_before(folder, tmp_path, capsys, monkeypatch):
+    source = tmp_path / "in"
+    source.write_bytes(b"the ship\n")
+    note = f"nmt-translate: note: {folder}: training goes on since its model was chosen"
+    for goes_on, flags in ((False, []), (True, []), (True, ["--checkpoint", "update-00000007"])):
+        monkeypatch.setattr(Run, "goes_on", lambda run, goes_on=goes_on: goes_on)
+        assert main([str(folder), "--input", str(source), *flags]) == 0
+        assert (note in capsys.readouterr().err) == (goes_on and not flags)
+
+
 def test_who_asks_for_bf16_where_it_is_slower_is_told(folder, tmp_path, capsys, monkeypatch):
     source = tmp_path / "in"
     source.write_bytes(b"the ship\n")

@@ -54,9 +54,10 @@ def test_it_goes_on_too_where_it_was_stopped_before_anything_was_saved(recipe_of
     whole, chain = recipe_of("whole", **OPTIONS), recipe_of("chain", **OPTIONS)
     launch(of_length(whole, LONG))
     launch(of_length(chain, SHORT))
-    longer = of_length(chain, LONG)
-    assert launch(longer, StopAt(0)) == "stopped"
-    assert launch(longer) == "done"
+    longer, run = of_length(chain, LONG), Run(chain.run_folder)
+    assert not run.goes_on()
+    assert launch(longer, StopAt(0)) == "stopped" and run.goes_on()
+    assert launch(longer) == "done" and not run.goes_on()
     assert left_by(longer) == left_by(of_length(whole, LONG))
 
 

@@ -125,11 +125,13 @@ class Engine:
         keep_freed_blocks()
         model, decode = _load(args), self.recipe.decode
         self.translator: Translator = model.translator(decode)
-        # Names of the checkpoints that were taken because there is no model yet, by run.
+        # What was taken of runs whose training has not ended, or goes on, by run.
         self.unfinished: dict[str, str] = {}
         if isinstance(model, Model) and not args.checkpoint:
             taken = zip(args.run, model.weights, strict=True)
-            self.unfinished = {run: name for run, name in taken if name != Run(run).model_folder.name}
+            self.unfinished = {
+                run: name for run, name in taken if name != Run(run).model_folder.name or Run(run).goes_on()
+            }
         again = tries(decode) if args.retry_suspect else {}
         self._again: dict[str, Translator] = {name: model.translator(one) for name, one in again.items()}
         self._scores, self._writes_json = bool(args.score), args.format == "jsonl"

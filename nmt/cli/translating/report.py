@@ -66,8 +66,13 @@ def input_notes(found: Counter[str], name: str) -> list[str]:
 
 
 def unfinished_notes(taken: Mapping[str, str]) -> list[str]:
-    """What to say of runs that have chosen no model yet. taken: the checkpoint that translates, by run."""
-    return [f"note: {run}: training has not ended; translating with {name}" for run, name in taken.items()]
+    """What to say of runs whose training has not ended, or goes on. taken: by run the checkpoint that translates, or
+    the model that was chosen at an end."""
+    goes_on = "training goes on since its model was chosen; translating with that, and with others by --checkpoint"
+    return [
+        f"note: {run}: {goes_on if name == 'model' else f'training has not ended; translating with {name}'}"
+        for run, name in taken.items()
+    ]
 
 
 def suspicious_note(found: Counter[str], n_line: int) -> str:
