@@ -1,5 +1,5 @@
-"""Linear layers for translation on a CPU, their matrices laid out once as they are read fastest: by oneDNN, or of fp32
-by kernels, where those multiply it.
+"""Linear layers for translation on a CPU, their matrices laid out once as they are read fastest: by oneDNN, or where
+kernels multiply fp32 by those.
 
 Each product of a search multiplies a few hundred rows by a matrix that never changes. As it is, the library lays it out
 anew every time, or reads it slowly. The arithmetic stays fp32, or bf16; sums may be made in another order.
@@ -46,7 +46,7 @@ class PrepackedLinear(SameLinear):
 def prepacked(model: ModuleT) -> ModuleT:
     """A model with the same parameters whose linear layers are laid out for this processor.
 
-    It takes the memory of their matrices once more, or in tiles one and a half times. The model itself where that is
+    It takes the memory of their matrices once more, or in tiles of AMX one and a half times. The model itself where that is
     not to be had: on a GPU, in fp64, in a torch without oneDNN.
     """
     linears = [module for module in model.modules() if type(module) is nn.Linear]

@@ -1,5 +1,5 @@
-"""Matrix products on a CPU: by torch or by kernels. Those make fp32, in tiles or in panels, as the processor is, and in
-tiles the gradients of weights of bf16.
+"""Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or in panels, as the processor has them, and of bf16 in
+tiles the gradients of weights.
 
 N rows, D and E columns.
 """
@@ -20,8 +20,8 @@ _LINE = 64  # bytes of the cache
 
 @functools.cache
 def fp32_in_kernels() -> bool:
-    """Whether kernels multiply fp32: the processor has tiles, or AVX2 and no more, and a product against fp64 shows
-    that theirs are as exact as others."""
+    """Whether kernels multiply fp32: the processor has tiles or AVX2 alone, and a product against fp64 shows that theirs
+    are as exact as others."""
     if why_not() or not (library().has_tiles() or library().has_panels()):
         return False
     generator = torch.Generator().manual_seed(0)
