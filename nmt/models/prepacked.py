@@ -46,7 +46,7 @@ class PrepackedLinear(SameLinear):
 def prepacked(model: ModuleT) -> ModuleT:
     """A model with the same parameters whose linear layers are laid out for this processor.
 
-    It takes the memory of their matrices once more, or in tiles of AMX one and a half times. The model itself where that is
+    It takes the memory of their matrices once more, or in tiles one and a half times. The model itself where that is
     not to be had: on a GPU, in fp64, in a torch without oneDNN.
     """
     linears = [module for module in model.modules() if type(module) is nn.Linear]

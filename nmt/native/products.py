@@ -1,5 +1,5 @@
-"""Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or in panels, as the processor has them, and of bf16 in
-tiles the gradients of weights.
+"""Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or panels, as the processor has them, and in tiles
+the gradients of weights of bf16.
 
 N rows, D and E columns.
 """
@@ -20,7 +20,7 @@ _LINE = 64  # bytes of the cache
 
 @functools.cache
 def fp32_in_kernels() -> bool:
-    """Whether kernels multiply fp32: the processor has tiles or AVX2 alone, and a product against fp64 shows that theirs
+    """Whether kernels multiply fp32: the processor has tiles or AVX2 alone, and a product against fp64 shows that they
     are as exact as others."""
     if why_not() or not (library().has_tiles() or library().has_panels()):
         return False
