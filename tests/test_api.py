@@ -17,6 +17,7 @@ from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
+from nmt.models.int8_products import int8_product
 from nmt.models.prepacked import PrepackedLinear, _can, prepacked
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.recipe.subword_options import SubwordsConfig
@@ -83,7 +84,7 @@ def test_half_precision_is_another_arithmetic_of_the_same_model(folders):
     assert [one.score for one in model.translate(LINES)] == exact
 
 
-@pytest.mark.skipif(not int8._pair(), reason="no exact products of 8 bits by oneDNN here")
+@pytest.mark.skipif(not int8_product(), reason="no exact products of 8 bits here")
 def test_numbers_of_8_bits_are_another_arithmetic_of_the_same_model(folders):
     for model in (nmt.load(folders[0], device="cpu"), nmt.load(folders, device="cpu")):
         half, narrow = ([one.score for one in model.translate(LINES, precision=name)] for name in ("bf16", "int8"))
@@ -94,7 +95,7 @@ def test_numbers_of_8_bits_are_another_arithmetic_of_the_same_model(folders):
         assert model.translator(model.decode(precision="int8")).model is ready
 
 
-@pytest.mark.skipif(not int8._pair(), reason="no exact products of 8 bits by oneDNN here")
+@pytest.mark.skipif(not int8_product(), reason="no exact products of 8 bits here")
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("faster", [True, False])
 def test_what_8_bits_leave_to_others_is_in_bf16_where_that_is_faster(folders, faster, packs, monkeypatch):
@@ -144,7 +145,7 @@ def test_an_ensemble_is_neither_of_its_models(folders):
 # Of the log-probability of a line, by arithmetic: how far it may be off in other company, as docs/translation.md says.
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 0.2), ("int8", 0.2)])
 def test_given_translations_are_scored_alike_in_any_company(folders, precision, bound):
-    if precision == "int8" and not int8._pair():
+    if precision == "int8" and not int8_product():
         pytest.skip("no exact products of 8 bits by oneDNN here")
     model = nmt.load(folders[0], device="cpu")
     targets = ["in May", "the ship", "", "left left left left"]

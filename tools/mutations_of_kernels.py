@@ -7,8 +7,10 @@ ATTENTION = "nmt/native/attention.c"
 NORMS = "nmt/native/norms.c"
 TILES = "nmt/native/tiles.c"
 PANELS = "nmt/native/panels.c"
+BYTES = "nmt/native/bytes.c"
 IN_TILES = "tests/native/test_products.py -k in_tiles"
 IN_PANELS = "tests/native/test_products.py -k in_panels"
+IN_BYTES = "tests/native/test_bytes.py"
 NATIVE = "tests/native/test_native_kernels.py"
 NORM_TESTS = "tests/native/test_native_norms.py"
 
@@ -157,5 +159,28 @@ MUTATIONS = (
         "passes.column_sums(d_hidden, hidden)",
         "passes.column_sums(d_hidden)",
         "tests/models/test_fused_linear.py",
+    ),
+    Mutation(
+        "the last four numbers of a panel of bytes left out",
+        BYTES,
+        "k < WHOLE(n_sum, GROUP); k += GROUP / 2",
+        "k < n_sum; k += GROUP / 2",
+        IN_BYTES,
+    ),
+    Mutation("states of more than 7 bits", BYTES, "_mm256_set1_ps(MOST)", "_mm256_set1_ps(255)", IN_BYTES),
+    Mutation("what is no number hidden in bytes", BYTES, "gap += y - y;", "gap += 0.0f * (vector){0};", IN_BYTES),
+    Mutation(
+        "states of each thread read from the first row",
+        BYTES,
+        "known ? known + r * stride : mine",
+        "known ? known : mine",
+        IN_BYTES,
+    ),
+    Mutation(
+        "fours of weights too large for 16 bits",
+        "nmt/models/int8_products.py",
+        "_FOUR = 256.0",
+        "_FOUR = 300.0",
+        "tests/models/test_int8_products.py",
     ),
 )

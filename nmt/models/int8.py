@@ -4,20 +4,18 @@ Numbers of 8 bits need a range. What enters a feed-forward sub-layer, and the pr
 LayerNorm, so it is of variance one before the weight and bias of that; what a hidden unit becomes follows from the
 length of its row. How many standard deviations a range has, `int8_ranges` says: no data has to be looked at, and a
 sentence's states do not depend on its batch. What lies beyond a range is cut off at its end. Each output has a scale of
-its own for its row of the matrix; sums are exact. Where the processor adds products up two by two in 16 bits (AVX2), no
-two neighbours of a row are so large that they could leave those.
+its own for its row of the matrix; sums are exact (`int8_products`).
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.errors import MachineError, RunError
+from nmt.models.int8_products import Int8Product, Steps, int8_product
 from nmt.models.int8_ranges import LEAST, ranges
 from nmt.models.prepacked import SameLinear
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
@@ -25,42 +23,6 @@ from nmt.models.transformer.Models import Transformer
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 
 _OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
-_MIDDLE = 128  # of the 8 bits that states have, which stands for zero
-_MOST = 127  # of a matrix
-# What two neighbours of one sign may come to, before they are rounded: anything, or where 255 times both has 16 bits.
-_PAIRS = (2.0 * _MOST, 127.5)
-
-
-class _Matrix(NamedTuple):
-    """A matrix in whole numbers from -127 to 127, laid out for oneDNN; for each row its scale and, as is wanted, 0."""
-
-    packed: Tensor
-    scale: Tensor
-    zero: Tensor
-
-    @classmethod
-    def of(cls, weight: Tensor, pair: float | None = None) -> "_Matrix":
-        """pair: what two neighbours may come to; None: what this processor takes."""
-        whole, scale = _whole(weight, pair or _pair())
-        packed = torch.ops.onednn.qlinear_prepack(whole, [_MIDDLE, weight.size(1)])
-        return cls(packed, scale, torch.zeros(len(scale), dtype=torch.int32))
-
-    def times(
-        self,
-        x: Tensor,
-        scale: float,
-        zero: int,
-        bias: Tensor,
-        dtype: torch.dtype,
-        *,
-        out: float = 1.0,
-        relu: bool = False,
-    ) -> Tensor:
-        """(..., K) uint8, that stand for (x - zero) · scale -> (..., N), as multiples of `out` if they are uint8."""
-        product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            x, scale, zero, *self, bias, out, 0, dtype, "relu" if relu else "none", [], ""
-        )
-        return product
 
 
 class Int8FeedForward(PositionwiseFeedForward):
@@ -81,28 +43,27 @@ class Int8FeedForward(PositionwiseFeedForward):
         self.w_1, self.w_2 = SameLinear(ffn.w_1), SameLinear(ffn.w_2)
         self.act_dropout, self.dropout, self.layer_norm = ffn.act_dropout, ffn.dropout, ffn.layer_norm
         self.train(ffn.training)
+        self.reach = reach
         w_1, b_1 = _exact(ffn.w_1, entered_through)
         w_2, b_2 = _exact(ffn.w_2)
+        product = _product()
         # Every hidden unit as a share of its range, which its column of the second matrix takes back.
         most = (hidden_reach * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=torch.finfo(torch.float32).tiny)
-        self._first, self._first_bias = _Matrix.of(w_1 / most.unsqueeze(1)), b_1 / most
-        self._second, self._second_bias = _Matrix.of(w_2 * most), b_2
-        self._step = _step(reach)
-        self._gain, self._shift = _to_steps(entered_through, self._step, taken=not ffn.pre_norm)
+        steps = _steps(entered_through, reach, taken=not ffn.pre_norm)
+        if ffn.pre_norm:  # the norm itself makes steps, in place of its weight and bias
+            self._gain, self._shift = (torch.full_like(b_2, number) for number in (1 / steps.step, steps.zero))
+        self._first = product(w_1 / most.unsqueeze(1), b_1 / most, steps, relu=True)
+        self._second = product(w_2 * most, b_2, Steps(1 / product.most))
         self._eps = entered_through.eps
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not x.numel():
             return super().forward(x)
+        rows = states = x.reshape(-1, x.size(-1))
         if self.pre_norm:
-            states = F.layer_norm(x, x.shape[-1:], self._gain, self._shift, self._eps)
-        else:
-            states = torch.addcmul(self._shift, x, self._gain)
-        hidden = self._first.times(
-            _in_bytes(states), self._step, _MIDDLE, self._first_bias, torch.uint8, out=1 / 255, relu=True
-        )
-        output = self._second.times(hidden, 1 / 255, 0, self._second_bias, x.dtype)
-        return x + output if self.pre_norm else self.layer_norm(x + output)
+            states = F.layer_norm(rows, rows.shape[-1:], self._gain, self._shift, self._eps)
+        output = self._second(self._first(states), plus=rows).view(x.shape)
+        return output if self.pre_norm else self.layer_norm(output)
 
 
 class Int8Linear(SameLinear):
@@ -113,18 +74,15 @@ class Int8Linear(SameLinear):
     ) -> None:
         """factor: what the norm's output was multiplied by. reach: range of its states, in standard deviations."""
         super().__init__(linear)
-        weight, self._added = _exact(linear, entered_through, factor)
-        self._matrix = _Matrix.of(weight)
-        self._step = _step(reach)
-        self._gain, self._shift = _to_steps(entered_through, self._step, factor)
+        self.reach = reach
+        steps = _steps(entered_through, reach, factor)
+        self._product = _product()(*_exact(linear, entered_through, factor), steps)
 
     def forward(self, input: Tensor) -> Tensor:
-        # There is no NaN in 8 bits: in full it comes out, and the search says what is wrong. A sum is not finite if one
-        # state is not, and is had sooner than a look at each.
-        if torch.is_grad_enabled() or not input.numel() or not input.sum().isfinite():
+        if torch.is_grad_enabled() or not input.numel():
             return super().forward(input)
-        whole = _in_bytes(torch.addcmul(self._shift, input, self._gain))
-        return self._matrix.times(whole, self._step, _MIDDLE, self._added, torch.float32)
+        rows = input.reshape(-1, input.size(-1))
+        return self._product(rows).view(*input.shape[:-1], -1)
 
 
 def to_int8(model: nn.Module) -> None:
@@ -143,8 +101,7 @@ def to_int8(model: nn.Module) -> None:
         raise RunError(f"{_OPTION}: wants model.ffn relu, and this model has {', '.join(sorted(others))}. {_ADVICE}")
     if (device := layers[0].pos_ffn.w_1.weight.device).type != "cpu":
         raise MachineError(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
-    if not _pair():
-        raise MachineError(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
+    _product()
     norm_of = dict(zip(layers, norms, strict=True))
     for one in list(model.modules()):
         if isinstance(one, Transformer):
@@ -202,48 +159,20 @@ def _normalised(norm: nn.LayerNorm, factor: float = 1.0) -> tuple[Tensor, Tensor
     return gain, -bias * gain
 
 
-def _to_steps(norm: nn.LayerNorm, step: float, factor: float = 1.0, *, taken: bool = True) -> tuple[Tensor, Tensor]:
-    """What to multiply by, and then to add, to have steps from 0 to 255 of a norm's output, times a factor. taken:
-    False where that is still to be taken, by these in place of weight and bias.
+def _steps(norm: nn.LayerNorm, reach: float, factor: float = 1.0, *, taken: bool = True) -> Steps:
+    """How to make whole numbers of a norm's output, times a factor. taken: False where that is still to be taken, and
+    makes them itself.
     """
-    gain, shift = torch.ones_like(norm.weight, dtype=torch.float32), torch.zeros_like(norm.bias, dtype=torch.float32)
-    if taken:
-        gain, shift = _normalised(norm, factor)
-    return gain / step, shift / step + _MIDDLE
+    middle = (_product().most + 1) // 2
+    step = reach / (middle - 1)
+    if not taken:
+        return Steps(step, middle)
+    gain, shift = _normalised(norm, factor)
+    return Steps(step, middle, (gain / step, shift / step + middle))
 
 
-def _step(reach: float) -> float:
-    """From one of the 8 bits' numbers to the next."""
-    return reach / (_MIDDLE - 1)
-
-
-def _in_bytes(steps: Tensor) -> Tensor:
-    return steps.round_().clamp_(0, 255).to(torch.uint8)
-
-
-def _whole(weight: Tensor, pair: float) -> tuple[Tensor, Tensor]:
-    """A matrix in whole numbers, and what each row is to be multiplied by for the matrix itself."""
-    pairs = F.pad(weight, (0, weight.size(1) % 2)).view(len(weight), -1, 2)
-    together = torch.maximum(pairs.clamp(min=0.0).sum(2), pairs.clamp(max=0.0).sum(2).abs())
-    scale = torch.maximum(weight.abs().amax(1) / _MOST, together.amax(1) / pair)
-    scale = scale.clamp(min=torch.finfo(torch.float32).tiny)
-    return (weight / scale.unsqueeze(1)).round().to(torch.int8), scale
-
-
-@functools.cache
-def _pair() -> float:
-    """What two neighbours of a row may come to so that the largest sums are exact: some processors have 16 bits for the
-    products of both. 0 where no limit helps, or torch has no such products.
-    """
-    each = torch.tensor([[1.0] * 64, [1.0, 0.0] * 32, [-1.0] * 64, [0.0, -1.0] * 32])
-    most = torch.full((2, 64), 255, dtype=torch.uint8)
-    for pair in _PAIRS:
-        whole, scale = _whole(each, pair)
-        exact = 255 * whole.sum(1) * scale
-        try:
-            product = _Matrix.of(each, pair).times(most, 1.0, 0, torch.zeros(4), torch.float32)
-        except (AttributeError, RuntimeError):
-            return 0.0
-        if torch.allclose(product, exact):
-            return pair
-    return 0.0
+def _product() -> type[Int8Product]:
+    """What multiplies. Raises MachineError where there is nothing that does."""
+    if (found := int8_product()) is None:
+        raise MachineError(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
+    return found

@@ -28,6 +28,7 @@ _SOURCES = (
     "products.c",
     "tiles.c",
     "panels.c",
+    "bytes.c",
     "weight_gradient.c",
     "attention.c",
     "choice.c",

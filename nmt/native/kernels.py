@@ -1,6 +1,6 @@
 """The switch that puts the kernels to use, and what they take: dense tensors of fp32 or bf16 on a CPU.
 
-`passes.py`, `norms.py`, `products.py`, `attention.py` and `choice.py` call them.
+`passes.py`, `norms.py`, `products.py`, `bytes.py`, `attention.py` and `choice.py` call them.
 """
 
 import ctypes
@@ -12,6 +12,7 @@ from torch import Tensor
 from nmt.native.compiler import NotCompiled, library
 
 N_CHANCE = 2**16  # a decision of dropout is one of this many equally likely values
+_LINE = 64  # bytes of the cache
 _TYPES = (torch.float32, torch.bfloat16)
 _used: ctypes.CDLL | None = None  # the library, while it is switched on
 
@@ -45,9 +46,15 @@ def half(tensor: Tensor) -> int:
     return int(tensor.dtype == torch.bfloat16)
 
 
-def place(tensor: Tensor) -> c_void_p:
-    """Where a tensor begins."""
-    return c_void_p(tensor.data_ptr())
+def place(tensor: Tensor | None) -> c_void_p | None:
+    """Where a tensor begins; None where there is none."""
+    return None if tensor is None else c_void_p(tensor.data_ptr())
+
+
+def room(size: int) -> tuple[Tensor, c_void_p]:
+    """So many bytes, and where they begin: with a line of the cache."""
+    held = torch.empty(size + _LINE, dtype=torch.uint8)
+    return held, c_void_p(-(-held.data_ptr() // _LINE) * _LINE)
 
 
 def switched_on() -> ctypes.CDLL:

@@ -3,7 +3,7 @@
 What is allocated here is returned. N rows, D columns.
 """
 
-from ctypes import c_float, c_int, c_int64, c_uint64, c_void_p
+from ctypes import c_float, c_int, c_int64, c_uint64
 from typing import NamedTuple
 
 import torch
@@ -45,7 +45,7 @@ class Norm(NamedTuple):
             place(x),
             c_int(half(x)),
             place(self.weight),
-            _place_of(self.bias),
+            place(self.bias),
             *(place(one) for one in moments),
             c_int(self.centred),
             c_float(self.eps),
@@ -66,14 +66,14 @@ class Norm(NamedTuple):
         moments = torch.empty(2, x.numel() // x.size(-1))
         switched_on().add_and_normalise(
             place(out),
-            _place_of(also),
+            place(also),
             place(total),
             place(x),
             c_int(half(x)),
             place(residual),
             *dropping.for_kernels(),
             place(self.weight),
-            _place_of(self.bias),
+            place(self.bias),
             *(place(one) for one in moments),
             c_int(self.centred),
             c_float(self.eps),
@@ -117,15 +117,15 @@ class Norm(NamedTuple):
         sums = torch.empty(-(-n_row // switched_on().rows_a_sum()), 2, n_col)
         switched_on().normalise_backward(
             place(d_x),
-            _place_of(dropped),
+            place(dropped),
             c_int(dropped is not None and half(dropped)),
             *dropping.for_kernels(),
             place(d_out),
             c_int(half(d_out)),
-            _place_of(also),
+            place(also),
             place(x),
             c_int(half(x)),
-            _place_of(beside),
+            place(beside),
             place(self.weight),
             *(place(one) for one in moments),
             c_int(self.centred),
@@ -135,7 +135,3 @@ class Norm(NamedTuple):
         )
         d_weight, d_bias = sums.sum(0).unbind()
         return d_weight, d_bias
-
-
-def _place_of(x: Tensor | None) -> c_void_p | None:
-    return None if x is None else place(x)

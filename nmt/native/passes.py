@@ -32,7 +32,7 @@ def _drop_add(out: Tensor, x: Tensor, residual: Tensor | None, seed: int, n_drop
         c_int(half(out)),
         place(x),
         c_int(half(x)),
-        None if residual is None else place(residual),
+        place(residual),
         c_int(0 if residual is None else half(residual)),
         c_int64(x.numel()),
         c_uint64(seed),

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from nmt.native.compiler import library
-from nmt.native.kernels import half, place, switched_on, takes, why_not
+from nmt.native.kernels import half, place, room, switched_on, takes, why_not
 from nmt.native.passes import add_bias, add_to
 
 HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one
-_LINE = 64  # bytes of the cache
 
 
 @functools.cache
@@ -56,7 +55,7 @@ class LaidOut:
         weight = weight.contiguous()
         library().size_laid_out.restype = c_int64
         n_out, n_in = (c_int64(size) for size in weight.shape)
-        self._held, self._place = _room(library().size_laid_out(n_out, n_in))
+        self._held, self._place = room(library().size_laid_out(n_out, n_in))
         library().lay_out(self._place, place(weight), n_in, c_int(1), n_out, n_in)
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -99,7 +98,7 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
     assert out.is_contiguous() and out.dtype == torch.float32
     d_out, x, n_thread = d_out.contiguous(), x.contiguous(), torch.get_num_threads()
     narrow, wide = sorted((d_out, x), key=lambda one: one.size(1))
-    _held, room = _room(n_thread * library().room_of_gradient())
+    _held, mine = room(n_thread * library().room_of_gradient())
     library().weight_gradient(
         place(out),
         c_int(add),
@@ -107,7 +106,7 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
         place(narrow),
         place(wide),
         *(c_int64(size) for size in (narrow.size(1), wide.size(1), len(x))),
-        room,
+        mine,
         c_int(n_thread),
     )
     return out
@@ -137,7 +136,7 @@ def _multiply(
         b = _by_rows_or_columns(b)
         b_dense = b.stride(1) != 1
         b_place, b_stride = place(b), b.stride(1) if b_dense else b.stride(0)
-    _held, room = _room(n_thread * library().room_of_thread())
+    _held, mine = room(n_thread * library().room_of_thread())
     library().multiply(
         place(out),
         c_int(add),
@@ -148,19 +147,13 @@ def _multiply(
         c_int64(b_stride),
         c_int(b_dense),
         laid,
-        None if bias is None else place(bias),
+        place(bias),
         c_int(relu),
         *(c_int64(size) for size in (*out.shape, a.size(1))),
-        room,
+        mine,
         c_int(n_thread),
     )
     return out
-
-
-def _room(size: int) -> tuple[Tensor, c_void_p]:
-    """So many bytes, and where they begin: with a line of the cache."""
-    held = torch.empty(size + _LINE, dtype=torch.uint8)
-    return held, c_void_p(-(-held.data_ptr() // _LINE) * _LINE)
 
 
 def _by_rows_or_columns(x: Tensor) -> Tensor:

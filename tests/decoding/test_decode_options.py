@@ -16,8 +16,8 @@ from nmt.cli.translate import main
 from nmt.data.stored.translation_table import UNIT, TranslationTable
 from nmt.data.text.tags import known_tags
 from nmt.data.vocabulary.subwords import EOS, PAD, Subwords
-from nmt.models import int8
 from nmt.models.build import build_model
+from nmt.models.int8_products import int8_product
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run
@@ -190,7 +190,7 @@ CASES = {
     "epsilon": Case((0.0, 0.05, 0.9), ids, SAMPLES),
     "seed": Case((1, 2, 3), ids, SAMPLES),
     "mbr": Case(("none", "chrf", "bleu"), utilities_of_samples_and_hypotheses),
-    "precision": Case(("fp32", "bf16", "int8") if int8._pair() else ("fp32", "bf16"), scores),
+    "precision": Case(("fp32", "bf16", "int8") if int8_product() else ("fp32", "bf16"), scores),
     "shortlist": Case((0, 64, 200), scores_in_listed_subwords),
     "cuda_graphs": Case((False, True), is_replayed_on_a_gpu),
     "low_score": Case((0.0, -0.01), flags),

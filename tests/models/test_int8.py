@@ -16,7 +16,10 @@ from nmt.models.prepacked import prepacked
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
 
-pytestmark = pytest.mark.skipif(not int8._pair(), reason="no exact products of 8 bits by oneDNN here")
+
+@pytest.fixture(autouse=True)
+def each_way(way, monkeypatch):
+    monkeypatch.setattr(int8, "int8_product", lambda: way)
 
 
 def sub_layer(norm="pre", bias=True, dtype=torch.float32):
@@ -45,7 +48,7 @@ def states(norm, before, n=200, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_output_is_that_in_full_but_for_rounding(norm, bias, dtype):
+def test_the_output_is_that_in_full_but_for_rounding(way, norm, bias, dtype):
     ffn, before = sub_layer(norm, bias)
     x = states(norm, before)
     with torch.inference_mode():
@@ -53,7 +56,7 @@ def test_the_output_is_that_in_full_but_for_rounding(norm, bias, dtype):
         moved = exact - x if norm == "pre" else exact
         narrow = Int8FeedForward(copy.deepcopy(ffn).to(dtype), copy.deepcopy(before).to(dtype))
         found = narrow(x.to(dtype)).float()
-    assert (found - exact).norm() < 0.03 * moved.norm()
+    assert (found - exact).norm() < (0.03 if way.most == 255 else 0.04) * moved.norm()
     assert (found - exact).mean().abs() < 0.01 * moved.abs().mean()  # rounded to both sides
 
 
@@ -128,7 +131,7 @@ def test_a_model_some_of_whose_states_are_always_far_out_has_wider_ranges(make, 
     found = [[m for m in one.modules() if isinstance(m, Int8FeedForward | Int8Linear)] for one in (model, far)]
     with torch.inference_mode():
         whole = far(*batch)
-    steps = [[one._step * 127 for one in several] for several in found]
+    steps = [[one.reach for one in several] for several in found]
     assert LEAST[0] in steps[0] and max(steps[0]) < 6 < 9 < max(steps[1])
     assert (whole - exact).norm() < 0.06 * exact.norm()
 
@@ -203,34 +206,8 @@ def test_a_model_that_cannot_is_refused(options, message):
 
 
 def test_a_processor_that_cannot_is_told(make, monkeypatch):
-    monkeypatch.setattr(int8, "_pair", lambda: 0.0)
+    monkeypatch.setattr(int8, "int8_product", lambda: None)
     with pytest.raises(
         MachineError, match=r"this processor, or this torch, multiplies no numbers of 8 bits\. Take bf16 or fp32"
     ):
         to_int8(make().bfloat16())
-
-
-@pytest.mark.parametrize("size", [(1, 64, 8), (3, 70, 33), (40, 256, 1024), (300, 1024, 256), (7, 31, 5)])
-def test_the_largest_sums_are_exact_whichever_neighbours_they_are_of(size):
-    n, d, e = size
-    generator = torch.Generator().manual_seed(3)
-    weight = torch.randn(e, d, generator=generator)
-    whole, scale = int8._whole(weight, int8._pair())
-    bits = torch.randint(256, (n, d), generator=generator)
-    for row in range(min(n, e)):  # the most and the least that a sum can be
-        bits[row] = 255 * (whole[row] > 0) if row % 2 else 255 * (whole[row] < 0)
-    exact = (bits.double() @ whole.double().t()) * scale.double()
-    found = int8._Matrix.of(weight).times(bits.to(torch.uint8), 1.0, 0, torch.zeros(e), torch.float32)
-    assert (found.double() - exact).abs().max() < 1e-5 * exact.abs().max()
-
-
-def test_where_sums_of_two_have_16_bits_no_two_neighbours_leave_them():
-    weight = torch.randn(50, 81, generator=torch.Generator().manual_seed(3))
-    weight[0], weight[1], weight[2, ::2] = 1.0, -1.0, 0.0
-    narrow, scale = int8._whole(weight, int8._PAIRS[1])
-    pairs = torch.nn.functional.pad(narrow.int(), (0, 1)).view(50, -1, 2)
-    assert (255 * pairs.clamp(min=0).sum(2)).max() < 2**15 and (255 * pairs.clamp(max=0).sum(2)).min() >= -(2**15)
-    assert ((narrow * scale.unsqueeze(1) - weight).abs() <= 0.501 * scale.unsqueeze(1)).all()
-    wide, usual = int8._whole(weight, int8._PAIRS[0])
-    assert torch.equal(usual, weight.abs().amax(1) / 127) and wide.abs().amax() == 127
-    assert usual.sum() < scale.sum() < 1.5 * usual.sum()

@@ -1,0 +1,142 @@
+"""Products of states with a matrix in whole numbers of 8 bits: by a kernel of our own where the processor has AVX2 and
+nothing better, else by oneDNN.
+
+Sums are exact, and each output has a scale of its own for its row of the matrix. A processor without instructions for
+such sums adds several products up in 16 bits first. That these are never left, no neighbours in a row of the matrix are
+too large together.
+"""
+
+import functools
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nmt.native.bytes import MOST, BytesLaidOut, bytes_in_kernels
+
+_LARGEST = 127  # of a matrix
+# What two neighbours of one sign may come to, before they are rounded: anything, or where 255 times both has 16 bits;
+# and what four may, of eight neighbours the first two of both halves, or the others, where 127 times them all has.
+_PAIRS = (2.0 * _LARGEST, 127.5)
+_FOUR = 256.0
+_ROWS = 128  # that states are laid out for
+_AS_PAIRS, _AS_FOURS = (1, 2), (2, 2, 2)  # a row's neighbours
+
+
+class Steps(NamedTuple):
+    """How states become whole numbers, of which n stands for (n - zero) · step.
+
+    affine: what they are multiplied by, and what is then added, (D,) both, before they are rounded; None: they only are
+    to be rounded, or are whole numbers.
+    """
+
+    step: float
+    zero: int = 0
+    affine: tuple[Tensor, Tensor] | None = None
+
+
+class Int8Product(Protocol):
+    """x · weightᵀ + bias, (N, D) -> (N, E) fp32, or the ReLU of that as what another such product reads.
+
+    x: fp32 or bf16, or what another product made for this one. A row in which something is not finite becomes NaN.
+    """
+
+    most: ClassVar[int]  # of the whole numbers, from 0 on, that stand for states
+
+    def __init__(self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False) -> None:
+        """weight: (E, D), bias: (E,), fp32. relu: the output is a ReLU in steps of 1 / most, cut off at one."""
+
+    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """plus: (N, E) fp32 or bf16, which the output, if it is not for a product, is added to: in that type."""
+
+
+class ByKernel:
+    """A kernel rounds, multiplies and adds."""
+
+    most: ClassVar[int] = MOST
+
+    def __init__(self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False) -> None:
+        whole, scale = in_bytes(weight, _FOUR, _AS_FOURS)
+        scale = scale * steps.step
+        bias = bias - scale * steps.zero * whole.sum(1)
+        unit = self.most if relu else 1
+        self._laid = BytesLaidOut(whole, scale * unit, bias * unit, steps.affine)
+        self._relu = relu
+
+    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        x = x if x.dtype == torch.uint8 else x.float()
+        if self._relu:
+            return self._laid.states(x)
+        return self._laid.times(x) if plus is None else self._laid.times(x, plus.float()).to(plus.dtype)
+
+
+class ByOneDnn:
+    """oneDNN multiplies."""
+
+    most: ClassVar[int] = 255
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False, pair: float | None = None
+    ) -> None:
+        """pair: what two neighbours of a row may come to; None: what this processor takes."""
+        whole, self._scale = in_bytes(weight, pair or exact_pair(), _AS_PAIRS)
+        self._packed = torch.ops.onednn.qlinear_prepack(whole, [_ROWS, weight.size(1)])
+        self._zeros = torch.zeros(len(whole), dtype=torch.int32)
+        self._bias, self._steps = bias, steps
+        self._relu = relu
+
+    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        whole, steps = x, self._steps
+        if x.dtype != torch.uint8:
+            if steps.affine is not None:
+                whole = torch.addcmul(steps.affine[1], x, steps.affine[0])
+            whole = whole.round().clamp_(0, self.most).to(torch.uint8)
+        matrix = (self._packed, self._scale, self._zeros, self._bias)
+        dtype = torch.float32 if plus is None else plus.dtype
+        to = (1 / self.most, 0, torch.uint8, "relu") if self._relu else (1.0, 0, dtype, "none")
+        out: Tensor = torch.ops.onednn.qlinear_pointwise(whole, steps.step, steps.zero, *matrix, *to, [], "")
+        # A sum is not finite if one state is not, and is had sooner than a look at each.
+        if not self._relu and x.dtype != torch.uint8 and not x.sum().isfinite():
+            out[~x.isfinite().all(1)] = torch.nan
+        return out if plus is None else plus + out
+
+
+@functools.cache
+def int8_product() -> type[Int8Product] | None:
+    """What multiplies here; None where there is nothing that is exact."""
+    if bytes_in_kernels():
+        return ByKernel
+    return ByOneDnn if exact_pair() else None
+
+
+def in_bytes(weight: Tensor, most: float, neighbours: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """A matrix (E, D) in whole numbers, and what each row is to be multiplied by for the matrix itself.
+
+    most: what neighbours of one sign may come to, before they are rounded. neighbours: the shape in which numbers of a
+    row are put, of which those along the first and the last dimension are neighbours.
+    """
+    together = F.pad(weight, (0, -weight.size(1) % torch.Size(neighbours).numel())).view(len(weight), -1, *neighbours)
+    sums = [together.clamp(min=0.0).sum((2, -1)), together.clamp(max=0.0).sum((2, -1)).abs()]
+    scale = torch.maximum(weight.abs().amax(1) / _LARGEST, torch.maximum(*sums).flatten(1).amax(1) / most)
+    scale = scale.clamp(min=torch.finfo(torch.float32).tiny)
+    return (weight / scale.unsqueeze(1)).round().to(torch.int8), scale
+
+
+@functools.cache
+def exact_pair() -> float:
+    """What two neighbours of a row may come to so that oneDNN's largest sums are exact: on some processors it has 16
+    bits for the products of both. 0 where no limit helps, or torch has no such products.
+    """
+    each = torch.tensor([[1.0] * 64, [1.0, 0.0] * 32, [-1.0] * 64, [0.0, -1.0] * 32])
+    most = torch.full((2, 64), ByOneDnn.most, dtype=torch.uint8)
+    for pair in _PAIRS:
+        whole, scale = in_bytes(each, pair, _AS_PAIRS)
+        exact = ByOneDnn.most * whole.sum(1) * scale
+        try:
+            product = ByOneDnn(each, torch.zeros(4), Steps(1.0, 0), pair=pair)(most)
+        except (AttributeError, RuntimeError):
+            return 0.0
+        if torch.allclose(product, exact):
+            return pair
+    return 0.0
