@@ -16,7 +16,8 @@
 #define DEPTH 256         /* numbers of a sum, added one to the other; of a longer one such parts are added up, */
 #define NEAR 96           /* rows, multiples of HEIGHT, that lie in the second cache, */
 #define WIDTH 512         /* and columns that are laid out */
-#define ROOM (4 * DEPTH * (WIDTH + NEAR)) /* bytes */
+#define APART (DEPTH + 16) /* numbers from one row to the next, where rows are copied */
+#define ROOM (4 * (DEPTH * WIDTH + APART * NEAR)) /* bytes */
 
 /* -- layout ------------------------------------------------------------------------------------------------------- */
 
@@ -138,7 +139,12 @@ void multiply_part(const target *to, factor a, factor b, const char *laid, int64
         const int64_t n = UP_TO(end_row - r, NEAR);
         if (a.dense) {
           const float *left = a.at + r * a.stride + k;
-          multiply_strips(to, r, n, c, width, left, HEIGHT * a.stride, a.stride, 1, right, depth, plus, bias, relu);
+          int64_t stride = a.stride;
+          if (stride % 1024 == 0) { /* rows so far apart meet in the same few lines of the first cache */
+            for (int64_t i = 0; i < n; i++) memcpy(strips + i * APART, left + i * stride, 4 * depth);
+            left = strips, stride = APART;
+          }
+          multiply_strips(to, r, n, c, width, left, HEIGHT * stride, stride, 1, right, depth, plus, bias, relu);
         } else {
           lay_strips(strips, a, r, n, k, depth);
           multiply_strips(to, r, n, c, width, strips, HEIGHT * depth, 1, HEIGHT, right, depth, plus, bias, relu);
