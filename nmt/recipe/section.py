@@ -25,7 +25,8 @@ PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_le
 class Section(BaseModel):
     """A part of a recipe: frozen, strict about types, unknown keys and infinities refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # What checks a part of a recipe is built when first asked to: --help needs none of it.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 def seconds_of(duration: str) -> float:
