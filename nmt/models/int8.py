@@ -101,7 +101,7 @@ def to_int8(model: nn.Module) -> None:
         raise RunError(f"{_OPTION}: wants model.ffn relu, and this model has {', '.join(sorted(others))}. {_ADVICE}")
     if (device := layers[0].pos_ffn.w_1.weight.device).type != "cpu":
         raise MachineError(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
-    _product()
+    _product()  # raises where nothing is exact
     norm_of = dict(zip(layers, norms, strict=True))
     for one in list(model.modules()):
         if isinstance(one, Transformer):
