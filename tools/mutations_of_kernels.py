@@ -62,6 +62,7 @@ MUTATIONS = (
     ),
     Mutation("long sums of tiles begun anew", TILES, "plus = k > 0 || to->add", "plus = to->add", IN_TILES),
     Mutation("the second half of tiles' sums begun anew", TILES, "n_step - s, s > 0,", "n_step - s, 0,", IN_TILES),
+    Mutation("the first of several rows copied", PANELS, "left + i * stride, 4 * depth", "left, 4 * depth", IN_PANELS),
     Mutation("long sums of panels begun anew", PANELS, "plus = k > 0 || to->add", "plus = to->add", IN_PANELS),
     Mutation(
         "a bias added with each part of a sum",

@@ -12,7 +12,7 @@ TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 ERROR = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
 SIZES = [
     *((1, 1, 1), (16, 32, 16), (32, 256, 32), (5, 70, 130), (33, 31, 1), (70, 300, 45), (100, 520, 600)),
-    *((6, 4, 16), (7, 5, 17), (97, 1030, 8), (12, 3, 1040)),
+    *((6, 4, 16), (7, 5, 17), (97, 1030, 8), (12, 3, 1040), (103, 1024, 40), (7, 2048, 600)),
 ]
 IN_TILES = pytest.mark.skipif(not kernels.library().has_tiles(), reason="this processor has no tiles")
 IN_PANELS = pytest.mark.skipif(not kernels.library().has_panels(), reason="no panels are multiplied on this processor")
