@@ -86,7 +86,7 @@ class Run:
         return load_resolved(self.recipe_file)
 
     def usual_src_len(self) -> int | None:
-        """What `nmt.training.claim` has noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
+        """What `training/starting/claim.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
         length = self._told_of_data().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
@@ -103,7 +103,7 @@ class Run:
         return found
 
     def _told_of_data(self) -> dict[str, Any]:
-        """What `nmt.training.claim` has noted of the data; nothing for a model without it, as exported ones are."""
+        """What `training/starting/claim.py` noted of the data; nothing for a model without it, as exported ones are."""
         known = checkpoint.read_json(self.data_file) if self.data_file.exists() else {}
         return known if isinstance(known, dict) else {}
 

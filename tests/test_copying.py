@@ -21,7 +21,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from nmt.run import Run
-from nmt.training.launch import launch
+from nmt.training.starting.launch import launch
 
 LETTERS = "abcdefghijklmnop"
 

@@ -12,7 +12,7 @@ from nmt.decoding.translator import Translator
 from nmt.recipe.options import Recipe
 from nmt.recipe.protect_options import KINDS
 from nmt.run import Run
-from nmt.training.launch import launch
+from nmt.training.starting.launch import launch
 
 WORDS = "abcdefghij"
 

@@ -48,22 +48,25 @@ ALSO = {
     ("run", "checkpoint"),
 }
 
-# The rooms of nmt/data, each of which may see itself and those before it. Whatever lies beside them sees them all.
-IN_DATA = (
-    "arrays",
-    "text",
-    "sharing",
-    "vocabulary",
-    "stored",
-    "batching",
-    "resampling",
-    "units",
-    "filters",
-    "reading",
-    "reporting",
-    "blockwise",
-    "",
-)
+# The rooms of a package, each of which may see itself and those before it; "" is what lies beside them.
+IN_PACKAGE = {
+    "data": (
+        "arrays",
+        "text",
+        "sharing",
+        "vocabulary",
+        "stored",
+        "batching",
+        "resampling",
+        "units",
+        "filters",
+        "reading",
+        "reporting",
+        "blockwise",
+        "",
+    ),
+    "training": ("log", "ranks", "optimizers", "losses", "", "starting", "checking"),
+}
 
 MODULES_NOT_USED = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 BUILTINS_NOT_CALLED = {"eval", "exec", "compile", "__import__"}
@@ -107,10 +110,10 @@ def room_of(module):
     return module.split(".")[1] if "." in module else ""
 
 
-def room_in_data(module):
+def room_in_package(module):
     """nmt.data.text.lines -> text; nmt.data.prepare -> nothing"""
-    room = module.split(".")[2]
-    return "" if MODULES[f"nmt.data.{room}"].name == f"{room}.py" else room
+    parts = module.split(".")
+    return "" if MODULES[".".join(parts[:3])].name == f"{parts[2]}.py" else parts[2]
 
 
 def only_for_types(statements):
@@ -169,15 +172,16 @@ def test_imports_point_down():
     assert not wrong, "\n".join(wrong)
 
 
-def test_in_the_data_too_imports_point_down():
-    wrong = []
+@pytest.mark.parametrize("package", IN_PACKAGE)
+def test_in_a_package_too_imports_point_down(package):
+    rooms, wrong = IN_PACKAGE[package], []
     for module, path in MODULES.items():
-        if not module.startswith("nmt.data.") or path.name == "__init__.py":
+        if not module.startswith(f"nmt.{package}.") or path.name == "__init__.py":
             continue
-        here = IN_DATA.index(room_in_data(module))
+        here = rooms.index(room_in_package(module))
         for line, target in imports_of(path):
-            if target.startswith("nmt.data.") and IN_DATA.index(room_in_data(target)) > here:
-                wrong.append(complaint(path, line, f"{IN_DATA[here]} imports {target}, which lies above it"))
+            if target.startswith(f"nmt.{package}.") and rooms.index(room_in_package(target)) > here:
+                wrong.append(complaint(path, line, f"{module} imports {target}, which lies above it"))
     assert not wrong, "\n".join(wrong)
 
 

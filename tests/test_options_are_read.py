@@ -17,7 +17,7 @@ from nmt.recipe.fields import all_fields
 from nmt.recipe.filter_options import OwnFilters
 from nmt.recipe.options import Recipe
 from nmt.recipe.section import Section
-from nmt.training.launch import launch
+from nmt.training.starting.launch import launch
 from tests.training.conftest import write_pairs
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +27,7 @@ NO_EFFECT = {
     "nmt/recipe/data_options.py": {"filters_of"},
     "nmt/data/stored/manifest.py": {"_own_settings"},
     "nmt/training/budget.py": {"n_measured_at_end"},
-    "nmt/training/space.py": {"check_space", "checkpoint_bytes"},
+    "nmt/training/starting/space.py": {"check_space", "checkpoint_bytes"},
     "nmt/training/validate.py": {"how"},
 }
 

@@ -19,6 +19,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from bench_shapes import seconds_of
+
 from nmt.data.batching.plan import Position
 from nmt.data.stored.corpus import Prepared
 from nmt.data.vocabulary.subwords import PAD
@@ -29,10 +31,10 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
-from nmt.training.materials import new_model
 from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
+from nmt.training.starting.materials import new_model
 
 _SETTLED = 0.5  # seconds, in which the threads have made what they make ahead
 
@@ -69,16 +71,6 @@ class Reader:
     def full(self) -> float:
         """The share of all places in batches that is not padding."""
         return self._n_full / self._n_place
-
-
-def train(engine: Engine, portion: Portion) -> float:
-    """Seconds of one update."""
-    begin = time.perf_counter()
-    engine.backward(portion.work, sum(item.batch.n_gold for item in portion.work))
-    engine.settle()
-    engine.step(1e-4, update=1)
-    engine.settle()
-    return time.perf_counter() - begin
 
 
 def main() -> None:
@@ -123,10 +115,10 @@ def main() -> None:
             time.sleep(_SETTLED)
         seconds = dict.fromkeys(readers, 0.0)
         for portion in itertools.islice(updates, args.updates):
-            train(engine, portion)  # whoever is the second to train on a shape finds its kernels made
+            seconds_of(engine, portion)  # whoever is the second to train on a shape finds its kernels made
             for name in next(orders):
                 readers[name].read()
-                seconds[name] += train(engine, portion)
+                seconds[name] += seconds_of(engine, portion)
         for name, reader in readers.items():
             reader.seconds.append(seconds[name])
         print(f"turn {number + 1}  " + "  ".join(f"{name} {seconds[name]:.2f} s" for name in readers), flush=True)

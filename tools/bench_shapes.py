@@ -23,13 +23,13 @@ from nmt.errors import NmtError
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed, Portion
-from nmt.training.materials import new_model
 from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
+from nmt.training.starting.materials import new_model
 
 
-def seconds(engine: Engine, portion: Portion) -> float:
+def seconds_of(engine: Engine, portion: Portion) -> float:
     """Seconds of one update."""
     begin = time.perf_counter()
     engine.backward(portion.work, sum(item.batch.n_gold for item in portion.work))
@@ -70,13 +70,13 @@ def main() -> None:
         print(in_an_epoch(source.plan, engine.packs))
     feed = source.begin(Position())
     for portion in itertools.islice(feed, 3):
-        seconds(engine, portion)
+        seconds_of(engine, portion)
     portions = list(itertools.islice(feed, args.batches))
     batches = [engine.laid_out(item.batch)[0] for portion in portions for item in portion.work]
     shapes = {(batch.src_seq.shape, batch.gold.shape) for batch in batches}
     print(f"{precision.name}: {len(portions)} updates of {len(shapes)} shapes")
     for what in ("a new shape", "a shape seen before"):
-        times = [(seconds(engine, portion), seconds(engine, portion)) for portion in portions]
+        times = [(seconds_of(engine, portion), seconds_of(engine, portion)) for portion in portions]
         ratio = statistics.median(first / second for first, second in times)
         again = statistics.median(second for _, second in times)
         print(f"{what:20} {ratio:.3f} of the time of the same batch at once again, which takes {1000 * again:,.0f} ms")

@@ -2,7 +2,7 @@
 
 from mutation import Mutation
 
-LOSS = "nmt/training/loss.py"
+LOSS = "nmt/training/losses/loss.py"
 ENGINE = "nmt/training/engine.py"
 KEEPER = "nmt/training/keeper.py"
 CHECKPOINT = "nmt/checkpoint.py"
@@ -18,7 +18,7 @@ MUTATIONS = (
     # the loss
     Mutation(
         "logit scale forgotten in the loss",
-        "nmt/training/objective.py",
+        "nmt/training/losses/objective.py",
         '"scale": scale,',
         '"scale": 1.0,',
         INVARIANCE + " -k search_sees",
@@ -49,7 +49,7 @@ MUTATIONS = (
         LOSS,
         "d_hidden *= scale",
         "d_hidden *= 1.0",
-        "tests/training/test_loss.py",
+        "tests/training/losses/test_loss.py",
     ),
     Mutation(
         "the device asked for what the batch knows",
@@ -240,7 +240,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a run that goes by its length made longer",
-        "nmt/training/claim.py",
+        "nmt/training/starting/claim.py",
         "may_end=not bound",
         "may_end=True",
         "tests/training/test_longer.py -k stays",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from nmt.decoding.fixed_search import FIRST_ROOM
 from nmt.recipe.presets import PRESETS
-from nmt.training.loss import chunk_bytes_of_gpu
+from nmt.training.losses.loss import chunk_bytes_of_gpu
 
 HALF, FULL = 2, 4  # bytes of a number in matrix products, and in the residual stream, weights and optimizer
 

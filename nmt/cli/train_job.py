@@ -10,11 +10,11 @@ from nmt.native.allocator import keep_freed_blocks
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.check import check as check_recipe
-from nmt.training.launch import launch
+from nmt.training.checking.check import check as check_recipe
+from nmt.training.checking.selftest import selftest as test_model
+from nmt.training.checking.verify import folders_of, verify_run
 from nmt.training.onednn_cache import enlarge_onednn_cache
-from nmt.training.selftest import selftest as test_model
-from nmt.training.verify import folders_of, verify_run
+from nmt.training.starting.launch import launch
 
 
 def _prepare_libraries() -> None:

@@ -66,8 +66,8 @@ def fingerprint(folder: str | Path) -> str:
     return f"{sha256_of(run.ctranslate2_file)} {sha256_of(run.subwords_file)}"
 
 
-class Engine:
-    """A model of CTranslate2, ids in and ids out. One engine may be used by several threads at once."""
+class CTranslate2Model:
+    """A model of CTranslate2, ids in and ids out. It may be used by several threads at once."""
 
     def __init__(self, folder: Path, subwords: Subwords, device: torch.device) -> None:
         where: dict[str, Any] = {"device": device.type, "device_index": device.index or 0}
@@ -156,32 +156,32 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n")[0].rstrip(".")
 
 
-class EngineSearch:
-    """What an engine does for a `Translator`, as options say. Raises RecipeError for those that CTranslate2 has not."""
+class CTranslate2Search:
+    """What it does for a `Translator`, as options say. Raises RecipeError for those that CTranslate2 has not."""
 
     model = None  # of ours: CTranslate2 keeps to itself where it looks
 
-    def __init__(self, engine: Engine, config: DecodeConfig) -> None:
+    def __init__(self, exported: CTranslate2Model, config: DecodeConfig) -> None:
         if found := list(refused(config)):
             raise RecipeError(
                 f"CTranslate2 has nothing like {', '.join(found)}: leave that as it is by default, or translate with "
                 "the run that was exported."
             )
-        self._engine, self._config = engine, config
+        self._exported, self._config = exported, config
 
     def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         """The hypotheses of each row, best first. Raises RecipeError where anything is asked of a translation."""
         if any(request.asks for _, request in rows):
             raise RecipeError(CANNOT_ASK)
         config, ids = self._config, [ids for ids, _ in rows]
-        return self._engine.search(ids, config, config.n_best if config.mbr == "none" else config.beam)
+        return self._exported.search(ids, config, config.n_best if config.mbr == "none" else config.beam)
 
     def log_probs(
         self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], look: Look | None = None
     ) -> list[list[float]]:
         """Log-probability of each token of given translations, EOS included."""
         assert look is None
-        return self._engine.score(src_ids, trg_ids, self._config.max_tokens)
+        return self._exported.score(src_ids, trg_ids, self._config.max_tokens)
 
 
 def refused(config: DecodeConfig) -> Iterator[str]:
@@ -199,7 +199,7 @@ class Loaded:
     def __init__(self, folder: str | Path, device: torch.device) -> None:
         self.run = exported_run(folder)
         self.recipe, self.subwords = self.run.recipe(), self.run.subwords()
-        self.engine = Engine(self.run.folder, self.subwords, device)
+        self.model = CTranslate2Model(self.run.folder, self.subwords, device)
 
     def translator(self, decode: DecodeConfig) -> Translator:
         """What translates with these options. Raises RecipeError for those that CTranslate2 has not."""
@@ -208,21 +208,21 @@ class Loaded:
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
         limits = limits_of(decode, max_len=self.recipe.data.max_len, usual_src_len=self.run.usual_src_len())
-        return Translator(EngineSearch(self.engine, decode), self.subwords, decode, utility, limits, tags_of)
+        return Translator(CTranslate2Search(self.model, decode), self.subwords, decode, utility, limits, tags_of)
 
 
 class Compared:
     """An exported folder, on the CPU, to be compared with the model that was exported."""
 
     def __init__(self, folder: Path, subwords: Subwords) -> None:
-        self._engine, self._subwords = Engine(folder, subwords, torch.device("cpu")), subwords
+        self._model, self._subwords = CTranslate2Model(folder, subwords, torch.device("cpu")), subwords
 
     def greedy(self, lines: Sequence[str], most: int) -> list[str]:
         """The translation of each line by greedy search, which ends it after `most` tokens."""
         config = greedy_config(most)
-        translator = Translator(EngineSearch(self._engine, config), self._subwords, config)
+        translator = Translator(CTranslate2Search(self._model, config), self._subwords, config)
         return [self._subwords.trg.decode(ids) for ids in greedy(translator, self._subwords.src.encode(lines))]
 
     def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
         """Log-probability of each token of given translations of the lines, EOS included."""
-        return self._engine.score(self._subwords.src.encode(lines), trg_ids, DecodeConfig().max_tokens)
+        return self._model.score(self._subwords.src.encode(lines), trg_ids, DecodeConfig().max_tokens)

@@ -133,7 +133,10 @@ class TrainConfig(Section):
         description="What lies between matrix products on a CPU. auto: done by kernels that are compiled for the "
         "processor, once, where there is a C compiler, which is faster; torch: by torch alone.",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU if there is one.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto",
+        description="auto: the GPU if there is one. Of several, CUDA_VISIBLE_DEVICES=1 in the environment names one.",
+    )
     threads: Count = Field(0, description="CPU threads; 0: one a core.")
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",

@@ -17,13 +17,13 @@ from nmt.data.batching.batches import Batch, end_to_end
 from nmt.errors import MachineError, is_out_of_memory
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
+from nmt.training.log.stopwatch import Stopwatch
+from nmt.training.losses.objective import Objective
 from nmt.training.memory import Memory, Work
-from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
-from nmt.training.sharding import gather, local, twin_of
-from nmt.training.stopwatch import Stopwatch
+from nmt.training.ranks.sharding import gather, local, twin_of
 
 
 @dataclass(frozen=True)

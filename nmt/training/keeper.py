@@ -11,7 +11,7 @@ from nmt.errors import TrainingError
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.engine import Engine
-from nmt.training.sharding import checksum, is_cut, laid_out_like
+from nmt.training.ranks.sharding import checksum, is_cut, laid_out_like
 from nmt.training.state import TrainState, scores_of
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from nmt.models.base import Blocked
 from nmt.recipe.training_options import OptimConfig
-from nmt.training.muon import Muon
-from nmt.training.named import rate_factors
-from nmt.training.schedule_free import COUNTED, is_schedule_free, rest, schedule_free_adamw, wake
-from nmt.training.sharding import laid_out_like, local, total_norm
+from nmt.training.optimizers.muon import Muon
+from nmt.training.optimizers.named import rate_factors
+from nmt.training.optimizers.schedule_free import COUNTED, is_schedule_free, rest, schedule_free_adamw, wake
+from nmt.training.ranks.sharding import laid_out_like, local, total_norm
 
 Kind = TypeVar("Kind", bound=Hashable)
 

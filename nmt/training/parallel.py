@@ -1,7 +1,7 @@
 """Who computes what when several processes train one model. One process is the case of world size 1.
 
 `torchrun` starts the processes and sets the environment; nothing here knows how. How a model lies on the devices is
-in `sharding.py`, who is still alive in `watch.py`.
+in `ranks/sharding.py`, who is still alive in `ranks/watch.py`.
 """
 
 import os
@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nmt.errors import MachineError, NmtError, RunError
-from nmt.training import sharding, watch
-from nmt.training.roll_call import Card, Store, meet
-from nmt.training.sharding import Parallel
-from nmt.training.watch import Watch
+from nmt.training.ranks import sharding, watch
+from nmt.training.ranks.roll_call import Card, Store, meet
+from nmt.training.ranks.sharding import Parallel
+from nmt.training.ranks.watch import Watch
 
 T = TypeVar("T")
 # Nobody waits for this one: `Watch` knows better who is late. It is finite because torch wants a number.

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
-from nmt.training.sinks import JsonLines, Sink, sinks_of
+from nmt.training.log.sinks import JsonLines, Sink, sinks_of
 
 
 class Record:

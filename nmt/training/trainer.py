@@ -20,12 +20,12 @@ from nmt.training import due, keeper
 from nmt.training.budget import Budget
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
+from nmt.training.log.stopwatch import Stopwatch
 from nmt.training.meter import Meter
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.record import Record
 from nmt.training.state import TrainState
-from nmt.training.stopwatch import Stopwatch
 from nmt.training.telling import MAX_BAD, Teller, hopeless
 from nmt.training.validate import Measured, Validation
 

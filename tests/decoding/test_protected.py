@@ -7,7 +7,7 @@ import pytest
 import torch
 from fake_model import CopyModel
 
-from nmt.cli.translating.engine import Told, _text, answer_of
+from nmt.cli.translating.answering import Told, _text, answer_of
 from nmt.cli.translating.evidence import Witness, words_of_split
 from nmt.data.text.placeholders import came_back, character, names_of
 from nmt.data.vocabulary.subwords import Subwords

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from promises import check_autocast_to_bf16
 
 from nmt.errors import RecipeError
 from nmt.models.build import build_model
@@ -186,17 +187,7 @@ def test_training_depends_on_the_seed_alone_and_uses_every_parameter(make, batch
 
 @pytest.mark.parametrize("options", [{}, MODERN])
 def test_autocast_to_bf16_trains_and_decodes(make, batch, options):
-    model = make(**options).float()
-    with torch.no_grad():
-        exact = model(*batch)
-    with torch.autocast("cpu", torch.bfloat16):
-        with torch.no_grad():
-            close = model(*batch)
-            state = model.start(batch[0])
-            assert model.step(batch[1][:, 0], state).isfinite().all()
-        model.train()(*batch).float().square().sum().backward()
-    assert (close - exact).abs().max() < 0.1 * exact.abs().max()
-    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+    check_autocast_to_bf16(make(**options).float(), batch)
 
 
 @torch.no_grad()

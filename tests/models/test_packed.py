@@ -14,8 +14,8 @@ from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.training.engine import Engine
-from nmt.training.materials import compile_parts
-from nmt.training.objective import Objective
+from nmt.training.losses.objective import Objective
+from nmt.training.starting.materials import compile_parts
 
 SIZES = {"d_model": 16, "d_inner": 32, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0, "n_position": 8}
 N_PLACE, LONGEST = 40, 12

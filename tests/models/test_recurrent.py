@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from promises import check_autocast_to_bf16, check_steps_of_a_search
 
 from nmt.models.build import build_model
 from nmt.models.lstm.Layers import turned
@@ -93,20 +94,7 @@ def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(
     assert (model.step(words[:, 0], state) - model(src_seq, words)[:, -1]).abs().max() < 1e-10
     state.reorder(sentences.repeat_interleave(k))
     assert {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()} == known  # never copied for a beam
-    words = words.repeat_interleave(k, 0)
-    for t in range(5):
-        last = torch.randint(0, 24, (words.size(0),))
-        words = torch.cat([words, last.unsqueeze(1)], dim=1)
-        found = model.step(last, state)
-        expected = model(src_seq[sentences].repeat_interleave(k, 0), words)[:, -1]
-        assert (found - expected).abs().max() < 1e-10
-        stay = torch.arange(len(sentences)) if t % 2 == 0 else torch.randperm(len(sentences))[:-1]
-        new_k = (3, 2, 4, 1, 2)[t]
-        rows = (stay.unsqueeze(1) * k + torch.randint(0, k, (len(stay), new_k))).flatten()
-        if len(stay) < len(sentences):
-            state.keep(stay)
-        state.reorder(rows)
-        sentences, words, k = sentences[stay], words[rows], new_k
+    check_steps_of_a_search(model, src_seq, state, words.repeat_interleave(k, 0), k, (3, 2, 4, 1, 2))
 
 
 @torch.no_grad()
@@ -332,16 +320,7 @@ def test_a_new_lstm_remembers():
 @pytest.mark.parametrize("architecture", OPTIONS["architecture"])
 def test_autocast_to_bf16_trains_and_decodes(batch, architecture, cell):
     model = make(architecture=architecture, cell=cell, enc_direction="both").float()
-    with torch.no_grad():
-        exact = model(*batch)
-    with torch.autocast("cpu", torch.bfloat16):
-        with torch.no_grad():
-            close = model(*batch)
-            state = model.start(batch[0])
-            assert model.step(batch[1][:, 0], state).isfinite().all()
-        model.train()(*batch).float().square().sum().backward()
-    assert (close - exact).abs().max() < 0.1 * exact.abs().max()
-    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+    exact = check_autocast_to_bf16(model, batch)
     half = model.eval().to(torch.bfloat16)
     state = half.start(batch[0])
     found = half.step(batch[1][:, 0], state)

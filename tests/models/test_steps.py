@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from promises import check_steps_of_a_search
 
 OPTIONS = {
     "norm": ["post", "pre"],
@@ -59,23 +60,8 @@ def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(
     model = make(**options_of(COMBINATIONS[n]))
     src_seq, _ = batch
     torch.manual_seed(n)
-    state = model.start(src_seq)
-    sentences, k = torch.arange(4), 3
-    words = torch.empty(4 * k, 0, dtype=torch.long)  # what each row has read
-    for t in range(6):
-        last = torch.randint(0, 24, (words.size(0),))  # 0, padding, among them
-        words = torch.cat([words, last.unsqueeze(1)], dim=1)
-        found = model.step(last, state)
-        expected = model(src_seq[sentences].repeat_interleave(k, 0), words)[:, -1]
-        assert (found - expected).abs().max() < 1e-10
-        # Survivors descend from random hypotheses of their own sentence; K changes, and now and then a sentence leaves.
-        stay = torch.arange(len(sentences)) if t % 2 == 0 else torch.randperm(len(sentences))[:-1]
-        new_k = (3, 2, 4, 1, 2, 3)[t]
-        rows = (stay.unsqueeze(1) * k + torch.randint(0, k, (len(stay), new_k))).flatten()
-        if len(stay) < len(sentences):
-            state.keep(stay)
-        state.reorder(rows)
-        sentences, words, k = sentences[stay], words[rows], new_k
+    nothing_read = torch.empty(4 * 3, 0, dtype=torch.long)
+    check_steps_of_a_search(model, src_seq, model.start(src_seq), nothing_read, 3, (3, 2, 4, 1, 2, 3))
 
 
 @torch.no_grad()

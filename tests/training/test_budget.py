@@ -14,10 +14,10 @@ from nmt.run import Run
 from nmt.training import keeper
 from nmt.training.budget import foreseen
 from nmt.training.engine import Engine
-from nmt.training.launch import launch
 from nmt.training.meter import Pace
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
+from nmt.training.starting.launch import launch
 from nmt.training.state import TrainState
 from nmt.training.validate import Validator
 

@@ -12,9 +12,9 @@ from nmt.data.batching.plan import Position
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.finish import choose_final
-from nmt.training.launch import launch
-from nmt.training.materials import new_model, open_data
 from nmt.training.record import Record
+from nmt.training.starting.launch import launch
+from nmt.training.starting.materials import new_model, open_data
 from nmt.training.state import TrainState, goodness
 
 NAN = float("nan")

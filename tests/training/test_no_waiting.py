@@ -12,8 +12,8 @@ import torch
 from nmt.data.batching.batches import Batch
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
-from nmt.training import loss
 from nmt.training.engine import Engine
+from nmt.training.losses import loss
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision

@@ -15,9 +15,10 @@ from nmt.models.build import build_model
 from nmt.recipe.options import Recipe, ValidConfig
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.recipe.training_options import BatchConfig, OptimConfig
-from nmt.training import due, objective
+from nmt.training import due
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
+from nmt.training.losses import objective
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision

@@ -16,10 +16,10 @@ from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.launch import launch
-from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
+from nmt.training.starting.launch import launch
+from nmt.training.starting.materials import new_model
 
 pytestmark = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ from nmt import checkpoint
 from nmt.data.batching.plan import Plan, Position
 from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
-from nmt.training import sharding
-from nmt.training.launch import launch
 from nmt.training.parallel import Ranks
+from nmt.training.ranks import sharding
+from nmt.training.starting.launch import launch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
 

@@ -9,10 +9,10 @@ import torch
 from nmt.errors import MachineError
 from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as room
-from nmt.training.check import check
-from nmt.training.launch import launch
+from nmt.training.checking.check import check
+from nmt.training.checking.selftest import selftest
 from nmt.training.precision import choose_precision
-from nmt.training.selftest import selftest
+from nmt.training.starting.launch import launch
 
 CPU = torch.device("cpu")
 

@@ -5,8 +5,8 @@ from witness import StopAt
 
 from nmt.checkpoint import weights_of
 from nmt.run import Run
-from nmt.training.launch import launch
-from nmt.training.selftest import selftest
+from nmt.training.checking.selftest import selftest
+from nmt.training.starting.launch import launch
 
 SHAPES = [
     {"architecture": "seq2seq", "cell": "gru"},

@@ -14,10 +14,10 @@ from nmt.models.droppable import DROPPED
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.run import Run
-from nmt.training.dropping import drop_words, leave_out, with_zero_gradients
-from nmt.training.launch import launch
-from nmt.training.materials import new_model
-from nmt.training.objective import Objective
+from nmt.training.losses.dropping import drop_words, leave_out, with_zero_gradients
+from nmt.training.losses.objective import Objective
+from nmt.training.starting.launch import launch
+from nmt.training.starting.materials import new_model
 
 V = 24
 

@@ -15,7 +15,7 @@ from nmt.models import base
 from nmt.run import Run
 from nmt.training import state as state_module
 from nmt.training.finish import final_update
-from nmt.training.launch import launch
+from nmt.training.starting.launch import launch
 from tests.training.conftest import make_recipe
 
 # Two epochs of six updates.

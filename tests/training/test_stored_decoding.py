@@ -6,7 +6,7 @@ from test_resume import StopAtUpdate, digest_of_model
 
 from nmt.recipe.stored import OPTIONS, store
 from nmt.run import USUAL_SRC_LEN, Run
-from nmt.training.launch import launch
+from nmt.training.starting.launch import launch
 
 CHOSEN = {"beam": 3, "length_penalty": "average", "alpha": 0.4}
 

@@ -16,14 +16,17 @@ from nmt.models.build import build_model
 from nmt.native import kernels
 from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
-from nmt.training import keeper, launch, materials, objective, parallel, precision, roll_call
-from nmt.training.check import check as check_recipe
+from nmt.training import keeper, parallel, precision
+from nmt.training.checking.check import check as check_recipe
+from nmt.training.checking.selftest import selftest
 from nmt.training.engine import Engine
+from nmt.training.losses import objective
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
-from nmt.training.selftest import selftest
-from nmt.training.sharding import is_cut
+from nmt.training.ranks import roll_call
+from nmt.training.ranks.sharding import is_cut
+from nmt.training.starting import launch, materials
 from nmt.training.state import TrainState
 from tests.training.test_options_arrive import FP32, Row, check, ids
 from tests.training.test_train_options_foreseen import CHECK, PLAN, SIZE

@@ -12,16 +12,17 @@ from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError
 from nmt.models.build import build_model
 from nmt.run import Run
-from nmt.training import check as check_module
-from nmt.training import due, materials, space
+from nmt.training import due
 from nmt.training.budget import Budget, foreseen
-from nmt.training.claim import needed_of
+from nmt.training.checking import check as check_module
+from nmt.training.checking.troubles import likely_troubles
 from nmt.training.meter import Pace
+from nmt.training.starting import materials, space
+from nmt.training.starting.claim import needed_of
 from nmt.training.state import TrainState
 from nmt.training.telling import FORETOLD_AFTER, Teller
-from nmt.training.troubles import likely_troubles
 from nmt.training.validate import Validation
-from tests.training.test_check import HEALTHY
+from tests.training.checking.test_check import HEALTHY
 from tests.training.test_options_arrive import FP32, Row, check, ids
 
 TIMED = {"time_budget": "100s"}

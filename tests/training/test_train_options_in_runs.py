@@ -14,13 +14,13 @@ from nmt import checkpoint
 from nmt.data.stored.corpus import Prepared
 from nmt.errors import RunError
 from nmt.run import Run
-from nmt.training import launch, materials
 from nmt.training.engine import Engine
+from nmt.training.starting import launch, materials
 from nmt.training.validate import Validator
 from tests.training.conftest import make_recipe
+from tests.training.log.test_sinks import FakeWandb
 from tests.training.test_log import log_of
 from tests.training.test_options_arrive import Row, check, ids
-from tests.training.test_sinks import FakeWandb
 
 ORIGIN, LAST = "../origin/runs/tiny", "update-00000008"  # a run, and its last checkpoint, which is not its best
 # Eight updates are measured after every second one, and the first time they are best.

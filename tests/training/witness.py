@@ -8,9 +8,9 @@ from nmt.data.batching.plan import Plan
 from nmt.data.stored.corpus import Prepared
 from nmt.data.vocabulary.subwords import PAD
 from nmt.recipe.reader import load_resolved
-from nmt.training import launch as room
 from nmt.training import parallel
 from nmt.training.engine import Engine
+from nmt.training.starting import launch as room
 
 
 class StopAt:

@@ -17,8 +17,8 @@ import torch
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import Stop
 from nmt.cli.translating.alignments import Alignments, wants_alignments
+from nmt.cli.translating.answering import Answering, answer_of, fingerprints, recipe_of, scored_of
 from nmt.cli.translating.attention import check_attention
-from nmt.cli.translating.engine import Engine, answer_of, fingerprints, recipe_of, scored_of
 from nmt.cli.translating.files import InputFile, check_flags, check_format, check_paths, follow_links, read_references
 from nmt.cli.translating.format import answer_lines, scored_json, scored_line
 from nmt.cli.translating.journal import Journal
@@ -47,7 +47,7 @@ class _Job:
     args: argparse.Namespace
     share: Share
     stop: Stop
-    engine: Engine
+    answering: Answering
     pool: Pool
     ahead: int
     reading: Reading
@@ -55,7 +55,7 @@ class _Job:
 
     @property
     def translator(self) -> Translator:
-        return self.engine.translator
+        return self.answering.translator
 
 
 def translate(args: argparse.Namespace) -> int:
@@ -72,7 +72,7 @@ def translate(args: argparse.Namespace) -> int:
         else:
             with _job(args, share, stop, tally) as job:
                 _write_stdout(job)
-                tally.finish(job.engine)
+                tally.finish(job.answering)
     return 0
 
 
@@ -85,23 +85,23 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> It
     workers = n_worker(args.workers, args.threads or 1, torch.get_num_threads(), device.type, n_line)
     if args.threads or workers > 1:
         torch.set_num_threads(args.threads or 1)
-    engine = Engine(args)
-    for note in unfinished_notes(engine.unfinished):
+    answering = Answering(args)
+    for note in unfinished_notes(answering.unfinished):
         say(note)
-    if device.type == "cpu" and engine.recipe.decode.precision == "bf16" and not half_is_faster():
+    if device.type == "cpu" and answering.recipe.decode.precision == "bf16" and not half_is_faster():
         say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
-    check_attention(args, engine.recipe.model, attends=engine.translator.attends)
-    check_format(args, engine.recipe.decode)
-    sources = engine.translator.sources
+    check_attention(args, answering.recipe.model, attends=answering.translator.attends)
+    check_format(args, answering.recipe.decode)
+    sources = answering.translator.sources
     if args.input_format == "jsonl":  # where each line may say into which language, and what it asks
-        request_of = checking(request_of, args, engine.recipe.decode, sources)
+        request_of = checking(request_of, args, answering.recipe.decode, sources)
     else:
         sources.codec_of(Request(""))
-    with Pool(engine, args, workers, loaded) as pool, asleep_beside_other_work(device):
+    with Pool(answering, args, workers, loaded) as pool, asleep_beside_other_work(device):
         # Of a file only, since a stream may wait for an answer.
         ahead = pool.n_worker if args.input and pool.n_worker > 1 else 0
-        reading = Reading(args, stop, request_of, engine.translator.config.window, ahead > 0)
-        yield _Job(args, share, stop, engine, pool, ahead, reading, tally)
+        reading = Reading(args, stop, request_of, answering.translator.config.window, ahead > 0)
+        yield _Job(args, share, stop, answering, pool, ahead, reading, tally)
 
 
 def _to_file(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> None:
@@ -113,7 +113,7 @@ def _to_file(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -
         with _job(args, share, stop, tally) as job:
             if share.n_rank == 1:
                 answers = _answers(job, _progress(job, journal.n_line), journal)
-                write_whole(args, share, chain.from_iterable(answers), journal, lambda: tally.finish(job.engine))
+                write_whole(args, share, chain.from_iterable(answers), journal, lambda: tally.finish(job.answering))
                 return
             _do_share(job, journal)
             with alone(output.with_name(f"{output.name}.journal-lock")):
@@ -122,7 +122,7 @@ def _to_file(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -
                 elif (parts := finished_parts(paths, fit, say)) is not None:
                     with closing(together(paths, parts)) as record:
                         lines = chain.from_iterable(_answers(job, _progress(job, 0, "joining"), record))
-                        write_whole(args, share, lines, journal, lambda: tally.finish(job.engine))
+                        write_whole(args, share, lines, journal, lambda: tally.finish(job.answering))
 
 
 def _do_share(job: _Job, journal: Journal) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.translating.alignments import wants_alignments
-from nmt.cli.translating.engine import fingerprints
+from nmt.cli.translating.answering import fingerprints
 from nmt.cli.translating.files import check_outputs
 from nmt.cli.translating.journal import Journal, known
 from nmt.cli.translating.memory import BUDGET

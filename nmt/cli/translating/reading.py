@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from nmt.cli.arrivals import PATIENCE, windows
 from nmt.cli.stop import Stop
-from nmt.cli.translating.engine import key_of
+from nmt.cli.translating.answering import key_of
 from nmt.cli.translating.files import check_count, source_name
 from nmt.cli.translating.report import warn
 from nmt.cli.translating.requests import Odd, Reader, text_of

@@ -65,12 +65,12 @@ def input_notes(found: Counter[str], name: str) -> list[str]:
     return notes
 
 
-def unfinished_notes(taken: Mapping[str, str]) -> list[str]:
+def unfinished_notes(taken: Mapping[str, str | None]) -> list[str]:
     """What to say of runs whose training has not ended, or goes on. taken: by run the checkpoint that translates, or
-    the model that was chosen at an end."""
+    None where that is the model that was chosen at an end."""
     goes_on = "training goes on since its model was chosen; translating with that, and with others by --checkpoint"
     return [
-        f"note: {run}: {goes_on if name == 'model' else f'training has not ended; translating with {name}'}"
+        f"note: {run}: {f'training has not ended; translating with {name}' if name else goes_on}"
         for run, name in taken.items()
     ]
 

@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from nmt.cli.translating.alignments import Alignments, wants_alignments
+from nmt.cli.translating.answering import Answering, Told, ToldScore
 from nmt.cli.translating.attention import draw_attention
-from nmt.cli.translating.engine import Engine, Told, ToldScore
 from nmt.cli.translating.evidence import WORDS, attention_note
 from nmt.cli.translating.files import check_references, source_name
 from nmt.cli.translating.report import (
@@ -88,13 +88,13 @@ class Tally:
             if self.n_answered in wanted if wanted else len(self.drawn) < N_PICTURE:
                 self.drawn[self.n_answered] = line, translation
 
-    def finish(self, engine: Engine) -> None:
+    def finish(self, answering: Answering) -> None:
         """Report, now that every line has its answer.
 
         Raises DataError for references or alignments of another number of lines, NmtError for what cannot be drawn.
         """
         assert self.n_answered == self.n_read, (self.n_answered, self.n_read)
-        args, translator, data = self.args, engine.translator, engine.recipe.data
+        args, translator, data = self.args, answering.translator, answering.recipe.data
         trg_lang = translator.config.trg_lang or data.trg_lang
         for note in input_notes(self.notes, source_name(args)):
             say(note)

@@ -16,7 +16,7 @@ from nmt.errors import MachineError, NmtError
 from nmt.processes import Content, Helper, HelperLost, serve
 
 if TYPE_CHECKING:
-    from nmt.cli.translating.engine import Engine
+    from nmt.cli.translating.answering import Answering
 
 _PATIENCE = 0.2  # seconds after which a helper that was lost is noticed
 _WORTHWHILE = 200  # lines for which it pays to start a process, which takes seconds
@@ -46,8 +46,8 @@ class Pool:
     n_worker: 1 for this process alone. loaded: what a helper must have loaded, as `fingerprints` says it.
     """
 
-    def __init__(self, engine: "Engine", args: argparse.Namespace, n_worker: int, loaded: list[str]) -> None:
-        self.n_worker, self._engine = n_worker, engine
+    def __init__(self, answering: "Answering", args: argparse.Namespace, n_worker: int, loaded: list[str]) -> None:
+        self.n_worker, self._answering = n_worker, answering
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lost: list[NmtError] = []
         self._helpers: list[Helper] = []
@@ -80,7 +80,7 @@ class Pool:
         """Have keys answered; `finish` gives the answers to the slots."""
         tasks = [
             Task([keys[place] for place in places], [slots[place] for place in places], Future())
-            for places in self._engine.tasks(keys)
+            for places in self._answering.tasks(keys)
         ]
         for task in tasks:
             self._tasks.put(task)
@@ -98,7 +98,7 @@ class Pool:
                     wait([task.done], timeout=_PATIENCE)
                     continue
                 assert other is not None, "only the end stops the helpers"
-                other.done.set_result(self._engine.answer(other.keys))
+                other.done.set_result(self._answering.answer(other.keys))
             for slot, answer in zip(task.slots, task.done.result(), strict=True):
                 slot.answer = answer
             on_progress(len(task.keys))
@@ -139,20 +139,20 @@ def _ask(helper: Helper, name: str, task: Content) -> dict[str, Any]:
 
 def _answers(setup: dict[str, Any]) -> Callable[[dict[str, Any]], Content]:
     """What a helper does: it loads the model, and then answers lines."""
-    engine = _load(argparse.Namespace(**setup["args"]), setup["loaded"])
-    return lambda task: {"answers": engine.answer([tuple(key) for key in task["keys"]])}
+    answering = _load(argparse.Namespace(**setup["args"]), setup["loaded"])
+    return lambda task: {"answers": answering.answer([tuple(key) for key in task["keys"]])}
 
 
-def _load(args: argparse.Namespace, loaded: list[str]) -> "Engine":
+def _load(args: argparse.Namespace, loaded: list[str]) -> "Answering":
     import torch
 
-    from nmt.cli.translating.engine import Engine, fingerprints
+    from nmt.cli.translating.answering import Answering, fingerprints
 
     torch.set_num_threads(args.threads or 1)
-    engine = Engine(args)
+    answering = Answering(args)
     if fingerprints(args) != loaded:
         raise MachineError("the model changed while it was loaded: is it still being trained? Name a --checkpoint.")
-    return engine
+    return answering
 
 
 if __name__ == "__main__":

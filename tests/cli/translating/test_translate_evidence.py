@@ -121,7 +121,7 @@ def test_what_looks_wrong_is_tried_again_and_counted(translate, monkeypatch):
     def odd(line, translation, *_):  # reasons that differ from try to try, as an untrained model gives none
         return ["odd", "wrong"][: sum(map(ord, translation.text)) % 3] if translation.hypotheses else []
 
-    monkeypatch.setattr("nmt.cli.translating.engine.complaints", odd)
+    monkeypatch.setattr("nmt.cli.translating.answering.complaints", odd)
     source = "\n".join(["", "the ship", "old", "in May", "left", "the old ship", "May", "ship", "für Übung"]).encode()
     flags = ("--format", "jsonl", "--decode.n_best", 2, "--decode.samples", 4, "--decode.max_len_a", 1)
     once = objects(translate(*flags, source=source)[0])

@@ -14,7 +14,7 @@ from fault_lab import Child
 from made_run import HASTY
 
 from nmt.cli.translate import main
-from nmt.cli.translating import engine as translate_engine
+from nmt.cli.translating import answering
 from nmt.cli.translating import journal as translate_journal
 from nmt.cli.translating.journal import Journal, known
 from nmt.errors import NmtError
@@ -231,7 +231,7 @@ def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes(command, 
 
 
 def test_killed_again_and_again_from_outside_it_comes_to_its_end(command):
-    real = translate_engine.Engine.answer
+    real = answering.Answering.answer
 
     def slowly(*args):
         time.sleep(0.05)
@@ -239,7 +239,7 @@ def test_killed_again_and_again_from_outside_it_comes_to_its_end(command):
 
     there = 0
     for _ in range(3):
-        child = command.start(lambda: setattr(translate_engine.Engine, "answer", slowly)).go()
+        child = command.start(lambda: setattr(answering.Answering, "answer", slowly)).go()
         journal = command.out.with_name("out.journal")
         while child.runs() and not (journal.exists() and known(journal).n_line > there):
             time.sleep(0.002)
@@ -261,14 +261,14 @@ def test_a_full_disk_costs_nothing_but_time(command, n_byte):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_stops_at_once_and_says_what_is_kept(command, name):
-    real = translate_engine.Engine.answer
+    real = answering.Answering.answer
 
     def harm():
         def signalled(*args):
             os.kill(os.getpid(), getattr(signal, name))
             time.sleep(20)
 
-        translate_engine.Engine.answer = at(5, signalled, real)
+        answering.Answering.answer = at(5, signalled, real)
 
     ended = command.start(harm).go().wait()
     assert ended.code == 128 + getattr(signal, name) and "Traceback" not in ended.said
@@ -280,14 +280,14 @@ def test_a_signal_stops_at_once_and_says_what_is_kept(command, name):
 def test_a_restart_asks_the_model_only_for_what_is_missing(command, monkeypatch):
     command.start(lambda: setattr(Journal, "_write", at(4, half, Journal._write))).go().wait()
     asked = []
-    real = translate_engine.Engine.answer
+    real = answering.Answering.answer
 
     def noted(engine, keys, *rest):
         asked.extend(key[0] for key in keys)
         return real(engine, keys, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(translate_engine.Engine, "answer", noted)
+        patch.setattr(answering.Answering, "answer", noted)
         assert main(command.flags()) == 0
     assert asked == ["in May", "the old ship left", "left"]  # the last window but one has no new line
 
@@ -323,9 +323,9 @@ def meanwhile(monkeypatch):
     """Have something done while the model answers for the third time."""
 
     def put(harm):
-        real = translate_engine.Engine.answer
+        real = answering.Answering.answer
         both = at(3, lambda *args: (harm(), real(*args))[1], real)
-        monkeypatch.setattr(translate_engine.Engine, "answer", both)
+        monkeypatch.setattr(answering.Answering, "answer", both)
 
     return put
 
@@ -379,7 +379,7 @@ def test_from_stdin_it_goes_on_as_well(command, translate):
     flags = ("-o", command.out, "--decode.window", 2)
     wanted, _ = translate(*flags[2:], source=SOURCE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translate_engine.Engine, "answer", at(5, lambda *_: 1 / 0, translate_engine.Engine.answer))
+        patch.setattr(answering.Answering, "answer", at(5, lambda *_: 1 / 0, answering.Answering.answer))
         translate(*flags, source=SOURCE, code=1)
     _, err = translate(*flags, source=SOURCE)
     assert "has the answers to" in err
@@ -397,7 +397,7 @@ def test_given_translations_are_scored_on_after_a_stop(command, translate, monke
     flags = ("-i", command.place / "in", "--score", command.place / "in", "--decode.window", 2)
     wanted, _ = translate(*flags)
     with monkeypatch.context() as patch:
-        patch.setattr(translate_engine.Engine, "answer", at(3, lambda *_: 1 / 0, translate_engine.Engine.answer))
+        patch.setattr(answering.Answering, "answer", at(3, lambda *_: 1 / 0, answering.Answering.answer))
         translate(*flags, "-o", command.out, code=1)
     _, err = translate(*flags, "-o", command.out)
     assert "has the answers to 4 lines" in err

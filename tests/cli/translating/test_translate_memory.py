@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.cli.translating import engine as translate_engine
+from nmt.cli.translating import answering
 from nmt.cli.translating import memory as translate_memory
 from nmt.cli.translating.memory import Memory
 
@@ -47,13 +47,13 @@ def test_memory_never_exceeds_its_budget():
 def test_the_translations_are_the_bytes_of_a_command_without_memory(translate, monkeypatch, flags):
     """The last digits of scores are not: they depend on what else is in a batch."""
     calls = []
-    real = translate_engine.Engine.answer
+    real = answering.Answering.answer
 
     def noted(engine, keys, *rest):
         calls.extend(keys)
         return real(engine, keys, *rest)
 
-    monkeypatch.setattr(translate_engine.Engine, "answer", noted)
+    monkeypatch.setattr(answering.Answering, "answer", noted)
     lines, err = translate("--decode.window", 3, *flags, source=SOURCE)
     assert len(calls) == len(set(calls)) == len(set(LINES))
     monkeypatch.setattr("nmt.cli.translating.job.Memory", lambda n: Memory(n, budget=0))

@@ -115,7 +115,7 @@ def test_ranks_in_any_order_write_what_one_process_writes_and_the_last_one_repor
 
 def test_a_rank_has_nothing_to_do_twice(translate, place, monkeypatch):
     translate(*flags_of(place, 1, 2))
-    monkeypatch.setattr("nmt.cli.translating.engine.Engine.answer", lambda *_: 1 / 0)
+    monkeypatch.setattr("nmt.cli.translating.answering.Answering.answer", lambda *_: 1 / 0)
     _, err = translate(*flags_of(place, 1, 2))
     assert "not yet that of rank 0 of 2" in err
     assert sorted(path.name for path in place.iterdir()) == ["in", "out.journal-1-of-2"]

@@ -15,7 +15,7 @@ from made_run import HASTY
 
 from nmt.cli.stop import Stop
 from nmt.cli.translate import main
-from nmt.cli.translating import engine as translate_engine
+from nmt.cli.translating import answering
 from nmt.errors import NmtError
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
@@ -27,7 +27,7 @@ MADE_OF = HASTY
 def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate, monkeypatch, name, twice):
     wanted, _ = translate("--decode.window", 1)
     handler = signal.getsignal(getattr(signal, name))
-    real, calls = translate_engine.Engine.answer, []
+    real, calls = answering.Answering.answer, []
 
     def signalled(*args):
         calls.append(args)
@@ -37,7 +37,7 @@ def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate,
                 time.sleep(0.01)
         return real(*args)
 
-    monkeypatch.setattr(translate_engine.Engine, "answer", signalled)
+    monkeypatch.setattr(answering.Answering, "answer", signalled)
     lines, err = translate("--decode.window", 1, code=128 + getattr(signal, name))
     assert lines == wanted[: 1 if twice else 2]
     assert "Traceback" not in err
@@ -126,7 +126,7 @@ def test_the_thread_that_waits_for_lines_knows_nothing_of_the_model(folder, monk
         engines.append(weakref.ref(engine))
         raise NmtError("enough")
 
-    monkeypatch.setattr(translate_engine.Engine, "answer", fail)
+    monkeypatch.setattr(answering.Answering, "answer", fail)
     os.write(typed, b"the ship\n")
     assert main([folder]) == NmtError.exit_code
     gc.collect()

@@ -9,7 +9,7 @@ from made_run import OPTIONS, make_run
 
 import nmt
 from nmt.cli.translate import main
-from nmt.cli.translating.engine import key_of, request_of
+from nmt.cli.translating.answering import key_of, request_of
 from nmt.cli.translating.windows import Window
 from nmt.decoding.request import Request
 from nmt.errors import RecipeError

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from nmt.cli.translating import engine as translate_engine
+from nmt.cli.translating import answering
 from nmt.cli.translating import workers as translate_workers
 from nmt.cli.translating.workers import Pool, n_worker
 from nmt.decoding.request import Kept, Request
@@ -51,19 +51,19 @@ def args_of(folder):
 
 
 def test_tasks_are_the_batches_of_a_window(folder):
-    engine = translate_engine.Engine(args_of(folder))
+    model = answering.Answering(args_of(folder))
     keys = [(line,) for line in [*LINES, "", " "]]
-    tasks = engine.tasks(keys)
+    tasks = model.tasks(keys)
     assert len(tasks) > 5 and sorted(place for task in tasks for place in task) == list(range(len(keys)))
     batches = []
-    real = engine.translator.searcher.search
-    engine.translator.searcher.search = lambda ids: batches.append(ids) or real(ids)
-    whole = engine.answer(keys)
+    real = model.translator.searcher.search
+    model.translator.searcher.search = lambda ids: batches.append(ids) or real(ids)
+    whole = model.answer(keys)
     of_whole = batches.copy()
     batches.clear()
     parts = {}
     for task in tasks:
-        parts |= zip(task, engine.answer([keys[place] for place in task]), strict=True)
+        parts |= zip(task, model.answer([keys[place] for place in task]), strict=True)
     assert batches == of_whole
     assert [parts[place] for place in range(len(keys))] == whole
 
@@ -77,21 +77,21 @@ def test_a_request_is_its_key():
         Request("a 5", kept=(Kept("5", 2, 3, (True, False)),)),
         Request("a 5", tags=("b",), trg_lang="c", kept=(Kept("5", 2, 3),)),
     ):
-        assert translate_engine.request_of(translate_engine.key_of(request)) == request
+        assert answering.request_of(answering.key_of(request)) == request
 
 
 def test_lines_in_pieces_are_shared_out_too(folder):
     args = args_of(folder)
     vars(args)["override:decode.max_src_len"] = "16"
-    engine = translate_engine.Engine(args)
+    model = answering.Answering(args)
     keys = [(f"{line}. Then {line}.",) for line in LINES[:9]]
-    tasks = engine.tasks(keys)
+    tasks = model.tasks(keys)
     assert len(tasks) > 3 and sorted(place for task in tasks for place in task) == list(range(len(keys)))
-    told = [translate_engine.answer_of(text).answer.translation for text in engine.answer(keys)]
+    told = [answering.answer_of(text).answer.translation for text in model.answer(keys)]
     assert any(one.split for one in told) and not all(one.split for one in told)
     for task in tasks:
-        for place, text in zip(task, engine.answer([keys[place] for place in task]), strict=True):
-            one = translate_engine.answer_of(text).answer.translation
+        for place, text in zip(task, model.answer([keys[place] for place in task]), strict=True):
+            one = answering.answer_of(text).answer.translation
             assert one.split == told[place].split and abs(one.score - told[place].score) < 1e-5
             # Pieces come into other batches, where hypotheses that are as good as equal may change places by rounding.
             assert one.text == told[place].text or (one.split and one.score != told[place].score)
@@ -110,8 +110,8 @@ def only_helpers(monkeypatch):
 
     real = Pool.__init__
 
-    def init(pool, engine, args, n_worker, loaded):
-        real(pool, engine, args, n_worker, loaded)
+    def init(pool, model, args, n_worker, loaded):
+        real(pool, model, args, n_worker, loaded)
         if n_worker > 1:
             pool._tasks = Idle(pool._tasks)
 

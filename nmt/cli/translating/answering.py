@@ -1,0 +1,229 @@
+"""What the model does for the lines of a window, with answers as text: to another process, to the disk and back.
+
+JSON keeps every digit of a number, so an answer that comes back is the one that went.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt.api import Model, load
+from nmt.cli.parser import overrides_of
+from nmt.cli.translating.alignments import wants_alignments
+from nmt.cli.translating.evidence import Fields, Witness
+from nmt.cli.translating.memory import Key
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.long_lines import Split
+from nmt.decoding.request import Kept, Request
+from nmt.decoding.retry import Answer, mend, tries
+from nmt.decoding.suspicion import complaints
+from nmt.decoding.translation import Scored, Translation
+from nmt.decoding.translator import Translator
+from nmt.device import choose_device
+from nmt.errors import RunError
+from nmt.export import ctranslate2_engine
+from nmt.native.allocator import keep_freed_blocks
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import read_recipe
+from nmt.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of one line. evidence: how its translation came about, where that is written, and else empty."""
+
+    answer: Answer
+    evidence: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class ToldScore:
+    """What is known of a given translation. evidence: how it would have come about, where that is written, and else
+    empty.
+    """
+
+    scored: Scored
+    evidence: Fields
+
+
+def key_of(request: Request) -> Key:
+    """What the answer to a request follows from; where a translation is given, that comes behind it."""
+    if not request.asks and not request.is_tagged:
+        return (request.source,)
+    asked: list[object] = [request.prefix, request.required, request.avoided, request.origins]
+    if request.is_tagged or request.kept:
+        asked += [request.trg_lang, request.tags]
+    if request.kept:
+        asked.append([(one.text, one.start, one.end, one.opened) for one in request.kept])
+    return request.source, json.dumps(asked, ensure_ascii=False)
+
+
+def request_of(key: Key) -> Request:
+    """The request that `key_of` made it of."""
+    if len(key) == 1:
+        return Request(key[0])
+    prefix, required, avoided, origins, *own = json.loads(key[1])
+    trg_lang, tags = own[:2] or (None, None)
+    parts = own[2] if len(own) > 2 else ()
+    return Request(
+        key[0],
+        prefix,
+        tuple(required),
+        tuple(avoided),
+        tuple(origins),
+        trg_lang=trg_lang,
+        tags=None if tags is None else tuple(tags),
+        kept=tuple(Kept(text, start, end, (before, after)) for text, start, end, (before, after) in parts),
+    )
+
+
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    """The recipe of the first run with the options that were given, --mbr written out; those named go before that.
+
+    Raises RunError for what is no run, or one of another engine, and RecipeError for options.
+    """
+    _check_engine(args)
+    run = Run(args.run[0])
+    if not run.exists:
+        run.recipe()  # which says so
+    given = overrides_of(args)
+    short = [] if args.mbr is None else [("decode.samples", str(args.mbr)), ("decode.mbr", "chrf")]
+    return read_recipe(run.recipe_file, [one for one in short if one[0] not in dict(given)] + given)
+
+
+def fingerprints(args: argparse.Namespace) -> list[str]:
+    """What stands for the weights and vocabularies that `Answering` loads. Raises RunError, as `recipe_of` does."""
+    _check_engine(args)
+    if args.engine == "ctranslate2":
+        return [ctranslate2_engine.fingerprint(args.run[0])]
+    return [Run(run).fingerprint(name) for run in args.run for name in args.checkpoint or [None]]
+
+
+def _check_engine(args: argparse.Namespace) -> None:
+    if args.engine == "ctranslate2":
+        ctranslate2_engine.exported_run(args.run[0])  # or it says why it is none
+        return
+    for folder in args.run:
+        if ctranslate2_engine.is_exported(Path(folder)):
+            raise RunError(f"{folder} is a model of CTranslate2: translate with --engine ctranslate2.")
+
+
+def _load(args: argparse.Namespace) -> Model | ctranslate2_engine.Loaded:
+    if args.engine == "ctranslate2":
+        return ctranslate2_engine.Loaded(args.run[0], choose_device(args.device))
+    return load(args.run, checkpoint=args.checkpoint, device=args.device)
+
+
+class Answering:
+    """The model behind the flags, which answers lines, or scores given translations of them."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.recipe = recipe_of(args)
+        keep_freed_blocks()
+        model, decode = _load(args), self.recipe.decode
+        self.translator: Translator = model.translator(decode)
+        # By run whose training has not ended, the checkpoint that was taken; by run whose training goes on, None.
+        self.unfinished: dict[str, str | None] = {}
+        if isinstance(model, Model) and not args.checkpoint:
+            for run, name in zip(args.run, model.weights, strict=True):
+                if name != Run(run).model_folder.name:
+                    self.unfinished[run] = name
+                elif Run(run).goes_on():
+                    self.unfinished[run] = None
+        again = tries(decode) if args.retry_suspect else {}
+        self._again: dict[str, Translator] = {name: model.translator(one) for name, one in again.items()}
+        self._scores, self._writes_json = bool(args.score), args.format == "jsonl"
+        self._aligns = wants_alignments(args)
+        self._wanted = (args.layer, args.head) if args.with_attention else None
+
+    def tasks(self, keys: Sequence[Key]) -> list[list[int]]:
+        """The places of the lines, those together that share a batch: that much can be done somewhere else."""
+        if self._scores:
+            return [list(range(len(keys)))]
+        return self.translator.shared([request_of(key) for key in keys])
+
+    def answer(self, keys: Sequence[Key]) -> list[str]:
+        """The answer to each line, to be read by `answer_of` or `scored_of`."""
+        if self._scores:
+            return [_text(one) for one in self._score(keys)]
+        requests = [request_of(key) for key in keys]
+        answers = mend(requests, list(self.translator.translate(requests)), self._again, self._why)
+        return [_text(Told(*one)) for one in zip(answers, self._evidence(answers), strict=True)]
+
+    def _score(self, keys: Sequence[Key]) -> list[ToldScore]:
+        witness = self._witness()
+        sources, targets = [request_of(key[:-1]) for key in keys], [key[-1] for key in keys]
+        found = list(self.translator.score(sources, targets, witness.eye if witness else None))
+        return [
+            ToldScore(one, self._fields(witness, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items))
+            for n, one in enumerate(found)
+        ]
+
+    def _evidence(self, answers: Sequence[Answer]) -> list[Fields]:
+        """How each translation came about, where that is written."""
+        translations = [answer.translation for answer in answers]
+        if (witness := self._witness(translations)) is None:
+            return [{} for _ in answers]
+        told = self.translator.token_log_probs(translations, witness.eye)
+        return [
+            self._fields(witness, n, one.src_ids, one.hypotheses[0].ids if one.hypotheses else [], told[n], one.items)
+            for n, one in enumerate(translations)
+        ]
+
+    def _witness(self, translations: Sequence[Translation] = ()) -> Witness | None:
+        """Who sees how some translations come about, where that is written."""
+        if not (self._writes_json or self._aligns):
+            return None
+        by, attends = self.recipe.decode.align_by, self.translator.attends
+        return Witness(self.translator.subwords, by, self._wanted, attends=attends, translations=translations)
+
+    def _fields(
+        self,
+        witness: Witness | None,
+        number: int,
+        src_ids: list[int],
+        trg_ids: list[int],
+        told: list[float],
+        items: dict[str, str],
+    ) -> Fields:
+        if witness is None:
+            return {}
+        if not self._writes_json:
+            return witness.words(number, src_ids, trg_ids, items)
+        return witness.fields(number, src_ids, trg_ids, told, items)
+
+    def _why(self, line: str, translation: Translation) -> list[str]:
+        """What speaks against a translation."""
+        return complaints(line, translation, self.recipe.data.max_ratio, self.recipe.decode.low_score)
+
+
+def answer_of(text: str) -> Told:
+    """The answer to a line that `Answering.answer` wrote."""
+    found = json.loads(text)
+    answer = found["answer"]
+    return Told(Answer(_translation(answer["translation"]), answer["reasons"], answer["retry"]), found["evidence"])
+
+
+def scored_of(text: str) -> ToldScore:
+    """The score of a given translation that `Answering.answer` wrote under --score."""
+    found = json.loads(text)
+    return ToldScore(Scored(**found["scored"]), found["evidence"])
+
+
+def _translation(found: dict[str, Any]) -> Translation:
+    hypotheses = [Hypothesis(**one) for one in found["hypotheses"]]
+    split = Split(**found["split"]) if found["split"] else None
+    parts = [_translation(part) for part in found["parts"]]
+    return Translation(**{**found, "hypotheses": hypotheses, "split": split, "parts": parts})
+
+
+def _text(answer: Told | ToldScore) -> str:
+    return json.dumps(answer, default=_parts, ensure_ascii=False, separators=(",", ":"))
+
+
+def _parts(thing: Any) -> dict[str, Any]:
+    assert is_dataclass(thing), thing
+    return {field.name: getattr(thing, field.name) for field in fields(thing)}

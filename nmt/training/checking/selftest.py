@@ -1,0 +1,129 @@
+"""nmt-train --selftest: can this model learn at all, and does translation find what training taught?
+
+A handful of pairs is learnt by heart, without anything that hinders that, and then asked for. Writes nothing.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from nmt.data.batching.batches import Batch, make_batch
+from nmt.data.batching.mixture import Rows
+from nmt.data.stored.corpus import Corpus, Prepared
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.decoding.beam import search
+from nmt.decoding.settings import BeamSettings
+from nmt.device import choose_device
+from nmt.recipe.options import Recipe
+from nmt.recipe.regularize_options import RegularizeConfig
+from nmt.training.checking.troubles import peak_rate
+from nmt.training.engine import Engine
+from nmt.training.memory import Work
+from nmt.training.parallel import Ranks, refuse_many
+from nmt.training.precision import choose_precision
+from nmt.training.starting.materials import make_trial, new_model, open_data
+from nmt.training.starting.resolve import resolve
+
+N_PAIR = 16
+MOST_UPDATES = 1000
+GOAL = 0.5  # nats of loss, all tokens together: then none of them has a likelier rival
+_WARMUP = 20
+_SAMPLE = 5000  # pairs among which the handful is looked for
+
+
+def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
+    """Take the steps one after the other; yields whether each passed, and what it found."""
+    refuse_many("--selftest")
+    data, device = open_data(recipe), choose_device(recipe.train.device, "--train.device")
+    if recipe.train.threads:
+        torch.set_num_threads(recipe.train.threads)
+    recipe = without_hindrance(recipe)
+    recipe = resolve(recipe, data, None, Ranks(), lambda known: make_trial(known, data, device), lambda _: None)
+    precision = choose_precision(recipe.train, device)
+    precision.apply()
+    engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
+    batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))
+    yield _every_part_learns(engine, batch)
+    yield _is_learnt_by_heart(engine, batch)
+    for beam in sorted({1, recipe.decode.beam}):
+        yield _is_found_again(engine, batch, recipe, data, beam=beam)
+
+
+def without_hindrance(recipe: Recipe) -> Recipe:
+    """The recipe less all that keeps a model from learning by heart, at a rate that suits a handful of pairs."""
+    model = {"dropout": 0.0, "emb_dropout": None, "attn_dropout": None, "act_dropout": 0.0}
+    # The rate that a short warm-up bears falls with the width of the model, as in the noam schedule.
+    bears_more = recipe.model.is_recurrent or recipe.model.norm == "pre"
+    rate = min(peak_rate(recipe), (0.06 if bears_more else 0.02) * recipe.model.d_model**-0.5)
+    optim = {"schedule": "constant", "warmup": _WARMUP, "lr": rate, "weight_decay": 0.0, "clip": 1.0}
+    changed = {
+        "model": recipe.model.model_copy(update=model),
+        "optim": recipe.optim.model_copy(update=optim),
+        "train": recipe.train.model_copy(
+            update={"label_smoothing": 0.0, "ema": 0.0, "compile": False, "cuda_graphs": False}
+        ),
+        "batch": recipe.batch.model_copy(
+            update={"max_tokens": 4096, "split_rate": 0.0, "bpe_dropout": 0.0, "unigram_alpha": 0.0, "packed": False}
+        ),
+        "regularize": RegularizeConfig(),
+    }
+    return recipe.model_copy(update=changed)
+
+
+def handful(corpus: Corpus, seed: int) -> Rows:
+    """Some pairs of usual length, no two with one source: nobody could tell their targets apart."""
+    some = np.random.default_rng(seed).choice(corpus.n_pair, min(_SAMPLE, corpus.n_pair), replace=False)
+    longest = np.maximum(corpus.src_len[some], corpus.trg_len[some])
+    some = some[longest <= np.median(longest)]
+    sources, _ = corpus.pairs(some)
+    different = {tuple(src.tolist()): row for src, row in zip(sources, some, strict=True)}
+    return np.array(list(different.values())[:N_PAIR], dtype=np.int64)
+
+
+def _every_part_learns(engine: Engine, batch: Batch) -> tuple[bool, str]:
+    engine.backward([Work(batch, True, 0)], batch.n_gold)
+    names = [name for name, p in engine.model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    engine.optimizers.zero_grad()
+    if names:
+        return False, f"no gradient, or one that is not finite, reaches {', '.join(names[:5])}"
+    return True, "a finite gradient reaches every parameter"
+
+
+def _is_learnt_by_heart(engine: Engine, batch: Batch) -> tuple[bool, str]:
+    n_pair, losses = batch.src_seq.size(0), list[float]()
+    for update in range(1, MOST_UPDATES + 1):
+        engine.backward([Work(batch, True, 0)], batch.n_gold)
+        engine.step(min(1.0, update / _WARMUP), update)
+        outcome = engine.settle()
+        assert outcome is not None
+        losses.append(outcome.loss)
+        if losses[-1] < GOAL:
+            break
+    first, last = (loss / batch.n_gold for loss in (losses[0], losses[-1]))
+    said = f"{n_pair} pairs in {len(losses)} updates: loss {first:.3f} -> {last:.4f} nats a token"
+    return losses[-1] < GOAL, f"{said}, wanted under {GOAL / batch.n_gold:.4f}"
+
+
+def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, beam: int) -> tuple[bool, str]:
+    decode = recipe.decode
+    wanted = [[i for i in row if i not in (EOS, PAD)] for row in batch.gold.tolist()]
+    with engine.precision.autocast():
+        how = BeamSettings(
+            bos=BOS,
+            eos=EOS,
+            pad=PAD,
+            length_penalty=decode.length_penalty,
+            alpha=decode.alpha,
+            n_real=data.subwords.trg.n_text,
+            beam=beam,
+        )
+        max_len = torch.tensor([2 * len(ids) + 20 for ids in wanted])
+        found = search(engine.model.eval(), batch.src_seq.to(engine.model.device), how, max_len)
+    right = [hypotheses[0].ids == ids for hypotheses, ids in zip(found, wanted, strict=True)]
+    said = f"beam search (beam {beam}) finds {sum(right)} of {len(right)} targets word for word"
+    if all(right):
+        return True, said
+    wrong = right.index(False)
+    texts = (data.subwords.trg.decode(ids) for ids in (wanted[wrong], found[wrong][0].ids))
+    return False, f"{said}; wanted {next(texts)!r}, found {next(texts)!r}"

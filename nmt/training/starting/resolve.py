@@ -1,0 +1,182 @@
+"""From `auto` in a recipe to numbers: once for a run, whose recipe remembers them, and the same for every rank.
+
+A resumed run takes what it began with, whatever would be chosen now. `precision: auto` is no case of this: it depends
+on the device, which may change between two parts of a run.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from nmt.data.stored.corpus import Prepared
+from nmt.errors import MachineError, RecipeError
+from nmt.recipe.complaints import of_validation
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.options import Recipe
+from nmt.recipe.presets import preset_for
+from nmt.recipe.training_options import BatchConfig
+from nmt.training.parallel import Ranks
+from nmt.training.ranks.roll_call import Stopped
+from nmt.training.room import memory_left
+from nmt.training.starting.trial import Trial
+
+LEAST = 512  # tokens of the smallest batch that is tried
+_MARGIN = 1.15  # a batch so much larger must fit, too
+_SHARE = 0.5  # of the CPU's memory that may be filled: others need some, and reading ahead does
+_HIDDEN = 2.0  # of what a forward pass leaves, how much its backward pass needs at its worst
+_NEAR = 0.97  # of the best speed: as good as the best
+_PATIENCE = 30.0  # seconds spent on finding the fastest batch
+_UPDATES_PER_EPOCH = 100  # that must be left where the batch is the update
+
+
+def resolve(
+    recipe: Recipe,
+    data: Prepared,
+    begun: Recipe | None,
+    ranks: Ranks,
+    make_trial: Callable[[Recipe], Trial],
+    say: Callable[[str], None],
+    wants_stop: Callable[[], bool] = lambda: False,
+) -> Recipe:
+    """The recipe with a value for every `auto` that training needs. Raises Stopped when wants_stop says so meanwhile.
+
+    begun: the recipe of the run that goes on, None for a new one. make_trial: how a model of a recipe is tried on this
+    rank's device; called only if a batch size is to be found. say: told what was chosen and why.
+    """
+    n_token = int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
+    if recipe.model.preset == "auto":
+        if begun is not None:
+            recipe = _with(recipe, "model", {**_undecided(recipe.model, begun.model), "preset": begun.model.preset})
+        else:
+            preset, options = preset_for(n_token)
+            recipe = _with(recipe, "model", {**options, **_given(recipe.model), "preset": preset})
+            say(_why_preset(recipe.model, data.train.n_pair, n_token))
+    if recipe.batch.max_tokens == "auto":
+        if begun is not None:
+            recipe = _with(recipe, "batch", {"max_tokens": begun.batch.max_tokens})
+        else:
+            say("batch.max_tokens: auto: trying batches ...")
+            most, why_most = most_tokens(recipe.batch, n_token, ranks.world_size)
+            number, why = _choose_max_tokens(make_trial(recipe), most, ranks, wants_stop)
+            recipe = _with(recipe, "batch", {"max_tokens": number})
+            say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
+    return recipe
+
+
+def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
+    """The recipe with other options in a section, checked again: a preset may contradict what was written beside it."""
+    tree = recipe.model_dump()
+    tree["model"] = _given(recipe.model)  # the rest are defaults, which a preset may change, or mean nothing to it
+    tree[section] |= options
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        complaints = "\n".join(f"{name}: {text}" for name, text in of_validation(error))
+        raise RecipeError(
+            f"with the values that auto stands for here, the recipe contradicts itself: {complaints}"
+        ) from None
+
+
+def _given(model: ModelConfig) -> dict[str, Any]:
+    """The options of the model that the recipe names."""
+    return model.model_dump(include=model.model_fields_set)
+
+
+def _undecided(model: ModelConfig, begun: ModelConfig) -> dict[str, Any]:
+    """What a preset may have decided when a run began."""
+    return begun.model_dump(include=model.undecided)
+
+
+def _why_preset(model: ModelConfig, n_pair: int, n_token: int) -> str:
+    return (
+        f"model.preset: auto: {n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens -> {model.preset}: "
+        f"{model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout {model.dropout:g}; "
+        "a larger model would learn a corpus of this size by heart, a smaller one not learn all of it"
+    )
+
+
+# -- how large a batch ---------------------------------------------------------------------------------------------
+
+
+def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int, str]:
+    """The largest batch that is of any use for a corpus of n_token target tokens, and why."""
+    if batch.tokens_per_update:
+        each = batch.tokens_per_update // world_size
+        why = f"so that an update of {batch.tokens_per_update:,} has one for each of {world_size} devices"
+    else:
+        each, why = n_token // (_UPDATES_PER_EPOCH * batch.per_update), f"for {_UPDATES_PER_EPOCH} updates an epoch"
+    return max(LEAST, each), f"at most {max(LEAST, each):,} {why}"
+
+
+def _choose_max_tokens(trial: Trial, most: int, ranks: Ranks, wants_stop: Callable[[], bool]) -> tuple[int, str]:
+    """The number for all ranks, and why it is that one."""
+    try:
+        if trial.device.type == "cuda":
+            number = largest_that_fits(
+                lambda n: not wants_stop() and trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most
+            )
+            why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
+        else:
+            number, why = _choose_on_cpu(trial, most, ranks.world_size, wants_stop)
+    finally:
+        trial.end()
+    if ranks.any(wants_stop()):
+        raise Stopped
+    if not number:
+        raise MachineError(
+            f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has {trial.longest_side}) "
+            f"fits the memory of {trial.device}. Make the model smaller, set train.checkpoint_activations to true, or "
+            "make data.max_len smaller and prepare the data again."
+        )
+    least = int(ranks.least(number))
+    return least, why if least == number else f"the smallest of what {ranks.world_size} ranks chose"
+
+
+def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int:
+    """The largest number from least to most that fits, to an eighth; 0 if none does. What is smaller fits, too."""
+    good, size = 0, least
+    while fits(size):
+        good = size
+        if good >= most:
+            return good
+        size = min(2 * good, most)
+    bad = size
+    while good and bad - good > good // 8:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def _choose_on_cpu(trial: Trial, most: int, n_process: int, wants_stop: Callable[[], bool]) -> tuple[int, str]:
+    """On a CPU larger batches soon stop paying, so the fastest is looked for, and memory is only a bound."""
+    begin = time.perf_counter()
+    smallest = trial.longest(LEAST)
+    trial.seconds([smallest])  # the first pays for set-up, and for the optimizer's state
+    room = memory_left()
+    per_token = _HIDDEN * trial.held_bytes(smallest) / smallest.cost
+    bound = most if room is None else min(most, int(_SHARE * room / n_process / per_token))
+    speed: dict[int, float] = {}
+    size, too_long = LEAST, False
+    while size <= bound:
+        speed[size], seconds = trial.speed(size)
+        ahead = speed[size] * _NEAR >= max((v for n, v in speed.items() if n < size), default=0.0)
+        too_long = time.perf_counter() - begin + 12 * seconds > _PATIENCE  # what the next size would take, too
+        if not ahead or size == bound or too_long or wants_stop():
+            break
+        size = min(2 * size, bound)
+    if not speed:
+        return 0, ""
+    number = smallest_near_best(speed)
+    shown = ", ".join(f"{n:,}: {v:,.0f}" for n, v in speed.items())
+    told = "the smallest within 3 % of the fastest tried"
+    if too_long and size < bound:
+        told += f", and to try larger ones would have taken more than {_PATIENCE:.0f} s"
+    return number, f"{told} (target tokens/s by size: {shown})"
+
+
+def smallest_near_best(speed: dict[int, float]) -> int:
+    """The smallest size whose speed is as good as the best."""
+    return min(size for size, value in speed.items() if value >= _NEAR * max(speed.values()))

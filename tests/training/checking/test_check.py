@@ -1,0 +1,367 @@
+"""--check tells what a recipe costs, --selftest whether its model can learn; neither leaves anything behind."""
+
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nmt import checkpoint
+from nmt.cli.train import main
+from nmt.data.prepare import prepare
+from nmt.errors import DataError, MachineError, RecipeError, RunError
+from nmt.models.transformer.Modules import PackedMask
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import write_recipe
+from nmt.run import Run
+from nmt.training.checking import check as check_module
+from nmt.training.checking.check import check, measure, seconds_of
+from nmt.training.checking.selftest import handful, selftest
+from nmt.training.checking.troubles import Findings, likely_troubles, peak_rate
+from nmt.training.precision import choose_precision
+from nmt.training.starting.launch import launch
+from nmt.training.starting.materials import make_trial, open_data
+from nmt.training.validate import Validation, Validator
+from tests.training.conftest import write_pairs
+
+HEALTHY = Findings(
+    n_param=1000,
+    n_pair=29_000,
+    n_dropped=10,
+    n_token=400_000,
+    n_vocab=8000,
+    longest_side=60,
+    n_update=30,
+    n_update_in_epoch=20,
+    padding=0.03,
+    largest=(30, 40),
+    peak=10**8,
+    room=10**10,
+    n_failed=0,
+    valid_fits=True,
+    seconds=1.0,
+    tokens=4000.0,
+    valid_seconds=0.5,
+    n_valid=3,
+    choice_seconds=0.5,
+    checkpoint=10**6,
+    disk=5 * 10**6,
+    disk_left=10**9,
+    device="cpu",
+    precision="fp32",
+    why_precision="",
+    gpu_idle=False,
+    has_bf16=False,
+    others=0.1,
+)
+# Large enough to learn sixteen pairs in a moment.
+ABLE = {"model": {"d_model": 64, "d_inner": 128, "n_head": 4, "scale_emb_or_prj": "emb"}, "optim": {"lr": 1e-2}}
+PACKED = {"packed": True, "max_tokens": 300}
+DEEP = {"norm": "post", "n_enc_layer": 12, "n_dec_layer": 2}
+
+
+@pytest.fixture(autouse=True)
+def few_updates(monkeypatch):
+    monkeypatch.setattr(check_module, "N_TIMED", 3)
+
+
+def everything_under(folder):
+    return {
+        (path.relative_to(folder), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(folder.rglob("*"))
+    }
+
+
+def test_a_check_tells_what_will_be_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
+    file = tmp_path / "recipe.yaml"
+    write_recipe(recipe_of(train={"ema": 0.9}), file)
+    before = everything_under(tmp_path)
+    assert main([str(file), "--check"]) == 0
+    assert everything_under(tmp_path) == before
+    out, err = capsys.readouterr()
+    lines = dict(line.split("  ", 1) for line in out.split("\n") if "  " in line and not line.startswith("  "))
+    told = {name: value.strip() for name, value in lines.items()}
+    assert {"parameters", "memory peak", "speed", "padding", "first validation", "epoch", "end", "disk"} <= set(told)
+    assert told["corpus"].startswith("300 pairs") and "update 10: " in told["first validation"]
+    assert "likely trouble" in out and "trying" in err and "trying" not in out
+
+
+@pytest.mark.parametrize(
+    ("option", "extra"),
+    [("train.wandb", "wandb"), ("train.tensorboard", "tensorboard"), ("optim.name: schedulefree", "schedulefree")],
+)
+def test_a_package_that_is_missing_is_told_before_there_is_a_run_folder(recipe_of, monkeypatch, option, extra):
+    monkeypatch.setitem(sys.modules, extra, None)
+    if extra == "schedulefree":
+        recipe = recipe_of(optim={"name": extra, "schedule": "constant"})
+    else:
+        recipe = recipe_of(train={extra: True})
+    for work in (launch, lambda recipe: check(recipe, lambda _: None)):
+        with pytest.raises(MachineError, match=rf"^{option}: .* pip install '{extra}>="):
+            work(recipe)
+    assert not recipe.run_folder.exists()
+
+
+@pytest.mark.parametrize("train", [{"ema": 0.9}, {"freeze": ["encoder.*"]}])
+def test_the_size_of_a_checkpoint_is_foretold(recipe_of, train):
+    recipe = recipe_of(train={"updates": 2, "average": "none", **train})
+    (row,) = [line for line in check(recipe, lambda _: None) if line.startswith("disk")]
+    launch(recipe)
+    files = checkpoint.read_json(Run(recipe.run_folder).checkpoint(2) / checkpoint.MANIFEST)["files"]
+    real = sum(entry["size"] for name, entry in files.items() if name.endswith(".safetensors"))
+    told = float(row.split("checkpoints of ")[1].split(" kB")[0]) * 1000
+    assert told == pytest.approx(real, rel=0.05)
+
+
+def test_a_check_works_while_the_run_goes_on_and_takes_what_auto_was_there(recipe_of, monkeypatch):
+    recipe = recipe_of(batch={"max_tokens": "auto", "per_update": 1}, train={"updates": 3})
+    launch(recipe)
+    before = everything_under(recipe.run_folder)
+    monkeypatch.setattr("nmt.training.starting.resolve._choose_max_tokens", None)  # it is known
+    with Run(recipe.run_folder).lock():
+        assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
+    assert {name for name, *_ in everything_under(recipe.run_folder)} == {name for name, *_ in before}
+
+
+def troubles_of(recipe):
+    lines = check(recipe, lambda _: None)
+    return lines[lines.index("likely trouble") + 1 :]
+
+
+def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
+    with pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter"):
+        check(recipe_of(train={"freeze": ["encodr.*"]}), lambda _: None)
+    with pytest.raises(RunError, match="nowhere is no run"):
+        check(recipe_of(train={"init_from": str(tmp_path / "nowhere")}), lambda _: None)
+    launch(recipe_of(train={"updates": 1}))
+    origin = {"init_from": str(tmp_path / "run")}
+    with pytest.raises(RunError, match=r"no parameter of .* fits"):
+        check(recipe_of("child", train=origin, model={"d_model": 24, "d_inner": 40}), lambda _: None)
+    other, *_ = troubles_of(recipe_of(train={"updates": 1, "ema": 0.5}))
+    assert "training will be refused: " in other and "train.ema was 0.0, now 0.5" in other
+    heads, *_ = troubles_of(recipe_of("child", train=origin, model={"n_head": 4}))
+    assert heads.endswith("compute something else here: model.n_head: 2 there, 4 here")
+    assert not any("refused" in line for line in troubles_of(recipe_of(train={"updates": 1})))
+
+
+@pytest.fixture(scope="module")
+def several(corpus, tmp_path_factory):
+    """The corpus prepared anew with three validation sets; the last is the one with the largest batch."""
+    folder = tmp_path_factory.mktemp("several")
+    sets = [
+        {"name": "news", **write_pairs(folder, "news", 6, 2)},
+        {"name": "web", "measure": "loss", **write_pairs(folder, "web", 50, 3)},
+        {"name": "talks", "max_sentences": 10, **write_pairs(folder, "talks", 90, 4)},
+    ]
+    made = {**corpus, "data": {**corpus["data"], "valid": sets, "out": str(folder / "prepared")}}
+    prepare(Recipe.model_validate({"name": "tiny", **made}), folder / "prepared")
+    return made
+
+
+def test_a_validation_is_that_of_all_sets_each_as_far_as_it_is_measured(several, recipe_of, monkeypatch):
+    recipe, translated, alone = recipe_of(**several, train={"ema": 0.9}), [], []
+
+    def translate(translator, lines):
+        translated.append(len(lines))
+        return iter(lines)
+
+    monkeypatch.setattr(check_module.Translator, "translate", translate)
+    monkeypatch.setattr(Validator, "measure", lambda self, _: alone.append((self.batches, self.translate)))
+    sets = Validation(recipe, open_data(recipe), choose_precision(recipe.train, torch.device("cpu"))).sets
+    engine = make_trial(recipe, open_data(recipe), torch.device("cpu")).engine
+    for name, n in (("news", 6), ("web", 50), ("talks", 10)):
+        n_gold = sum(sets[name].corpus.trg_len[:n]) + n
+        assert seconds_of(sets[name], engine, 10.0) == pytest.approx(n_gold / 30, rel=0.05)  # a third of training
+    assert translated == [6, 10] and not alone
+    of_sets = iter([5.0, 2.0, 1.0])
+    monkeypatch.setattr(check_module, "seconds_of", lambda *_: next(of_sets))
+    found = measured(recipe)
+    # Every ten of thirty updates; then the average of the last three, and the moving average, on the first set.
+    assert (found.valid_seconds, found.n_valid, found.choice_seconds, found.measuring) == (8.0, 3, 10.0, 34.0)
+    ((batches, is_translated),) = alone
+    assert not is_translated and len(batches) == 1 and len(batches[0]) > 10  # of the set "web"
+
+
+def test_a_time_budget_ends_what_is_foretold(recipe_of):
+    recipe = recipe_of(train={"updates": 10**6, "time_budget": "20s", "average": "none"})
+    found = replace(HEALTHY, n_update=18, n_valid=2)
+    rows = dict(check_module.table(recipe, found))
+    assert rows["end"] == "update 18 (0.9 epochs): when the 20s of train.time_budget are over, 2 validations"
+    assert rows["first validation"].startswith("update 10: ")
+    rows = dict(check_module.table(recipe_of(), replace(HEALTHY, n_update=30)))
+    assert rows["end"] == "update 30 (1.5 epochs): after 32 s, 3 validations"
+    of_recipe = measured(recipe)
+    assert of_recipe.n_update < 10**6 and of_recipe.n_valid >= -(-of_recipe.n_update // 10)
+    assert of_recipe.n_update * of_recipe.seconds <= 20.0
+
+
+def test_what_a_run_under_way_has_on_the_disk_is_not_needed_again(recipe_of):
+    recipe = recipe_of(train={"updates": 4, "save_every": 1, "keep_last": 3})
+    launch(recipe)
+    found = measured(recipe)
+    new = measured(recipe_of("new", train={"updates": 4, "save_every": 1, "keep_last": 3}))
+    there = sum(f.stat().st_size for f in Run(recipe.run_folder).checkpoints.rglob("*") if f.is_file())
+    assert there > found.checkpoint and found.disk == new.disk - there
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Validator, "measure"), (check_module.Translator, "translate")])
+def test_memory_that_runs_out_in_validation_is_foretold(recipe_of, monkeypatch, owner, name):
+    def no_room(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(owner, name, no_room)
+    assert not measured(recipe_of()).valid_fits
+
+
+def measured(recipe):
+    data = open_data(recipe)
+    return measure(recipe, data, make_trial(recipe, data, torch.device("cpu")))
+
+
+def test_neither_is_for_several_processes(recipe_of, monkeypatch):
+    monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
+    with pytest.raises(RunError, match="--check is for one process"):
+        check(recipe_of(), lambda _: None)
+    with pytest.raises(RunError, match="--selftest is for one process"):
+        list(selftest(recipe_of()))
+
+
+@pytest.mark.parametrize(
+    ("sections", "found", "words"),
+    [
+        ({}, {"n_vocab": 32_000}, "vocabulary is large"),
+        ({}, {"n_dropped": 29_000}, "29,000 of 58,000 training pairs"),
+        ({}, {"longest_side": 121}, "longest pair has 121 subwords"),
+        ({}, {"padding": 0.3}, "30% of the batches is padding"),
+        ({"batch": PACKED, "model": {"attn_dropout": 0.0}}, {"padding": 0.3}, "30% of the packed rows is empty"),
+        ({"optim": {"schedule": "noam", "warmup": 30}}, {}, "the rate never falls"),
+        ({"optim": {"warmup": 25}}, {"n_update": 25}, "25 that train.time_budget has time for: the rate never falls"),
+        ({"model": DEEP, "optim": {"lr": 1e-3, "schedule": "constant"}}, {}, "often diverge"),
+        (
+            {"model": {"d_model": 512}},
+            {"n_param": 44_615_680, "n_token": 88_848, "n_vocab": 4000, "n_update": 780},
+            "44,615,680 parameters for 88,848 target tokens, 39 epochs of them: model.preset: auto would take tiny",
+        ),
+        ({}, {"n_update": 20 * 501}, "every pair is seen 501 times"),
+        ({}, {"n_update_in_epoch": 31}, "before every pair was seen"),
+        ({}, {"n_update": 19}, "19 updates that train.time_budget has time for, before every pair was seen"),
+        ({}, {"valid_seconds": 3.0}, "validation takes 24% of the time"),
+        ({"valid": {"every": 31}}, {}, "measured once"),
+        ({}, {"seconds": 600.0}, "loses up to 1.2 h"),
+        ({}, {"n_failed": 2}, "memory ran out 2 times"),
+        ({}, {"valid_fits": False}, "in the largest validation batch: make valid.max_tokens smaller"),
+        ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
+        ({}, {"disk_left": 10**6}, "too little room"),
+        ({}, {"gpu_idle": True}, "there is a GPU"),
+        ({}, {"others": 1.04}, "other work kept 1.0 processors busy"),
+        ({"train": {"precision": "fp16", "device": "cuda"}}, {"has_bf16": True}, "this GPU has bf16"),
+        ({"train": {"precision": "bf16"}}, {}, "which this processor multiplies no faster than fp32: take auto"),
+        ({"train": {"precision": "bf16"}}, {"device": "cuda"}, "which this GPU multiplies no faster"),
+        ({"train": {"compile": True}}, {}, "train.compile"),
+    ],
+)
+def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
+    healthy = recipe_of(optim={"lr": 1e-3})
+    assert likely_troubles(healthy, HEALTHY) == []
+    (trouble,) = likely_troubles(recipe_of(**sections), replace(HEALTHY, **found))
+    assert words in trouble
+
+
+@pytest.mark.parametrize("found", [{"others": None}, {"device": "cuda"}])
+def test_of_other_work_nothing_is_said_where_it_is_not_known_or_takes_nothing(recipe_of, found):
+    assert likely_troubles(recipe_of(optim={"lr": 1e-3}), replace(HEALTHY, **{"others": 2.0, **found})) == []
+
+
+def test_a_model_may_be_large_for_its_corpus_where_it_began_elsewhere_and_a_long_run_where_patience_ends_it(recipe_of):
+    found = replace(HEALTHY, n_param=44_615_680, n_update=20 * 501)
+    sections = {"model": {"d_model": 512}, "train": {"init_from": "runs/OLD"}, "valid": {"patience": 10}}
+    assert likely_troubles(recipe_of(**sections), found) == []
+    assert len(likely_troubles(recipe_of(model={"d_model": 512}), found)) == 2
+    small = replace(HEALTHY, n_param=7_600_000)  # Multi30k with the preset small
+    assert likely_troubles(recipe_of(model={"d_model": 256}), small) == []
+
+
+def test_the_peak_rate_is_that_of_the_schedule(recipe_of):
+    assert peak_rate(recipe_of(optim={"schedule": "inverse_sqrt", "lr": 2e-3})) == pytest.approx(2e-3)
+    noam = recipe_of(optim={"schedule": "noam", "warmup": 25, "lr_mul": 2.0})
+    assert peak_rate(noam) == pytest.approx(2.0 * (16 * 25) ** -0.5)
+
+
+# -- selftest ------------------------------------------------------------------------------------------------------
+
+
+def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
+    file = tmp_path / "recipe.yaml"
+    write_recipe(recipe_of(**ABLE, train={"label_smoothing": 0.3}, batch={"max_tokens": "auto"}), file)
+    before = everything_under(tmp_path)
+    assert main([str(file), "--selftest"]) == 0
+    assert everything_under(tmp_path) == before
+    lines = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert [line[:6] for line in lines] == ["pass  "] * 4
+    assert "(beam 1) finds 16 of 16 targets" in lines[2] and "(beam 5)" in lines[3]
+
+
+def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, capsys, monkeypatch):
+    """Teacher forcing is then easy, and the search, which has no future, finds nothing again."""
+    monkeypatch.setattr(
+        "nmt.models.transformer.Models.get_subsequent_mask",
+        lambda seq: torch.ones(1, seq.size(1), seq.size(1), dtype=torch.bool),
+    )
+    monkeypatch.setattr(
+        "nmt.models.transformer.Models.PackedMask", lambda query, key, causal: PackedMask(query, key, causal=False)
+    )
+    file = tmp_path / "recipe.yaml"
+    write_recipe(recipe_of(**ABLE), file)
+    assert main([str(file), "--selftest"]) == 1
+    lines = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert [line[:6] for line in lines] == ["pass  ", "pass  ", "FAIL  ", "FAIL  "]
+
+
+def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatch):
+    build = "nmt.training.checking.selftest.new_model"
+
+    def with_a_loose_end(recipe, data, device):
+        from nmt.training.starting.materials import new_model
+
+        model = new_model(recipe, data, device)
+        model.loose_end = torch.nn.Parameter(torch.zeros(2))
+        return model
+
+    monkeypatch.setattr(build, with_a_loose_end)
+    passed, text = next(selftest(recipe_of()))
+    assert not passed and "loose_end" in text
+
+
+def test_the_pairs_of_a_selftest_can_be_told_apart(recipe_of):
+    from nmt.training.starting.materials import open_data
+
+    corpus = open_data(recipe_of()).train
+    sources, _ = corpus.pairs(handful(corpus, 1))
+    assert len({tuple(src) for src in sources}) == len(sources) == 16
+
+
+def test_options_that_the_data_was_made_with_and_that_were_forgotten_are_told_before_it_is_replaced(recipe_of):
+    recipe = recipe_of(data={"max_ratio": 0.0, "src_lang": "no"})
+    with pytest.raises(DataError) as error:
+        open_data(recipe)
+    changed, forgotten, other = str(error.value).split("\n")
+    assert "data.src_lang: 'de' there, 'no' here" in changed
+    assert forgotten.endswith(
+        "give nmt-train the options that it was made with: --data.src_lang de --data.max_ratio 9.0"
+    )
+    assert "--overwrite" in other
+
+
+def test_options_of_one_corpus_that_differ_are_told_and_corpora_that_do(recipe_of, corpus):
+    one = corpus["data"]["train"][0]
+    recipe = recipe_of(data={"train": [{**one, "max_ratio": 3.0}, {**one, "tags": ["bt"]}], "valid": None})
+    with pytest.raises(DataError) as error:
+        open_data(recipe)
+    told = str(error.value).split("\n")
+    assert told[1].endswith("made with: --data.train.0.max_ratio null --data.train.1.tags '[]'") and len(told) == 3
+    sets = [{**one, "name": name} for name in ("valid", "news")]
+    with pytest.raises(DataError) as error:
+        open_data(recipe_of(data={"train": [{**one, "max_ratio": 3.0}], "valid": sets}))
+    told = str(error.value).split("\n")
+    assert told[1].endswith("made with: --data.train.0.max_ratio null")
+    assert told[2].startswith("No flag gives this") and told[2].endswith(": data.valid: valid there, valid, news here.")

@@ -1,0 +1,262 @@
+"""What hears the log beside log.jsonl: it hears all of it, once, and can neither change nor end a run."""
+
+import json
+import sys
+import threading
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from nmt import checkpoint
+from nmt.errors import MachineError
+from nmt.run import Run
+from nmt.training.checking.check import check
+from nmt.training.log.sinks import Courtesy, JsonLines, TensorBoard, sinks_of
+from nmt.training.record import Record
+from nmt.training.starting.launch import launch
+from tests.disk import full_disk
+from tests.training.conftest import make_recipe
+from tests.training.test_log import log_of
+from tests.training.test_resume import StopAt, digest
+
+SHORT = {
+    "batch": {"per_update": 1},
+    "train": {"updates": 8, "log_every": 2, "save_every": 100},
+    "valid": {"every": 4},
+}
+HEARD = {**SHORT, "train": {**SHORT["train"], "tensorboard": True, "wandb": True}}
+UNDRAWN = {**HEARD, "valid": {"every": 4, "translate": False, "metric": "loss"}}  # no picture, which takes a while
+
+
+class FakeWandb(ModuleType):
+    """Remembers what it is told: `begun` runs, and (step, {name: value}). With `down` there is no network."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.__spec__ = ModuleSpec("wandb", None)
+        self.begun, self.told, self.n_finished, self.n_asked, self.down = [], [], 0, 0, False
+        self.Image = lambda pixels: ("image", pixels.shape)
+        self.Table = lambda columns, data: ("table", columns, data)
+        self.Settings = dict
+
+    def init(self, **options):
+        self.begun.append(options)
+        return self
+
+    def log(self, values, step):
+        self.n_asked += 1
+        if self.down:
+            raise RuntimeError("no network\nand much more to say")
+        self.told.append((step, values))
+
+    def finish(self):
+        self.n_finished += 1
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+@pytest.fixture(scope="module")
+def runs(corpus, tmp_path_factory):
+    """A run that both others hear, what Weights & Biases heard of it, and the same run that nobody hears."""
+    folder = tmp_path_factory.mktemp("heard")
+    found = SimpleNamespace(wandb=FakeWandb())
+    found.heard, found.alone = (
+        make_recipe(corpus, folder / "heard", **HEARD),
+        make_recipe(corpus, folder / "a", **SHORT),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "wandb", found.wandb)
+        launch(found.heard)
+    launch(found.alone)
+    return found
+
+
+def events_of(folder):
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
+
+
+def numbers_of(line, path=""):
+    """{path of a number in a line of the log: the number}."""
+    found = {}
+    for name, value in line.items():
+        if isinstance(value, dict):
+            found |= numbers_of(value, f"{path}{name}/")
+        elif isinstance(value, int | float) and name != "update":
+            found[f"{path}{name}"] = value
+    return found
+
+
+def test_nobody_who_listens_changes_a_bit(runs):
+    assert digest(Run(runs.alone.run_folder), 8) == digest(Run(runs.heard.run_folder), 8)
+
+    def told(recipe):
+        changing = ("tokens_per_second", "seconds", "rss_mb")
+        lines = log_of(recipe, "start", "train", "valid", "final")
+        return [{name: value for name, value in line.items() if name not in changing} for line in lines]
+
+    assert told(runs.alone) == told(runs.heard)
+    assert "attention" not in json.dumps(told(runs.heard))  # pictures are not for the log
+
+
+def test_weights_and_biases_hears_every_number_of_the_log_and_sees_the_pictures(runs):
+    [begun] = runs.wandb.begun
+    assert (begun["project"], begun["name"], runs.wandb.n_finished) == ("tiny", "heard", 1)
+    assert begun["config"] == runs.heard.model_dump(mode="json")
+    told = [(step, {k: v for k, v in values.items() if not isinstance(v, tuple)}) for step, values in runs.wandb.told]
+    assert told == [(line["update"], numbers_of(line, line["kind"] + "/")) for line in log_of(runs.heard)]
+    validated = [values for _, values in runs.wandb.told if "valid/loss" in values]
+    assert len(validated) == 2
+    for values in validated:
+        kind, columns, rows = values["valid/examples"]
+        assert (kind, columns, len(rows)) == ("table", ["source", "output", "reference"], 3)
+        assert values["valid/attention"][0] == "image" and values["valid/attention"][1][2] == 3
+
+
+def test_tensorboard_shows_every_number_the_examples_and_a_picture_of_attention(runs):
+    events = events_of(runs.heard.run_folder / "tensorboard")
+    expected = {}
+    for line in log_of(runs.heard):
+        for name, value in numbers_of(line, line["kind"] + "/").items():
+            expected.setdefault(name, []).append((line["update"], pytest.approx(value)))
+    assert {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]} == expected
+    pictures, texts = events.Images("valid/attention"), events.Tensors("valid/examples/text_summary")
+    assert [event.step for event in pictures] == [event.step for event in texts] == [4, 8]
+    assert all(event.encoded_image_string.startswith(b"\x89PNG") for event in pictures)
+    example = log_of(runs.heard, "valid")[0]["examples"][0]
+    assert example["source"] in texts[0].tensor_proto.string_val[0].decode()
+
+
+def test_a_resumed_run_goes_on_in_the_same_curves(recipe_of, wandb):
+    recipe = recipe_of(**UNDRAWN)
+    launch(recipe, StopAt(2))
+    stopped = Run(recipe.run_folder).updates()[-1]
+    killed = TensorBoard(recipe.run_folder / "tensorboard", stopped)
+    for update in range(stopped + 1, 7):
+        killed.write("train", update, {"loss": 99.0})
+    killed.close()
+    launch(recipe)
+    losses = events_of(recipe.run_folder / "tensorboard").Scalars("train/loss")
+    assert [event.step for event in losses] == [2, 4, 6, 8] and max(event.value for event in losses) < 99.0
+    one, again = wandb.begun
+    assert one["id"] == again["id"] and again["resume"] == "allow"
+    assert checkpoint.verify(Run(recipe.run_folder).checkpoint(8))["update"] == 8
+
+
+def test_what_was_told_to_tensorboard_is_in_its_file_at_once(tmp_path):
+    """A kill may come at any time, and TensorBoard's writer is a thread with a queue."""
+    board = TensorBoard(tmp_path, 0)
+    board.write("train", 1, {"loss": 3.25})
+    assert [event.value for event in events_of(tmp_path).Scalars("train/loss")] == [3.25]
+    board.close()
+
+
+def test_a_full_disk_for_tensorboard_is_told_in_a_line_and_by_no_thread(tmp_path, monkeypatch):
+    printed, complaints = [], []
+    monkeypatch.setattr(threading, "excepthook", lambda args: printed.append(str(args.exc_value)))
+    board = Courtesy("TensorBoard", lambda: TensorBoard(tmp_path, 0), complaints.append)
+    with full_disk():
+        board.write("train", 1, {"loss": 3.25})
+        for thread in threading.enumerate():
+            if type(thread).__module__.startswith("tensorboard."):
+                thread.join(10)
+
+    def fail():
+        raise ValueError("of another thread")
+
+    other = threading.Thread(target=fail)
+    other.start()
+    other.join()
+    assert len(complaints) == 1 and "OSError" in complaints[0] and printed == ["of another thread"]
+
+
+def test_a_run_needs_the_packages_that_hear_it_until_it_is_finished(recipe_of, wandb, monkeypatch, capsys):
+    recipe = recipe_of(**UNDRAWN)
+    stop = StopAt(2)
+    assert launch(recipe, stop) == "stopped"
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    log = log_of(recipe)
+    for work in (launch, lambda recipe: check(recipe, lambda _: None)):
+        with pytest.raises(MachineError, match=r"^train\.wandb: .* pip install 'wandb>="):
+            work(recipe)
+    assert log_of(recipe) == log
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    launch(recipe)
+    for package in ("wandb", "tensorboard"):
+        monkeypatch.setitem(sys.modules, package, None)
+    capsys.readouterr()
+    assert launch(recipe) == "done"
+    assert "already trained to update 8; nothing to do" in capsys.readouterr().err
+    assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
+
+
+def test_each_run_has_an_identity_of_its_own(recipe_of, wandb):
+    for name in ("one", "other"):
+        recipe = recipe_of(name, **HEARD)
+        recipe.run_folder.mkdir()
+        sinks_of(recipe, recipe.run_folder, 0, print)
+    assert wandb.begun[0]["id"] != wandb.begun[1]["id"]
+
+
+def test_a_wait_for_weights_and_biases_is_told_before_it_begins(recipe_of, wandb, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(wandb, "init", lambda **_: told.append("init") or wandb)
+    monkeypatch.setattr(wandb, "finish", lambda: told.append("finish"))
+    for sink in sinks_of(recipe_of(train={"wandb": True}), tmp_path, 0, told.append):
+        sink.close()
+    begin, end = "waiting for Weights & Biases ...", "waiting for Weights & Biases to take what is left ..."
+    assert told == [begin, "init", end, "finish"]
+
+
+def test_without_a_network_there_is_one_warning_and_the_log_goes_on(recipe_of, wandb, capsys):
+    recipe = recipe_of(**HEARD)
+    recipe.run_folder.mkdir()
+    record = Record(Run(recipe.run_folder).log_file, n_update=12)
+    record.tell_others(recipe, 0)
+    wandb.down = True
+    for update in range(1, 4):
+        record.write("train", update, loss=1.0)
+    record.close()
+    warnings = [line for line in capsys.readouterr().err.split("\n") if "warning" in line]
+    assert len(warnings) == 1 and "Weights & Biases" in warnings[0] and "RuntimeError: no network" in warnings[0]
+    assert (wandb.n_asked, wandb.n_finished) == (1, 0)
+    assert [line["update"] for line in log_of(recipe)] == [1, 2, 3]
+    assert len(events_of(recipe.run_folder / "tensorboard").Scalars("train/loss")) == 3
+
+
+@pytest.mark.parametrize("broken", ["make", "write", "close"])
+def test_whatever_fails_of_a_courtesy_is_told_once(broken):
+    done, complaints = [], []
+
+    def act(name):
+        done.append(name)
+        if name == broken:
+            raise ConnectionError(name)
+
+    def make():
+        act("make")
+        return SimpleNamespace(write=lambda *_: act("write"), close=lambda: act("close"))
+
+    courtesy = Courtesy("it", make, complaints.append)
+    courtesy.write("train", 1, {})
+    courtesy.write("train", 2, {})
+    courtesy.close()
+    assert len(complaints) == 1 and f"ConnectionError: {broken}" in complaints[0]
+    assert done == {"make": ["make"], "write": ["make", "write"], "close": ["make", "write", "write", "close"]}[broken]
+
+
+def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_on(tmp_path):
+    log = tmp_path / "log.jsonl"
+    with pytest.raises(MachineError, match=r"directory.*begins anew"):
+        JsonLines(tmp_path).write("train", 1, {"loss": 1.0})
+    (tmp_path / "checkpoints" / "update-00000007").mkdir(parents=True)
+    lines = JsonLines(log)
+    with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*goes on from update-00000007\."):
+        lines.write("train", 8, {"loss": 1.0})
+    lines.close()

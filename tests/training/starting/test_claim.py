@@ -1,0 +1,131 @@
+"""Whose a run folder is, and what is done about what a killed or damaged run left in it."""
+
+import shutil
+
+import pytest
+
+from nmt import checkpoint
+from nmt.data.stored.corpus import Prepared
+from nmt.errors import MachineError, RunError
+from nmt.run import Run
+from nmt.training.starting import claim as claiming
+from nmt.training.starting.claim import claim, find_start
+
+
+@pytest.fixture
+def made(recipe_of):
+    """A recipe, its data, and a run folder that was claimed for it and has three checkpoints."""
+    recipe = recipe_of()
+    data, run = Prepared.open(recipe.data_folder), Run(recipe.run_folder)
+    run.folder.mkdir()
+    claim(run, recipe, data)
+    for update in (1, 2, 3):
+        state = {"update": update, "n": update}
+        checkpoint.save(run.checkpoint(update), {checkpoint.MODEL: {}, checkpoint.OPTIMIZER: {}}, state)
+    return recipe, data, run
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("n_write", [0, 1, 2])
+def test_a_run_that_was_killed_while_it_claimed_its_folder_begins_again(recipe_of, monkeypatch, n_write):
+    recipe = recipe_of()
+    data, run = Prepared.open(recipe.data_folder), Run(recipe.run_folder)
+    run.folder.mkdir()
+    left = [n_write]
+
+    def write(path, content):
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        path.write_bytes(content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claiming, "write_durably", write)
+        patch.setattr("nmt.recipe.reader.write_durably", write)
+        with pytest.raises(Killed):
+            claim(run, recipe, data)
+    assert not run.exists
+    claim(run, recipe, data)
+    assert run.exists and run.subwords().sha256 == data.subwords.sha256
+
+
+@pytest.mark.parametrize("name, text", [
+    ("thesis.tex", "x"), ("data.json", '{"mine": 1}\n'), ("data.json", "[[1]]\n"), ("subwords.json", "{}"),
+])  # fmt: skip
+def test_files_of_somebody_else_are_left_alone(recipe_of, name, text):
+    recipe = recipe_of()
+    run = Run(recipe.run_folder)
+    run.folder.mkdir()
+    (run.folder / name).write_text(text, encoding="utf-8")
+    with pytest.raises(RunError, match="is no run of ours"):
+        claim(run, recipe, Prepared.open(recipe.data_folder))
+    assert (run.folder / name).read_text(encoding="utf-8") == text
+
+
+def test_what_would_alter_the_run_is_refused_with_what_to_do_instead(made, recipe_of):
+    _, data, run = made
+    with pytest.raises(
+        RunError, match=r"train\.ema was 0\.0, now 0\.5\. To go on .* on from its weights \(--train\.init_from\)"
+    ):
+        claim(run, recipe_of(train={"ema": 0.5, "updates": 60}), data)
+
+
+def test_more_updates_are_remembered(made, recipe_of):
+    _, data, run = made
+    claim(run, recipe_of(train={"updates": 60}), data)
+    assert run.recipe().train.updates == 60
+
+
+def test_damaged_checkpoints_are_set_aside_and_named(made, capsys):
+    recipe, _, run = made
+    assert find_start(run, recipe).folder == run.checkpoint(3)
+    (run.checkpoint(3) / checkpoint.MODEL).unlink()
+    (run.checkpoint(2) / checkpoint.OPTIMIZER).write_bytes(b"")
+    found = find_start(run, recipe)
+    assert (found.folder, found.state["n"]) == (run.checkpoint(1), 1)
+    assert run.updates() == [1]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        "damaged-update-00000002", "damaged-update-00000003", "update-00000001",
+    ]  # fmt: skip
+    said = capsys.readouterr().err
+    assert said.count("passed over a damaged checkpoint: ") == 2 and str(run.checkpoint(3)) in said
+
+
+def test_when_none_is_whole_nothing_is_touched(made):
+    recipe, _, run = made
+    for update in run.updates():
+        (run.checkpoint(update) / checkpoint.STATE).write_text("{}\n", encoding="utf-8")
+    with pytest.raises(RunError, match="no checkpoint is whole"):
+        find_start(run, recipe)
+    assert run.updates() == [1, 2, 3]
+
+
+def test_a_checkpoint_without_the_moving_average_that_the_recipe_wants_is_not_gone_on_from(made, recipe_of):
+    _, _, run = made
+    with pytest.raises(RunError, match=r"ema\.safetensors: missing"):
+        find_start(run, recipe_of(train={"ema": 0.9}))
+
+
+def test_what_a_newer_version_wrote_is_neither_passed_over_nor_set_aside(made):
+    recipe, _, run = made
+    for name in (checkpoint.STATE, checkpoint.MANIFEST):
+        file = run.checkpoint(3) / name
+        file.write_text(file.read_text(encoding="utf-8").replace('"format": 1', '"format": 2'), encoding="utf-8")
+    with pytest.raises(checkpoint.NewerFormat, match="format 2 by a newer nmt; this one reads format 1"):
+        find_start(run, recipe)
+    assert run.updates() == [1, 2, 3]
+
+
+def test_a_folder_that_was_moved_away_is_not_written_to(made):
+    _, _, run = made
+    with run.lock():
+        run.must_be_held()
+        run.folder.rename(run.folder.with_name("away"))
+        with pytest.raises(MachineError, match="was removed or replaced"):
+            run.must_be_held()
+        shutil.copytree(run.folder.with_name("away"), run.folder)
+        with pytest.raises(MachineError, match="was removed or replaced"):
+            run.must_be_held()

@@ -1,0 +1,303 @@
+"""Fine-tuning: what is taken from another run, what is frozen, and what moves more slowly."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+
+from nmt import checkpoint
+from nmt.data.vocabulary.letters import BYTE_OF
+from nmt.data.vocabulary.subwords import N_SPECIAL, Codec, Subwords
+from nmt.errors import RecipeError, RunError
+from nmt.models.build import build_model
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.training_options import OptimConfig
+from nmt.run import Run
+from nmt.training.optim import apply_update, build_optimizers
+from nmt.training.optimizers.named import freeze, rate_factors
+from nmt.training.starting.initial import other_computation, take_over
+from nmt.training.starting.launch import launch
+
+SIZE = {"d_model": 8, "d_inner": 12, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
+UNTIED = {"emb_src_trg_weight_sharing": False, "trg_emb_prj_weight_sharing": False}
+BYTES = list(BYTE_OF)
+
+
+def codec(*pieces):
+    return Codec([*BYTES, *pieces], [])
+
+
+def a_model(subwords, seed=0, **options):
+    torch.manual_seed(seed)
+    return build_model(ModelConfig(**{**SIZE, **options}), subwords.src.n_vocab, subwords.trg.n_vocab)
+
+
+def one(codec):
+    return Subwords(codec, codec, "nfc")
+
+
+def kinds(fates):
+    return {fate.name: fate.kind for fate in fates}
+
+
+# -- another run's weights ------------------------------------------------------------------------------------------
+
+
+def test_an_equal_model_is_copied_whole():
+    subwords = one(codec("ab", "cd", "ef"))
+    model, other = a_model(subwords, 0), a_model(subwords, 1)
+    assert set(kinds(take_over(model, subwords, other, subwords)).values()) == {"loaded"}
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_large():
+    here, there = one(codec("ab", "cd", "new")), one(codec("old", "ab", "cd"))
+    model, other = a_model(here, 0), a_model(there, 1)
+    fates = take_over(model, here, other, there)
+    (grown,) = (fate for fate in fates if fate.kind == "grown")
+    assert (grown.name, grown.why) == (
+        "encoder.src_word_emb.weight",
+        f"{here.src.size - 1} of {here.src.size} subwords, 1 begin as the mean of their parts there",
+    )
+    mine, theirs, last = model.output_weight, other.output_weight, N_SPECIAL + 256
+    torch.testing.assert_close(mine[:last], theirs[:last], rtol=0, atol=0)  # control symbols and bytes
+    assert torch.equal(mine[last], theirs[last + 1]) and torch.equal(mine[last + 1], theirs[last + 2])
+    # The new one was three bytes there.
+    torch.testing.assert_close(mine[last + 2], theirs[there.src.cut("new")].mean(0))
+    assert len(there.src.cut("new")) == 3
+
+
+def test_a_new_row_is_the_mean_of_the_pieces_that_stood_for_it():
+    there = one(Codec([*BYTES, "ab", "abc"], [("a", "b"), ("ab", "c")]))
+    here = one(Codec([*BYTES, "ab", "abc", "abcab"], [("a", "b"), ("ab", "c"), ("abc", "ab")], symbols=("abd",)))
+    model, other = a_model(here, 0, **UNTIED), a_model(there, 1, **UNTIED)
+    fates = take_over(model, here, other, there)
+    assert sum(fate.kind == "grown" for fate in fates) == 3
+    first = N_SPECIAL + 256
+    for mine, theirs in zip(
+        (*model.embeddings, model.trg_word_prj), (*other.embeddings, other.trg_word_prj), strict=True
+    ):
+        torch.testing.assert_close(mine.weight[: first + 2], theirs.weight[: first + 2], rtol=0, atol=0)
+        torch.testing.assert_close(mine.weight[first + 2], theirs.weight[[first + 1, first]].mean(0))
+        (d,) = there.src.cut("d")
+        torch.testing.assert_close(mine.weight[first + 3], theirs.weight[[first, d]].mean(0))
+
+
+def test_a_matrix_that_is_shared_here_takes_each_row_from_the_first_that_has_it_there():
+    here = one(codec("src", "both", "trg"))
+    there = Subwords(codec("src", "both"), codec("trg", "both", "more"), "nfc")
+    model, other = a_model(here, 0), a_model(there, 1, **UNTIED)
+    fates = take_over(model, here, other, there)
+    assert set(kinds(fates).values()) == {"loaded"}
+    source, target = (embedding.weight for embedding in other.embeddings)
+    first = N_SPECIAL + 256
+    wanted = torch.stack([source[first], source[first + 1], target[first]])
+    assert torch.equal(model.output_weight[first : first + 3], wanted)
+
+
+def test_matrices_that_are_shared_there_only_are_all_taken():
+    subwords = one(codec("ab"))
+    model, other = a_model(subwords, 0, **UNTIED), a_model(subwords, 1)
+    assert set(kinds(take_over(model, subwords, other, subwords)).values()) == {"loaded"}
+    assert all(torch.equal(e.weight, other.output_weight) for e in (*model.embeddings, model.trg_word_prj))
+
+
+def test_what_does_not_fit_is_told_with_both_shapes_and_keeps_its_value():
+    subwords = one(codec("ab"))
+    model, other = a_model(subwords, 0, d_inner=20, n_dec_layer=2), a_model(subwords, 1, n_enc_layer=2)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    fates = {fate.name: fate for fate in take_over(model, subwords, other, subwords)}
+    w_1 = fates["encoder.layer_stack.0.pos_ffn.w_1.weight"]
+    assert (w_1.kind, w_1.why) == ("skipped", "12 x 8 there, 20 x 8 here")
+    assert fates["decoder.layer_stack.1.slf_attn.fc.weight"].why == "not in that run"
+    assert fates["encoder.layer_stack.1.slf_attn.fc.weight"].kind == "unused"
+    theirs = dict(other.named_parameters())
+    for name, param in model.named_parameters():
+        assert torch.equal(param, before[name] if fates[name].kind == "skipped" else theirs[name]), name
+
+
+def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(recipe_of, capsys):
+    parent = recipe_of("parent", train={"updates": 7})
+    launch(parent)
+    parent_run = Run(parent.run_folder)
+    for name, origin in (("a", parent.run_folder), ("b", parent_run.checkpoint(7))):
+        child = recipe_of(name, train={"updates": 2, "init_from": str(origin)}, optim={"lr": 1e-30}, seed=9)
+        capsys.readouterr()
+        assert launch(child) == "done"
+        run = Run(child.run_folder)
+        theirs = checkpoint.load_tensors(parent_run.checkpoint(7), checkpoint.MODEL)
+        mine = checkpoint.load_tensors(run.checkpoint(2), checkpoint.MODEL)
+        assert all(torch.equal(tensor, mine[key]) for key, tensor in theirs.items())
+        state = checkpoint.verify(run.checkpoint(2))
+        assert (state["update"], state["epoch"], len(state["history"])) == (2, 0, 1)
+        said = capsys.readouterr().err
+        assert re.search(r"first weights from \S+parent, \S+:\n  loaded   \d+ parameters, [\d,]+ numbers\n", said)
+        (line,) = (json.loads(line) for line in run.log_file.open(encoding="utf-8") if '"init"' in line)
+        assert "options" not in line and "warning" not in said
+        assert len(line["loaded"]) == len(dict(run.load_model(torch.device("cpu"))[0].named_parameters()))
+
+
+def test_options_by_which_equal_weights_compute_something_else_are_warned_of(recipe_of, capsys):
+    parent = recipe_of("parent", train={"updates": 2})
+    launch(parent)
+    changed = {"n_head": 4, "position": "rotary", "rotary_enc_attn": True, "dropout": 0.1}
+    child = recipe_of("child", train={"updates": 2, "init_from": str(parent.run_folder)}, model=changed)
+    capsys.readouterr()
+    launch(child)
+    lines = capsys.readouterr().err.split("\n")
+    first = lines.index("  warning: with these options the same weights compute something else here:")
+    assert [line.strip() for line in lines[first + 1 : first + 4]] == [
+        "model.n_head: 2 there, 4 here",
+        "model.position: sinusoid there, rotary here",
+        "model.rotary_enc_attn: false there, true here",
+    ] and not lines[first + 4].startswith("    ")
+    (line,) = (json.loads(line) for line in Run(child.run_folder).log_file.open(encoding="utf-8") if '"init"' in line)
+    wanted = {"n_head": [2, 4], "position": ["sinusoid", "rotary"], "rotary_enc_attn": [False, True]}
+    assert line["options"] == wanted and not line["skipped"] and not line["unused"]
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "found"),
+    [
+        ({}, {"n_kv_head": 2, "d_k": 4, "d_v": 4, "preset": "tiny", **SIZE}, {}),  # what is so anyway
+        ({}, {"n_enc_layer": 3, "dropout": 0.5, "n_position": 50, "emb_init": "normal"}, {}),
+        ({"n_head": 4}, {"n_head": 4, "n_kv_head": 2, "d_k": 4}, {"n_kv_head": (4, 2), "d_k": (2, 4)}),
+        ({}, {"ffn": "gelu", "norm": "pre"}, {"norm": ("post", "pre"), "ffn": ("relu", "gelu")}),
+        ({}, {"emb_src_trg_weight_sharing": False}, {}),  # one matrix is in both places
+        ({"emb_src_trg_weight_sharing": False}, {}, {"emb_src_trg_weight_sharing": (False, True)}),
+        ({}, {"trg_emb_prj_weight_sharing": False}, {"scale_emb_or_prj": ("prj", "none")}),
+    ],
+)
+def test_what_names_and_shapes_do_not_show_is_found_in_the_options(there, here, found):
+    assert other_computation(ModelConfig(**{**SIZE, **there}), ModelConfig(**{**SIZE, **here})) == found
+
+
+def test_going_on_is_not_beginning_again(recipe_of, capsys):
+    parent = recipe_of("parent", train={"updates": 3})
+    launch(parent)
+    sections = {"train": {"updates": 5, "init_from": str(parent.run_folder)}}
+    whole, chain = recipe_of("whole", **sections), recipe_of("chain", **sections)
+    launch(whole)
+    questions = iter(range(100))
+    assert launch(chain, lambda: next(questions) >= 2) == "stopped"
+    capsys.readouterr()
+    launch(chain)
+    said = capsys.readouterr().err
+    assert "train.init_from is for a new run: this one has checkpoints" in said and "first weights" not in said
+    weights = [checkpoint.load_tensors(Run(r.run_folder).checkpoint(5), checkpoint.MODEL) for r in (whole, chain)]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_a_run_goes_on_when_its_origin_is_gone(recipe_of, tmp_path):
+    parent = recipe_of("parent", train={"updates": 2})
+    launch(parent)
+    child = recipe_of("child", train={"updates": 4, "init_from": str(parent.run_folder)})
+    questions = iter(range(100))
+    assert launch(child, lambda: next(questions) >= 1) == "stopped"
+    shutil.rmtree(parent.run_folder)
+    questions = iter(range(100))
+    assert launch(child, lambda: next(questions) >= 1) == "stopped"
+    without = recipe_of("child", train={"updates": 4})  # the option left out
+    assert launch(without) == launch(child) == "done"
+    assert Run(child.run_folder).recipe().train.init_from == str(parent.run_folder)  # where it is from, for ever
+    with pytest.raises(RunError, match=r"train\.init_from was '\S+parent', now '\S+other'"):
+        launch(recipe_of("child", train={"updates": 4, "init_from": str(tmp_path / "other")}))
+    with pytest.raises(RunError, match=r"train\.init_from: \S+parent is no run"):
+        launch(recipe_of("new", train={"updates": 4, "init_from": str(parent.run_folder)}))
+
+
+def test_an_origin_that_cannot_be_meant_is_refused(recipe_of, tmp_path):
+    launch(recipe_of("wide", train={"updates": 3}, model={"d_model": 24, "d_inner": 40}))
+    launch(recipe_of("run", train={"updates": 3}))
+    for name, origin, complaint in (
+        ("run", "run", "is this run itself"),
+        ("run", "run/checkpoints/update-00000003", "is this run itself"),
+        ("child", "nowhere/at/all", "is no run"),
+        ("child", "run/checkpoints/update-00000004", "no checkpoint 'update-00000004'; there are: .*update-00000003"),
+        ("child", "wide", "no parameter of .* fits"),
+    ):
+        with pytest.raises(RunError, match=complaint):
+            launch(recipe_of(name, train={"init_from": str(tmp_path / origin)}))
+
+
+def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_of, monkeypatch):
+    for sections in ({"optim": {"rate_of": {"encodr.*": 0.5}}}, {"train": {"freeze": ["encodr.*"]}}):
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter .* The nearest: encoder\.\*"),
+        ):
+            patched.setattr("nmt.training.starting.launch.first_weights", None)  # which take a while: it is told before
+            launch(recipe_of(**sections))
+    assert launch(recipe_of(train={"freeze": ["encoder.layer_stack.*"], "updates": 2})) == "done"
+
+
+# -- freezing, and rates by name ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon", "schedulefree"])
+def test_frozen_parameters_get_no_gradient_no_decay_and_no_state_and_the_others_what_they_got(recipe_of, optimizer):
+    subwords = one(codec("ab"))
+    config = OptimConfig(name=optimizer, schedule="constant", lr=0.1, weight_decay=0.5)
+    src = torch.randint(3, 250, (3, 6), generator=torch.Generator().manual_seed(1))
+    grads, moved = [], []
+    for patterns in ([], ["encoder.*", "*norm*"]):
+        model = a_model(subwords, 0, dropout=0.0)
+        freeze(model, patterns)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizers = build_optimizers(model, config)
+        optimizers.set_rate(1.0, absolute=False)
+        loss = model(src, src).square().mean()
+        loss.backward()
+        grads.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        apply_update(model, optimizers, torch.amp.GradScaler("cpu", enabled=False), loss=loss.detach(), clip=0.0)
+        moved.append({name for name, p in model.named_parameters() if not torch.equal(p, before[name])})
+        with_state = {key.split("|")[0] for key in optimizers.state(model)} - {"0.0", "0.1"}
+        assert with_state == set(grads[-1])
+    frozen = {name for name in grads[0] if name.startswith("encoder.") or "norm" in name}
+    assert frozen and grads[0].keys() - grads[1].keys() == frozen
+    assert all(torch.equal(grads[0][name], grad) for name, grad in grads[1].items())
+    assert moved[0] > moved[1] and moved[1] == set(grads[1])
+
+
+def test_any_name_of_a_shared_matrix_freezes_it_and_the_line_says_what_else_it_is():
+    model = a_model(one(codec("ab")))
+    said = freeze(model, ["trg_word_prj.*"])
+    assert [name for name, p in model.named_parameters() if not p.requires_grad] == ["encoder.src_word_emb.weight"]
+    assert said.endswith("encoder.src_word_emb.weight is also decoder.trg_word_emb.weight and trg_word_prj.weight")
+
+
+def test_freezing_everything_is_refused():
+    with pytest.raises(RecipeError, match=r"^train\.freeze: encoder\.\*, decoder\.\* freezes every parameter, so"):
+        freeze(a_model(one(codec("ab"))), ["encoder.*", "decoder.*"])
+
+
+def test_the_first_pattern_that_fits_gives_the_factor():
+    model = a_model(one(codec("ab")))
+    found = rate_factors(model, {"decoder.*norm*": 0.5, "decoder.*": 0.1})
+    for name, param in model.named_parameters(remove_duplicate=False):
+        wanted = 0.5 if name.startswith("decoder.") and "norm" in name else 0.1 if name.startswith("decoder.") else 1.0
+        if "emb" not in name and "prj" not in name:
+            assert found.get(param, 1.0) == wanted, name
+    with pytest.raises(RecipeError, match=r"optim\.rate_of: 'decoder\.layers\*' means no parameter"):
+        rate_factors(model, {"decoder.layers*": 0.5})
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "schedulefree"])
+def test_a_parameter_with_a_factor_moves_by_so_much_less(optimizer):
+    ways = []
+    for rate_of in ({}, {"*pos_ffn.w_1*": 0.25}):
+        model = a_model(one(codec("ab")))
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        config = OptimConfig(name=optimizer, schedule="constant", rate_of=rate_of)
+        optimizers = build_optimizers(model, config)
+        peak = config.muon_lr if optimizer == "muon" else config.lr
+        assert optimizers.set_rate(0.5, absolute=False) == 0.5 * peak  # what the log tells
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        for part, _ in optimizers.parts:
+            part.step()
+        ways.append({name: float((p.detach() - before[name]).norm()) for name, p in model.named_parameters()})
+    for name, way in ways[0].items():
+        assert ways[1][name] == pytest.approx(way * (0.25 if "pos_ffn.w_1" in name else 1.0), rel=1e-3), name

@@ -1,0 +1,258 @@
+"""What `auto` stands for: chosen once, for a reason that is told, and remembered by the run."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_check import HEALTHY
+from witness import StopAt
+
+from nmt.errors import MachineError, RecipeError, RunError
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.presets import AUTO, PRESETS, preset_for
+from nmt.recipe.reader import read_recipe, recipe_text
+from nmt.recipe.training_options import BatchConfig
+from nmt.run import Run
+from nmt.training.checking import check as check_module
+from nmt.training.parallel import Ranks
+from nmt.training.ranks.roll_call import Stopped
+from nmt.training.room import memory_left
+from nmt.training.starting import launch as launching
+from nmt.training.starting import resolve as resolve_module
+from nmt.training.starting.launch import launch
+from nmt.training.starting.materials import make_trial, open_data
+from nmt.training.starting.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best
+from nmt.training.starting.trial import Trial
+
+
+def resolved(recipe, begun=None, ranks=None):
+    data, said = open_data(recipe), []
+    found = resolve(
+        recipe, data, begun, ranks or Ranks(), lambda known: make_trial(known, data, torch.device("cpu")), said.append
+    )
+    return found, said
+
+
+# -- numbers alone -------------------------------------------------------------------------------------------------
+
+
+def test_larger_corpora_get_larger_models_and_no_more_dropout():
+    order = list(PRESETS)
+    chosen = [preset_for(n) for n in (0, 4e5, 999_999, 10**6, 3_500_000, 2 * 10**7, 12 * 10**7, 10**9, 10**12)]
+    assert [order.index(preset) for preset, _ in chosen] == sorted(order.index(preset) for preset, _ in chosen)
+    assert {preset for preset, _ in chosen} == set(PRESETS)
+    rates = [options["dropout"] for _, options in chosen]
+    assert rates == sorted(rates, reverse=True)
+    known = set().union(*PRESETS.values())
+    assert all(options.keys() <= known for _, _, options in AUTO)  # or a resumed run would not find them again
+
+
+@pytest.mark.parametrize("true_limit", [10, 512, 513, 700, 5000, 65_536, 99_999, 10**9])
+def test_the_largest_that_fits_is_found_to_an_eighth_in_few_tries(true_limit):
+    tried = []
+
+    def fits(n):
+        tried.append(n)
+        return n <= true_limit
+
+    found = largest_that_fits(fits, 512, 100_000)
+    if true_limit < 512:
+        assert found == 0 and tried == [512]
+    else:
+        assert found <= min(true_limit, 100_000) <= found * 9 / 8 + 1
+    assert len(tried) < 16 and max(tried) <= 100_000
+
+
+def test_of_sizes_that_are_nearly_as_fast_the_smallest_is_taken():
+    assert smallest_near_best({512: 800.0, 1024: 975.0, 2048: 1000.0, 4096: 990.0}) == 1024
+    assert smallest_near_best({512: 500.0, 1024: 960.0, 2048: 1000.0}) == 2048
+
+
+def test_a_batch_is_no_larger_than_is_of_use():
+    assert most_tokens(BatchConfig(tokens_per_update=25_000), 10**8, 8)[0] == 3125
+    assert most_tokens(BatchConfig(tokens_per_update=1000), 10**8, 8)[0] == LEAST
+    assert most_tokens(BatchConfig(), 400_000, 1)[0] == 4000
+    assert most_tokens(BatchConfig(per_update=2), 400_000, 2)[0] == 2000
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"proc/meminfo": "MemTotal: 99 kB\nMemAvailable:    8 kB\n"}, 8 * 1024),
+        (
+            {
+                "proc/meminfo": "MemAvailable: 8000 kB\n",
+                "proc/self/cgroup": "0::/job/step\n",
+                "sys/fs/cgroup/job/step/memory.max": "max\n",
+                "sys/fs/cgroup/job/step/memory.current": "10\n",
+                "sys/fs/cgroup/job/memory.max": "5000\n",
+                "sys/fs/cgroup/job/memory.current": "3000\n",
+                "sys/fs/cgroup/job/memory.stat": "anon 1\ninactive_file 500\n",
+            },
+            2500,
+        ),
+        (
+            {
+                "proc/meminfo": "MemAvailable: 8000 kB\n",
+                "proc/self/cgroup": "3:cpu:/x\n9:memory,other:/docker/1\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "700\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "900\n",
+            },
+            0,
+        ),
+        ({}, None),
+    ],
+    ids=["no group", "version 2, limit above", "version 1, in a container", "not Linux"],
+)
+def test_the_memory_left_is_the_least_of_what_the_kernel_tells(tmp_path, files, left):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert memory_left(root=tmp_path) == left
+
+
+# -- recipes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_preset_is_chosen_from_the_corpus_and_options_beside_it_win(recipe_of):
+    recipe, said = resolved(recipe_of(model={"preset": "auto", "d_inner": 96, "dropout": 0.15}))
+    assert recipe.model.preset == "tiny" and recipe.model.d_inner == 96 and recipe.model.dropout == 0.15
+    assert "300 pairs" in said[0] and "-> tiny" in said[0]
+
+
+def test_a_small_corpus_gets_the_dropout_that_goes_with_its_preset(recipe_of):
+    found, _ = resolved(recipe_of().model_copy(update={"model": ModelConfig(preset="auto")}))
+    assert found.model.preset == "tiny" and found.model.dropout == AUTO[0][2]["dropout"] > ModelConfig().dropout
+    assert found.model.model_dump(include=set(PRESETS["tiny"])) == PRESETS["tiny"]
+
+
+def test_what_auto_has_not_decided_yet_is_not_written_down(tmp_path):
+    recipe = read_recipe(None, [("name", "x"), ("model.preset", "auto"), ("model.d_inner", "96")])
+    (tmp_path / "again.yaml").write_text(recipe_text(recipe), encoding="utf-8")
+    again = read_recipe(tmp_path / "again.yaml")
+    assert again.model.undecided == recipe.model.undecided == set().union(*PRESETS.values()) - {"d_inner"}
+    assert again == recipe
+
+
+def test_a_preset_that_contradicts_an_option_beside_it_is_refused_by_name(recipe_of):
+    assert recipe_of(model={"preset": "auto", "n_head": 3, "d_model": 48})  # whatever the preset: they fit
+    recipe = recipe_of().model_copy(update={"model": ModelConfig(preset="auto", n_head=48)})
+    with pytest.raises(RecipeError, match=r"model\.n_head: 48 heads do not divide"):
+        resolved(recipe)
+
+
+def test_a_batch_size_that_is_neither_a_number_nor_auto_is_complained_about_once():
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(None, [("name", "x"), ("batch.max_tokens", "big"), ("model.d_model", "0")])
+    lines = sorted(str(caught.value).split("\n"))
+    assert len(lines) == 2
+    assert lines[0].startswith(
+        "command line: batch.max_tokens: expected whole number >= 1 | auto, found the text 'big'"
+    )
+
+
+# -- batches -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_remembers_what_auto_was_and_goes_on_with_it(recipe_of, capsys, monkeypatch):
+    wish = {"model": {"preset": "auto"}, "batch": {"max_tokens": "auto", "per_update": 1}, "train": {"updates": 6}}
+    assert launch(recipe_of(**wish), StopAt(3)) == "stopped"
+    run = Run(recipe_of().run_folder)
+    known = run.recipe()
+    assert known.batch.max_tokens == LEAST and known.model.preset == "tiny"
+    told = capsys.readouterr().err
+    assert f"batch.max_tokens: auto: {LEAST:,}: " in told and "model.preset: auto: 300 pairs" in told
+    # Whatever would be chosen now: the run goes on as it began.
+    monkeypatch.setattr(resolve_module, "preset_for", None)
+    monkeypatch.setattr(resolve_module, "_choose_max_tokens", None)
+    assert launch(recipe_of(**wish)) == "done"
+    assert run.recipe() == known
+    with pytest.raises(RunError, match=r"batch\.max_tokens was 512, now 513"):
+        launch(recipe_of(**{**wish, "batch": {"max_tokens": 513, "per_update": 1}}))
+
+
+def test_a_stop_while_batches_are_tried_ends_the_run_before_it_begins(recipe_of, capsys, monkeypatch):
+    tried = []
+    monkeypatch.setattr(Trial, "speed", lambda self, size: (tried.append(size), (float(size), 0.0))[1])
+    recipe = recipe_of(batch={"max_tokens": "auto", "tokens_per_update": 10**5, "per_update": 1})
+    assert launch(recipe, lambda: len(tried) >= 2) == "stopped"
+    assert tried == [LEAST, 2 * LEAST] and not Run(recipe.run_folder).exists
+    assert "stopped before the first update" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "get_device_name", str)
+    trial = SimpleNamespace(device=torch.device("cuda"), longest=lambda n: n, end=lambda: None, longest_side=9)
+    trial.fits = lambda n: tried.append(n) is None
+    with pytest.raises(Stopped):
+        resolve_module._choose_max_tokens(trial, 10**6, Ranks(), lambda: len(tried) >= 4)
+    assert len(tried) == 4
+
+
+def test_what_auto_was_in_a_run_that_saved_nothing_is_forgotten(recipe_of, monkeypatch):
+    plain, numbers = recipe_of(batch={"max_tokens": "auto"}), iter([600, 700, 800])
+    monkeypatch.setattr(resolve_module, "_choose_max_tokens", lambda *_: (next(numbers), "because"))
+    monkeypatch.setattr(launching, "_train", lambda *_: "killed before its first checkpoint")
+    monkeypatch.setattr(check_module, "measure", lambda *_: HEALTHY)
+    for model in (ModelConfig(preset="auto", d_model=256), ModelConfig(preset="auto")):
+        recipe = plain.model_copy(update={"model": model})
+        launch(recipe)
+    known = Run(plain.run_folder).recipe()
+    assert (known.model.d_model, known.batch.max_tokens) == (PRESETS["tiny"]["d_model"], 700)
+    said = []
+    check_module.check(recipe, said.append)
+    assert any("auto: 800" in text for text in said)
+
+
+def test_the_choice_is_the_same_on_every_rank(recipe_of, monkeypatch):
+    monkeypatch.setattr(Ranks, "least", lambda self, number: min(number, 600.0))  # the other rank chose 600
+    monkeypatch.setattr(Ranks, "any", lambda self, value: value)
+    monkeypatch.setattr(resolve_module, "_choose_on_cpu", lambda *_: (900, "because"))
+    recipe, said = resolved(recipe_of(batch={"max_tokens": "auto"}), ranks=Ranks(1, 2))
+    assert recipe.batch.max_tokens == 600
+    assert "the smallest of what 2 ranks chose" in said[-1]
+
+
+def test_memory_bounds_the_batch_of_a_cpu(recipe_of, monkeypatch):
+    recipe = recipe_of(batch={"max_tokens": "auto", "tokens_per_update": 4096, "per_update": 1})
+    speeds = iter([(100.0, 0.0), (200.0, 0.0), (300.0, 0.0), (400.0, 0.0)])
+    monkeypatch.setattr(Trial, "speed", lambda self, size: next(speeds))
+    monkeypatch.setattr(Trial, "held_bytes", lambda self, work: 1000 * work.cost)
+    monkeypatch.setattr(resolve_module, "memory_left", lambda: 2000 * 2 * 1300)
+    assert resolved(recipe)[0].batch.max_tokens == 1300
+    monkeypatch.setattr(resolve_module, "memory_left", lambda: 1000)
+    with pytest.raises(MachineError, match="not even a batch of 512 tokens"):
+        resolved(recipe)
+
+
+def test_the_longest_batch_is_as_large_as_it_may_be_and_the_typical_ones_are_the_corpus(recipe_of):
+    recipe = recipe_of()
+    data = open_data(recipe)
+    trial = make_trial(recipe, data, torch.device("cpu"))
+    for max_tokens in (5, 100, 512, 1000):
+        work = trial.longest(max_tokens)
+        assert work.batch.src_seq.shape == work.batch.gold.shape == work.batch.trg_seq.shape
+        assert work.batch.src_seq.size(1) >= trial.longest_side
+        assert max_tokens - work.batch.gold.size(0) < work.cost <= max(max_tokens, trial.longest_side)
+    typical = trial.typical(200)
+    assert len(typical) == 3 and all(work.cost <= 200 for work in typical)
+    assert typical[0].batch.gold.size(1) < typical[2].batch.gold.size(1)
+    assert trial.held_bytes(trial.longest(1000)) > 1.6 * trial.held_bytes(trial.longest(500)) > 0
+
+
+def test_a_batch_fits_that_runs_and_does_not_where_memory_runs_out(recipe_of, monkeypatch):
+    recipe = recipe_of()
+    trial = make_trial(recipe, open_data(recipe), torch.device("cpu"))
+    assert trial.fits(trial.longest(500))
+
+    def no_room(*_args, **_options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def half_the_room(src_seq, *rest, objective=trial.engine.objective, **options):
+        return objective(src_seq, *rest, **options) if src_seq.numel() <= 256 else no_room()
+
+    with monkeypatch.context() as context:
+        context.setattr(trial.engine, "objective", half_the_room)
+        assert not trial.fits(trial.longest(500))
+        assert trial.fits(trial.longest(250))
+    with monkeypatch.context() as context:
+        context.setattr(trial.engine, "step", no_room)
+        assert not trial.fits(trial.longest(500))
+    assert trial.fits(trial.longest(500))
