@@ -10,6 +10,8 @@ PANELS = "nmt/native/panels.c"
 BYTES = "nmt/native/bytes.c"
 IN_TILES = "tests/native/test_products.py -k in_tiles"
 IN_PANELS = "tests/native/test_products.py -k in_panels"
+PRODUCTS = "nmt/native/products.c"
+MANY = "tests/native/test_products.py -k many"
 IN_BYTES = "tests/native/test_bytes.py"
 NATIVE = "tests/native/test_native_kernels.py"
 NORM_TESTS = "tests/native/test_native_norms.py"
@@ -62,6 +64,9 @@ MUTATIONS = (
     ),
     Mutation("long sums of tiles begun anew", TILES, "plus = k > 0 || to->add", "plus = to->add", IN_TILES),
     Mutation("the second half of tiles' sums begun anew", TILES, "n_step - s, s > 0,", "n_step - s, 0,", IN_TILES),
+    Mutation("many products of the first factor", PRODUCTS, "a + matrix * n_row * n_sum", "a", MANY),
+    Mutation("nothing below the diagonal", PRODUCTS, "(symmetric ? n_matrix : 0)", "0", MANY),
+    Mutation("too little above the diagonal", PRODUCTS, "symmetric ? end : n_row", "symmetric ? column : n_row", MANY),
     Mutation("the first of several rows copied", PANELS, "left + i * stride, 4 * depth", "left, 4 * depth", IN_PANELS),
     Mutation("long sums of panels begun anew", PANELS, "plus = k > 0 || to->add", "plus = to->add", IN_PANELS),
     Mutation(

@@ -1,5 +1,5 @@
-/* Matrix products of fp32, shared out among threads. What multiplies a part of one is `tiles.c` or `panels.c`, whichever
-   the processor has. */
+/* Matrix products of fp32, one that threads share or many that they divide among themselves. What multiplies a part of one
+   is `tiles.c` or `panels.c`, whichever the processor has. */
 
 #include "products.h"
 #include "tiles.h"
@@ -26,6 +26,42 @@ void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense
       multiply_part(&to, left, right, laid, n_sum, from, end, 0, n_col, mine);
     else
       multiply_part(&to, left, right, laid, n_sum, 0, n_row, from, end, mine);
+  }
+}
+
+#define APART 4 /* units of columns that are one piece of work where there are many products */
+
+/* What is above the diagonal of x (n, n), a block of `width` to the right of it on, goes below it. */
+static void mirror(float *x, int64_t n, int64_t width) {
+  for (int64_t block = width; block < n; block += width)
+    for (int64_t c = 0; c < block; c += LANES) {
+      const int64_t end = UP_TO(block + width, n);
+      int64_t r = block;
+      for (; r + 4 <= end; r += 4) turn_four(x + r * n + c, n, x + c * n + r, n);
+      for (; r < end; r++)
+        for (int64_t i = c; i < c + LANES; i++) x[r * n + i] = x[i * n + r];
+    }
+}
+
+/* out (n_matrix, n_row, n_col) = a (n_matrix, n_row, n_sum) · b, one by one; b: (n_matrix, n_sum, n_col), or b_dense, then
+   (n_matrix, n_col, n_sum). symmetric: what is made is known to be, so only what lies above the diagonal is multiplied.
+   room: as above. */
+void multiply_each(float *out, const float *a, const float *b, int b_dense, int symmetric, int64_t n_matrix, int64_t n_row,
+                   int64_t n_col, int64_t n_sum, char *room, int n_thread) {
+  const int64_t width = APART * unit_of_columns, n_part = PARTS(n_col, width);
+#pragma omp parallel num_threads(n_thread)
+  {
+    char *mine = room + omp_get_thread_num() * room_of_thread();
+#pragma omp for schedule(dynamic)
+    for (int64_t part = n_matrix * n_part - 1; part >= 0; part--) { /* of a symmetric one the longest columns first */
+      const int64_t matrix = part / n_part, column = part % n_part * width, end = UP_TO(column + width, n_col);
+      const target to = {out + matrix * n_row * n_col, NULL, n_row, n_col, 0, 0};
+      const factor left = {a + matrix * n_row * n_sum, n_sum, 1};
+      const factor right = {b + matrix * n_sum * n_col, b_dense ? n_sum : n_col, b_dense};
+      multiply_part(&to, left, right, NULL, n_sum, 0, symmetric ? end : n_row, column, end, mine);
+    }
+#pragma omp for schedule(static)
+    for (int64_t matrix = 0; matrix < (symmetric ? n_matrix : 0); matrix++) mirror(out + matrix * n_row * n_col, n_col, width);
   }
 }
 #endif

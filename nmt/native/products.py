@@ -14,6 +14,7 @@ from nmt.native.compiler import library
 from nmt.native.kernels import half, place, room, switched_on, takes, why_not
 from nmt.native.passes import add_bias, add_to
 
+_NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
 HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one
 
 
@@ -36,6 +37,29 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     if not _in_kernels(a, b):
         return torch.mm(a, b, out=out) if out is not None else a @ b
     return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b)
+
+
+def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
+    """a · b one by one, (M, N, D) and (M, D, E) -> (M, N, E). symmetric: the results are known to be, and kernels make
+    half of each."""
+    if b.size(2) <= _NARROW or not _in_kernels(a, b):
+        return torch.bmm(a, b)
+    a, n_thread = a.contiguous(), torch.get_num_threads()
+    b_dense = b.mT.is_contiguous()
+    b = b if b_dense else b.contiguous()
+    out = torch.empty(*a.shape[:2], b.size(2))
+    _held, mine = room(n_thread * library().room_of_thread())
+    library().multiply_each(
+        place(out),
+        place(a),
+        place(b),
+        c_int(b_dense),
+        c_int(symmetric),
+        *(c_int64(size) for size in (*out.shape, a.size(2))),
+        mine,
+        c_int(n_thread),
+    )
+    return out
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:

@@ -85,6 +85,7 @@ def test_a_linear_layer_adds_its_bias_before_the_relu(size, relu, dtype, generat
 def test_a_product_of_nothing_is_empty_or_zero(shape):
     n, d, e = shape
     assert torch.equal(products.product(torch.ones(n, d), torch.ones(d, e)), torch.zeros(n, e))
+    assert torch.equal(products.product_of_each(torch.ones(2, n, d), torch.ones(2, d, e)), torch.zeros(2, n, e))
 
 
 @IN_KERNELS
@@ -127,6 +128,40 @@ def test_in_kernels_a_row_is_the_same_among_any_others_with_any_number_of_thread
         assert torch.equal(products.product(a, b), together)
         assert torch.equal(products.product(a[50:53], b), together[50:53])
         assert torch.equal(products.product(a, b[:, 20:60]), together[:, 20:60])
+
+
+@pytest.mark.parametrize("in_kernels", [False, *MADE_IN])
+@pytest.mark.parametrize("b_turned", [False, True])
+@pytest.mark.parametrize("size", [(7, 5, 3), (40, 70, 130), (131, 300, 65), (6, 520, 600)])
+@pytest.mark.parametrize("n_thread", [1, 3])
+def test_each_of_many_products_is_that_product(in_kernels, b_turned, size, n_thread, generator, monkeypatch):
+    n, d, e = size
+    a, b = torch.randn(5, n, d, generator=generator), torch.randn(5, d, e, generator=generator)
+    b = b.mT.contiguous().mT if b_turned else b
+    torch.set_num_threads(n_thread)
+    monkeypatch.setattr(products, "_NARROW", 0 if in_kernels else e)
+    found = products.product_of_each(a, b)
+    assert found.shape == (5, n, e)
+    for one, left, right in zip(found, a, b, strict=True):
+        assert near(one, left.double() @ right.double(), 3e-6)
+        assert not in_kernels or torch.equal(one, products.product(left, right))
+
+
+@pytest.mark.parametrize("in_kernels", [False, *MADE_IN])
+@pytest.mark.parametrize("n", [9, 64, 65, 131, 256, 300])
+@pytest.mark.parametrize("n_thread", [1, 3])
+def test_of_many_symmetric_products_what_is_below_the_diagonal_is_what_is_above(
+    in_kernels, n, n_thread, generator, monkeypatch
+):
+    x = torch.randn(3, n, 40, generator=generator)
+    torch.set_num_threads(n_thread)
+    monkeypatch.setattr(products, "_NARROW", 0 if in_kernels else n)
+    found = products.product_of_each(x, x.mT, symmetric=True)
+    again = products.product_of_each(found, x @ x.mT, symmetric=True)
+    for one, square, rows in zip(found, again, x, strict=True):
+        exact = rows.double() @ rows.double().t()
+        assert near(one, exact, 3e-6) and near(square, exact @ exact, 3e-6)
+        assert not in_kernels or torch.equal(one.triu(), products.product(rows, rows.t()).triu())
 
 
 @IN_TILES

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor
 
+from nmt.native.products import product_of_each
 from nmt.training.ranks.sharding import laid_out_like, local, whole
 
 # Coefficients of the quintic Newton-Schulz iteration (Jordan et al.): steepest at zero, so that five
 # iterations bring all singular values near one.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _N_ITERATION = 5
+_TINY = 1e-7  # what is added to a norm that may be zero
 _SMALL = 2**18  # numbers up to which matrices of several kinds are orthogonalised together: it is the calls that cost
 
 
@@ -25,43 +27,46 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
     matrices: (N, rows, columns). On a GPU the products run in bf16, which is exact enough for this.
     """
-    x = matrices.to(torch.bfloat16) if matrices.is_cuda else matrices
-    wide = x.size(1) <= x.size(2)
-    if not wide:
-        x = x.mT
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    # The Gram matrix needs the exactness of fp32, and pays where it is much smaller than the matrix.
-    small = x.size(2) >= 2 * x.size(1) and not x.is_cuda
-    x = _iterate_on_gram(x) if small else _iterate(x)
-    return (x if wide else x.mT).to(matrices.dtype)
+    wide = matrices.size(1) <= matrices.size(2)
+    x = matrices if wide else matrices.mT
+    x = _iterate(x.to(torch.bfloat16)).to(x.dtype) if x.is_cuda else _iterate_on_gram(x)
+    return x if wide else x.mT
 
 
 def _iterate(x: Tensor) -> Tensor:
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + _TINY)
     for _ in range(_N_ITERATION):
-        x = torch.baddbmm(x, _polynomial(x @ x.mT), x, beta=_A)
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
     return x
 
 
 def _iterate_on_gram(x: Tensor) -> Tensor:
-    """What `_iterate` does, its factors collected: all are polynomials of x x^T, so only that need be updated."""
-    gram = x @ x.mT  # (N, rows, rows)
+    """What `_iterate` does, its factors collected: all are polynomials of x x^T, so only that need be updated, and all
+    are symmetric. It needs the exactness of fp32."""
+    gram = product_of_each(x, x.mT, symmetric=True)  # (N, rows, rows)
+    norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_().add_(_TINY)[:, None, None]
+    gram /= norm * norm
     product = factor = _factor(gram)
     for _ in range(_N_ITERATION - 1):
-        gram = factor @ gram @ factor
+        gram = _of_one_matrix(_of_one_matrix(factor, gram), factor)
         factor = _factor(gram)
-        product = factor @ product
-    return product @ x
+        product = _of_one_matrix(factor, product)
+    return product_of_each(product / norm, x)
 
 
 def _factor(gram: Tensor) -> Tensor:
-    """What one iteration multiplies x by."""
-    factor = _polynomial(gram)
+    """What one iteration multiplies x by: _A + _B gram + _C gram^2."""
+    right = gram * _C
+    right.diagonal(dim1=1, dim2=2).add_(_B)
+    factor = _of_one_matrix(gram, right)
     factor.diagonal(dim1=1, dim2=2).add_(_A)
     return factor
 
 
-def _polynomial(gram: Tensor) -> Tensor:
-    return torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
+def _of_one_matrix(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two polynomials of one symmetric matrix, which is another."""
+    return product_of_each(a, b, symmetric=True)
 
 
 class Muon(torch.optim.Optimizer):
