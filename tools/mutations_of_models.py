@@ -91,4 +91,18 @@ MUTATIONS = (
         "least",
         "tests/models/test_int8.py -k far_out",
     ),
+    Mutation(
+        "what attention found in the source spread as what it found in the target",
+        "nmt/models/int8.py",
+        "_means_of_values(layer.enc_attn, of_source)",
+        "_means_of_values(layer.enc_attn, norm)",
+        "tests/models/test_int8.py -k attention_multiplies",
+    ),
+    Mutation(
+        "means of values taken for those of other heads",
+        "nmt/models/int8.py",
+        ".repeat_interleave(share, 0)",
+        ".repeat(share, 1)",
+        "tests/models/test_int8.py -k attention_multiplies",
+    ),
 )

@@ -2,13 +2,15 @@
 
 Numbers of 8 bits need a range. What enters a feed-forward sub-layer, and the product with the vocabulary, comes from a
 LayerNorm, so it is of variance one before the weight and bias of that; what a hidden unit becomes follows from the
-length of its row. How many standard deviations a range has, `int8_ranges` says: no data has to be looked at, and a
-sentence's states do not depend on its batch. What lies beyond a range is cut off at its end. Each output has a scale of
-its own for its row of the matrix; sums are exact (`int8_products`).
+length of its row, and so does a value, of which attention takes means. How many standard deviations a range has,
+`int8_ranges` says: no data has to be looked at, and a sentence's states do not depend on its batch. What lies beyond a
+range is cut off at its end. Each output has a scale of its own for its row of the matrix; sums are exact
+(`int8_products`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +22,16 @@ from nmt.models.int8_ranges import LEAST, ranges
 from nmt.models.prepacked import SameLinear
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Transformer
-from nmt.models.transformer.SubLayers import PositionwiseFeedForward
+from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
 
 _OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
+
+
+class Spread(NamedTuple):
+    """How numbers come about that no norm made: as if one had made them of states, times weight, plus bias, (D,)."""
+
+    weight: Tensor
+    bias: Tensor
 
 
 class Int8FeedForward(PositionwiseFeedForward):
@@ -67,10 +76,11 @@ class Int8FeedForward(PositionwiseFeedForward):
 
 
 class Int8Linear(SameLinear):
-    """A linear layer that is no longer trained, with the same parameters, and whose input comes from a norm."""
+    """A linear layer that is no longer trained, with the same parameters, and whose input comes from a norm, or is
+    spread as if it did. Its output is fp32."""
 
     def __init__(
-        self, linear: nn.Linear, entered_through: nn.LayerNorm, factor: float = 1.0, reach: float = LEAST[0]
+        self, linear: nn.Linear, entered_through: nn.LayerNorm | Spread, factor: float = 1.0, reach: float = LEAST[0]
     ) -> None:
         """factor: what the norm's output was multiplied by. reach: range of its states, in standard deviations."""
         super().__init__(linear)
@@ -85,9 +95,17 @@ class Int8Linear(SameLinear):
         return self._product(rows).view(*input.shape[:-1], -1)
 
 
+class Int8Projection(Int8Linear):
+    """One within attention: its output has the type of its input, as that of the projections beside it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).to(input.dtype)
+
+
 def to_int8(model: nn.Module) -> None:
     """Have a Transformer multiply in 8 bits from now on, in its feed-forward sub-layers and by its vocabulary, unless
-    something stands between that and the last norm. The parameters stay.
+    something stands between that and the last norm; and where a product rounds what it reads, within attention, too,
+    but for values, which would lose more. The parameters stay.
 
     Raises RunError for a model that has none, or others; MachineError where torch or the processor cannot.
     """
@@ -115,13 +133,50 @@ def _multiply_in_bytes(model: Transformer, norm_of: Mapping[EncoderLayer | Decod
     numbers_of = {layer.pos_ffn: partial(_numbers_of, layer.pos_ffn, norm_of[layer]) for layer in layers}
     last, factor = model.ends_in_norm, model.logit_scale
     if isinstance(last, nn.LayerNorm):
-        gain, shift = _normalised(last, factor)
-        numbers_of[model.trg_word_prj] = lambda states: [states.float() * gain + shift]
+        numbers_of[model.trg_word_prj] = partial(_states_of, last, factor=factor)
+    projections = list(_projections(model)) if _product().rounds else []
+    for attention, name, before in projections:
+        numbers_of[getattr(attention, name)] = partial(_states_of, before)
     found = ranges(model, numbers_of)
+    for attention, name, before in projections:
+        linear = getattr(attention, name)
+        setattr(attention, name, Int8Projection(linear, before, 1.0, *found[linear]))
     for layer in layers:
         layer.pos_ffn = Int8FeedForward(layer.pos_ffn, norm_of[layer], *found[layer.pos_ffn])
     if isinstance(last, nn.LayerNorm):
         model.trg_word_prj = Int8Linear(model.trg_word_prj, last, factor, *found[model.trg_word_prj])
+
+
+def _projections(model: Transformer) -> Iterator[tuple[MultiHeadAttention, str, nn.LayerNorm | Spread]]:
+    """What attention multiplies in 8 bits, by its name, and what its input comes from: all but values, and but keys of
+    the source, which are made once a sentence."""
+    for layer in model.modules():
+        if not isinstance(layer, EncoderLayer | DecoderLayer) or not layer.slf_attn.pre_norm:
+            continue
+        norm = layer.slf_attn.layer_norm
+        assert isinstance(norm, nn.LayerNorm)
+        yield layer.slf_attn, "w_qs", norm
+        yield layer.slf_attn, "w_ks", norm
+        yield layer.slf_attn, "fc", _means_of_values(layer.slf_attn, norm)
+        if isinstance(layer, DecoderLayer):
+            norm, of_source = layer.enc_attn.layer_norm, model.encoder.layer_norm
+            assert isinstance(norm, nn.LayerNorm) and isinstance(of_source, nn.LayerNorm)
+            yield layer.enc_attn, "w_qs", norm
+            yield layer.enc_attn, "fc", _means_of_values(layer.enc_attn, of_source)
+
+
+def _means_of_values(attention: MultiHeadAttention, norm: nn.LayerNorm) -> Spread:
+    """How far they are spread at most, that is as single values are. norm: what these are made of comes from it."""
+    weight, bias = _exact(attention.w_vs, norm)
+    n_kv_head, share = attention.n_kv_head, attention.n_head // attention.n_kv_head
+    of_heads = [one.view(n_kv_head, -1).repeat_interleave(share, 0).flatten() for one in (weight.norm(dim=1), bias)]
+    return Spread(*of_heads)
+
+
+def _states_of(norm: nn.LayerNorm | Spread, x: Tensor, factor: float = 1.0) -> list[Tensor]:
+    """What the norm has made x of, which then was multiplied by a factor."""
+    gain, shift = _normalised(norm, factor)
+    return [x.float() * gain + shift]
 
 
 def _numbers_of(ffn: PositionwiseFeedForward, norm: nn.LayerNorm, x: Tensor) -> list[Tensor]:
@@ -129,8 +184,7 @@ def _numbers_of(ffn: PositionwiseFeedForward, norm: nn.LayerNorm, x: Tensor) -> 
     if ffn.pre_norm:
         states = F.layer_norm(x.float(), x.shape[-1:], eps=norm.eps)
     else:
-        gain, shift = _normalised(norm)
-        states = x.float() * gain + shift
+        (states,) = _states_of(norm, x)
     weight, bias = _exact(ffn.w_1, norm)
     hidden = F.relu(F.linear(states, weight, bias)) - bias.clamp(min=0.0)
     return [states, hidden / weight.norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)]
@@ -143,7 +197,7 @@ def _norm_before(layer: EncoderLayer | DecoderLayer) -> nn.Module:
     return (layer.enc_attn if isinstance(layer, DecoderLayer) else layer.slf_attn).layer_norm
 
 
-def _exact(linear: nn.Linear, norm: nn.LayerNorm | None = None, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+def _exact(linear: nn.Linear, norm: nn.LayerNorm | Spread | None = None, factor: float = 1.0) -> tuple[Tensor, Tensor]:
     """Weight and bias in fp32; if the input comes from a norm, those for its states before its weight and bias."""
     weight = linear.weight.detach().float()
     bias = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach().float()
@@ -152,14 +206,14 @@ def _exact(linear: nn.Linear, norm: nn.LayerNorm | None = None, factor: float = 
     return weight * (norm.weight.detach().float() * factor), bias + weight @ (norm.bias.detach().float() * factor)
 
 
-def _normalised(norm: nn.LayerNorm, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+def _normalised(norm: nn.LayerNorm | Spread, factor: float = 1.0) -> tuple[Tensor, Tensor]:
     """What to multiply a norm's output times a factor by, and then to add, for its states before weight and bias."""
     weight, bias = norm.weight.detach().float() * factor, norm.bias.detach().float() * factor
     gain = torch.where(weight.abs() > 1e-6, 1 / weight, 0.0)  # a state of no weight is its bias and nothing else
     return gain, -bias * gain
 
 
-def _steps(norm: nn.LayerNorm, reach: float, factor: float = 1.0, *, taken: bool = True) -> Steps:
+def _steps(norm: nn.LayerNorm | Spread, reach: float, factor: float = 1.0, *, taken: bool = True) -> Steps:
     """How to make whole numbers of a norm's output, times a factor. taken: False where that is still to be taken, and
     makes them itself.
     """

@@ -43,6 +43,7 @@ class Int8Product(Protocol):
     """
 
     most: ClassVar[int]  # of the whole numbers, from 0 on, that stand for states
+    rounds: ClassVar[bool]  # states as it reads them, so that small products pay, too
 
     def __init__(self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False) -> None:
         """weight: (E, D), bias: (E,), fp32. relu: the output is a ReLU in steps of 1 / most, cut off at one."""
@@ -55,6 +56,7 @@ class ByKernel:
     """A kernel rounds, multiplies and adds."""
 
     most: ClassVar[int] = MOST
+    rounds: ClassVar[bool] = True
 
     def __init__(self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False) -> None:
         whole, scale = in_bytes(weight, _FOUR, _AS_FOURS)
@@ -75,6 +77,7 @@ class ByOneDnn:
     """oneDNN multiplies."""
 
     most: ClassVar[int] = 255
+    rounds: ClassVar[bool] = False
 
     def __init__(
         self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False, pair: float | None = None

@@ -60,8 +60,8 @@ class DecodeConfig(Section):
         "fp32",
         description="Arithmetic of the model in nmt-translate. bf16 is much faster where the processor has it, and "
         "scores are off in their third digit. int8, on a CPU: the feed-forward sub-layers of a Transformer and its "
-        "product with the vocabulary in 8 bits, and all else in bf16, or in fp32 where the processor multiplies that "
-        "faster.",
+        "product with the vocabulary in 8 bits, on some processors most of its attention, too, and all else in bf16, "
+        "or in fp32 where the processor multiplies that faster.",
     )
     shortlist: Literal[0] | Annotated[int, Field(ge=LEAST_SHORTLIST)] = Field(
         0,

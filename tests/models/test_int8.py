@@ -10,7 +10,7 @@ from torch import nn
 from nmt.errors import MachineError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.int8 import Int8FeedForward, Int8Linear, to_int8
+from nmt.models.int8 import Int8FeedForward, Int8Linear, Int8Projection, to_int8
 from nmt.models.int8_ranges import LEAST
 from nmt.models.prepacked import prepacked
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
@@ -169,6 +169,48 @@ def test_the_vocabulary_is_multiplied_by_in_8_bits_where_a_norm_stands_before_it
     with torch.inference_mode():
         exact, found = model(*batch), fast(*batch)
     assert (found - exact).norm() < 0.06 * exact.norm()
+
+
+@pytest.mark.parametrize("options", [{}, {"n_kv_head": 2}, {"n_kv_head": 1, "attn_bias": True, "d_v": 6}])
+def test_attention_multiplies_all_but_values_in_8_bits_where_products_round(make, batch, way, options):
+    model = make(norm="pre", d_model=64, **options).float()
+    with torch.no_grad():
+        for name, one in model.named_parameters():  # of all sizes, which only their own ranges fit
+            if "w_vs.weight" in name:
+                one.mul_(torch.randn(len(one), 1).exp())
+            elif "bias" in name:
+                one.normal_()
+    narrow = copy.deepcopy(model)
+    to_int8(narrow)
+    in_bytes = [name.rpartition(".")[2] for name, one in narrow.named_modules() if isinstance(one, Int8Projection)]
+    assert sorted(in_bytes) == (sorted(["fc"] * 6 + ["w_qs"] * 6 + ["w_ks"] * 4) if way.rounds else [])
+    with torch.inference_mode():
+        exact = model(*batch)
+        assert (narrow(*batch) - exact).norm() < 0.05 * exact.norm()
+        for attention, name, before in int8._projections(model):
+            linear = getattr(attention, name)
+            (states,) = int8._states_of(before, _seen_by(linear, model, batch).flatten(0, 1))
+            assert states.abs().max() < 6 and 0.4 < states.square().mean().sqrt() < 1.2
+            x = torch.randn(300, len(before.weight)) * before.weight + before.bias
+            projection = Int8Projection(linear, before)
+            assert (projection(x) - linear(x)).norm() < 0.04 * (linear(x) - linear(before.bias)).norm()
+            assert projection(x.bfloat16()).dtype == torch.bfloat16
+
+
+def _seen_by(module, model, batch):
+    """What enters a module of a model, (B, L, D)."""
+    seen = []
+    hook = module.register_forward_pre_hook(lambda _, entered: seen.append(entered[0]))
+    model(*batch)
+    hook.remove()
+    return seen[0]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_attention_is_left_as_it_is_where_another_norm_made_its_input(make, way, norm):
+    model = make(norm=norm).float()
+    to_int8(model)
+    assert any(isinstance(one, Int8Projection) for one in model.modules()) == (norm == "pre" and way.rounds)
 
 
 def test_gradients_go_through_the_weights_themselves():
