@@ -22,7 +22,8 @@ fi
 
 emulate() {  # $1: what the processor is said to have; the rest: what a compiler for it defines
   say "Kernels for $1"
-  CC="gcc -Wno-psabi -I$ROOT/tools/emulated ${*:2}" "$BIN/python" -m pytest -q -n 2 "${tests[@]}"
+  # From the current folder, whose own name may have a space in it, where CC would be parted.
+  CC="gcc -Wno-psabi -Itools/emulated ${*:2}" "$BIN/python" -m pytest -q -n 2 "${tests[@]}"
 }
 
 emulate "AVX-512 and AMX" -D__AVX512F__ -D__AVX512BW__ -D__AVX512BF16__ -D__AMX_BF16__

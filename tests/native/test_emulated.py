@@ -12,7 +12,8 @@ import pytest
 from nmt.native import kernels
 
 ROOT = Path(__file__).parents[2]
-CC = f"gcc -Wno-psabi -I{ROOT / 'tools' / 'emulated'} -D__AVX512F__ -D__AVX512BW__ -D__AVX512BF16__ -D__AMX_BF16__"
+# From ROOT, whose own name may have a space in it, where CC would be parted.
+CC = "gcc -Wno-psabi -Itools/emulated -D__AVX512F__ -D__AVX512BW__ -D__AVX512BF16__ -D__AMX_BF16__"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("gcc"), reason="no GCC for x86-64")
