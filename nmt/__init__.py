@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nmt.api import load as load
-    from nmt.decoding.request import Request as Request
+    from nmt.decoding.constraints.request import Request as Request
 
 
 def __getattr__(name: str) -> Any:
@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
 
         return load
     if name == "Request":
-        from nmt.decoding.request import Request
+        from nmt.decoding.constraints.request import Request
 
         return Request
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,12 +23,12 @@ from nmt.data.text.lines import without_end
 from nmt.data.text.tags import Tagging, known_tags
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.batch_search import BatchSearch
-from nmt.decoding.beam import impossible
-from nmt.decoding.ensemble import Ensemble
-from nmt.decoding.fixed_search import FixedSearch
+from nmt.decoding.constraints.request import Request
 from nmt.decoding.long_lines import limits_of
-from nmt.decoding.request import Request
-from nmt.decoding.shortlist import Shortlist
+from nmt.decoding.scoring.ensemble import Ensemble
+from nmt.decoding.scoring.shortlist import Shortlist
+from nmt.decoding.search.beam import impossible
+from nmt.decoding.search.fixed_search import FixedSearch
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device

@@ -14,7 +14,7 @@ from nmt.data.prepare import prepare
 from nmt.data.stored.translations import translations_of
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.retry import tries
-from nmt.decoding.shortlist import Shortlist
+from nmt.decoding.scoring.shortlist import Shortlist
 from nmt.decoding.translator import Translator
 from nmt.errors import RecipeError, RunError
 from nmt.recipe.options import Recipe

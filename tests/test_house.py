@@ -65,6 +65,7 @@ IN_PACKAGE = {
         "blockwise",
         "",
     ),
+    "decoding": ("scoring", "constraints", "search", ""),
     "training": ("log", "ranks", "optimizers", "losses", "", "starting", "checking"),
 }
 

@@ -3,9 +3,9 @@
 from mutation import Mutation
 
 MODELS = "nmt/models/transformer/Models.py"
-BEAM = "nmt/decoding/beam.py"
-FIXED = "tests/decoding/test_fixed_search.py"
-RULES = "tests/decoding/test_rules.py"
+BEAM = "nmt/decoding/search/beam.py"
+FIXED = "tests/decoding/search/test_fixed_search.py"
+RULES = "tests/decoding/constraints/test_rules.py"
 
 MUTATIONS = (
     Mutation(
@@ -20,7 +20,7 @@ MUTATIONS = (
         "nmt/models/base.py",
         "tensor.index_select(0, rows)",
         "tensor.index_select(0, rows.sort().values)",
-        "tests/decoding/test_beam.py tests/models/test_steps.py",
+        "tests/decoding/search/test_beam.py tests/models/test_steps.py",
     ),
     Mutation(
         "past of hypotheses not reordered with the beam",
@@ -34,74 +34,74 @@ MUTATIONS = (
         BEAM,
         "how.divisor(live.max_len.new_tensor(n_token))",
         "how.divisor(live.max_len.new_tensor(n_token - 1))",
-        "tests/decoding/test_beam.py",
+        "tests/decoding/search/test_beam.py",
     ),
     Mutation(
         "search stops too early",
         BEAM,
         "how.divisor(live.max_len + 1)",
         "how.divisor(live.max_len.new_tensor(1))",
-        "tests/decoding/test_beam.py",
+        "tests/decoding/search/test_beam.py",
     ),
     Mutation(
         "search ends though a better hypothesis goes on",
         BEAM,
         "done &= best_live / divisor <= worst",
         "pass",
-        "tests/decoding/test_beam.py",
+        "tests/decoding/search/test_beam.py",
     ),
     Mutation(
         "in fixed shapes, sentences that are done are searched on",
-        "nmt/decoding/fixed_search.py",
+        "nmt/decoding/search/fixed_search.py",
         "score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))",
         "score.copy_(kept.score)",
         FIXED,
     ),
     Mutation(
         "a search in fixed shapes looks at what the one before has written",
-        "nmt/decoding/fixed_state.py",
+        "nmt/decoding/search/fixed_state.py",
         "self._n_slot), torch.bool).zero_()",
         "self._n_slot), torch.bool)",
         FIXED,
     ),
     Mutation(
         "a step with more room is replayed from a recording with less",
-        "nmt/decoding/fixed_search.py",
+        "nmt/decoding/search/fixed_search.py",
         "(self._how, len(self._sentence), self._n_src, self._room)",
         "(self._how, len(self._sentence), self._n_src)",
         FIXED,
     ),
     Mutation(
         "recordings outlive the memory that they read",
-        "nmt/decoding/recording.py",
+        "nmt/decoding/search/recording.py",
         "self._recordings.clear()",
         "pass",
         FIXED,
     ),
     Mutation(
         "the beam forgets hypotheses that have a part of a phrase",
-        "nmt/decoding/rules.py",
+        "nmt/decoding/constraints/rules.py",
         "return best_of(every, -turn, n)",
         "return best_of(every, every.score, n)",
         RULES,
     ),
     Mutation(
         "a phrase is found within a longer word",
-        "nmt/decoding/phrases.py",
+        "nmt/decoding/constraints/phrases.py",
         "and not (begins and is_letter)",
         "",
         RULES,
     ),
     Mutation(
         "a translation may end before it has what is required",
-        "nmt/decoding/rules.py",
+        "nmt/decoding/constraints/rules.py",
         "logits[:, self._eos].masked_fill_(self._required.lacking().flatten(), -torch.inf)",
         "pass",
         RULES,
     ),
     Mutation(
         "rules not reordered with the beam",
-        "nmt/decoding/required.py",
+        "nmt/decoding/constraints/required.py",
         "state = self._state.gather(1, parent[self._sentence])",
         "state = self._state",
         RULES,
@@ -111,6 +111,6 @@ MUTATIONS = (
         "nmt/models/written_out.py",
         "if in_search and isinstance(mask, Tensor)",
         "if isinstance(mask, Tensor)",
-        "tests/decoding/test_search_in_kernels.py",
+        "tests/decoding/search/test_search_in_kernels.py",
     ),
 )

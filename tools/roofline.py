@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nmt.decoding.fixed_search import FIRST_ROOM
+from nmt.decoding.search.fixed_search import FIRST_ROOM
 from nmt.recipe.presets import PRESETS
 from nmt.training.losses.loss import chunk_bytes_of_gpu
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from nmt.data.text.placeholders import came_back, restored
 from nmt.data.vocabulary.subwords import Codec
-from nmt.decoding.beam import Hypothesis
+from nmt.decoding.constraints.request import Request
 from nmt.decoding.long_lines import Split, join_hypotheses, join_ids, join_texts, ranked
-from nmt.decoding.request import Request
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translation import Translation
 from nmt.recipe.decode_options import DecodeConfig
 

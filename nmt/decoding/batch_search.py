@@ -13,16 +13,16 @@ from torch import Tensor
 from nmt.data.arrays.ragged import Ragged
 from nmt.data.batching.padding import pad
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding.beam import Hypothesis, search
-from nmt.decoding.coverage import by_coverage
-from nmt.decoding.fixed_search import FixedSearch
-from nmt.decoding.phrases import pieces_of
-from nmt.decoding.request import Request
-from nmt.decoding.rules import Rules
-from nmt.decoding.sample import Narrowing, fingerprint, sample
-from nmt.decoding.scorer import Look, score_tokens
-from nmt.decoding.settings import BeamSettings
-from nmt.decoding.shortlist import Shortlist
+from nmt.decoding.constraints.phrases import pieces_of
+from nmt.decoding.constraints.request import Request
+from nmt.decoding.constraints.rules import Rules
+from nmt.decoding.scoring.scorer import Look, score_tokens
+from nmt.decoding.scoring.shortlist import Shortlist
+from nmt.decoding.search.beam import Hypothesis, search
+from nmt.decoding.search.coverage import by_coverage
+from nmt.decoding.search.fixed_search import FixedSearch
+from nmt.decoding.search.sample import Narrowing, fingerprint, sample
+from nmt.decoding.search.settings import BeamSettings
 from nmt.errors import MachineError, RecipeError, is_out_of_memory
 from nmt.models.base import SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from nmt.data.text.sentences import pieces, writes_no_space
 from nmt.data.vocabulary.subwords import EOS, LONGEST_PIECE, Codec
-from nmt.decoding.beam import Hypothesis
-from nmt.decoding.scorer import LengthPenalty, length_divisor
+from nmt.decoding.scoring.scorer import LengthPenalty, length_divisor
+from nmt.decoding.search.beam import Hypothesis
 from nmt.models.base import Attns
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 

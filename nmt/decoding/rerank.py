@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import join_texts
-from nmt.decoding.scorer import LengthPenalty, length_divisor
+from nmt.decoding.scoring.scorer import LengthPenalty, length_divisor
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translation import Translation
 
 PENALTIES: tuple[LengthPenalty, ...] = ("wu", "average")

@@ -6,7 +6,7 @@ What comes out for a line follows from the line alone: other lines, and the batc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nmt.decoding.request import Request
+from nmt.decoding.constraints.request import Request
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig

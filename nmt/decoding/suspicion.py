@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 from nmt.data.text.items import PATTERNS
-from nmt.decoding.request import is_blank
+from nmt.decoding.constraints.request import is_blank
 from nmt.decoding.translation import Translation
 
 EMPTY, REPEATED, COPIED, LOST, RATIO = "empty", "repeated", "copied", "lost", "ratio"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from nmt.data.vocabulary.subwords import Codec
-from nmt.decoding.request import Request
+from nmt.decoding.constraints.request import Request
 from nmt.errors import RecipeError
 
 # What a line says of itself, (trg_lang, tags) of a request -> the tags to put before it. Raises RecipeError.

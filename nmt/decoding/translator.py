@@ -21,7 +21,7 @@ from nmt.data.text.placeholders import protected_like, restored
 from nmt.data.vocabulary.subwords import BOS, EOS, LONGEST_PIECE, Subwords
 from nmt.decoding.answers import Answers, Utility
 from nmt.decoding.batch_search import BARE, BatchSearch, Searcher
-from nmt.decoding.beam import Hypothesis
+from nmt.decoding.constraints.request import Request, is_blank
 from nmt.decoding.long_lines import (
     MAX_SRC_LEN,
     Limits,
@@ -31,8 +31,8 @@ from nmt.decoding.long_lines import (
     split,
     surely_too_long,
 )
-from nmt.decoding.request import Request, is_blank
-from nmt.decoding.scorer import Look, LookAtPieces, full_precision
+from nmt.decoding.scoring.scorer import Look, LookAtPieces, full_precision
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.tagging import Sources, TagsOf
 from nmt.decoding.translation import Scored, Translation, read_at_once
 from nmt.errors import NmtError, RecipeError

@@ -14,9 +14,9 @@ import torch
 from nmt.data.text.tags import Tagging
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.batch_search import Row
-from nmt.decoding.beam import Hypothesis, impossible
 from nmt.decoding.long_lines import limits_of
-from nmt.decoding.scorer import Look, length_divisor
+from nmt.decoding.scoring.scorer import Look, length_divisor
+from nmt.decoding.search.beam import Hypothesis, impossible
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.evaluation.pairwise import expected_utility

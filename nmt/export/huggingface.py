@@ -24,7 +24,7 @@ from nmt.data.arrays.ragged import Ragged
 from nmt.data.batching.padding import pad
 from nmt.data.text.lines import write_lines
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding.scorer import gold_log_probs
+from nmt.decoding.scoring.scorer import gold_log_probs
 from nmt.errors import RunError
 from nmt.export.huggingface_tokenizer import make_tokenizer
 from nmt.export.positions import N_POSITION, position_table

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.long_lines import MAX_SRC_LEN
-from nmt.decoding.scorer import score_tokens
+from nmt.decoding.scoring.scorer import score_tokens
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError, RunError
 from nmt.models.base import SearchModel

@@ -19,8 +19,8 @@ from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translation import Translation, is_too_wide
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, is_out_of_memory
-from nmt.evaluation.attention_panels import Alignment
-from nmt.evaluation.attention_sentence import sentence_of
+from nmt.evaluation.attention.panels import Alignment
+from nmt.evaluation.attention.sentence import sentence_of
 from nmt.evaluation.metrics import score
 from nmt.models.base import TranslationModel
 from nmt.recipe.decode_options import DecodeConfig

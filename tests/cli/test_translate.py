@@ -17,7 +17,7 @@ from nmt.cli.translate import main
 from nmt.cli.translating import job as translate_job
 from nmt.cli.translating.report import suspicious_note
 from nmt.data.vocabulary.subwords import Subwords
-from nmt.decoding.scorer import score_tokens
+from nmt.decoding.scoring.scorer import score_tokens
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding.ensemble import Ensemble
+from nmt.decoding.scoring.ensemble import Ensemble
 from nmt.decoding.translator import Translator
 from nmt.models.build import build_model
 from nmt.models.transformer.SubLayers import MultiHeadAttention

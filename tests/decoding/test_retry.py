@@ -6,9 +6,9 @@ import pytest
 from fake_model import HashModel
 
 from nmt.data.vocabulary.subwords import Subwords
-from nmt.decoding.beam import Hypothesis
-from nmt.decoding.request import Request
+from nmt.decoding.constraints.request import Request
 from nmt.decoding.retry import mend, tries
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
 from nmt.evaluation.pairwise import expected_utility

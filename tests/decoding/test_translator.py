@@ -7,9 +7,9 @@ from forced import score_pairs
 
 from nmt.data.vocabulary.subwords import EOS, Subwords
 from nmt.decoding import translator as translator_module
-from nmt.decoding.beam import Hypothesis
+from nmt.decoding.constraints.request import Request, is_blank
 from nmt.decoding.long_lines import Limits
-from nmt.decoding.request import Request, is_blank
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translator import MAX_SRC_LEN, Translator
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.decode_options import DecodeConfig

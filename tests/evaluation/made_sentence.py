@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary.subwords import Subwords
-from nmt.evaluation.attention_sentence import Sentence, sentence_of
+from nmt.evaluation.attention.sentence import Sentence, sentence_of
 from nmt.models.base import Attns
 from nmt.recipe.subword_options import SubwordsConfig
 

@@ -8,7 +8,7 @@ from tiny import made, saved
 
 import nmt
 from nmt.cli.translate import main
-from nmt.decoding.scorer import length_divisor, score_tokens
+from nmt.decoding.scoring.scorer import length_divisor, score_tokens
 from nmt.errors import NmtError, RecipeError, RunError
 from nmt.export import ctranslate2 as room
 from nmt.export.ctranslate2_engine import Loaded, refused

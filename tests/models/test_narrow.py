@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmt.decoding.ensemble import Ensemble
+from nmt.decoding.scoring.ensemble import Ensemble
 from nmt.models.build import build_model
 from nmt.models.narrow import Narrow, Normals, narrow_logits
 from nmt.recipe.model_options import ModelConfig

@@ -15,10 +15,10 @@ from nmt.cli.parser import overrides_of
 from nmt.cli.translating.alignments import wants_alignments
 from nmt.cli.translating.evidence import Fields, Witness
 from nmt.cli.translating.memory import Key
-from nmt.decoding.beam import Hypothesis
+from nmt.decoding.constraints.request import Kept, Request
 from nmt.decoding.long_lines import Split
-from nmt.decoding.request import Kept, Request
 from nmt.decoding.retry import Answer, mend, tries
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator

@@ -9,9 +9,9 @@ import torch
 from nmt.decoding.translation import MOST_SHOWN, Translation, is_too_wide
 from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import NmtError
-from nmt.evaluation.attention import draw
-from nmt.evaluation.attention_panels import Alignment, panels
-from nmt.evaluation.attention_sentence import sentence_of
+from nmt.evaluation.attention.drawing import draw
+from nmt.evaluation.attention.panels import Alignment, panels
+from nmt.evaluation.attention.sentence import sentence_of
 from nmt.recipe.model_options import Attention, ModelConfig
 
 # Flags that need a model whose words look at the source.

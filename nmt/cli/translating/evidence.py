@@ -8,10 +8,10 @@ from torch import Tensor
 
 from nmt.data.vocabulary.subwords import EOS, Subwords
 from nmt.decoding.long_lines import first_words, join_attention, joined
-from nmt.decoding.scorer import LookAtPieces
+from nmt.decoding.scoring.scorer import LookAtPieces
 from nmt.decoding.translation import Translation, read_at_once
 from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
-from nmt.evaluation.attention_panels import Alignment, Heads, Layers, Panel, panels
+from nmt.evaluation.attention.panels import Alignment, Heads, Layers, Panel, panels
 from nmt.recipe.decode_options import AlignBy
 
 Fields = dict[str, Any]

@@ -12,7 +12,7 @@ from nmt.cli.parser import overrides_of
 from nmt.data.text.compression import DAMAGE, opened
 from nmt.data.text.lines import complaint_about, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError
-from nmt.evaluation.attention import check_path
+from nmt.evaluation.attention.drawing import check_path
 from nmt.recipe.decode_options import DecodeConfig
 
 _READ = ("input", "score", "ref", "terms", "avoid", "gold_alignments")

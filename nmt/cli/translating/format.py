@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nmt.cli.translating.evidence import Fields
-from nmt.decoding.beam import Hypothesis
 from nmt.decoding.retry import Answer
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translation import Scored, Translation
 
 _COLUMN_ENDS = str.maketrans("\t", " ")

@@ -32,7 +32,7 @@ from nmt.cli.translating.tally import Tally
 from nmt.cli.translating.windows import Record, Solved, Window, solve
 from nmt.cli.translating.workers import Pool, n_worker
 from nmt.data.text.lines import count_lines
-from nmt.decoding.request import Request
+from nmt.decoding.constraints.request import Request
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
 from nmt.models.prepacked import half_is_faster

@@ -16,7 +16,7 @@ from nmt.cli.translating.requests import Odd, Reader, text_of
 from nmt.cli.translating.tally import Tally
 from nmt.cli.translating.windows import Window
 from nmt.data.text.lines import read_lines, read_stream
-from nmt.decoding.request import Request
+from nmt.decoding.constraints.request import Request
 
 
 @dataclass(frozen=True)

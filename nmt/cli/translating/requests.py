@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nmt.data.text.lines import LONGEST_LINE, StreamLine, decode_line, read_lines, without_end
-from nmt.decoding.request import Request, Terms, is_blank
+from nmt.decoding.constraints.request import Request, Terms, is_blank
 from nmt.decoding.tagging import Sources
 from nmt.errors import DataError, NmtError, RecipeError
 from nmt.export.ctranslate2_engine import CANNOT_ASK

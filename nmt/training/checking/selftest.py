@@ -12,8 +12,8 @@ from nmt.data.batching.batches import Batch, make_batch
 from nmt.data.batching.mixture import Rows
 from nmt.data.stored.corpus import Corpus, Prepared
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding.beam import search
-from nmt.decoding.settings import BeamSettings
+from nmt.decoding.search.beam import search
+from nmt.decoding.search.settings import BeamSettings
 from nmt.device import choose_device
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig

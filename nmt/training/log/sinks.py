@@ -15,8 +15,8 @@ from typing import Any, Protocol, TextIO
 
 from nmt import checkpoint
 from nmt.errors import MachineError
-from nmt.evaluation.attention import painter
-from nmt.evaluation.attention_panels import Alignment, panels
+from nmt.evaluation.attention.drawing import painter
+from nmt.evaluation.attention.panels import Alignment, panels
 from nmt.files import write_durably
 from nmt.recipe.options import Recipe
 from nmt.run import Run

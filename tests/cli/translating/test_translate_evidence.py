@@ -10,7 +10,7 @@ from made_run import SOURCE
 from nmt.cli.printable import printable
 from nmt.cli.translating import evidence as translate_evidence
 from nmt.decoding.translator import Translator
-from nmt.evaluation.attention_panels import Alignment, panels
+from nmt.evaluation.attention.panels import Alignment, panels
 from nmt.evaluation.metrics import score
 from nmt.run import Run
 

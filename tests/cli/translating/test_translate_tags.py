@@ -11,7 +11,7 @@ import nmt
 from nmt.cli.translate import main
 from nmt.cli.translating.answering import key_of, request_of
 from nmt.cli.translating.windows import Window
-from nmt.decoding.request import Request
+from nmt.decoding.constraints.request import Request
 from nmt.errors import RecipeError
 
 TAGS = ("<2en>", "<2fr>", "<bt>", "<news>")

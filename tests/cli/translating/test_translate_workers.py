@@ -12,7 +12,7 @@ import pytest
 from nmt.cli.translating import answering
 from nmt.cli.translating import workers as translate_workers
 from nmt.cli.translating.workers import Pool, n_worker
-from nmt.decoding.request import Kept, Request
+from nmt.decoding.constraints.request import Kept, Request
 from nmt.errors import NmtError
 from nmt.processes import Helper
 

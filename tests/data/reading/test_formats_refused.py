@@ -16,7 +16,7 @@ import pytest
 from nmt.cli.translating.format import json_line, tsv_lines
 from nmt.data.prepare import prepare
 from nmt.data.stored.corpus import Prepared
-from nmt.decoding.beam import Hypothesis
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translation import Translation
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet

@@ -1,0 +1,243 @@
+"""The beam search of `beam.py` in tensors that keep their shapes and places: the same translations, and a step that a
+GPU can replay.
+
+A GPU is done with the kernels of a step sooner than Python has ordered them, so ordering is what a search there waits
+for. Here a step asks the device for nothing: what it finds is noted, and read when sentences leave. They leave when as
+many are done that a smaller shape does; until then they are searched on, impossible, and so are empty sentences that
+fill a shape up. Shapes are few, so that recordings are.
+
+Shapes: B sentences of the present shape, K beam, R = B·K rows, T steps that there is room for, V vocabulary.
+"""
+
+import threading
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmt.decoding.scoring.candidates import best_of, continuations, fallen_behind, keep
+from nmt.decoding.search.beam import Hypothesis, finish, impossible, is_over, likeliest, not_finite
+from nmt.decoding.search.fixed_state import Places, fixed
+from nmt.decoding.search.recording import Late, Recorder
+from nmt.decoding.search.settings import BeamSettings
+from nmt.models.base import SearchModel
+
+# Steps that there is room for at first; then twice as many, and so on. All of the room is read at every step.
+FIRST_ROOM = 32
+# Leaving copies every cache, so it waits until the shape of those that stay is that share of the present one.
+_SMALLER = 0.75
+
+
+def bucket(n: int) -> int:
+    """The size that n is filled up to: 8, 16, … 64, 80, 96, 112, 128, 160, …: four between two powers of two."""
+    step = max(8, 1 << max(0, (n - 1).bit_length() - 3))
+    return -(-n // step) * step
+
+
+class FixedSearch:
+    """`beam.search` without rules and short lists, for one model. Several threads may share it, and take turns."""
+
+    def __init__(self, model: SearchModel) -> None:
+        self.model = model
+        self._lock = threading.Lock()
+        self._places: Places | None = None
+        self._recorder = Recorder(model.device)
+
+    @torch.inference_mode()
+    def __call__(self, src_seq: Tensor, how: BeamSettings, max_len: Tensor) -> list[list[Hypothesis]]:
+        """The n_best translations of each sentence, best first; all arguments are those of `beam.search`."""
+        device = self.model.device
+        if not len(src_seq):
+            return []
+        # Streams and events are those of the present device.
+        with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            try:
+                self._places = self._places or Places(device)
+                return _Search(self.model, how, self._places, src_seq, max_len).run(self._recorder)
+            except BaseException:  # such as too little memory: what is held here is not in the way of another try
+                self._places = None
+                self._recorder.keep_while(None)
+                raise
+
+
+class _Search:
+    """One search under way."""
+
+    def __init__(self, model: SearchModel, how: BeamSettings, places: Places, src_seq: Tensor, max_len: Tensor) -> None:
+        n_sentence, n_src, device = *src_seq.shape, places.device
+        self._model, self._how, self._places = model, how, places
+        self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
+        self._sentence = np.arange(bucket(n_sentence))  # which of the call; from n_sentence on there is none
+        self._n_src, self._room, self._n_step = bucket(n_src), FIRST_ROOM, 0
+        n_more = len(self._sentence) - n_sentence
+        src_seq = F.pad(src_seq, (0, self._n_src - n_src, 0, n_more), value=how.pad)
+        src_seq[n_sentence:, 0] = how.eos
+        # One step more than the longest translation has may be made before the host hears that it is done.
+        model.reach(int(max_len.max()) + 2)
+        max_len = F.pad(max_len.to(device), (0, n_more))
+        self._state = fixed(model.start(src_seq), places, n_row=how.beam, n_step=self._room)
+        self._last = places.put("search.last", src_seq.new_full((len(src_seq) * how.beam,), how.bos))
+        self._place = places.put("search.place", max_len.new_zeros(1))
+        self._n_done = places.put("search.n_done", max_len.new_zeros(1))
+        score_type = torch.promote_types(next(model.parameters()).dtype, torch.float32)
+        score = torch.full((len(src_seq), how.beam), -torch.inf, dtype=score_type, device=device)
+        score[:, 0] = 0.0  # the others begin as copies of the first, and must not be found twice
+        shape = (len(src_seq), self._room, how.beam)
+        self._of = self._put(
+            {
+                "max_len": max_len,
+                "score": score,
+                "last_divisor": how.divisor(max_len + 1),
+                "n_ended": torch.zeros_like(max_len),
+                "best": torch.full((len(src_seq), how.n_best), -torch.inf, dtype=torch.float64, device=device),
+                "done": torch.zeros_like(max_len, dtype=torch.bool),
+            }
+        )
+        # Of each step: what hypotheses go on with, and which they continue; what those score that have ended.
+        self._notes = self._put(
+            {
+                "token": max_len.new_zeros(shape),
+                "parent": max_len.new_zeros(shape),
+                "ended": score.new_zeros(shape),
+                "forced": torch.zeros(shape, dtype=torch.bool, device=device),
+            }
+        )
+
+    def run(self, recorder: Recorder) -> list[list[Hypothesis]]:
+        """What was found for each sentence."""
+        weights = tuple(tensor.data_ptr() for tensor in (*self._model.parameters(), *self._model.buffers()))
+        late = Late(self._places.device)
+        n_left = len(self._sentence)
+        while n_left:
+            if self._n_step == self._room:
+                self._widen()
+            recorder.keep_while((self._places.moves, weights))
+            recorder.run((self._how, len(self._sentence), self._n_src, self._room), self._advance)
+            self._n_step += 1
+            n_left = len(self._sentence) - late.tell(self._n_done)
+            if n_left and bucket(n_left) <= _SMALLER * len(self._sentence):
+                n_left = self._leave()
+                late = Late(self._places.device)
+        self._read(np.arange(len(self._sentence)))
+        if not all(self._found):
+            raise not_finite()
+        return self._found
+
+    def _advance(self) -> None:
+        """A step, from places to places: on a GPU, what is recorded."""
+        how, of, notes = self._how, self._of, self._notes
+        divisor = self._divisors()
+        logits, score = self._model.step(self._last, self._state), of["score"]
+        n_column = logits.size(-1)
+        n_best_of_row = min(how.beam + 1, n_column)
+        best, token, normaliser, eos_logit = likeliest(logits, n_best_of_row, how.eos, self._never(n_column))
+        at_cap = of["max_len"] <= self._place
+        forced_score = score + (eos_logit - normaliser).view_as(score)
+        found = continuations(score, best, token, normaliser)
+        found = best_of(found, fallen_behind(found, best.size(1), how.diversity), 2 * how.beam)
+        ended = finish(found, forced_score, at_cap, how.beam, how.beam, how.eos)
+        kept = keep(found, how.beam, how.eos)
+        for name, what in zip(notes, (kept.token, kept.parent, ended.score, ended.forced), strict=True):
+            notes[name].index_copy_(1, self._place, what.unsqueeze(1))
+        self._place += 1
+        of["n_ended"] += (ended.score > -torch.inf).sum(1)
+        normalised = ended.score.double() / divisor.index_select(0, self._place)
+        of["best"].copy_(torch.cat([of["best"], normalised], 1).topk(how.n_best).values)
+        worst, best_live = of["best"][:, -1], kept.score.amax(1).double()
+        next_divisor = divisor.index_select(0, self._place + 1)
+        done = is_over(of["n_ended"], worst, best_live, at_cap, next_divisor, how.beam)
+        done |= worst >= best_live / of["last_divisor"]  # the shortcut
+        of["done"].copy_(done)
+        self._n_done.copy_(done.sum())
+        score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))
+        self._last.copy_(kept.token.flatten())
+        first = torch.arange(0, score.numel(), how.beam, device=score.device)
+        self._state.reorder((first.unsqueeze(1) + kept.parent).flatten())
+
+    def _leave(self) -> int:
+        """Read what was found for the sentences that are done, and go on with a smaller shape: how many go on."""
+        done = self._of["done"].cpu().numpy()
+        over, stay = np.flatnonzero(done), np.flatnonzero(~done)
+        self._read(over)
+        # One that is done fills the shape up: it stays done.
+        chosen = np.append(stay, np.full(bucket(len(stay)) - len(stay), over[0]))
+        self._sentence = np.where(done[chosen], len(self._found), self._sentence[chosen])
+        sentences = torch.from_numpy(chosen).to(self._places.device)
+        row = torch.arange(self._how.beam, device=sentences.device)
+        rows = (sentences.unsqueeze(1) * self._how.beam + row).flatten()
+        self._of = self._put({name: tensor.index_select(0, sentences) for name, tensor in self._of.items()})
+        self._notes = self._put({name: tensor.index_select(0, sentences) for name, tensor in self._notes.items()})
+        self._last = self._places.put("search.last", self._last.index_select(0, rows))
+        self._state.keep(sentences)
+        self._state.reorder(rows)
+        return len(stay)
+
+    def _widen(self) -> None:
+        """Make room for twice as many steps."""
+        self._room *= 2
+        self._state.widen(self._room)
+        widen = self._places.widen
+        self._notes = {name: widen(f"search.{name}", note, 1, self._room) for name, note in self._notes.items()}
+
+    def _read(self, which: NDArray[np.int64]) -> None:
+        """Read what was found for the sentences in these places, if there are any there."""
+        which = which[self._sentence[which] < len(self._found)]
+        places = torch.from_numpy(which).to(self._places.device)
+        notes = {name: note[places, : self._n_step].cpu().numpy() for name, note in self._notes.items()}
+        divisors = self._divisors()[1 : self._n_step + 1].cpu().numpy()
+        for place, hypotheses in zip(which, traced(**notes, divisors=divisors, n=self._how.n_best), strict=True):
+            self._found[self._sentence[place]] = hypotheses
+
+    def _never(self, n_column: int) -> Tensor:
+        """(n,) the columns that no translation has."""
+        how = self._how
+        return self._places.once(
+            f"never.{how.pad}.{how.bos}.{how.n_real}",
+            lambda: self._last.new_tensor(impossible(how.pad, how.bos, how.n_real, n_column)),
+        )
+
+    def _divisors(self) -> Tensor:
+        """(room + 2,) what scores of hypotheses of each length are divided by."""
+        how, n = self._how, self._room + 2
+        return self._places.once(
+            f"divisors.{how.length_penalty}.{how.alpha}.{n}",
+            lambda: how.divisor(torch.arange(n, device=self._places.device)),
+        )
+
+    def _put(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self._places.put(f"search.{name}", value) for name, value in values.items()}
+
+
+def traced(
+    token: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    ended: NDArray[np.floating],
+    forced: NDArray[np.bool_],
+    divisors: NDArray[np.float64],
+    n: int,
+) -> list[list[Hypothesis]]:
+    """The n best hypotheses of each sentence, best first, of what each step has noted: all but divisors (B, T, K).
+
+    token, parent: what goes on after a step, and which of those before it that continues. ended, forced: by those
+    before it. divisors: (T,) of scores of hypotheses that end in each step.
+    """
+    n_sentence, n_step, beam = ended.shape
+    rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)
+    # Stable: of two equally good hypotheses the one that ended first.
+    place = np.argsort(-rank, axis=1, kind="stable")[:, :n]
+    there = np.take_along_axis(rank, place, 1) > -np.inf
+    sentence, place = there.nonzero()[0], place[there]
+    end, row = np.divmod(place, beam)
+    score, cut = ended[sentence, end, row], forced[sentence, end, row]
+    ids = np.zeros((len(place), n_step), dtype=np.int64)
+    for step in range(int(end.max(initial=0)) - 1, -1, -1):
+        ids[:, step] = token[sentence, step, row]
+        row = np.where(step < end, parent[sentence, step, row], row)
+    found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
+    told = zip(sentence.tolist(), ids, end, score.tolist(), rank[sentence, place].tolist(), cut.tolist(), strict=True)
+    for number, tokens, length, total, normalised, was_cut in told:
+        found[number].append(Hypothesis(tokens[:length].tolist(), total, normalised, not was_cut))
+    return found

@@ -1,0 +1,72 @@
+"""Pictures of attention: a .png, .svg or .pdf by matplotlib, or a page of .html that needs nothing else."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nmt.errors import NmtError
+from nmt.evaluation.attention.page import page
+from nmt.evaluation.attention.panels import Heads, Layers, panels
+from nmt.evaluation.attention.sentence import Sentence
+from nmt.recipe.model_options import Attention
+
+PICTURES = (".png", ".svg", ".pdf")
+PAGE = ".html"
+
+
+def check_path(path: Path) -> None:
+    """Raises NmtError where no picture can be drawn under such a name."""
+    if path.suffix.lower() not in (*PICTURES, PAGE):
+        raise NmtError(
+            f"{path}: attention is drawn as a picture, {', '.join(PICTURES)}, or as a page, {PAGE}; give the file one "
+            "of these endings."
+        )
+    if not path.absolute().parent.is_dir():
+        raise NmtError(f"{path}: there is no folder {path.parent} to write into; make it first.")
+
+
+def painter() -> Callable[..., bytes]:
+    """`picture.picture`, with matplotlib, which is slow to import and seldom needed. Without a word: where
+    the home folder cannot be written it would tell of its cache, which is no concern of who asked for a picture.
+    """
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        from nmt.evaluation.attention.picture import picture
+    finally:
+        log.setLevel(level)
+    return picture
+
+
+def draw(
+    sentences: Sequence[Sentence],
+    path: Path,
+    *,
+    kind: Attention = "cross",
+    layers: Layers = "last",
+    heads: Heads = "mean",
+    langs: tuple[str, str] = ("", ""),
+) -> None:
+    """Draw one kind of attention of some sentences below each other, each as a grid of layers x heads; or a page of all
+    of it, on which that is what is shown first. Replaces `path`, whose ending decides.
+
+    langs: of source and target: a browser may write the same character in another way in another language.
+    The file is there whole or not at all. Raises NmtError for what the model has not, and for a page of too many bytes.
+    """
+    assert sentences
+    check_path(path)
+    alignments = [one.alignment(kind) for one in sentences]
+    grids = [(one, panels(one, layers, heads)) for one in alignments]
+    suffix = path.suffix.lower()
+    if suffix == PAGE:
+        content = page(sentences, kind, layers, heads, langs).encode("utf-8")
+    else:
+        content = painter()(grids, suffix.removeprefix("."))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,41 @@
+"""Several models as one: the mean of their probabilities, with caches that move together."""
+
+import pytest
+import torch
+from fake_model import HashModel
+from forced import score_pairs
+
+from nmt.decoding.scoring.ensemble import Ensemble
+from nmt.decoding.search.beam import search
+from nmt.decoding.search.settings import BeamSettings
+
+BOS, EOS, PAD = 1, 2, 0
+SRC = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [3, EOS, PAD], [4, 4, EOS]])
+
+
+def find(model, beam=4):
+    how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=beam, length_penalty="wu", alpha=1.0, n_best=beam)
+    return search(model, SRC, how, torch.tensor([3, 4, 5, 6]))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_model_with_itself_is_the_model(n):
+    model = HashModel(n_vocab=8)
+    for one, alone in zip(find(Ensemble([model] * n)), find(model), strict=True):
+        assert [h.ids for h in one] == [h.ids for h in alone]
+        assert [h.score for h in one] == pytest.approx([h.score for h in alone], abs=1e-12)
+
+
+def test_probabilities_are_averaged():
+    models = [HashModel(n_vocab=8, seed=seed, sharpness=seed + 1) for seed in range(3)]
+    src_seq, trg_seq = SRC[:1], torch.tensor([[BOS, 3, 5]])
+    mean = torch.stack([model(src_seq, trg_seq).softmax(-1) for model in models]).mean(0)
+    torch.testing.assert_close(Ensemble(models)(src_seq, trg_seq).exp(), mean, rtol=0, atol=1e-14)
+
+
+def test_what_the_search_says_forced_decoding_says():
+    ensemble = Ensemble([HashModel(n_vocab=8, seed=seed) for seed in (1, 2)])
+    assert [[h.ids for h in found] for found in find(ensemble)] != [[h.ids for h in f] for f in find(HashModel(8, 1))]
+    for row, found in zip(SRC, find(ensemble), strict=True):
+        src = [row[row != PAD][:-1].tolist()] * len(found)
+        assert score_pairs(ensemble, src, [h.ids for h in found]) == pytest.approx([h.score for h in found], abs=1e-12)

@@ -1,0 +1,263 @@
+import itertools
+import math
+
+import pytest
+import torch
+from fake_model import HashModel
+from forced import score_pairs
+from small_search import PENALTIES, SRC, divisor, log_prob, run
+from torch import Tensor
+
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.decoding.scoring import candidates
+from nmt.decoding.scoring.scorer import length_divisor
+from nmt.decoding.search import beam
+from nmt.errors import MachineError
+from nmt.models.base import DecoderState, TranslationModel
+
+
+def greedy_choice(model: TranslationModel, src: Tensor, ids: list[int]) -> int:
+    logits = model(src[None], torch.tensor([[BOS, *ids]]))[0, -1].detach()
+    logits[[PAD, BOS]] = -math.inf
+    return int(logits.argmax())
+
+
+@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
+@pytest.mark.parametrize("n_vocab", [6, 8])
+def test_a_wide_beam_is_exhaustive_search(kind, alpha, n_vocab):
+    model, symbols, longest = HashModel(n_vocab, seed=3), range(3, 6), 4
+    max_len = torch.tensor([longest, 2, 3])
+    found = run(model, SRC[:3], beam=150, n_best=20, length_penalty=kind, alpha=alpha, max_len=max_len, n_real=6)
+    for src, cap, hypotheses in zip(SRC, max_len.tolist(), found, strict=False):
+        every = []
+        for n in range(cap + 1):
+            for ids in itertools.product(symbols, repeat=n):
+                score = log_prob(model, src, list(ids))
+                every.append((score / divisor(n + 1, kind, alpha), score, list(ids)))
+        best = sorted(every, reverse=True)[:20]
+        assert [one.ids for one in hypotheses] == [ids for _, _, ids in best]
+        for one, (normalised, score, _) in zip(hypotheses, best, strict=True):
+            assert one.score == pytest.approx(score, abs=1e-12)
+            assert one.normalised == pytest.approx(normalised, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["wu", "average", "none"])
+def test_a_beam_of_one_is_greedy_search(kind):
+    model = HashModel(n_vocab=24, seed=1, sharpness=2.0)
+    found = run(model, beam=1, length_penalty=kind, alpha=3.0)  # a long hypothesis would win, but greedy stops at EOS
+    for src, (hypothesis,) in zip(SRC, found, strict=True):
+        ids: list[int] = []
+        while (token := greedy_choice(model, src, ids)) != EOS and len(ids) < 12:
+            ids.append(token)
+        assert hypothesis.ids == ids
+        assert hypothesis.finished == (token == EOS)
+
+
+@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
+@pytest.mark.parametrize(("width", "n_best"), [(1, 1), (2, 1), (4, 2), (7, 7)])
+def test_stopping_early_changes_nothing_but_the_work(kind, alpha, width, n_best):
+    steps = []
+    for early_stop in (True, False):
+        model = HashModel(n_vocab=12, seed=5, sharpness=1.5)
+        found = run(model, beam=width, n_best=n_best, length_penalty=kind, alpha=alpha, early_stop=early_stop)
+        steps.append((found, sum(model.rows_of_step)))
+    assert steps[0][0] == steps[1][0]
+    assert steps[0][1] <= steps[1][1]
+
+
+def test_stopping_early_saves_work():
+    work = {}
+    for early_stop in (True, False):
+        model = HashModel(n_vocab=12, seed=5, sharpness=1.5)
+        run(model, beam=7, length_penalty="none", early_stop=early_stop)
+        work[early_stop] = sum(model.rows_of_step)
+    assert work[True] < work[False]
+
+
+class Certain(HashModel):
+    """Sure of six times the same word; that the sentence ends comes second everywhere, and far behind."""
+
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        logits = torch.full((len(last), 8), -5.0, dtype=torch.float64)
+        logits[:, 4], logits[:, EOS] = (5.0, 0.0) if state.n_step < 6 else (0.0, 5.0)
+        state.n_step += 1
+        return logits
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
+def test_a_search_does_not_end_while_a_better_hypothesis_goes_on(kind, alpha, width, early_stop):
+    found = run(Certain(8), SRC[:1], beam=width, length_penalty=kind, alpha=alpha, early_stop=early_stop)
+    assert found[0][0].ids == [4] * 6 and found[0][0].finished
+
+
+@pytest.mark.parametrize("width", [1, 3, 5])
+def test_a_batch_translates_like_its_sentences_alone(width):
+    model = HashModel(n_vocab=16, seed=2, sharpness=2.0)
+    max_len = torch.tensor([12, 3, 9, 0, 7, 12])
+    together = run(model, beam=width, n_best=width, max_len=max_len)
+    alone = [
+        run(model, SRC[i : i + 1], beam=width, n_best=width, max_len=max_len[i : i + 1])[0] for i in range(len(SRC))
+    ]
+    assert together == alone
+
+
+def test_finished_sentences_leave_the_batch():
+    model = HashModel(n_vocab=16, seed=2, sharpness=2.0)
+    run(model, max_len=torch.tensor([1, 1, 12, 12, 12, 12]), early_stop=False)
+    assert model.rows_of_step[:3] == [6, 24, 16]
+
+
+def test_the_best_of_n_is_the_one_best():
+    model = HashModel(n_vocab=16, seed=7)
+    one, many = run(model, beam=6, n_best=1), run(model, beam=6, n_best=6)
+    assert [sentence[0] for sentence in one] == [sentence[0] for sentence in many]
+    for sentence in many:
+        assert len(sentence) == 6
+        assert len({tuple(hypothesis.ids) for hypothesis in sentence}) == 6
+        ranks = [hypothesis.normalised for hypothesis in sentence]
+        assert ranks == sorted(ranks, reverse=True)
+
+
+def test_the_printed_score_is_that_of_forced_decoding():
+    model = HashModel(n_vocab=16, seed=9)
+    found = run(model, n_best=4, max_len=torch.tensor([12, 2, 0, 5, 12, 1]))
+    pairs = [(src, one) for src, sentence in zip(SRC, found, strict=True) for one in sentence]
+    # score_pairs frames the source itself, with the EOS that SRC has as its last real id.
+    src_ids = [[token for token in src.tolist() if token != PAD][:-1] for src, _ in pairs]
+    for max_tokens in (1, 30, 10_000):
+        forced = score_pairs(model, src_ids, [one.ids for _, one in pairs], max_tokens=max_tokens)
+        for (src, one), score in zip(pairs, forced, strict=True):
+            assert one.score == pytest.approx(score, abs=1e-12)
+            assert one.score == pytest.approx(log_prob(model, src, one.ids), abs=1e-12)
+
+
+class NeverEnds(HashModel):
+    """Would rather say anything than EOS."""
+
+    def _logits(self, key: Tensor) -> Tensor:
+        logits = super()._logits(key).clone()
+        logits[..., EOS] -= 50.0
+        return logits
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_every_hypothesis_ends_and_the_cap_is_flagged(width):
+    model = NeverEnds(n_vocab=16, seed=4)
+    max_len = torch.tensor([12, 3, 9, 0, 7, 12])
+    found = run(model, beam=width, n_best=width, length_penalty="average", max_len=max_len)
+    for src, cap, sentence in zip(SRC, max_len.tolist(), found, strict=True):
+        assert sentence
+        for one in sentence:
+            assert len(one.ids) <= cap
+            assert one.finished == (len(one.ids) < cap)
+            assert one.score == pytest.approx(log_prob(model, src, one.ids), abs=1e-12)
+
+
+def test_control_symbols_and_padding_of_the_vocabulary_are_never_produced():
+    class LovesControl(HashModel):
+        def _logits(self, key: Tensor) -> Tensor:
+            logits = super()._logits(key).clone()
+            logits[..., [PAD, BOS, 14, 15]] += 50.0
+            return logits
+
+    found = run(LovesControl(n_vocab=16, seed=4), n_best=4, n_real=14)
+    ids = {token for sentence in found for one in sentence for token in one.ids}
+    assert ids and ids <= set(range(3, 14))
+
+
+def test_a_vocabulary_smaller_than_the_beam_is_enough():
+    found = run(HashModel(n_vocab=4, seed=1), beam=9, n_best=9, max_len=torch.full((6,), 2))
+    assert [len(sentence) for sentence in found] == [3] * 6  # "", "3", "3 3": there are no others
+
+
+def test_equally_good_hypotheses_come_in_the_same_order_in_every_batch():
+    class AllTheSame(HashModel):
+        def _logits(self, key: Tensor) -> Tensor:
+            return torch.zeros_like(super()._logits(key))
+
+    model = AllTheSame(n_vocab=8)
+    together = run(model, n_best=4)
+    assert all(sentence == together[0] for sentence in together)
+    assert run(model, SRC[:1], n_best=4)[0] == together[0]
+
+
+def test_damaged_weights_are_an_error_and_no_translation():
+    model = HashModel(n_vocab=8)
+    with torch.no_grad():
+        model.table.fill_(math.nan)
+    with pytest.raises(MachineError, match="not finite"):
+        run(model)
+
+
+def test_no_sentences_no_hypotheses():
+    assert run(HashModel(), SRC[:0], max_len=torch.zeros(0, dtype=torch.long)) == []
+
+
+@pytest.mark.parametrize("n_column", [16, 24, 320, 999, 1024, 8000])
+@pytest.mark.parametrize("n", [1, 2, 10])
+def test_looking_in_blocks_finds_what_topk_finds(n_column, n):
+    logits = torch.randn(7, n_column, generator=torch.Generator().manual_seed(n))
+    logits[:, :3] = -math.inf
+    best, column = candidates.top(logits, n)
+    wanted, where = logits.topk(n, dim=-1)
+    assert torch.equal(best, wanted)
+    assert torch.equal(column, where)
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+@pytest.mark.parametrize("column", [0, 5])
+def test_the_total_is_that_of_all_columns(scale, column):
+    logits = scale * torch.randn(50, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    logits[:, 7] = -math.inf
+    torch.testing.assert_close(beam.log_total(logits, column), logits.logsumexp(-1), rtol=1e-14, atol=1e-12)
+
+
+def test_continuations_cross_hypotheses_and_tokens():
+    score = torch.tensor([[-1.0, -2.0]])
+    logits = torch.tensor([[0.0, -4.0, -1.0], [0.0, -0.5, -9.0]])
+    every = candidates.continuations(score, *logits.topk(3), torch.zeros(2))
+    found = candidates.best_of(every, every.score, 4)
+    assert found.score.tolist() == [[-1.0, -2.0, -2.0, -2.5]]
+    assert found.parent.tolist() == [[0, 0, 1, 1]]
+    assert found.token.tolist() == [[0, 2, 0, 1]]
+
+
+def test_with_diversity_the_second_best_of_a_hypothesis_falls_behind():
+    every = candidates.continuations(torch.tensor([[-1.0, -2.5]]), *torch.zeros(2, 2).topk(2), torch.zeros(2))
+    for diversity, parents in ((0.0, [0, 0, 1, 1]), (2.0, [0, 1, 0, 1])):
+        found = candidates.best_of(every, candidates.fallen_behind(every, 2, diversity), 4)
+        assert found.parent.tolist() == [parents]
+        assert found.score.tolist() == [[-1.0 if parent == 0 else -2.5 for parent in parents]]
+
+
+def test_what_does_not_exist_is_filled_up_with_the_impossible():
+    every = candidates.continuations(torch.zeros(1, 1), torch.zeros(1, 3), torch.tensor([[0, 1, 2]]), torch.zeros(1))
+    found = candidates.best_of(every, every.score, 5)
+    assert found.score.tolist() == [[0.0, 0.0, 0.0, -math.inf, -math.inf]]
+
+
+def test_only_an_end_among_the_best_ends_a_hypothesis():
+    found = candidates.Candidates(
+        torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[1, 0, 0, 1]]), torch.tensor([[EOS, 7, EOS, 8]])
+    )
+    ended = beam.finish(found, None, None, n_live=2, beam=2, eos=EOS)
+    assert ended.score.tolist() == [[-math.inf, -1.0]]
+    kept = candidates.keep(found, beam=2, eos=EOS)
+    assert (kept.token.tolist(), kept.parent.tolist()) == ([[7, 8]], [[0, 1]])
+
+
+def test_the_cap_ends_whoever_is_left():
+    found = candidates.Candidates(torch.tensor([[-1.0, -2.0]]), torch.tensor([[1, 0]]), torch.tensor([[EOS, 7]]))
+    ended = beam.finish(found, torch.tensor([[-9.0, -1.0]]), torch.tensor([True]), n_live=2, beam=2, eos=EOS)
+    assert ended.score.tolist() == [[-9.0, -1.0]]
+    assert ended.forced.tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
+def test_the_penalty_is_the_formula_and_never_falls(kind, alpha):
+    lengths = torch.arange(1, 50)
+    found = length_divisor(lengths, kind, alpha)
+    assert found.tolist() == pytest.approx([divisor(n, kind, alpha) for n in lengths.tolist()])
+    assert bool((found.diff() >= 0).all())

@@ -1,0 +1,84 @@
+"""The promises of search once more, with the model that it is for: caches, masks and all, in fp64."""
+
+import itertools
+
+import pytest
+import torch
+from forced import score_pairs
+
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.decoding.search.beam import search
+from nmt.decoding.search.settings import BeamSettings
+from nmt.models.build import build_model
+from nmt.recipe.model_options import ModelConfig
+
+SRC_IDS = [[5, 4, 3], [4], [3, 3, 5, 6, 7, 3, 4], [7, 7], [6, 3, 4, 5]]
+MAX_LEN = torch.tensor([9, 4, 12, 0, 7])
+OPTIONS = [{}, {"norm": "pre", "position": "rotary", "n_kv_head": 1, "ffn": "swiglu"}, {"position": "learned"}]
+
+
+def tiny_model(n_vocab: int = 8, **options):
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "d_inner": 16, "n_head": 2, "n_enc_layer": 2, "n_dec_layer": 2}
+    model = build_model(ModelConfig(**{**sizes, **options}), n_vocab, n_vocab, PAD).double().eval()
+    with torch.no_grad():  # as sure of itself as a trained model, so that hypotheses differ
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model
+
+
+def run(model, src_ids=SRC_IDS, max_len=MAX_LEN, early_stop=True, **changes):
+    rows = [[*ids, EOS] for ids in src_ids]
+    longest = max(map(len, rows))
+    src_seq = torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, "n_best": 4}
+    return search(model, src_seq, BeamSettings(**{**settings, **changes}), max_len, early_stop=early_stop)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_batch_translates_like_its_sentences_alone(options, beam):
+    model = tiny_model(24, **options)
+    together = run(model, beam=beam, n_best=beam)
+    for i, sentence in enumerate(together):
+        (alone,) = run(model, SRC_IDS[i : i + 1], MAX_LEN[i : i + 1], beam=beam, n_best=beam)
+        assert [one.ids for one in sentence] == [one.ids for one in alone]
+        assert [one.score for one in sentence] == pytest.approx([one.score for one in alone], abs=1e-12)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_printed_score_is_that_of_forced_decoding(options):
+    model = tiny_model(24, **options)
+    found = run(model)
+    pairs = [(src, one) for src, sentence in zip(SRC_IDS, found, strict=True) for one in sentence]
+    forced = score_pairs(model, [src for src, _ in pairs], [one.ids for _, one in pairs], max_tokens=60)
+    assert [one.score for _, one in pairs] == pytest.approx(forced, abs=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["wu", "average", "none"])
+def test_a_wide_beam_is_exhaustive_search(kind):
+    model, longest = tiny_model(), 3
+    every = [list(ids) for n in range(longest + 1) for ids in itertools.product(range(3, 7), repeat=n)]
+    max_len = torch.full((2,), longest)
+    found = run(model, SRC_IDS[:2], max_len, beam=100, n_best=10, length_penalty=kind, alpha=0.8, n_real=7)
+    for src, sentence in zip(SRC_IDS, found, strict=False):
+        scores = score_pairs(model, [src] * len(every), every)
+        length = [len(ids) + 1 for ids in every]
+        divisor = {"wu": [((5 + n) / 6) ** 0.8 for n in length], "average": [n**0.8 for n in length], "none": [1] * 99}
+        ranks = [score / by for score, by in zip(scores, divisor[kind], strict=False)]
+        best = sorted(range(len(every)), key=lambda i: -ranks[i])[:10]
+        assert [one.ids for one in sentence] == [every[i] for i in best]
+        assert [one.normalised for one in sentence] == pytest.approx([ranks[i] for i in best], abs=1e-11)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_stopping_early_changes_nothing(beam):
+    model = tiny_model(24)
+    assert run(model, beam=beam, n_best=1) == run(model, beam=beam, n_best=1, early_stop=False)
+
+
+def test_half_precision_is_searched_in_full():
+    model = tiny_model(24).bfloat16()
+    for sentence in run(model):
+        assert len({one.ids.__repr__() for one in sentence}) == len(sentence)
+        assert all(one.score < 0 for one in sentence)

@@ -1,0 +1,229 @@
+"""The search in fixed shapes is the search, whether its steps are made or replayed, and a GPU can record them."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from fake_model import HashModel
+from tape import Taping
+from test_beam_transformer import tiny_model
+
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
+from nmt.decoding import batch_search
+from nmt.decoding.batch_search import BatchSearch
+from nmt.decoding.constraints.request import Request
+from nmt.decoding.scoring.ensemble import Ensemble
+from nmt.decoding.search import fixed_search
+from nmt.decoding.search.beam import search
+from nmt.decoding.search.fixed_search import FixedSearch, bucket
+from nmt.decoding.search.settings import BeamSettings
+from nmt.decoding.translator import Translator
+from nmt.errors import MachineError
+from nmt.models.build import build_model
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.subword_options import SubwordsConfig
+
+V = 24
+TRANSFORMERS = [
+    {},
+    {"norm": "pre", "position": "rotary", "n_kv_head": 1, "ffn": "swiglu", "rotary_enc_attn": True},
+    {"position": "learned", "n_position": 12, "lexical_attn": True},
+    {"n_position": 9},  # of which translations need more
+]
+RECURRENT = [{"architecture": "seq2seq", "cell": "gru"}, {"architecture": "attention", "input_feeding": True}]
+
+
+def recurrent(**options):
+    torch.manual_seed(5)
+    sizes = {"d_model": 16, "n_rnn_layer": 2}
+    model = build_model(ModelConfig(**{**sizes, **options}), V, V, PAD).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    return model
+
+
+def batch(n: int, longest: int, seed: int = 1):
+    """n sentences of up to so many subwords, and how long their translations may be: some stop there."""
+    generator = torch.Generator().manual_seed(seed)
+    n_src = torch.randint(0, longest + 1, (n,), generator=generator)
+    src_seq = torch.randint(3, V, (n, int(n_src.max()) + 1), generator=generator)
+    place = torch.arange(src_seq.size(1))
+    src_seq[place == n_src.unsqueeze(1)] = EOS
+    src_seq[place > n_src.unsqueeze(1)] = PAD
+    return src_seq, n_src + torch.randint(0, 4, (n,), generator=generator)
+
+
+def how(**changes):
+    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0}
+    return BeamSettings(**{**settings, **changes})
+
+
+def assert_same(found, wanted):
+    assert [[one.ids for one in sentence] for sentence in found] == [[one.ids for one in its] for its in wanted]
+    for a, b in zip([one for its in found for one in its], [one for its in wanted for one in its], strict=True):
+        assert (a.score, a.normalised) == pytest.approx((b.score, b.normalised), abs=1e-12)
+        assert a.finished == b.finished
+
+
+def compare(model, fixed, n=21, longest=11, seed=1, **changes):
+    src_seq, max_len = batch(n, longest, seed)
+    asked = how(**changes)
+    assert_same(fixed(src_seq, asked, max_len), search(model, src_seq, asked, max_len))
+
+
+def taped(model):
+    """A search whose steps are recorded and replayed."""
+    fixed = FixedSearch(model)
+    fixed._recorder = Taping(lambda: fixed._places._memory)
+    return fixed
+
+
+@pytest.mark.parametrize("is_taped", [False, True])
+@pytest.mark.parametrize("options", TRANSFORMERS + RECURRENT)
+def test_it_finds_what_the_search_finds(options, is_taped, monkeypatch):
+    monkeypatch.setattr(fixed_search, "FIRST_ROOM", 4)  # so that there is not room enough
+    model = recurrent(**options) if "architecture" in options else tiny_model(V, **options)
+    fixed = taped(model) if is_taped else FixedSearch(model)
+    for seed, longest in ((1, 11), (2, 6), (3, 11))[: 3 if is_taped else 2]:
+        compare(model, fixed, longest=longest, seed=seed)
+    compare(model, fixed, n=3, beam=1)
+    if is_taped:
+        assert fixed._recorder.n_replayed > fixed._recorder.n_recorded > 5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"length_penalty": "average", "alpha": 0.7},
+        {"length_penalty": "none", "alpha": 0.0},
+        {"n_best": 4},
+        {"beam": 2, "n_best": 2},
+        {"beam": V + 3, "n_best": 5},
+        {"diversity": 0.6, "n_best": 3},
+        {"n_real": 20},
+    ],
+)
+def test_it_finds_it_however_it_is_asked(changes):
+    model = tiny_model(V)
+    compare(model, taped(model), **changes)
+
+
+def test_recordings_serve_the_batches_to_come():
+    model = tiny_model(V)
+    fixed = taped(model)
+    for seed in range(2):
+        compare(model, fixed, seed=seed)
+    n_recorded = fixed._recorder.n_recorded
+    for seed in range(2):
+        compare(model, fixed, seed=seed)
+    assert fixed._recorder.n_recorded == n_recorded
+
+
+def test_a_recording_is_not_used_for_weights_that_lie_elsewhere():
+    model = tiny_model(V)
+    fixed = taped(model)
+    compare(model, fixed)
+    for parameter in model.parameters():
+        parameter.data = parameter.data * 0.9
+    compare(model, fixed)
+
+
+def test_ways_of_asking_do_not_share_recordings():
+    model = tiny_model(V)
+    fixed = taped(model)
+    for changes in ({}, {"alpha": 0.3}, {"n_real": 20}, {"diversity": 0.5}, {}, {"alpha": 0.3}, {"n_real": 20}):
+        compare(model, fixed, longest=6, n_best=4, **changes)
+
+
+def test_models_translate_together_as_well():
+    model = Ensemble([tiny_model(V), recurrent(**RECURRENT[1]), tiny_model(V, **TRANSFORMERS[1])]).eval()
+    compare(model, taped(model))
+
+
+def test_sentences_leave_so_that_steps_get_smaller():
+    model = HashModel(V, seed=3, sharpness=3.0)
+    src_seq, _ = batch(64, 9)
+    max_len = torch.arange(64)
+    found = FixedSearch(model)(src_seq, how(), max_len)
+    rows = model.rows_of_step
+    assert rows[0] == 64 * 4 and rows[-1] < 16 * 4 and len(set(rows)) > 4
+    assert_same(found, search(model, src_seq, how(), max_len))
+
+
+@pytest.mark.parametrize("model", [tiny_model(V), tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])
+def test_a_step_asks_the_device_for_nothing(model):
+    """On a device where tensors have no content; what is not there, such as a number of the host, is refused."""
+    device = torch.device("meta")
+    fixed, seen = FixedSearch(model.to(device)), []
+
+    class Once:
+        def keep_while(self, _valid_for):
+            pass
+
+        def run(self, _key, work):
+            work()
+            work()
+            seen.append(True)
+            raise KeyboardInterrupt
+
+    fixed._recorder = Once()
+    src_seq, max_len = batch(9, 5)
+    with pytest.raises(KeyboardInterrupt):
+        fixed(src_seq.to(device), how(), max_len)
+    assert seen
+
+
+def test_threads_take_turns():
+    model = tiny_model(V)
+    fixed = taped(model)
+
+    def one(seed):
+        for _ in range(2):
+            compare(model, fixed, n=9, longest=5, seed=seed)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(one, range(3)))
+
+
+def test_after_an_error_nothing_of_it_is_left():
+    model = tiny_model(V)
+    fixed = taped(model)
+    compare(model, fixed)
+    weight = model.trg_word_prj.weight.detach().clone()
+    with torch.no_grad():
+        model.trg_word_prj.weight.fill_(torch.nan)
+    src_seq, max_len = batch(5, 4)
+    with pytest.raises(MachineError, match="not finite"):
+        fixed(src_seq, how(), max_len)
+    with torch.no_grad():
+        model.trg_word_prj.weight.copy_(weight)
+    compare(model, fixed)
+
+
+def test_a_translator_finds_by_it_what_it_finds_without(monkeypatch):
+    lines = ["the old ship left"] * 20
+    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+    model = tiny_model(subwords.trg.n_vocab)
+    config = DecodeConfig(beam=3, n_best=2, max_len_a=0.0, max_len_b=6)
+    asked = ["old ship", "the left", "", Request("the ship", prefix="the"), "ship"]
+    wanted = list(Translator(model, subwords, config).translate(asked))
+    fixed, n_searched = FixedSearch(model), []
+    monkeypatch.setattr(batch_search, "search", lambda *args, **how: n_searched.append(1) or search(*args, **how))
+    translator = Translator(BatchSearch(model, subwords, config, fixed=fixed), subwords, config)
+    found = list(translator.translate([one for one in asked if one != asked[3]]))
+    assert not n_searched
+    assert [one.texts for one in found] == [one.texts for n, one in enumerate(wanted) if n != 3]
+    (found,) = translator.translate(asked[3:4])
+    assert n_searched and found.texts == wanted[3].texts
+
+
+def test_nothing_is_found_for_nobody():
+    assert FixedSearch(tiny_model(V))(torch.zeros(0, 3, dtype=torch.long), how(), torch.zeros(0).long()) == []
+
+
+def test_sizes_are_few_and_near():
+    assert [bucket(n) for n in (1, 8, 9, 33, 64, 65, 81, 100, 129, 1000)] == [8, 8, 16, 40, 64, 80, 96, 112, 160, 1024]
+    for n in range(65, 2000):
+        assert n <= bucket(n) < 1.25 * n + 1

@@ -1,0 +1,65 @@
+"""A search finds by kernels of our own what it finds without them."""
+
+import pytest
+import torch
+from fake_model import HashModel
+
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.batching.padding import pad
+from nmt.data.vocabulary.subwords import EOS, PAD
+from nmt.decoding.scoring.scorer import score_tokens
+from nmt.decoding.search.beam import search
+from nmt.decoding.search.settings import BeamSettings
+from nmt.models.build import build_model
+from nmt.models.prepacked import prepacked
+from nmt.native import kernels, products
+from nmt.recipe.model_options import ModelConfig
+
+if why_not := kernels.why_not():
+    pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
+
+KNOWN = {"bos": 1, "eos": 2, "pad": 0, "length_penalty": "wu", "alpha": 0.6}
+
+
+@pytest.mark.parametrize("n_vocab", [7, 64, 150])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_same_hypotheses_are_found(beam, n_vocab):
+    model = HashModel(n_vocab=n_vocab, seed=3, sharpness=2.0).float()
+    src_seq, max_len = torch.arange(20).unsqueeze(1) + 4, torch.full((20,), 9)
+    how = BeamSettings(beam=beam, n_best=beam, n_real=n_vocab - 1, **KNOWN)
+    found = []
+    for used in (True, False):
+        kernels.use(used)
+        found.append(search(model, src_seq, how, max_len))
+    for by_kernels, without in zip(*found, strict=True):
+        assert [one.ids for one in by_kernels] == [one.ids for one in without]
+        assert all(abs(one.score - other.score) < 1e-4 for one, other in zip(by_kernels, without, strict=True))
+
+
+@pytest.mark.skipif(not products.fp32_in_kernels(), reason="no kernels multiply fp32 on this processor")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": "pre", "position": "rotary", "n_kv_head": 1, "ffn": "relu2", "qk_norm": True, "norm_kind": "rms"},
+        {"ffn": "swiglu", "d_inner": 304},  # torch takes the last numbers of others by another formula
+        {"lexical_attn": True, "prj_transform": True, "position": "rotary", "rotary_enc_attn": True, "enc_conv": 3},
+    ],
+)
+def test_a_sentence_has_the_same_score_to_the_last_bit_in_any_batch(options):
+    torch.manual_seed(5)
+    kernels.use(True)
+    sizes = {"d_model": 64, "d_inner": 300, "n_head": 4, "n_enc_layer": 2, "n_dec_layer": 2}
+    model = prepacked(build_model(ModelConfig(**{**sizes, **options}), 203, 203, PAD).eval())
+    rows = [torch.randint(4, 203, (1 + 3 * n % 40,)).tolist() for n in range(14)]
+
+    def found(chosen):
+        src_seq, how = pad(Ragged.of(chosen), after=(EOS,)), BeamSettings(beam=5, n_best=5, n_real=203, **KNOWN)
+        return search(model, src_seq, how, torch.tensor([len(row) + 5 for row in chosen]))
+
+    together = found(rows)
+    assert [found([row])[0] for row in rows] == together
+    assert [*found(rows[9:]), *found(rows[:9])] == together[9:] + together[:9]
+    with torch.inference_mode():
+        each, all_of = (score_tokens(model, rows, rows[::-1], max_tokens=n) for n in (1, 8192))
+    assert each == all_of

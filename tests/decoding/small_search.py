@@ -1,0 +1,31 @@
+"""A search small enough to be done again by hand: its sources, its penalties, and the scores it must come to."""
+
+import torch
+from torch import Tensor
+
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.decoding.search.beam import Hypothesis, search
+from nmt.decoding.search.settings import BeamSettings
+from nmt.models.base import TranslationModel
+
+SRC = torch.tensor([[5, 4, 3, 2], [4, 2, 0, 0], [3, 3, 5, 2], [2, 0, 0, 0], [5, 3, 4, 2], [4, 4, 2, 0]])
+PENALTIES = [("wu", 0.0), ("wu", 0.6), ("wu", 1.0), ("average", 1.0), ("average", 0.5), ("none", 1.0)]
+
+
+def run(
+    model: TranslationModel, src: Tensor = SRC, max_len=None, rules=None, early_stop=True, **changes
+) -> list[list[Hypothesis]]:
+    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, **changes}
+    max_len = torch.full((len(src),), 12) if max_len is None else max_len
+    return search(model, src, BeamSettings(**settings), max_len, rules=rules, early_stop=early_stop)
+
+
+def log_prob(model: TranslationModel, src: Tensor, ids: list[int]) -> float:
+    """Forced decoding of one sentence without any code of the package's search."""
+    with torch.no_grad():
+        table = model(src[None], torch.tensor([[BOS, *ids]])).double().log_softmax(-1)[0]
+    return sum(float(table[place, token]) for place, token in enumerate([*ids, EOS]))
+
+
+def divisor(length: int, kind: str, alpha: float) -> float:
+    return {"wu": ((5 + length) / 6) ** alpha, "average": length**alpha, "none": 1.0}[kind]

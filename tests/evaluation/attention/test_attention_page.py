@@ -1,0 +1,340 @@
+"""The page of attention: what is in it, and, where there is a browser, what it does when somebody looks at it."""
+
+import dataclasses
+import json
+import re
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import browser
+import numpy as np
+import pytest
+import torch
+from browser import Browser
+from made_sentence import N_DEC_LAYER, N_ENC_LAYER, N_HEAD, PAIRS, made_sentence
+
+from nmt.errors import NmtError
+from nmt.evaluation.attention import page as attention_html
+from nmt.evaluation.attention.drawing import draw
+from nmt.evaluation.attention.page import letters, page
+
+needs_browser = pytest.mark.skipif(
+    not (browser.DRIVER and browser.BROWSER),
+    reason="no chromedriver or no chromium: apt-get install chromium chromium-driver",
+)
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    return [made_sentence(*pair, number, seed=number) for number, pair in enumerate(PAIRS, start=1)]
+
+
+@pytest.fixture(scope="module")
+def file(sentences, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "a.html"
+    draw(sentences, path, layers="last", heads="mean", langs=("en", "de"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened():
+    with begun(width=1000, height=900) as one:
+        yield one
+
+
+def begun(**how) -> Browser:
+    try:
+        return Browser(**how)
+    except RuntimeError as error:
+        if "session not created" in str(error):  # a driver of another version than the browser
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.fixture
+def shown(opened, file):
+    """The page, just opened."""
+    opened.open(file)
+    yield opened
+    assert opened.complaints() == []  # no script failed, and nothing was asked of the network
+
+
+class Tags(HTMLParser):
+    """Every tag of a page, and what its scripts and styles say."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.inside = [], [], {}
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("script", "style"):
+            self.inside.setdefault(self.open[-1], []).append(data)
+
+
+def data_of(text: str) -> dict:
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S).group(1))
+
+
+def by_words(weights, rows, columns):
+    """The written-out rule: summed over the pieces of a key, the mean over those of a query."""
+    found = np.zeros((len(rows.texts), len(columns.texts)))
+    for q in range(len(found)):
+        its = [i for i, word in enumerate(rows.words) if word == q]
+        for k in range(found.shape[1]):
+            found[q, k] = sum(
+                float(weights[i, j]) for i in its for j, word in enumerate(columns.words) if word == k
+            ) / len(its)
+    return found
+
+
+def test_the_page_holds_all_layers_heads_and_kinds_right_in_three_digits(sentences, file):
+    data = data_of(file.read_text("utf-8"))
+    assert data["kinds"] == {
+        "cross": {"layers": N_DEC_LAYER, "heads": N_HEAD},
+        "encoder": {"layers": N_ENC_LAYER, "heads": N_HEAD},
+        "decoder": {"layers": N_DEC_LAYER, "heads": N_HEAD},
+    }
+    for one, told in zip(sentences, data["sentences"], strict=True):
+        assert told["title"] == one.title and told["src"]["pieces"] == one.src.pieces
+        for kind, weights in one.weights.items():
+            text = told["weights"][kind]
+            assert len(text) == 2 * weights.numel()  # which is what bounds the page
+            numbers = [64 * ALPHABET.index(a) + ALPHABET.index(b) for a, b in zip(text[::2], text[1::2], strict=True)]
+            read = torch.tensor(numbers).view(weights.shape) / 4095
+            assert (read - weights).abs().max() <= 0.5 / 4095 + 1e-6
+
+
+def test_zero_and_one_are_themselves():
+    assert letters(torch.tensor([0.0, 1.0, 1.0 + 1e-9])) == "AA////"
+
+
+@pytest.mark.parametrize("nasty", [text for pair in PAIRS for text in pair])
+def test_nothing_in_a_text_is_markup_or_script(nasty):
+    text, plain = (
+        page([made_sentence(nasty, nasty)], "cross", "last", "mean"),
+        Tags(page([made_sentence("a", "a")], "cross", "last", "mean")),
+    )
+    found = Tags(text)
+    assert found.tags == plain.tags  # no text brought a tag along
+    assert found.inside["script"][1:] == plain.inside["script"][1:] and found.inside["style"] == plain.inside["style"]
+    assert "<!--" not in text and "\u2028" not in text and "\u202e" not in text
+    data = re.search(r'id="data">(.*?)</script>', text, re.S).group(1)
+    assert data.isascii() and not set(data) & set("<>&")
+    assert data_of(text)["sentences"][0]["title"] == f"1: {nasty}"
+
+
+def test_the_page_needs_nothing_from_anywhere_and_lets_no_other_script_in(file):
+    text = file.read_text("utf-8")
+    assert not re.search(r"\bsrc=|href=|@import|url\(|fetch\(|import\(|XMLHttpRequest", text)
+    assert re.findall(r"https?://[^\"' ]+", text) == ["http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"]
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1)
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy and policy.count("'sha256-") == 2
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text)
+
+
+def test_a_page_that_no_browser_would_like_is_refused(sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr(attention_html, "MOST_BYTES", 10_000)
+    with pytest.raises(NmtError, match="--lines"):
+        draw(sentences, tmp_path / "a.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_parts_of_the_page_are_installed_with_the_package():
+    root = Path(__file__).parents[3]
+    (pattern,) = [
+        one
+        for one in tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"][
+            "nmt"
+        ]
+        if "attention" in one
+    ]
+    assert {path.suffix for path in (root / "nmt").glob(pattern)} >= {".css", ".html", ".js"}
+
+
+# -- in a browser ------------------------------------------------------------------------------------------------------
+
+
+def choose(shown, name, value):
+    shown.click(f"input[name={name}][value='{value}']")
+
+
+def shares(shown, side):
+    return [float(text) for text in shown.texts(f".token.shared[data-side={side}] small")]
+
+
+@needs_browser
+def test_the_page_opens_with_what_was_asked_for(shown, sentences):
+    assert shown.texts("option") == [one.title for one in sentences]
+    checked = shown.run("return [...document.querySelectorAll('input:checked')].map((one) => [one.name, one.value])")
+    assert checked == [
+        ["kind", "cross"],
+        ["layer", str(N_DEC_LAYER - 1)],
+        ["head", "mean"],
+        ["unit", "words"],
+        ["view", "lines"],
+    ]
+    assert (
+        shown.texts(".looks bdi") == sentences[0].trg.texts and shown.texts(".looked-at bdi") == sentences[0].src.texts
+    )
+
+
+@needs_browser
+@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+@pytest.mark.parametrize("unit", ["words", "pieces"])
+def test_hovering_shows_the_weights_of_a_word(shown, sentences, kind, unit):
+    choose(shown, "kind", kind)
+    choose(shown, "unit", unit)
+    choose(shown, "layer", 1)
+    for head in ("mean", "all", 2):
+        choose(shown, "head", head)
+        weights = sentences[0].weights[kind][1]
+        mean, axes = weights[2] if head == 2 else weights.mean(0), sentences[0].axes(kind)
+        wanted = by_words(mean, *axes) if unit == "words" else mean.numpy()
+        shown.hover(".token[data-side=query][data-index='1']")
+        assert shares(shown, "key") == pytest.approx(list(wanted[1]), abs=0.0053)
+        shown.hover(".token[data-side=key][data-index='0']")  # the other way round: what looks at it
+        assert shares(shown, "query") == pytest.approx(list(wanted[:, 0]), abs=0.0053)
+        shown.leave()
+        assert shares(shown, "key") == shares(shown, "query") == []
+
+
+@needs_browser
+@pytest.mark.parametrize("view", ["lines", "matrix"])
+def test_nothing_moves_when_something_is_pointed_at(shown, view):
+    choose(shown, "view", view)
+    place = """return [...document.querySelectorAll("#stage button, #stage td")].map((one) => {
+        const its = one.getBoundingClientRect();
+        return [its.left + scrollX, its.top + scrollY, its.width];
+    })"""
+    shown.leave()
+    before = shown.run(place)
+    for side in ("query", "key"):
+        shown.hover(f"#stage [data-side={side}]")
+        assert shown.run(place) == before
+
+
+@needs_browser
+def test_lines_are_as_strong_as_the_weights_and_each_head_has_its_colour(shown, sentences):
+    choose(shown, "unit", "pieces")
+    choose(shown, "head", "all")
+    script = """return [...document.querySelectorAll(".all path")].map((one) => [one.dataset.head, one.dataset.query,
+        one.dataset.key, one.getAttribute("stroke-opacity"), getComputedStyle(one).stroke])"""
+    lines, weights = shown.run(script), sentences[0].weights["cross"][-1]
+    assert int((weights >= 0.0102).sum()) <= len(lines) <= int((weights >= 0.0098).sum())
+    for head, query, key, strength, _ in lines:
+        assert float(strength) == pytest.approx(float(weights[int(head) - 1, int(query), int(key)]), abs=0.0008)
+    colours = {(head, colour) for head, *_, colour in lines}
+    assert len(colours) == len({colour for _, colour in colours}) == N_HEAD
+    shown.hover(".token[data-side=query][data-index='2']")
+    own = shown.run("return [...document.querySelectorAll('.own path')].map((one) => one.dataset.query)")
+    assert own == ["2"] * sum(query == "2" for _, query, *_ in lines) and shown.count(".lines.dim") == 1
+    shown.leave()
+    assert shown.count(".own path") == shown.count(".lines.dim") == 0
+
+
+@needs_browser
+def test_what_is_clicked_stays_until_it_is_let_go(shown, sentences):
+    first, second = (f".token[data-side=query][data-index='{n}']" for n in (0, 1))
+    (hint,) = shown.texts("#details")
+    shown.click(first)
+    shown.leave()
+    (kept,) = shown.texts("#details")
+    assert kept.startswith(f"{sentences[0].trg.texts[0]} looks at ") and shown.count(".token.shared")
+    shown.hover(second)  # looked at meanwhile, and then it is the kept one again
+    assert shown.texts("#details")[0].startswith(f"{sentences[0].trg.texts[1]} looks at ")
+    shown.leave()
+    assert shown.texts("#details") == [kept]
+    shown.click(first)
+    shown.leave()
+    assert shown.texts("#details") == [hint]
+
+
+@needs_browser
+def test_everything_can_be_reached_with_the_keyboard(shown, sentences):
+    shown.run("document.querySelector('select').focus()")
+    active = "const one = document.activeElement; return [one.name || one.dataset.side || '', one.dataset.index || '']"
+    seen = []
+    for _ in range(8):
+        seen.append(tuple(shown.run(active)))
+        shown.press("Tab")
+    names = [name for name, _ in seen]
+    assert names == ["sentence", "kind", "layer", "head", "unit", "view", "key", "query"]
+    shown.run("document.querySelector('.token[data-side=key]').focus()")
+    shown.press("Down", "Down", "Right", "Up", "Enter")
+    assert shown.run(active) == ["query", "1"]
+    assert shown.texts("#details")[0].startswith(f"{sentences[0].trg.texts[1]} looks at ")
+    assert shown.count(".token[aria-pressed=true]") == 1
+    shown.press("Escape")
+    assert shown.count(".token[aria-pressed]") == 0
+    shown.run("document.querySelector('input[name=view]').focus()")
+    shown.press("Right")
+    assert shown.count("table") == 1 and shown.count("path") == 0
+
+
+@needs_browser
+def test_the_matrix_has_a_cell_for_each_weight_of_each_head(shown, sentences):
+    choose(shown, "view", "matrix")
+    choose(shown, "unit", "pieces")
+    choose(shown, "head", "all")
+    weights = sentences[0].weights["cross"][-1]
+    assert shown.count("figure") == N_HEAD and shown.count("td[data-query]") == weights.numel()
+    assert shown.texts("figcaption") == [f"head {n + 1}" for n in range(N_HEAD)]
+    choose(shown, "head", 1)
+    shown.hover("td[data-query='1'][data-key='2']")
+    src, trg = sentences[0].src.pieces, sentences[0].trg.pieces
+    assert shown.texts("#details") == [f"{trg[1]} looks at {src[2]} {float(weights[1, 1, 2]):.3f}"]
+
+
+@needs_browser
+def test_texts_of_any_script_are_text_and_keep_their_direction(shown, sentences):
+    for number, one in enumerate(sentences):
+        shown.run(
+            "const one = document.querySelector('select'); one.value = arguments[0]; "
+            "one.dispatchEvent(new Event('change'))",
+            str(number),
+        )
+        assert shown.texts(".looks bdi") == one.trg.texts and shown.texts(".looked-at bdi") == one.src.texts
+        assert shown.count("#stage script, #stage b, #stage i") == 0
+        assert shown.count("#stage bdi:not([dir=auto])") == 0
+        assert shown.count("#stage .looked-at bdi[lang=en]") == len(one.src.texts)
+    direction = "return getComputedStyle(document.querySelector(arguments[0])).direction"
+    assert shown.run(direction, ".looked-at bdi") == "rtl"
+
+
+@needs_browser
+def test_there_is_nothing_to_choose_where_a_model_has_one_head_of_one_kind(opened, sentences, tmp_path):
+    one = sentences[0]
+    weights = {"cross": one.weights["cross"][:1, :1]}
+    draw([dataclasses.replace(one, weights=weights)], tmp_path / "a.html")
+    opened.open(tmp_path / "a.html")
+    visible = "return [...document.querySelectorAll('fieldset')].filter((one) => !one.hidden).map((one) => one.id)"
+    assert opened.run(visible) == ["unit", "view"]
+    choose(opened, "unit", "pieces")
+    opened.hover(".token[data-side=query][data-index='1']")
+    assert shares(opened, "key") == pytest.approx(weights["cross"][0, 0, 1].tolist(), abs=0.0053)
+    assert opened.complaints() == []
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("view", ["lines", "matrix"])
+def test_the_page_fits_a_phone_by_day_and_by_night(file, dark, view):
+    with begun(width=360, height=720, dark=dark) as phone:
+        phone.open(file)
+        choose(phone, "view", view)
+        assert phone.run("return document.documentElement.scrollWidth") <= 360
+        colours = phone.run("const its = getComputedStyle(document.body); return [its.color, its.backgroundColor]")
+        ink, ground = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
+        assert (ink > ground + 400) if dark else (ground > ink + 400)
