@@ -5,6 +5,7 @@
     ├── DataError            a corpus, or a prepared data folder
     ├── RunError             a run folder or one of its checkpoints
     └── MachineError         disk, memory, device, a package that is not installed: exit code 1
+        ├── OutOfMemory      too little memory for as little work as there can be: exit code 1
         └── TrainingError    the numbers went wrong (loss not finite): exit code 1
 
 The commands print the message and no traceback. A message says what was found, where, what was
@@ -34,6 +35,10 @@ class MachineError(NmtError):
     """The machine failed us: disk full, device or package missing, memory short."""
 
     exit_code = 1
+
+
+class OutOfMemory(MachineError):
+    """Memory ran out, and smaller batches are of no help: there are none, or they cannot be made here."""
 
 
 class TrainingError(MachineError):

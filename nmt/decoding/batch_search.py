@@ -23,7 +23,7 @@ from nmt.decoding.search.coverage import by_coverage
 from nmt.decoding.search.fixed_search import FixedSearch
 from nmt.decoding.search.sample import Narrowing, fingerprint, sample
 from nmt.decoding.search.settings import BeamSettings
-from nmt.errors import MachineError, RecipeError, is_out_of_memory
+from nmt.errors import OutOfMemory, RecipeError, is_out_of_memory
 from nmt.models.base import SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -88,7 +88,7 @@ class BatchSearch:
     def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         """Search for one batch; where the memory of the device is too small, for its halves.
 
-        Raises MachineError where it is too small for one sentence, and RecipeError where phrases are required of
+        Raises OutOfMemory where it is too small for one sentence, and RecipeError where phrases are required of
         samples, which cannot be made to contain them.
         """
         try:
@@ -99,7 +99,7 @@ class BatchSearch:
             if len(rows) == 1:
                 n_src, n_hypothesis = len(rows[0][0]), self._config.n_candidate
                 instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
-                raise MachineError(
+                raise OutOfMemory(
                     f"the memory of {self.model.device} is too small for one sentence of {n_src} subwords and "
                     f"{n_hypothesis} hypotheses of it. Make decode.beam or decode.samples smaller{instead}."
                 ) from None

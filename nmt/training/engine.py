@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmt import checkpoint
 from nmt.data.batching.batches import Batch, end_to_end
-from nmt.errors import MachineError, is_out_of_memory
+from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.training.log.stopwatch import Stopwatch
@@ -160,15 +160,15 @@ class Engine:
         what += f"{failed.batch.gold.size(1):,} target subwords long"
         advice = "Or set train.checkpoint_activations to true, or make the model smaller."
         if self.ranks.world_size > 1:  # the others already wait for this rank's gradient of the whole batch
-            raise MachineError(
+            raise OutOfMemory(
                 f"rank {self.ranks.rank}: {what}. With several processes no batch can be halved on the way: make "
                 f"batch.max_tokens smaller than {failed.cost:,} in a new run (batch.tokens_per_update keeps the "
                 f"updates as large as they are). {advice}"
             )
         if failed.batch.src_start is not None:
-            raise MachineError(f"{what}: a packed row. Make batch.max_tokens smaller in a new run. {advice}")
+            raise OutOfMemory(f"{what}: a packed row. Make batch.max_tokens smaller in a new run. {advice}")
         if n == 1:
-            raise MachineError(
+            raise OutOfMemory(
                 f"{what}: too long to train on. Make data.max_len smaller and prepare the data. {advice}"
             )
 

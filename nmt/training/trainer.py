@@ -163,7 +163,7 @@ class Trainer:
         return not finished
 
     def _end_if(self, trouble: str) -> None:
-        """Raise MachineError where memory was too small to validate, now that the updates before are saved."""
+        """Raise MachineError where the model could not be validated, now that the updates before are saved."""
         if trouble:
             raise MachineError(
                 f"update {self.state.update}: {trouble} The updates until here are saved; these options may be "
@@ -173,8 +173,9 @@ class Trainer:
     def validate(self) -> tuple[bool, str]:
         """Measure the model on the validation sets, on rank 0; every rank remembers the numbers.
 
-        Returns whether it was finished, and on rank 0 why memory was too small for it, if it was. Nothing is remembered
-        unless it was finished: what was trained is to be saved then before anything else.
+        Returns whether it was finished, and on rank 0 why it could not be: memory was too small, or the scores of a
+        search were not finite. Nothing is remembered unless it was finished: what was trained is to be saved then
+        before anything else.
         """
         measured, trouble = dict[str, Measured](), ""
         too_large = self.validation.too_large

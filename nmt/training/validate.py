@@ -18,7 +18,7 @@ from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translation import Translation, is_too_wide
 from nmt.decoding.translator import Translator
-from nmt.errors import MachineError, is_out_of_memory
+from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.evaluation.attention.panels import Alignment
 from nmt.evaluation.attention.sentence import sentence_of
 from nmt.evaluation.metrics import score
@@ -108,7 +108,8 @@ class Validator:
         A number that is not finite is left out: it is no measurement, and JSON has no word for it.
 
         `keep_going` is asked between batches; when it says no, what has been measured is returned. Where memory runs
-        out, batches are halved, with the same result. Raises MachineError where not even that helps.
+        out, batches are halved, with the same result. Raises OutOfMemory where not even that helps, and MachineError
+        where the scores of a search are not finite.
         """
         training = model.training
         model.eval()
@@ -125,7 +126,7 @@ class Validator:
             if not is_out_of_memory(error):
                 raise
             first = str(error).split("\n")[0]
-            raise MachineError(
+            raise OutOfMemory(
                 f"memory ran out in validation ({first}): make valid.max_tokens, {self.config.max_tokens:,}, or "
                 f"valid.max_sentences smaller, or set valid.translate to false."
             ) from None
@@ -164,11 +165,11 @@ class Validator:
             return None
 
     def _ran_out(self, model: TranslationModel, failed: Work) -> None:
-        """Remember a batch that was too large. Raises MachineError where it has no halves."""
+        """Remember a batch that was too large. Raises OutOfMemory where it has no halves."""
         n, n_src = failed.batch.src_seq.shape
         if n == 1:
             n_trg = failed.batch.gold.size(1)
-            raise MachineError(
+            raise OutOfMemory(
                 f"memory of {model.device} ran out in validation with one pair alone, {n_src:,} source and {n_trg:,} "
                 "target subwords long, to which valid.max_tokens was lowered already: free some memory, or measure "
                 "only the pairs before it, by the set's max_sentences."
@@ -188,8 +189,8 @@ class Validator:
         try:
             with self.precision.autocast():
                 found = list(translator.translate(self.src, ask))
-        except MachineError:  # which speaks to who translates
-            raise MachineError(
+        except OutOfMemory:  # which speaks to who translates
+            raise OutOfMemory(
                 f"memory of {model.device} ran out in validation with the translation of one sentence alone, to which "
                 f"valid.max_tokens was lowered already: make valid.beam, {self.config.beam}, or decode.max_len_a "
                 "smaller, or set valid.translate to false."

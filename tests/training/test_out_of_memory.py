@@ -238,6 +238,21 @@ def test_where_memory_is_too_small_to_validate_nothing_trained_is_lost(recipe_of
     assert histories[0] == histories[1] and len(histories[0]) == 3
 
 
+def test_scores_that_are_not_finite_are_not_taken_for_too_little_memory(recipe_of, monkeypatch):
+    recipe = recipe_of("hurt", **SHORT)
+
+    def hurt_model(*args):
+        model = new_model(*args)
+        step = model.step
+        model.step = lambda last, state: step(last, state) * torch.nan
+        return model
+
+    monkeypatch.setattr(room, "new_model", hurt_model)
+    with pytest.raises(MachineError, match=r"^update 3: the model's scores are not finite.*are saved") as error:
+        launch(recipe)
+    assert "memory" not in str(error.value) and Run(recipe.run_folder).updates() == [2, 3]
+
+
 def test_halving_in_validation_is_told_once(recipe_of, monkeypatch, capsys):
     monkeypatch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 60)[0])
     launch(recipe_of(**SHORT))

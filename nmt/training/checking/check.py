@@ -22,7 +22,7 @@ from nmt.data.stored.corpus import Corpus, Prepared
 from nmt.data.stored.manifest import REPORT
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
-from nmt.errors import MachineError, RunError, is_out_of_memory
+from nmt.errors import OutOfMemory, RunError, is_out_of_memory
 from nmt.models.prepacked import half_is_faster
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -195,8 +195,8 @@ def _measure_validation(validation: Validation, engine: Engine, speed: float) ->
     try:
         _measure_largest(validation, engine)
         of_sets = [seconds_of(validator, engine, speed) for validator in validation.sets.values()]
-    except (RuntimeError, MemoryError, MachineError) as error:
-        if not isinstance(error, MachineError) and not is_out_of_memory(error):
+    except (RuntimeError, MemoryError, OutOfMemory) as error:
+        if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
             raise
         return False, [0.0] * len(validation.sets)
     return not validation.too_large, of_sets

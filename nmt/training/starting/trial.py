@@ -11,7 +11,7 @@ from nmt.data.batching.batches import Batch, make_batch
 from nmt.data.batching.plan import Plan
 from nmt.data.stored.corpus import Prepared
 from nmt.data.vocabulary.subwords import BOS, EOS, N_SPECIAL
-from nmt.errors import MachineError, is_out_of_memory
+from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine
@@ -73,7 +73,7 @@ class Trial:
         try:
             self.seconds([work])
             return self.engine.memory.n_failed == 0
-        except MachineError:
+        except OutOfMemory:
             return False
         except (RuntimeError, MemoryError) as error:  # in the step, whose moments are made now
             if not is_out_of_memory(error):
