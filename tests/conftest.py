@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections import Counter
 
 import pytest
 
@@ -50,3 +51,26 @@ def kernels_as_in_a_new_process():
     """Whoever trains switches the kernels on for the process, and a test is not to know of those before it."""
     if "nmt.native.kernels" in sys.modules:
         sys.modules["nmt.native.kernels"].use(False)
+
+
+class Watched:
+    """The library of kernels, counting how often each is asked for."""
+
+    def __init__(self, library, asked):
+        self._library, self._asked = library, asked
+
+    def __getattr__(self, name):
+        self._asked[name] += 1
+        return getattr(self._library, name)
+
+
+@pytest.fixture
+def kernels_asked(monkeypatch):
+    """How often each kernel was asked for, by its name: that what is compared with torch is not torch."""
+    from nmt.native import compiler, kernels
+
+    asked = Counter()
+    if not kernels.why_not():
+        watched = Watched(compiler.library(), asked)
+        monkeypatch.setattr(compiler, "_library", lambda: watched)
+    return asked

@@ -168,9 +168,7 @@ class Engine:
         if failed.batch.src_start is not None:
             raise OutOfMemory(f"{what}: a packed row. Make batch.max_tokens smaller in a new run. {advice}")
         if n == 1:
-            raise OutOfMemory(
-                f"{what}: too long to train on. Make data.max_len smaller and prepare the data. {advice}"
-            )
+            raise OutOfMemory(f"{what}: too long to train on. Make data.max_len smaller and prepare the data. {advice}")
 
     def laid_out(self, batch: Batch) -> tuple[Batch, tuple[Packing, Packing] | None]:
         """A batch as the model is to read it: where attention has kernels on a CPU, without any padding."""

@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import matplotlib.image
+import numpy as np
 import pytest
 import torch
 from made_run import SOURCE
@@ -85,11 +87,11 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_only_when_whole(tr
 
 
 def test_show_scores_writes_score_and_tab(translate):
-    plain, _ = translate()
-    for line, text in zip(translate("--show-scores")[0], plain, strict=True):
+    told = [json.loads(line) for line in translate("--format", "jsonl")[0]]
+    for line, one in zip(translate("--show-scores")[0], told, strict=True):
         score, found = line.split("\t", 1)
-        assert found == text
-        assert float(score) < 0 if text else float(score) == 0
+        assert found == one["output"] and float(score) == pytest.approx(one["score"], abs=1e-5)
+    assert len({one["score"] for one in told}) > 2
 
 
 def test_n_best_writes_number_translation_and_score_best_first(translate):
@@ -99,8 +101,10 @@ def test_n_best_writes_number_translation_and_score_best_first(translate):
     assert [number for number, _, _ in fields] == list("11123334445666")
     first = {number: text for number, text, _ in reversed(fields)}
     assert [first[str(number)] for number in range(1, 7)] == plain
-    scores = [float(score) for number, _, score in fields if number == "3"]
-    assert scores == sorted(scores, reverse=True)
+    told = [json.loads(line) for line in translate("--decode.n_best", 3, "--format", "jsonl")[0]]
+    scores = [one["score"] for line in told for one in (line["n_best"] if line["output"] else [line])]
+    assert [float(score) for _, _, score in fields] == pytest.approx(scores, abs=1e-5)
+    assert all(line["n_best"][0]["score"] >= line["n_best"][-1]["score"] for line in told if line["output"])
 
 
 def test_options_of_search_are_those_of_the_recipe(translate):
@@ -147,6 +151,11 @@ def test_attention_of_chosen_lines_is_drawn(translate, tmp_path, name):
         data = data_of(tmp_path / name)
         assert [one["title"] for one in data["sentences"]] == [f"1: {plain[0]}", f"4: {plain[3]}"]
         assert data["shown"] == {"kind": "cross", "layer": 1, "head": "all"} and data["langs"]["trg"] == "en"
+    else:
+        height, width, _ = matplotlib.image.imread(tmp_path / name).shape
+        translate("--attention", tmp_path / "one.png", "--lines", "1", "--layer", "all", "--head", "1,2")
+        alone = matplotlib.image.imread(tmp_path / "one.png")
+        assert height > alone.shape[0] > 100 and width > 100 and len(np.unique(alone)) > 20
 
 
 def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, tmp_path, capsys):
@@ -431,8 +440,15 @@ def test_what_is_not_meant_is_said(translate, tmp_path, flags, message):
 
 @pytest.mark.parametrize("name", ["preprocess", "train", "translate", "export"])
 def test_help_needs_nothing_that_takes_long_to_import(name):
-    code = f"import sys, nmt.cli.{name}; sys.exit(bool({{'torch', 'numpy', 'pyarrow'}} & {{*sys.modules}}))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+    code = f"""import sys, nmt.cli.entry
+sys.argv = ["nmt-{name}", "--help"]
+try:
+    nmt.cli.entry.{name}()
+finally:
+    assert not {{"torch", "numpy", "pyarrow"}} & {{*sys.modules}}
+"""
+    found = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "") and "usage: " in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -512,4 +528,8 @@ def test_a_line_longer_than_training_saw_is_translated_in_pieces_and_flagged(tra
 def test_a_line_that_is_split_has_a_picture_of_attention(translate, tmp_path):
     source = b"The old ship left. In May the ship! A ship. In May.\n"
     translate("--attention", tmp_path / "a.html", "--decode.max_src_len", 16, source=source)
-    assert (tmp_path / "a.html").stat().st_size
+    (drawn,) = data_of(tmp_path / "a.html")["sentences"]
+    (line,) = translate("--format", "jsonl", "--decode.max_src_len", 16, source=source)[0]
+    assert "split" in json.loads(line)["flags"]
+    assert len(drawn["src"]["pieces"]) == len(json.loads(line)["source_tokens"])
+    assert len(drawn["trg"]["pieces"]) == len(json.loads(line)["tokens"])

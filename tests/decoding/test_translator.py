@@ -5,7 +5,7 @@ import torch
 from fake_model import CopyModel
 from forced import score_pairs
 
-from nmt.data.vocabulary.subwords import EOS, Subwords
+from nmt.data.vocabulary.subwords import BOS, EOS, Subwords
 from nmt.decoding import translator as translator_module
 from nmt.decoding.constraints.request import Request, is_blank
 from nmt.decoding.long_lines import Limits
@@ -105,8 +105,13 @@ def test_a_given_pair_too_long_is_cut_and_named(subwords, model, monkeypatch):
     assert [len(one.token_log_probs) for one in found][1] == 13
 
 
-def test_every_way_a_line_can_be_cut_leaves_a_whole_limit_of_subwords():
-    assert translator_module._MAX_CHARACTERS >= MAX_SRC_LEN * translator_module.LONGEST_PIECE
+def test_a_given_pair_of_as_many_of_the_longest_pieces_as_are_read_is_read_whole():
+    word = "ab" * 30
+    subwords = Subwords.train(lambda: [word] * 20, lambda: [word] * 20, SubwordsConfig(vocab_size=280), 1)
+    text = " ".join([word] * MAX_SRC_LEN)
+    (ids,) = subwords.trg.encode([text])
+    (scored,) = Translator(CopyModel(subwords.trg.n_vocab).eval(), subwords, DecodeConfig()).score([text], [text])
+    assert len(ids) == MAX_SRC_LEN and scored.src_ids == scored.trg_ids == ids and scored.warning is None
 
 
 def test_output_appears_window_by_window(subwords, model):
@@ -253,10 +258,15 @@ def test_what_searches_need_be_no_model_of_ours(subwords):
         translator.attention(found[0])
 
 
-def test_attention_is_that_of_the_best_translation_with_the_ends_of_both_sides(subwords, model):
-    translator = Translator(model, subwords, DecodeConfig())
+def test_attention_is_that_of_the_best_translation_with_the_ends_of_both_sides(subwords, model, monkeypatch):
+    translator = Translator(model, subwords, DecodeConfig(n_best=4))
     (found,) = translator.translate(["the old ship"])
+    read, forward = [], model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda src_seq, trg_seq, **how: read.append(trg_seq) or forward(src_seq, trg_seq, **how)
+    )
     attns = translator.attention(found)
+    assert [one.tolist() for one in read] == [[[BOS, *found.hypotheses[0].ids]]]
     n_trg, n_src = len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1
     assert attns.cross.shape == (2, 3, n_trg, n_src)
     assert all(one is None or one.shape[2] == one.shape[3] for one in (attns.encoder, attns.decoder))

@@ -64,11 +64,11 @@ def loss_and_gradient(model, batch, longest=LONGEST, **regularize):
 
 
 @pytest.fixture
-def own_kernels():
+def own_kernels(kernels_asked):
     if why := kernels.why_not():
         pytest.skip(f"no kernels here: {why}")
     kernels.use(True)
-    yield
+    yield kernels_asked
     kernels.use(False)
 
 
@@ -114,7 +114,9 @@ def test_two_packed_passes_are_two_padded_ones(options):
 def test_kernels_find_the_same_end_to_end(options, regularize, own_kernels):
     model, padded = model_of(**options), make_batch(*PAIRS.picked(np.arange(4)))
     loss, gradient = loss_and_gradient(model, padded, **regularize)  # in fp64, for which there are no kernels
+    assert not own_kernels["attend"]
     found, grads = loss_and_gradient(model.float(), end_to_end(padded), None, **regularize)
+    assert own_kernels["attend"] and own_kernels["attend_backward"]
     torch.testing.assert_close(found.double(), loss, rtol=1e-6, atol=0)
     for one, exact in zip(grads, gradient, strict=True):
         assert float((one.double() - exact).norm()) <= 3e-6 * float(exact.norm()) + 1e-6

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nmt.models.build import build_model
-from nmt.native import kernels
+from nmt.native import kernels, products
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.optim import apply_update, build_optimizers
@@ -52,14 +52,16 @@ def test_the_iteration_on_the_gram_matrix_is_the_plain_one(shape):
     torch.testing.assert_close(orthogonalise(x), plain, rtol=0, atol=1e-10)
 
 
-@pytest.mark.skipif(bool(kernels.why_not()), reason="no kernels here")
+@pytest.mark.skipif(not products.fp32_in_kernels(), reason="no kernels multiply fp32 on this processor")
 @pytest.mark.parametrize("shape", [(3, 96, 200), (3, 200, 96), (1, 130, 130)])
-def test_kernels_orthogonalise_as_torch_does(shape):
+def test_kernels_orthogonalise_as_torch_does(shape, kernels_asked):
     torch.manual_seed(0)
     x = torch.randn(shape)
     by_torch = orthogonalise(x)
+    assert not kernels_asked["multiply_each"]
     kernels.use(True)
     torch.testing.assert_close(orthogonalise(x), by_torch, rtol=0, atol=1e-4)
+    assert kernels_asked["multiply_each"]
 
 
 def test_muon_moves_a_matrix_by_its_rate_whatever_the_size_of_the_gradient():

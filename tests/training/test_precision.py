@@ -88,10 +88,12 @@ def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
     try:
         for before in ("bf16", "none"):
             switches.fp32_precision = before
+            room._speeds.cache_clear()  # or nothing would be measured
             choose_precision(TrainConfig(), CPU)
             assert switches.fp32_precision == before
     finally:
         switches.fp32_precision = "none"
+        room._speeds.cache_clear()
 
 
 def is_switched():

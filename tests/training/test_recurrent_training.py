@@ -1,9 +1,13 @@
 """The recurrent models through training: they learn, resume to the bit, and give each piece of the engine its due."""
 
+import itertools
+
 import pytest
+import torch
 from witness import StopAt
 
 from nmt.checkpoint import weights_of
+from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
 from nmt.training.checking.selftest import selftest
 from nmt.training.starting.launch import launch
@@ -49,9 +53,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(recurrent, options, optimizer):
 
 @pytest.mark.parametrize("options", SHAPES[1:])
 def test_what_regularises_a_transformer_regularises_them(recurrent, options):
-    for number, strengths in enumerate(({"r_drop": 1.0}, {"simcut": 1.0}, {"trg_word_dropout": 0.2})):
+    seen = []
+    for number, strengths in enumerate(({}, {"r_drop": 1.0}, {"simcut": 1.0}, {"trg_word_dropout": 0.2})):
         recipe = recurrent(f"run{number}", options, train={"updates": 2, "save_every": 2}, regularize=strengths)
         assert launch(recipe) == "done"
+        seen.append(torch.cat([weight.flatten() for weight in weights(recipe).values()]))
+    assert not any(one.equal(other) for one, other in itertools.combinations(seen, 2))
 
 
 @pytest.mark.parametrize("options", [SHAPES[0], SHAPES[2]])
@@ -62,5 +69,10 @@ def test_a_handful_of_pairs_is_learnt_by_heart_and_found_again(recurrent, option
 
 
 def test_embeddings_begin_as_a_dictionary(recurrent):
-    recipe = recurrent("run", {**SHAPES[2], "emb_init": "cooccurrence"}, train={"updates": 1, "save_every": 1})
+    options = {**SHAPES[2], "d_emb": 32, "emb_init": "cooccurrence"}
+    recipe = recurrent("run", options, train={"updates": 1, "save_every": 1}, optim={"lr": 1e-9})
     assert launch(recipe) == "done"
+    model, _ = Run(recipe.run_folder).load_model("cpu", "update-00000001")
+    subwords = Prepared.open(recipe.data_folder).subwords
+    (hund, dog), (source, target) = (subwords.trg.encode([text])[0][-1] for text in ("Hund", "dog")), model.embeddings
+    assert torch.cosine_similarity(source.weight[hund], target.weight[dog], dim=0) > 0.6

@@ -9,6 +9,7 @@ from made_run import SOURCE
 
 from nmt.cli.printable import printable
 from nmt.cli.translating import evidence as translate_evidence
+from nmt.data.vocabulary.subwords import BOS, EOS
 from nmt.decoding.translator import Translator
 from nmt.evaluation.attention.panels import Alignment, panels
 from nmt.evaluation.metrics import score
@@ -99,19 +100,22 @@ def test_a_line_with_too_much_attention_is_not_drawn(translate, tmp_path, monkey
     assert len(lines) == 1 and "no line that can be drawn" in err
 
 
-def test_given_translations_show_the_same_as_found_ones(translate, tmp_path):
-    found = objects(translate("--format", "jsonl", "--with-attention")[0])
-    (tmp_path / "given").write_text("".join(one["output"] + "\n" for one in found), encoding="utf-8")
-    flags = ("--score", tmp_path / "given", "--format", "jsonl", "--with-attention")
-    for one, given in zip(found, objects(translate(*flags)[0]), strict=True):
-        if not one["tokens"]:  # of a blank line
-            assert {**given, "output": ""}.items() <= one.items()
+def test_given_translations_show_where_the_model_looks_in_them(translate, folder, tmp_path):
+    asked = {"the ship": "old ship left", "": "", "in May": "the old ship in May", "für Übung": "May left the ship"}
+    (tmp_path / "given").write_text("".join(text + "\n" for text in asked.values()), encoding="utf-8")
+    source, shown = "\n".join(asked).encode(), ("--format", "jsonl", "--with-attention", "--layer", 2, "--head", "all")
+    found = objects(translate("--score", tmp_path / "given", *shown, source=source)[0])
+    (model, _), subwords = Run(folder).load_model("cpu"), Run(folder).subwords()
+    for (src, trg), one in zip(asked.items(), found, strict=True):
+        if not src:
+            assert one["tokens"] == [] and one["attention"] == []
             continue
-        if one["tokens"] == given["tokens"]:  # an untrained model also writes what is encoded in another way
-            assert [one[name] for name in ("alignment", "word_alignment")] == [
-                given[name] for name in ("alignment", "word_alignment")
-            ]
-        assert len(given["attention"][0]["weights"]) == len(given["tokens"]) == len(given["alignment"])
+        (src_ids,), (trg_ids,) = subwords.src.encode([src]), subwords.trg.encode([trg])
+        with torch.inference_mode():
+            _, attns = model(torch.tensor([[*src_ids, EOS]]), torch.tensor([[BOS, *trg_ids]]), return_attns=True)
+        for head, panel in enumerate(one["attention"]):
+            torch.testing.assert_close(torch.tensor(panel["weights"]), attns.cross[1, 0, head], rtol=0, atol=1e-4)
+        assert len(one["attention"]) == 2 and len(one["alignment"]) == len(one["tokens"]) == len(trg_ids) + 1
     (tmp_path / "short").write_text("the ship\n", encoding="utf-8")
     given = objects(translate("--score", tmp_path / "short", "--format", "jsonl", source=b"in May")[0])[0]
     assert {pair.split("-")[1] for pair in given["word_alignment"].split()} == {"0", "1"}

@@ -5,6 +5,7 @@ import json
 import sys
 
 import pytest
+import torch
 from made_run import OPTIONS, SOURCE, make_run
 
 from nmt.cli.export import main as export
@@ -63,8 +64,17 @@ def test_every_way_of_translating_works(translate, folders, tmp_path, name):
         assert ("word_alignment" in one) == (name == "attention")
 
 
-def test_models_of_different_families_translate_together(translate, folders):
-    assert len(translate(folders["attention"], folders["seq2seq"], folders["transformer"])[0]) == 6
+def test_models_of_different_families_translate_together(translate, folders, tmp_path):
+    (tmp_path / "out").write_text("old ship\n\nin May\nthe\n\nleft\n", encoding="utf-8")
+
+    def probabilities(*names):
+        lines, _ = translate(*(folders[name] for name in names), "--score", tmp_path / "out", "--format", "jsonl")
+        return torch.tensor([value for line in lines for value in json.loads(line)["token_log_probs"]]).exp()
+
+    names = ("attention", "seq2seq", "transformer")
+    mean = torch.stack([probabilities(name) for name in names]).mean(0)
+    assert torch.allclose(probabilities(*names), mean, rtol=1e-3, atol=0)
+    assert len(translate(*(folders[name] for name in names))[0]) == 6
 
 
 def test_attention_of_a_recurrent_model_is_seen(translate, folders, tmp_path):

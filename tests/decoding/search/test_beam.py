@@ -133,6 +133,22 @@ def test_the_printed_score_is_that_of_forced_decoding():
             assert one.score == pytest.approx(log_prob(model, src, one.ids), abs=1e-12)
 
 
+class InHalfPrecision(HashModel):
+    """Says in 16 bits what it thinks."""
+
+    def _logits(self, key: Tensor) -> Tensor:
+        return super()._logits(key).bfloat16()
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_half_precision_is_searched_in_full(width):
+    model = InHalfPrecision()
+    for src, sentence in zip(SRC, run(model, beam=width, n_best=width), strict=True):
+        assert len({tuple(one.ids) for one in sentence}) == width
+        for one in sentence:
+            assert one.score == pytest.approx(log_prob(model, src, one.ids), abs=1e-5)
+
+
 class NeverEnds(HashModel):
     """Would rather say anything than EOS."""
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, log_softmax
 
-from nmt.native import kernels
+from nmt.native import kernels, products
 from nmt.training import validate
 from nmt.training.losses import loss as room
 from nmt.training.losses.loss import smoothed_cross_entropy
@@ -14,11 +14,11 @@ from nmt.training.losses.loss import smoothed_cross_entropy
 PAD = 0
 
 
-def example(dtype=torch.float64, v=11, d=6):
+def example(dtype=torch.float64, v=11, d=6, n_sentence=4):
     torch.manual_seed(0)
-    hidden = torch.randn(4, 5, d, dtype=dtype, requires_grad=True)
+    hidden = torch.randn(n_sentence, 5, d, dtype=dtype, requires_grad=True)
     weight = torch.randn(v, d, dtype=dtype, requires_grad=True)
-    gold = torch.randint(1, v, (4, 5))
+    gold = torch.randint(1, v, (n_sentence, 5))
     gold[1, 3:] = PAD
     gold[2, 1:] = PAD
     return hidden, weight, gold
@@ -44,7 +44,7 @@ def chunk_bytes(request, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 def test_loss_and_gradients_are_those_of_the_definition(smoothing, scale, chunk_bytes):
-    hidden, weight, gold = example()
+    hidden, weight, gold = example(n_sentence=30)  # two and a half of the smallest chunks
     wanted = by_target_distributions(hidden, weight, gold, smoothing, scale)
     wanted_grads = torch.autograd.grad(wanted, (hidden, weight))
     found = smoothed_cross_entropy(hidden, weight, gold, smoothing=smoothing, scale=scale, pad_idx=PAD)
@@ -71,7 +71,7 @@ def test_many_chunks_are_one_chunk(monkeypatch):
 
 @pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
 @pytest.mark.parametrize("n_token", [1, 31, 32, 64, 65, 150])
-def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, monkeypatch):
+def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, monkeypatch, kernels_asked):
     monkeypatch.setitem(room.CHUNK_BYTES, "cpu", 1)  # so a chunk has 64 tokens
     torch.manual_seed(1)
     hidden, weight = (torch.randn(*size, requires_grad=True) for size in ((1, n_token, 8), (16, 8)))
@@ -81,6 +81,8 @@ def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, monkeypatch):
     kernels.use(True)
     found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1, scale=0.7, pad_idx=PAD)
     kernels.use(False)
+    assert kernels_asked["exponents"] == -(-n_token // 64)
+    assert bool(kernels_asked["multiply"]) == products.fp32_in_kernels()
     torch.testing.assert_close(found.double(), wanted, rtol=3e-6, atol=0)
     grads = zip(torch.autograd.grad(found, (hidden, weight)), torch.autograd.grad(wanted, exact), strict=True)
     for one, other in grads:
