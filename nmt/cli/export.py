@@ -47,15 +47,18 @@ def export(args: argparse.Namespace) -> int:
         from nmt.api import load
         from nmt.export.parity import ROUNDED, compare
 
-    folder = Path(args.output)
+    folder = Path(os.path.abspath(args.output))  # "." has no name to be written beside
     lines = _lines(args)
     model = load(args.run, checkpoint=args.checkpoint, device="cpu")
     if lines is None:
         lines = _validation_lines(model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
     made = _target(args, model)
-    if folder.exists() and not made.is_exported(folder):
-        raise NmtError(f"{folder} is no model exported for {args.to}, so it is not replaced. Choose another name.")
+    if folder.exists() and not (folder.is_dir() and made.is_exported(folder)):
+        raise NmtError(
+            f"{args.output} is no model exported for {args.to}, or other files are in it, too, so it is not replaced. "
+            "Choose another name."
+        )
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         if made.write_exactly:  # what quantisation may change would hide what is wrong
@@ -70,7 +73,7 @@ def export(args: argparse.Namespace) -> int:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _say(parity.text)
-    _say(f"written: {folder}")
+    _say(f"written: {args.output}")
     return 0
 
 

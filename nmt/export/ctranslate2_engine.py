@@ -23,6 +23,7 @@ from nmt.evaluation.pairwise import expected_utility
 from nmt.export.ctranslate2 import entries, library
 from nmt.export.parity import greedy, greedy_config
 from nmt.export.positions import N_POSITION
+from nmt.export.safetensors import beside
 from nmt.files import sha256_of
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.run import Run
@@ -31,15 +32,23 @@ CANNOT_ASK = (
     "CTranslate2 cannot be asked how a translation begins or what it contains: translate with the run that was "
     "exported."
 )
+_ITS_FILES = ("config.json", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
 _OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
 _KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len"}
 _KNOWN |= {"align_layer", "align_head", "align_when"}  # which a run may have stored, and nothing here asks for
 
 
-def is_exported(folder: Path) -> bool:
+def has_model(folder: Path) -> bool:
     """Whether a folder holds a model of CTranslate2."""
     return Run(folder).ctranslate2_file.is_file()
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder is one of those that nmt-export writes, with nothing of others in it."""
+    there = Run(folder)
+    ours = {there.ctranslate2_file, there.recipe_file, there.subwords_file}
+    return ours <= set(folder.iterdir()) <= ours | {folder / name for name in _ITS_FILES} | beside(folder)
 
 
 def exported_run(folder: str | Path) -> Run:
@@ -47,7 +56,7 @@ def exported_run(folder: str | Path) -> Run:
     run = Run(folder)
     if not run.folder.is_dir():
         raise RunError(f"{folder}: no such folder. Make it: nmt-export runs/NAME --to ctranslate2 --output {folder}")
-    if not is_exported(run.folder):
+    if not has_model(run.folder):
         raise RunError(
             f"{folder} is no model of CTranslate2: there is no {run.ctranslate2_file.name} in it. Export the run "
             f"first: nmt-export {folder} --to ctranslate2 --output FOLDER, and name that folder."

@@ -65,9 +65,15 @@ def _quiet(transformers: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+# What is written beside the weights; of the others it depends on the version of transformers which there are.
+_FILES = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+_MORE_FILES = {"special_tokens_map.json", "added_tokens.json", "chat_template.jinja"}
+
+
 def is_exported(folder: Path) -> bool:
-    """Whether a folder is one of those that `export` writes."""
-    return all((folder / name).is_file() for name in ("config.json", "generation_config.json", "tokenizer.json"))
+    """Whether a folder is one of those that `export` writes, with nothing of others in it."""
+    there = {path.name for path in folder.iterdir() if not path.match("model*.safetensors*")}
+    return _FILES <= there <= _FILES | _MORE_FILES
 
 
 def obstacles(recipe: Recipe) -> Iterator[str]:

@@ -56,9 +56,14 @@ def is_exported(folder: Path) -> bool:
     """Whether a folder is one of these, and no run that something was trained in."""
     there = Run(folder)
     ours = {there.recipe_file, there.subwords_file, there.model_folder}
-    # The last are what tuning leaves there, as in any run.
+    return ours <= set(folder.iterdir()) <= ours | beside(folder)
+
+
+def beside(folder: Path) -> set[Path]:
+    """What may lie beside a model that was exported: what is known of its data, and what tuning leaves in any run."""
+    there = Run(folder)
     records = {there.recipe_file.with_name(name) for name in (RECORD, ALIGN_RECORD)}
-    return ours <= set(folder.iterdir()) <= ours | {there.data_file, there.translations_file, there.lock_path} | records
+    return {there.data_file, there.translations_file, there.lock_path} | records
 
 
 def read(folder: Path) -> SearchModel:

@@ -80,6 +80,24 @@ def test_a_run_is_never_replaced(export, run, tmp_path, to):
     assert run.updates() == [7]
 
 
+@pytest.mark.parametrize("to", PACKAGE)
+def test_what_others_put_beside_a_model_is_never_lost(export, tmp_path, to):
+    pytest.importorskip(PACKAGE[to])
+    export(to)
+    (tmp_path / "out" / "thesis.txt").write_text("years", encoding="utf-8")
+    (tmp_path / "file").write_text("years", encoding="utf-8")
+    for name in ("out", "file"):
+        assert "so it is not replaced" in export(to, "--overwrite", code=2, output=name)
+    assert (tmp_path / "out" / "thesis.txt").exists() and (tmp_path / "file").is_file()
+
+
+def test_a_folder_may_be_replaced_from_within(export, tmp_path, monkeypatch):
+    export("safetensors")
+    monkeypatch.chdir(tmp_path / "out")
+    export("safetensors", "--overwrite", "--output", ".")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "out", "run"]
+
+
 def test_what_is_no_run_is_said_before_anything_takes_long_to_import(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "nmt.api", None)
     assert main([str(tmp_path), "--to", "safetensors", "--output", str(tmp_path / "out")]) == 2

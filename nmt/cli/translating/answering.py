@@ -107,7 +107,7 @@ def _check_engine(args: argparse.Namespace) -> None:
         ctranslate2_engine.exported_run(args.run[0])  # or it says why it is none
         return
     for folder in args.run:
-        if ctranslate2_engine.is_exported(Path(folder)):
+        if ctranslate2_engine.has_model(Path(folder)):
             raise RunError(f"{folder} is a model of CTranslate2: translate with --engine ctranslate2.")
 
 

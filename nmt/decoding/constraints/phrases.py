@@ -51,7 +51,9 @@ class PhraseTable:
 
     after: (n_state, n_vocab) the next state. complete: (n_state,) whether the phrase is there if the text ends now, as
     often as it has to be. left: (n_state,) how many of its subwords are still to come, 0 where it is complete.
-    matched: (n_state,) how many of its bytes are there. onward: for each state the subwords after which it is more.
+    matched: (n_state,) how many of its bytes are there. onward: for each state the subwords that get on with it: after
+    which that is more, or the space without which it cannot begin. waits: (n_state,) whether all its bytes are there,
+    and no letter may follow.
     """
 
     after: NDArray[np.int16]
@@ -59,6 +61,7 @@ class PhraseTable:
     left: NDArray[np.int64]
     matched: NDArray[np.int64]
     onward: list[NDArray[np.int64]]
+    waits: NDArray[np.bool_]
 
     @property
     def found(self) -> int:
@@ -131,8 +134,8 @@ class Pieces:
     def _table(self, text: str, times: int = 1, room: Room | None = None) -> PhraseTable:
         """The table of a phrase that has to be there so many times, none overlapping another. room: see `Wanted`."""
         text = self.codec.normalised(text)
-        wanted = self.in_bytes(text)
-        byte_table, states = _automaton(wanted, room or edges(text), times)
+        wanted, room = self.in_bytes(text), room or edges(text)
+        byte_table, states = _automaton(wanted, room, times)
         n_state = len(states) + 1
         after = np.repeat(np.arange(n_state, dtype=np.int16)[:, None], self.codec.n_vocab, axis=1)
         for place in range(LONGEST_PIECE):
@@ -143,13 +146,20 @@ class Pieces:
         whole = times * len(wanted)
         matched = np.array([n * len(wanted) + max(lengths, default=0) for lengths, _, n in states] + [whole])
         complete = matched == whole
-        # Its usual subwords, of which the first has the space before it.
-        ends = np.cumsum([self.n_byte[i] for i in self.codec.encode([text])[0]]) - 1
+        # Its usual subwords, of which the first has the space before it, or is that.
+        usual = self.codec.encode([text])[0]
+        ends = np.cumsum([self.n_byte[i] for i in usual]) - 1
         left_once = np.array([int((ends > n).sum()) for n in range(len(wanted) + 1)])
         n_more, lacking = np.divmod(whole - matched, len(wanted))
         left = n_more * left_once[0] + np.where(lacking > 0, left_once[len(wanted) - lacking], 0)
         onward = [np.flatnonzero(matched[row] > n) for row, n in zip(after, matched, strict=True)]
-        return PhraseTable(after, complete, left, matched, onward)
+        if room[0] and self.bytes[usual[0]] == b" ":  # where a letter was last, nothing but a space gets on with it
+            for state, (lengths, after_letter, _) in enumerate(states):
+                if after_letter and not lengths:
+                    left[state] += 1
+                    onward[state] = np.append(onward[state], usual[0])
+        waits = np.array([len(wanted) in lengths for lengths, _, _ in states] + [False])
+        return PhraseTable(after, complete, left, matched, onward, waits)
 
 
 def _automaton(wanted: bytes, room: Room, times: int) -> tuple[NDArray[np.int16], list[State]]:

@@ -32,8 +32,8 @@ class Required:
         )
         self._state = self._first.unsqueeze(1)  # (W, K)
         if tables:  # one after another: (n_state, …), and (n_state, M) the subwords that get on with a phrase, or -1
-            parts = [(one.after, one.complete, one.left, one.matched) for one in tables.values()]
-            self._after, self._complete, self._left, self._matched = (
+            parts = [(one.after, one.complete, one.left, one.matched, one.waits) for one in tables.values()]
+            self._after, self._complete, self._left, self._matched, self._waits = (
                 torch.from_numpy(np.concatenate(part)).to(device) for part in zip(*parts, strict=True)
             )
             self._onward = torch.from_numpy(_padded([ids for one in tables.values() for ids in one.onward])).to(device)
@@ -72,7 +72,8 @@ class Required:
         self._column, self._first, self._state = self._column[stay], self._first[stay], self._state[stay]
 
     def advancing(self, found: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor) -> Candidates:
-        """The likeliest continuation of each hypothesis that gets on with each phrase, unless it is found already.
+        """The likeliest continuation of each hypothesis that gets on with each phrase, or leaves one standing that is
+        there unless a letter follows; but none that is found already.
 
         found: (B, C), the same number of each hypothesis, one after another; logits: (R, V) of what may follow;
         score: (B, K); normaliser: (R,). Returns (B, K·P).
@@ -100,7 +101,8 @@ class Required:
         return self._after[state, token].long() + self._first.unsqueeze(1)
 
     def _likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The likeliest subword that gets each hypothesis on with each phrase: logit and id, both (W, K)."""
+        """The likeliest subword that gets each hypothesis on with each phrase, or leaves it standing where it waits for
+        anything but a letter: logit and id, both (W, K)."""
         n = self._state.size(1)
         token = self._onward[self._state]  # (W, K, M)
         row = (self._sentence * n).unsqueeze(1) + torch.arange(n, device=logits.device)
@@ -108,7 +110,14 @@ class Required:
         left = self._left[self._next(self._state.repeat_interleave(token.size(2), 1), token.clamp(min=0).flatten(1))]
         usual = value.masked_fill(left.view_as(token) >= self._left[self._state].unsqueeze(2), -torch.inf)
         best, place = torch.where((usual > -torch.inf).any(2, keepdim=True), usual, value).max(2)
-        return best, token.gather(2, place.unsqueeze(2)).squeeze(2).clamp(min=0)
+        token = token.gather(2, place.unsqueeze(2)).squeeze(2).clamp(min=0)
+        phrase, k = self._waits[self._state].nonzero(as_tuple=True)
+        if len(phrase):
+            state = self._state[phrase, k].unsqueeze(1)
+            after = self._after[state.squeeze(1)].long() + self._first[phrase].unsqueeze(1)  # (N, V)
+            lost = self._matched[after] < self._matched[state]
+            best[phrase, k], token[phrase, k] = logits[row[phrase, k]].masked_fill(lost, -torch.inf).max(1)
+        return best, token
 
 
 def _padded(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

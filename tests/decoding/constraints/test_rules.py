@@ -260,6 +260,27 @@ def test_many_avoided_phrases_forbid_what_each_of_them_forbids():
     assert n_forbidden > 250
 
 
+class Joining(HashModel):
+    """Would rather write letters than spaces, or than an end."""
+
+    def _logits(self, key):
+        likes = torch.tensor(
+            [0.0] * N_SPECIAL + [4.0 * (TINY.raw([i])[0][:1] != b" ") for i in range(N_SPECIAL, TINY.size)]
+        )
+        return super()._logits(key) + torch.nn.functional.pad(likes, (0, self.table.size(1) - len(likes)))
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("asked", [("b",), ("b", "a"), ("ab",)], ids=str)
+def test_a_phrase_is_written_and_ended_where_a_model_would_rather_go_on_with_letters(asked, width):
+    book = [Request("", required=asked)] * len(SRC)
+    for seed in range(8):
+        model = Joining(TINY.n_vocab, seed, sharpness=0.5)
+        for (one,) in run(model, beam=width, n_best=1, n_real=TINY.size, rules=rules(book)):
+            text = TINY.decode(one.ids)
+            assert all(contains(text, phrase) for phrase in asked), text
+
+
 def test_thousands_of_phrases_cost_a_step_what_a_few_cost():
     def n_call(n_phrase):
         """Of functions, Python's and C's, in some steps."""
