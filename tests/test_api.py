@@ -210,6 +210,19 @@ def test_the_lines_of_a_file_are_those_without_their_line_feeds(folders):
     assert [one.src_ids for one in model.translate(in_file)] == [one.src_ids for one in model.translate(bare)]
     scored = [model.score(*both)[0] for both in ((["the ship\n"], ["in May\n"]), (["the ship"], ["in May"]))]
     assert scored[0] == scored[1]
+    within, spaced = model.score(["the\nship", "the ship"], ["in\nMay\n", "in May"])
+    assert within == spaced
+
+
+def test_a_model_searches_as_its_recipe_said_when_it_was_loaded(folders, tmp_path, monkeypatch):
+    shutil.copytree(folders[0], tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    model = nmt.load("run", device="cpu")
+    before = model.translate(LINES), model.decode(beam=None, trg_lang=None)
+    monkeypatch.chdir("/")
+    written = tmp_path / "run" / "recipe.yaml"
+    written.write_text(written.read_text(encoding="utf-8").replace("beam: 3", "beam: 1"), encoding="utf-8")
+    assert (model.translate(LINES), model.decode()) == before and before[1] == model.recipe.decode
 
 
 @pytest.mark.parametrize("run", [[], ["one"]])
@@ -228,6 +241,7 @@ def test_nothing_to_load_is_told(folders, run):
         ({"avoided": ["dog", 3]}, "avoided: expected a list of texts, found 3 of type int in it"),
         ({"prefix": None}, "prefix: expected a text, found None"),
         ({"source": b"Hund"}, "source: expected a text, found b'Hund'"),
+        ({"trg_lang": ["en"]}, r"trg_lang: expected a text, found \['en'\] of type list"),
     ],
 )
 def test_what_a_request_cannot_be_made_of_is_told(asked, message):

@@ -32,7 +32,7 @@ def run(tool: str, body: Body, parser: Parser, argv: Sequence[str] | None = None
     try:
         try:
             parser.refuse_unknown(given)
-            arguments = parser.parse_args(given)
+            arguments = parser.read(given)
             begun()
             code = body(arguments) or 0
         except SystemExit as stop:  # after --help and --version, too

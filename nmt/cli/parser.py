@@ -47,6 +47,17 @@ class Parser(argparse.ArgumentParser):
             lines = [f"{flag}: unknown option{_meant(flag, names)}" for flag in unknown]
             self._refuse(lines, "--help-all" if "--help-all" in known else "--help")
 
+    def read(self, given: Sequence[str]) -> argparse.Namespace:
+        """The arguments, flags and others in any order. Leaves with exit code 2 where one is wrong; and where one is
+        empty, which is a variable of a script that was never set, and no way to say that a flag is not meant.
+        """
+        found = self.parse_intermixed_args(given)
+        for action in self._actions:
+            value = getattr(found, action.dest, None)
+            if not action.dest.startswith(_OVERRIDE) and "" in (value if isinstance(value, list) else [value]):
+                self.error(f'argument {"/".join(action.option_strings) or action.metavar}: is empty, ""')
+        return found
+
     def print_help(self, file: Any = None) -> None:
         """Print the help. argparse itself says nothing where that cannot be written."""
         if file is None:

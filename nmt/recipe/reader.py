@@ -25,7 +25,17 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     path: None for a recipe made of overrides and defaults alone.
     Raises RecipeError with all complaints at once, in the order of the lines.
     """
-    document = parse(_content(path) if path is not None else b"")
+    return _read(_content(path) if path is not None else b"", str(path), overrides)
+
+
+def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
+    """A recipe with overrides laid over it. Raises RecipeError, as `read_recipe` does."""
+    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides)
+
+
+def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
+    """source: what the content is of."""
+    document = parse(content)
     complaints = [Complaint(*fault) for fault in document.faults]
     places: dict[str, Mark | None] = dict(document.marks)
     value = {} if document.value is None else document.value
@@ -37,12 +47,12 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
         for name, text in overrides:
             complaints.extend(_override(value, places, name, text, anew))
     if complaints and not value:  # not YAML at all: what options it lacks is no news
-        raise RecipeError(in_order(complaints, str(path)))
+        raise RecipeError(in_order(complaints, source))
     recipe, found = _validate(value)
     known = {complaint.name for complaint in complaints}
     complaints += [Complaint(_place(name, text, places), name, text) for name, text in found if name not in known]
     if complaints:
-        raise RecipeError(in_order(complaints, str(path)))
+        raise RecipeError(in_order(complaints, source))
     assert recipe is not None
     return recipe
 

@@ -50,10 +50,21 @@ BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; defa
         (["--decode.beam"], f"argument --decode.beam: expected one argument, VALUE: {BEAM}"),
         (["RECIPE", "more"], "unrecognized arguments: more"),
         ([], "the following arguments are required: RECIPE"),
+        (["RECIPE", "--keep", ""], 'argument --keep: is empty, ""'),
+        ([""], 'argument RECIPE: is empty, ""'),
     ],
 )
 def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, meant, capsys):
     assert refusal(given, capsys) == [meant]
+
+
+def test_what_is_no_flag_may_stand_between_flags():
+    found = Parser()
+    found.add_argument("runs", nargs="+")
+    found.add_argument("--keep")
+    add_override_flags(found, ["data"])
+    given = found.read(["one", "--keep", "x", "two", "--data.src_lang", ""])  # an option may be empty, as its kind says
+    assert (given.runs, given.keep, overrides_of(given)) == (["one", "two"], "x", [("data.src_lang", "")])
 
 
 def test_all_unknown_flags_are_told_at_once(capsys):

@@ -197,9 +197,19 @@ def test_any_character_fits_the_smallest_limit(subwords):
 def test_what_is_asked_of_a_line_is_asked_of_the_pieces_it_belongs_to():
     whole = Terms([("ship", "boat"), ("May", "June")], [("", "left")])(Request("The ship. In May.", prefix="A"))
     assert whole.can_be_split
-    assert whole.of_piece("The ship.", 0, True) == Request("The ship.", "A", ("boat",), ("left",), ("ship",))
-    assert whole.of_piece("In May.", 10, False) == Request("In May.", "", ("June",), ("left",), ("May",))
+    assert whole.of_piece("The ship.", 0, True) == Request("The ship.", "A", ("boat",), ("left",), (((4, 8),),))
+    assert whole.of_piece("In May.", 10, False) == Request("In May.", "", ("June",), ("left",), (((3, 6),),))
     assert not Terms([("ship", "boat")])(Request("The ship. In May.", required=("June",))).can_be_split
+
+
+def test_a_term_is_asked_of_each_piece_that_has_it_outside_of_a_longer_one():
+    terms = Terms([("man", "gentleman"), ("old man", "elder"), ("car", "vehicle"), ("van", "vehicle")])
+    pieces = ["A man and a car.", "An old man.", "A van."]
+    whole = terms(Request(" ".join(pieces)))
+    starts = [0, 17, 29]
+    asked = [whole.of_piece(piece, start, not start) for piece, start in zip(pieces, starts, strict=True)]
+    assert [one.required for one in asked] == [("gentleman", "vehicle"), ("elder",), ("vehicle",)]
+    assert [[one.source[a:b] for ((a, b),) in one.origins] for one in asked] == [["man", "car"], ["old man"], ["van"]]
 
 
 def test_what_is_kept_is_asked_of_the_piece_in_which_it_stands():

@@ -73,7 +73,7 @@ def request_of(key: Key) -> Request:
         prefix,
         tuple(required),
         tuple(avoided),
-        tuple(origins),
+        tuple(tuple((start, end) for start, end in places) for places in origins),
         trg_lang=trg_lang,
         tags=None if tags is None else tuple(tags),
         kept=tuple(Kept(text, start, end, (before, after)) for text, start, end, (before, after) in parts),

@@ -96,9 +96,16 @@ def check_format(args: argparse.Namespace, decode: DecodeConfig) -> None:
 
 
 def follow_links(args: argparse.Namespace) -> None:
-    """Have what is written under the name of a symbolic link take the place of the file that it leads to."""
+    """Have what is written under the name of a symbolic link take the place of the file that it leads to.
+
+    Raises NmtError for a device or a pipe, whose place a file would take.
+    """
     for flag in _WRITTEN:
-        if (name := getattr(args, flag)) and os.path.islink(name):
+        name = getattr(args, flag)
+        if name and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
+            instead = "Leave --output out for stdout, or name" if flag == "output" else "Name"
+            raise NmtError(f"--{flag} {name}: is no file, but a device or a pipe. {instead} a file.")
+        if name and os.path.islink(name):
             setattr(args, flag, os.path.realpath(name))
 
 

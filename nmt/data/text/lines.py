@@ -263,8 +263,9 @@ def _split(file: BinaryIO, longest: int | None) -> Iterator[bytes]:
 
 
 def _complaint_about_text(path: Path | str, head: bytes) -> str | None:
-    n_nul = head.count(0)
-    if head.startswith(_WIDE_BOMS) or (n_nul >= 8 and 3 * n_nul >= len(head)):
+    # A wide character has them at the same places, and so hardly any at one of four; what is no text, anywhere.
+    n_nul, least = head.count(0), min(head[place::4].count(0) for place in range(4))
+    if head.startswith(_WIDE_BOMS) or (n_nul >= 8 and 3 * n_nul >= len(head) and 16 * least <= n_nul):
         return f"{path}: looks like UTF-16 or UTF-32. Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT."
     return None
 

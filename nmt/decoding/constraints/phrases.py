@@ -10,12 +10,13 @@ that is written in such a script itself, or in Thai, Lao, Tibetan, Burmese or Kh
 source it is known what stands beside it there, and that decides, whatever its own characters are.
 """
 
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ _IS_LETTER = np.isin(np.arange(256), list(LETTERS))
 
 # Of these, the blocks of scripts without spaces: Thai to Tibetan, Burmese, Khmer.
 _WITHOUT_SPACES = (range(0x0E00, 0x1000), range(0x1000, 0x10A0), range(0x1780, 0x1800))
-_MOST_PHRASES = 128  # tables that are kept; one has some 30 states x the vocabulary
+_MOST_BYTES = 1 << 28  # of tables that are kept; one has a state for each byte of its phrase, x the vocabulary
 
 # How much of the phrase the last bytes may be, whether a letter was last, and how often the phrase is there.
 State = tuple[frozenset[int], bool, int]
@@ -56,7 +57,7 @@ class PhraseTable:
     and no letter may follow.
     """
 
-    after: NDArray[np.int16]
+    after: NDArray[np.integer[Any]]
     complete: NDArray[np.bool_]
     left: NDArray[np.int64]
     matched: NDArray[np.int64]
@@ -87,7 +88,9 @@ class Pieces:
         self._matrix = np.zeros((codec.n_vocab, LONGEST_PIECE), dtype=np.uint8)
         for i, raw in enumerate(self.bytes):
             self._matrix[i, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
-        self.phrase = lru_cache(_MOST_PHRASES)(self._table)
+        self._tables: dict[Wanted, PhraseTable] = {}  # what was asked for last comes last
+        self._n_byte = 0  # of these
+        self._keeping = threading.Lock()
 
     def stream(self, text: str) -> bytes:
         """What the subwords of a text are put together to: the text after a space, as the vocabulary writes it."""
@@ -131,13 +134,31 @@ class Pieces:
             at = self._joined.find(part, self._joined_at[i + 1])
         return found
 
-    def _table(self, text: str, times: int = 1, room: Room | None = None) -> PhraseTable:
-        """The table of a phrase that has to be there so many times, none overlapping another. room: see `Wanted`."""
+    def phrase(self, text: str, times: int = 1, room: Room | None = None) -> PhraseTable:
+        """The table of a phrase that has to be there so many times, none overlapping another. room: see `Wanted`.
+
+        Those that were asked for last are kept.
+        """
+        wanted = Wanted(text, times, room)
+        with self._keeping:
+            if (found := self._tables.pop(wanted, None)) is not None:
+                self._tables[wanted] = found
+                return found
+        found = self._table(*wanted)
+        with self._keeping:
+            if wanted not in self._tables:
+                self._tables[wanted] = found
+                self._n_byte += found.after.nbytes
+            while self._n_byte > _MOST_BYTES and len(self._tables) > 1:
+                self._n_byte -= self._tables.pop(next(iter(self._tables))).after.nbytes
+        return found
+
+    def _table(self, text: str, times: int, room: Room | None) -> PhraseTable:
         text = self.codec.normalised(text)
         wanted, room = self.in_bytes(text), room or edges(text)
         byte_table, states = _automaton(wanted, room, times)
         n_state = len(states) + 1
-        after = np.repeat(np.arange(n_state, dtype=np.int16)[:, None], self.codec.n_vocab, axis=1)
+        after = np.repeat(np.arange(n_state, dtype=byte_table.dtype)[:, None], self.codec.n_vocab, axis=1)
         for place in range(LONGEST_PIECE):
             there = self._longest_first[: int((self.n_byte > place).sum())]
             if not len(there):
@@ -162,7 +183,7 @@ class Pieces:
         return PhraseTable(after, complete, left, matched, onward, waits)
 
 
-def _automaton(wanted: bytes, room: Room, times: int) -> tuple[NDArray[np.int16], list[State]]:
+def _automaton(wanted: bytes, room: Room, times: int) -> tuple[NDArray[np.integer[Any]], list[State]]:
     """(n_state + 1, 256) which state each byte leads to, the last being the one in which all is found; the others.
 
     room: whether no letter may stand before it, and after it.
@@ -178,7 +199,8 @@ def _automaton(wanted: bytes, room: Room, times: int) -> tuple[NDArray[np.int16]
                 states.append(to)
             row.append(number[to] if to[2] < times else -1)
         rows.append(row)
-    table = np.array([*rows, [-1] * 256], dtype=np.int16)
+    numbers: type[np.integer[Any]] = np.int16 if len(states) < 1 << 15 else np.int32
+    table: NDArray[np.integer[Any]] = np.array([*rows, [-1] * 256], dtype=numbers)
     table[table < 0] = len(states)
     return table, states
 

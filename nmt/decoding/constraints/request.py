@@ -14,6 +14,10 @@ from nmt.decoding.constraints.phrases import Room, Wanted, contains, letters_aro
 from nmt.errors import DataError
 from nmt.recipe.protect_options import Kind
 
+Places = tuple[tuple[int, int], ...]  # beginnings and ends in a source as it was given, in characters
+
+LONGEST_PHRASE = 1000  # characters: a search looks for each by a table that grows with it
+
 _LATIN = re.compile(r"[0-9A-Z_a-z]{2}")  # within a word or a number
 
 
@@ -33,14 +37,16 @@ class Request:
     """A line to translate, and what its translation has to be like.
 
     required, avoided and tags may be any sequence of texts. Raises TypeError for what is no text or no such sequence,
-    and DataError for phrases that no line of text can contain as words, and a prefix that none can begin with.
+    and DataError for phrases that no line of text can contain as words or that are as long as a page, and a prefix that
+    none can begin with.
     """
 
     source: str
     prefix: str = ""  # it begins with this text, which may end within a word
     required: tuple[str, ...] = ()  # it contains each of these phrases, as words
     avoided: tuple[str, ...] = ()  # and none of these
-    origins: tuple[str, ...] = ()  # the phrases of the source that the required ones go with; () where nobody knows
+    # Where in the source stand the phrases that each required one goes with; () where nobody knows.
+    origins: tuple[Places, ...] = ()
     items: tuple[tuple[str, str], ...] = ()  # what placeholders in the source stand for, by name: a translator's affair
     trg_lang: str | None = None  # the language to translate into; None: as decode.trg_lang says
     tags: tuple[str, ...] | None = None  # what else the model is told of the line; None: as decode.tags says
@@ -62,6 +68,8 @@ class Request:
                 raise TypeError(f"{name}: expected a list of texts, found {_shown(wrong[0])} in it.")
             if not isinstance(texts, tuple):  # which can be looked up, and does not change
                 object.__setattr__(self, name, tuple(texts))
+        if not isinstance(self.trg_lang, str | None):
+            raise TypeError(f"trg_lang: expected a text, found {_shown(self.trg_lang)}.")
         assert len(self.origins) in (0, len(self.required))
         if _ends_a_line(self.prefix):
             raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
@@ -70,6 +78,11 @@ class Request:
                 raise DataError(
                     f"{phrase!r} is no phrase: one has text, no line feed or carriage return, and no white space "
                     "around it."
+                )
+            if len(phrase) > LONGEST_PHRASE:
+                raise DataError(
+                    f"{phrase[:40]!r}... is no phrase: it has {len(phrase):,} characters, and one may have "
+                    f"{LONGEST_PHRASE:,}. How a translation begins may be as long as it is: prefix."
                 )
 
     @property
@@ -112,9 +125,12 @@ class Request:
         """What is asked of a piece of the source. start: where it begins in the source as it was given."""
         # Where nobody knows the origins, a line that is too long for one piece lacks what it requires, and is flagged.
         both = zip(self.required, self.origins, strict=True) if self.can_be_split else ()
-        text = restored(piece, dict(self.items))
-        here = [(phrase, origin) for phrase, origin in both if contains(text, origin)]
-        end = start + len(text)
+        end = start + len(restored(piece, dict(self.items)))
+        here = {
+            phrase: inside
+            for phrase, places in both
+            if (inside := tuple((at - start, to - start) for at, to in places if start <= at and to <= end))
+        }
         first, beyond = (bisect_left(self.kept, place, key=attrgetter("start")) for place in (start, end + 1))
         kept = [one for one in self.kept[first:beyond] if one.end <= end]
         source, items = renumbered(piece, dict(self.items))
@@ -122,8 +138,8 @@ class Request:
             self,
             source=source,
             prefix=self.prefix if is_first else "",
-            required=tuple(phrase for phrase, _ in here),
-            origins=tuple(origin for _, origin in here),
+            required=tuple(here),
+            origins=tuple(here.values()),
             items=tuple(items.items()),
             kept=tuple(replace(one, start=one.start - start, end=one.end - start) for one in kept),
         )
@@ -222,8 +238,10 @@ class Terms:
         """The request with the phrases that its source asks for."""
         source = request.source
         kept = _parts(source, self._kept) if self._kept else ()
-        pairs = _translations(self._required, source)
-        new = {phrase: origin for phrase, origin in pairs if phrase not in request.required}
+        new = dict[str, Places]()
+        for phrase, place in _translations(self._required, source):
+            if phrase not in request.required:
+                new[phrase] = (*new.get(phrase, ()), place)
         avoided = [phrase for where, phrase in self._avoided if not where or contains(source, where)]
         return replace(
             request,
@@ -250,17 +268,17 @@ def _parts(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
             yield Kept(source[start:end], start, end, letters_around(source, start, end))
 
 
-def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[str, str]]:
+def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[str, tuple[int, int]]]:
     """The terms that stand in the source outside of longer ones, in the order in which they stand there: what the
-    translation has, and what the source has.
+    translation has, and where the source has it.
     """
     taken: list[tuple[int, int]] = []  # in order
-    found: list[tuple[int, str, str]] = []
+    found: list[tuple[tuple[int, int], str]] = []
     for phrase, translation in terms:
         for start, end in occurrences(phrase, source):
             place = bisect_left(taken, (start, end))
             before, after = taken[max(place - 1, 0) : place], taken[place : place + 1]
             if all(end <= other or start >= beyond for other, beyond in before + after):
                 taken.insert(place, (start, end))
-                found.append((start, translation, phrase))
-    return [(translation, phrase) for _, translation, phrase in sorted(found)]
+                found.append(((start, end), translation))
+    return [(translation, place) for place, translation in sorted(found)]

@@ -1,6 +1,7 @@
 """The files of nmt-translate: which may be which, where they end up, and what is said of an input that is none."""
 
 import os
+import stat
 import sys
 
 import pytest
@@ -37,6 +38,18 @@ def test_a_file_is_not_written_twice_nor_written_and_read(translate, files, monk
     assert f"{named} are the same file. Name two." in err
     assert (files / "in").read_bytes() == (files / "ref").read_bytes() == SOURCE
     assert sorted(os.listdir(files)) == ["gold", "in", "link", "ref"]
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_a_device_or_a_pipe_is_no_file_that_may_be_replaced(translate, files, overwrite):
+    os.mkfifo(files / "pipe")
+    (files / "link").symlink_to("/dev/null")
+    for name in ("pipe", "link"):
+        _, err = translate("--input", files / "in", "--output", files / name, *overwrite, code=2)
+        assert "is no file, but a device or a pipe. Leave --output out for stdout" in err
+        _, err = translate("--ref", files / "ref", "--scores", files / name, *overwrite, code=2)
+        assert "is no file, but a device or a pipe. Name a file." in err
+    assert stat.S_ISFIFO(os.stat(files / "pipe").st_mode) and stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
 def test_what_a_link_leads_to_is_replaced_and_the_link_stays(translate, files):

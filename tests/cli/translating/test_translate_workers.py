@@ -73,7 +73,7 @@ def test_a_request_is_its_key():
         Request("a b"),
         Request("", "x"),
         Request("a", "x\ty", ("b", "ü"), ("c",)),
-        Request("a", required=("b",), origins=("d",)),
+        Request("a", required=("b",), origins=(((0, 1), (4, 6)),)),
         Request("a 5", kept=(Kept("5", 2, 3, (True, False)),)),
         Request("a 5", tags=("b",), trg_lang="c", kept=(Kept("5", 2, 3),)),
     ):

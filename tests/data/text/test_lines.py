@@ -145,3 +145,8 @@ def test_of_a_line_that_is_too_long_the_beginning_is_read_and_the_rest_forgotten
 def test_a_stream_of_wide_text_is_refused_by_name(encoding):
     with pytest.raises(DataError, match="<stdin>: looks like UTF-16"):
         list(read_stream(io.BufferedReader(io.BytesIO("Hallo Welt\n".encode(encoding))), "<stdin>"))
+
+
+def test_a_stream_that_begins_with_a_few_bytes_that_are_no_text_is_read():
+    lines = list(read_stream(io.BufferedReader(io.BytesIO(b"Hi" + bytes(8) + b"\nEin Hund.\n")), "<stdin>"))
+    assert [one.raw for one in lines] == [b"Hi" + bytes(8), b"Ein Hund."]

@@ -14,6 +14,7 @@ from nmt.data.vocabulary.subwords import EOS, N_SPECIAL, Codec
 from nmt.decoding.constraints.phrases import Pieces, Wanted, contains, occurrences
 from nmt.decoding.constraints.request import Kept, Request
 from nmt.decoding.constraints.rules import Rules
+from nmt.errors import DataError
 
 # Words of a and b, so small that all translations can be looked at; a text can be cut into subwords in many ways.
 TINY = Codec(["Ġ", "a", "b", "Ġa", "ab"], [("Ġ", "a"), ("a", "b")])
@@ -317,3 +318,15 @@ def test_a_hypothesis_may_end_once_it_has_all_that_is_required():
     assert [row[0] for row in told] == [False, False, True, True, True]
     assert [row[1] for row in told] == [False, False, False, False, True]
     assert all(row[2] for row in told)
+
+
+def test_tables_of_phrases_are_kept_by_their_size_and_may_have_many_states(monkeypatch):
+    monkeypatch.setattr("nmt.decoding.constraints.phrases._MOST_BYTES", 20_000)
+    pieces = Pieces(TINY)
+    first = pieces.phrase("ab")
+    assert pieces.phrase("ab") is first
+    long = pieces.phrase("ab" * 9, times=2000)
+    assert pieces.phrase("ab" * 9, times=2000) is long and pieces.phrase("ab") is not first
+    assert len(long.complete) > 2**15 and int(long.after.max()) == long.found
+    with pytest.raises(DataError, match=r"it has 1,001 characters, and one may have 1,000"):
+        Request("a", required=("x" * 1001,))
