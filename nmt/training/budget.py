@@ -13,23 +13,34 @@ from nmt.recipe.training_options import TrainConfig
 from nmt.training.state import TrainState
 
 
+PLANNED_AT = 0.25  # of the time has passed where a validation is made, if none was due and none is before long
+_LONG = 0.5
+_LEAST = 0.05  # of the time, that the schedule has for what is left of it, however long a validation took
+
+
 def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> tuple[int, int]:
     """About how many updates a run comes to, train.updates or what train.time_budget has room for, and validations.
 
     update_seconds, valid_seconds: what one of each takes. Set-up and saving are left out of account.
     """
     train, every, budget = recipe.train, recipe.valid.every, recipe.train.budget_seconds
-    in_time, in_the_middle = float(train.updates), False
-    if budget:
-        left = budget - n_measured_at_end(train) * valid_seconds
-        in_time = left / (update_seconds + valid_seconds / every)
-        # Nobody knows how long a validation takes before the first, which the middle of the time brings at last.
-        if in_time < every:
-            middle = budget / 2 / update_seconds
-            in_time = min(every, max((left - valid_seconds) / update_seconds, middle))
-            in_the_middle = middle < in_time <= train.updates
+    if not budget:
+        return train.updates, -(-train.updates // every)
+    planned_at = PLANNED_AT * budget / update_seconds
+    is_planned = is_to_be_planned(planned_at, recipe, PLANNED_AT)
+    left = budget - (n_measured_at_end(train) + is_planned) * valid_seconds
+    in_time = left / (update_seconds + valid_seconds / every)
+    if in_time < every:
+        in_time = left / update_seconds
+    in_time = max(in_time, (planned_at if is_planned else every) + _LEAST * budget / update_seconds)
     n_update = max(1, min(train.updates, int(in_time)))
-    return n_update, -(-n_update // every) + in_the_middle
+    return n_update, -(-n_update // every) + (is_planned and planned_at < n_update)
+
+
+def is_to_be_planned(update: float, recipe: Recipe, passed: float) -> bool:
+    """Whether a validation is due after an update, if there was none, for nobody knows how long one takes, and so how
+    much of the time the last ones will need. passed: the share of the time."""
+    return passed >= PLANNED_AT and passed * recipe.valid.every > _LONG * update
 
 
 def n_measured_at_end(config: TrainConfig) -> int:
@@ -61,12 +72,22 @@ class Budget:
         """Seconds until the time is over, by when time was counted last; infinite without a budget."""
         return max(0.0, self.seconds - state.wall_seconds) if self.seconds else math.inf
 
+    def plan(self, state: TrainState, share: float) -> None:
+        """Spread what is left of the schedule over the time that is left, now that more of it is known to be needed for
+        what comes after the updates. share: the one of the last update."""
+        if self.seconds:
+            self.passed(state)
+            state.planned_at, state.planned_share = state.wall_seconds, share
+
     def share(self, state: TrainState) -> float:
-        """The share that had passed when time was counted last."""
+        """The share that had passed when time was counted last: all of it, if the last plan was made late, by a little
+        more time than there was, for a learning rate that never came down is worse.
+        """
         if not self.seconds:
             return 0.0
         # The last validation and the last checkpoint take as long as the longest before, and the model that ships is
         # chosen and written besides. The longest, and not the latest: a share that fell when one was quick would raise
         # the learning rate again, after it had come to its end.
         ending = self._n_measure * state.measure_seconds + 2 * state.save_seconds
-        return state.wall_seconds / max(self.seconds - ending, 1e-9)
+        room = max(self.seconds - ending - state.planned_at, _LEAST * self.seconds)
+        return state.planned_share + (1 - state.planned_share) * (state.wall_seconds - state.planned_at) / room

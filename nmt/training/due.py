@@ -5,6 +5,7 @@ budget). What they say is done in `trainer.py`.
 """
 
 from nmt.recipe.options import Recipe
+from nmt.training.budget import is_to_be_planned
 from nmt.training.schedule import learning_rate_factor, share_of_run
 from nmt.training.state import TrainState
 
@@ -29,7 +30,7 @@ def anything_is_due(update: int, state: TrainState, recipe: Recipe, passed: floa
     """Whether something is done after an update, so that its outcome must be known at once."""
     train, valid = recipe.train, recipe.valid
     regular = any(update % every == 0 for every in (train.log_every, train.save_every, valid.every))
-    return regular or _is_last(update, recipe, passed) or _time_is_to_be_planned(state, passed)
+    return regular or _is_last(update, recipe, passed) or _time_is_to_be_planned(update, state, recipe, passed)
 
 
 def log_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
@@ -45,7 +46,8 @@ def checkpoint_is_due(state: TrainState, recipe: Recipe) -> bool:
 def validation_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
     """Whether this update is to be validated, and was not yet."""
     u, every = state.update, recipe.valid.every
-    reached = u > 0 and (u % every == 0 or _is_last(u, recipe, passed) or _time_is_to_be_planned(state, passed))
+    planning = _time_is_to_be_planned(u, state, recipe, passed)
+    reached = u > 0 and (u % every == 0 or _is_last(u, recipe, passed) or planning)
     return reached and all(entry["update"] != u for entry in state.history)
 
 
@@ -72,6 +74,6 @@ def _is_last(update: int, recipe: Recipe, passed: float) -> bool:
     return update >= recipe.train.updates or passed >= 1
 
 
-def _time_is_to_be_planned(state: TrainState, passed: float) -> bool:
-    """Whether half of the time has passed, and nobody knows yet how much of it the last validation will need."""
-    return passed >= 0.5 and not state.history
+def _time_is_to_be_planned(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether nobody knows yet how much of the time the last validation will need, and it is time to know."""
+    return not state.history and is_to_be_planned(update, recipe, passed)

@@ -60,7 +60,8 @@ class TrainState:
     under "sets": {name: {loss, ...}}; "how" has what those of the first rest on. how: the same as it is now, which the
     recipe says and no checkpoint. stops: checkpoints that are there only because somebody stopped the run: they
     must leave no trace in what is kept and averaged later. wall_seconds: all the time so far; measure_seconds and
-    save_seconds: what the longest validation and the slowest checkpoint took of it. memory: what is known to be too
+    save_seconds: what the longest validation and the slowest checkpoint took of it; planned_at: of all the time, when
+    it was last found out how much is needed at the end, and planned_share of the schedule had passed. memory: what is known to be too
     large for it. since_log: updates that the next line of the log will tell of, too.
     """
 
@@ -76,6 +77,8 @@ class TrainState:
     wall_seconds: float = 0.0
     measure_seconds: float = 0.0
     save_seconds: float = 0.0
+    planned_at: float = 0.0
+    planned_share: float = 0.0
     memory: Memory = field(default_factory=Memory)
     since_log: Sums = field(default_factory=Sums)
     how: How = field(default_factory=dict)
@@ -97,6 +100,8 @@ class TrainState:
             "wall_seconds": self.wall_seconds,
             "measure_seconds": self.measure_seconds,
             "save_seconds": self.save_seconds,
+            "planned_at": self.planned_at,
+            "planned_share": self.planned_share,
             "memory": asdict(self.memory),
             "since_log": asdict(self.since_log),
             "best_update": self.best_update(metric),
@@ -108,9 +113,8 @@ class TrainState:
 
         packed: whether batches are.
         """
-        later = {
-            name: state[name] for name in ("stops", "wall_seconds", "measure_seconds", "save_seconds") if name in state
-        }
+        added = ("stops", "wall_seconds", "measure_seconds", "save_seconds", "planned_at", "planned_share")
+        later = {name: state[name] for name in added if name in state}
         return cls(
             state["update"],
             Position(state["epoch"], 0 if begun_in_other_batches(state, packed=packed) else state["update_in_epoch"]),

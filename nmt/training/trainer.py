@@ -83,7 +83,9 @@ class Trainer:
         begin = self.budget.clock()
         with self.stopwatch.host("saving"):
             keeper.save(self.run, self.recipe, self.engine, self.state, due=planned)
-        self.state.save_seconds = max(self.state.save_seconds, self.budget.clock() - begin)
+        if (seconds := self.budget.clock() - begin) > self.state.save_seconds:
+            self.state.save_seconds = seconds
+            self.budget.plan(self.state, self.passed)
 
     def train(self) -> str:
         """Train until the end. Returns why it ended: 'done', 'time', 'patience' or 'stopped'."""
@@ -198,7 +200,9 @@ class Trainer:
                 self.teller.halved_in_validation(self.validation.too_large)
             with self.stopwatch.host("telling"):
                 self.teller.validation(self.state.update, measured, self.validation.first_name)
-        self.state.measure_seconds = max(self.state.measure_seconds, self.budget.clock() - begin)
+        if (seconds := self.budget.clock() - begin) > self.state.measure_seconds:
+            self.state.measure_seconds = seconds
+            self.budget.plan(self.state, self.passed)
         *told, self.passed = self.ranks.tell(*self.validation.flat(measured), self.budget.passed(self.state))
         self.state.history.append({"update": self.state.update, **self.validation.entry(told)})
         return True, ""

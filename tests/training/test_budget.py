@@ -90,9 +90,9 @@ def state_of(recipe):
             3,
         ),  # the last validation, and a tenth of a second for each update of the others'
         ({"average": "last", "ema": 0.9}, 2.0, 43, 3),
-        ({"average": "none", "time_budget": "12s"}, 2.0, 16, 2),  # a validation in the middle, and the last
-        ({}, 30.0, 20, 1),  # after the first validation no time is left
-        ({"time_budget": "15s"}, 30.0, 15, 1),  # which then comes in the middle
+        ({"average": "none", "time_budget": "12s"}, 2.0, 16, 2),  # a validation after a quarter, and the last
+        ({}, 30.0, 23, 2),  # after the first validation no time is left, but for a twentieth
+        ({"time_budget": "15s"}, 30.0, 9, 2),  # which then comes after a quarter
     ],
 )
 def test_the_updates_that_fit_into_a_budget_are_foretold(recipe_of, train, valid_seconds, n_update, n_valid):
@@ -124,8 +124,28 @@ def test_time_is_left_for_the_last_validation_even_if_none_was_due_before(recipe
     start = clock.now
     assert launch(recipe, clock=clock) == "time"
     assert clock.now - start <= BUDGET + 2 * UPDATE
-    halfway, _ = (entry["update"] for entry in state_of(recipe)["history"])
-    assert halfway * UPDATE + COMPILE == pytest.approx(BUDGET / 2, abs=2 * SAVE)
+    first, _ = (entry["update"] for entry in state_of(recipe)["history"])
+    assert first * UPDATE + COMPILE == pytest.approx(BUDGET / 4, abs=2 * SAVE)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "wsd", "cosine"])
+@pytest.mark.parametrize(("slow", "late"), [(5.0, 0.0), (8.0, 3.0)])
+def test_a_validation_that_takes_much_of_the_time_does_not_end_the_schedule(
+    recipe_of, clock, monkeypatch, schedule, slow, late
+):
+    """late: seconds over the time, where three validations, two of them to choose the model, are most of it."""
+    measure = Validator.measure
+
+    def slowly(*args, **kwargs):
+        clock.now += slow - MEASURE
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(Validator, "measure", slowly)
+    recipe, start = timed(recipe_of, valid={"every": 10**6}, optim={"schedule": schedule}), clock.now
+    assert launch(recipe, clock=clock) == "time"
+    assert clock.now - start == pytest.approx(BUDGET + late, abs=2.5)
+    found = rates(recipe)
+    assert found[-1] < 0.35 and all(a >= b for a, b in pairwise(found[5:]))
 
 
 def test_what_once_was_slow_and_then_is_quick_does_not_raise_the_rate_again(recipe_of, clock, monkeypatch):

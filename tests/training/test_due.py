@@ -37,8 +37,9 @@ def state_at(update, *losses, **others):
         (100, [5] * 10, 0.0, True, False, False, "done"),
         (101, [5] * 10, 0.0, True, False, True, "done"),  # train.updates was lowered
         # by the clock
-        (3, [], 0.49, False, False, False, ""),
-        (3, [], 0.5, False, False, True, ""),  # to know what the last one will take
+        (3, [], 0.24, False, False, False, ""),
+        (3, [], 0.25, False, False, True, ""),  # to know what the last one will take
+        (7, [], 0.3, False, False, False, ""),  # as it will be known at update 10
         (13, [5], 0.5, False, False, False, ""),
         (13, [5], 1.0, True, False, True, "time"),
         (100, [5] * 10, 1.0, True, False, False, "done"),
