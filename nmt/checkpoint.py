@@ -94,6 +94,8 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         for name, named in tensors.items():
             save_file({key: tensor.contiguous() for key, tensor in named.items()}, beside / name)
         _write_json(beside / STATE, {"format": FORMAT, **state})
+        for name in tensors:  # whoever may read the others may read these, which safetensors makes for the owner alone
+            shutil.copymode(beside / STATE, beside / name)
         files = {
             path.name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(beside.iterdir())
         }

@@ -35,13 +35,15 @@ from nmt.run_folder import RECIPE, check_is_run, is_run
 USUAL_SRC_LEN = "usual_src_len"
 
 # The user named a place that is not theirs; every other failure is the machine's.
-_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
 def unwritable(path: Path, what: str, error: OSError) -> NmtError:
     """The error to raise where something of a run cannot be written. what: says so."""
     kind, advice = (
-        (RunError, "Make it writable") if error.errno in _NOT_ALLOWED else (MachineError, "Free some space there")
+        (RunError, "Make it a folder that can be written to")
+        if error.errno in _NOT_ALLOWED
+        else (MachineError, "Free some space there")
     )
     return kind(f"{path}: {what}: {error.strerror}. {advice}, or name another run folder with --train.out.")
 

@@ -42,6 +42,19 @@ def test_what_is_saved_is_loaded(folder):
     assert checkpoint.update_of(folder) == 7 and checkpoint.update_of(folder.parent) is None
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_who_may_read_what_is_saved_is_said_by_the_umask_alone(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        checkpoint.save(tmp_path / "run" / checkpoint.name_of(7), tensors(), {"update": 7})
+    finally:
+        os.umask(before)
+    there = (tmp_path / "run" / checkpoint.name_of(7)).iterdir()
+    assert {path.name: path.stat().st_mode & 0o777 for path in there} == dict.fromkeys(
+        [checkpoint.MODEL, checkpoint.STATE, checkpoint.MANIFEST], 0o666 & ~mask
+    )
+
+
 def test_a_shared_matrix_is_stored_once_and_shared_after_loading():
     model = Tied()
     weights = {name: tensor.clone() for name, tensor in checkpoint.weights_of(model).items()}

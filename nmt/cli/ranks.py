@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from nmt.cli.rank_flag import ARRAY
 from nmt.data.sharing.meeting import Ranks
 from nmt.errors import NmtError
+from nmt.torchrun import place_of
 
 TORCHRUN, SRUN, FLAGS = "torchrun", "srun", "--ranks"
 
@@ -31,8 +32,8 @@ def ranks_of(
     if args.rank is not None:
         raise NmtError("--rank needs --ranks, the number of all.")
     if "WORLD_SIZE" in environment:
-        n_rank, n_here = (int(environment.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        return (Ranks(int(environment["RANK"]), n_rank, n_here) if n_rank > 1 else Ranks()), TORCHRUN
+        rank, n_rank, _, n_here = place_of(environment)
+        return (Ranks(rank, n_rank, n_here) if n_rank > 1 else Ranks()), TORCHRUN
     # Of a step, which srun makes: what SLURM_NTASKS says is true of a batch script, too, which runs once.
     if srun and (n_rank := int(environment.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
         return Ranks(int(environment["SLURM_PROCID"]), n_rank), SRUN

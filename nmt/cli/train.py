@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_override_flags(parser)
     code = run("nmt-train", train, parser, argv)
-    if code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if code and os.environ.get("WORLD_SIZE", "1") != "1":
         os._exit(code)  # an ordinary end would wait for ranks that are gone
     return code
 

@@ -12,6 +12,7 @@ they do otherwise than we do is put into the weights, so that the result is the 
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,6 +127,8 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path)
     with _quiet(transformers):
         there.save_pretrained(folder)
     make_tokenizer(transformers, subwords.src).save_pretrained(folder)
+    for weights_file in folder.glob("*.safetensors"):  # which are for their owner alone
+        shutil.copymode(folder / "config.json", weights_file)
     file = folder / "tokenizer_config.json"
     told = parse_json(file.read_bytes()) | {"tokenizer_class": "PreTrainedTokenizerFast"}  # as versions 4 and 5 know it
     write_lines(file, json.dumps(told, indent=2, ensure_ascii=False).split("\n"))

@@ -137,7 +137,7 @@ class TrainConfig(Section):
         "auto",
         description="auto: the GPU if there is one. Of several, CUDA_VISIBLE_DEVICES=1 in the environment names one.",
     )
-    threads: Count = Field(0, description="CPU threads; 0: one a core.")
+    threads: Count = Field(0, le=1024, description="CPU threads; 0: one a core.")
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",
         description="On several devices: ddp keeps the whole model on each, fsdp cuts weights, gradients and moments "

@@ -12,7 +12,6 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import TrainConfig
 from nmt.training.state import TrainState
 
-
 PLANNED_AT = 0.25  # of the time has passed where a validation is made, if none was due and none is before long
 _LONG = 0.5
 _LEAST = 0.05  # of the time, that the schedule has for what is left of it, however long a validation took

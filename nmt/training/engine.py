@@ -73,14 +73,16 @@ class Engine:
         precision: Precision,
         ranks: Ranks,
         stopwatch: Stopwatch | None = None,
+        first_tag: int | None = None,
     ) -> None:
+        """first_tag: see `Objective`."""
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
         self.stopwatch = stopwatch or Stopwatch.of(model.device)
         # Rank 0 validates with whole weights, for which a model that is cut needs a twin.
         is_cut = ranks.world_size > 1 and recipe.train.parallel == "fsdp"
         self._twin = twin_of(model) if is_cut and ranks.is_main else None
         smoothing, compiled = recipe.train.label_smoothing, recipe.train.compile
-        objective = Objective(model, smoothing, recipe.regularize, compiled=compiled)
+        objective = Objective(model, smoothing, recipe.regularize, compiled=compiled, first_tag=first_tag)
         self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
         if recipe.train.cuda_graphs:  # each replay writes where the one before left its gradients

@@ -76,11 +76,12 @@ def final_update(run: Run) -> int | None:
 
 def is_finished(run: Run, recipe: Recipe) -> bool:
     """Whether the model was chosen, no checkpoint is newer (older ones may have been deleted), and the recipe asks for
-    no other end than when it was chosen."""
+    no other end than when it was chosen, as far as that was written down."""
     final = _final(run)
     if final is None or final["update"] < max(run.updates(), default=0):
         return False
-    return bool(final.get("ends", _ends(recipe)) == _ends(recipe))
+    ends = _ends(recipe)
+    return all(ends.get(name) == value for name, value in final.get("ends", {}).items())
 
 
 def _final(run: Run) -> dict[str, Any] | None:
@@ -94,9 +95,10 @@ def _final(run: Run) -> dict[str, Any] | None:
 
 
 def _ends(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe says of the end of training."""
-    train = recipe.train
-    return {"updates": train.updates, "time_budget": train.time_budget, "patience": recipe.valid.patience}
+    """What a recipe says of the end of training, and of the choice of the model."""
+    train, valid = recipe.train, recipe.valid
+    ends = {"updates": train.updates, "time_budget": train.time_budget, "patience": valid.patience}
+    return {**ends, "metric": valid.metric, "average": train.average}
 
 
 def _whole(run: Run, record: Record) -> dict[int, Path]:

@@ -47,8 +47,9 @@ def _write(run: Run, recipe: Recipe, engine: Engine, state: TrainState, tensors:
 
 def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
     """Delete the checkpoints that may go: after each save, and on resuming, should a kill have come between the two."""
-    # Until something was measured as it is now, the best of before stays: the change may be taken back.
     scores = state.scores(recipe.valid.metric) or scores_of(state.history, recipe.valid.metric)
+    if not scores and state.best_before is not None:  # nothing was measured by this metric
+        scores = {state.best_before: 0.0}
     mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
     too_many = checkpoint.checkpoints_to_delete(
         {update: scores.get(update) for update in run.updates() if update not in mere_stops},

@@ -101,6 +101,12 @@ class Optimizers:
                 wake(optimizer)  # saved at rest
 
 
+def is_count(key: str) -> bool:
+    """Whether a name in `Optimizers.state` is of what an optimizer counts, and of no parameter."""
+    group, _, quantity = key.partition("|")
+    return quantity in COUNTED and group.replace(".", "", 1).isdecimal()
+
+
 def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
     """Matrices decay, vectors do not. Under muon the hidden matrices go to Muon, all else to AdamW.
 

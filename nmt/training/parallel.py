@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nmt.errors import MachineError, NmtError, RunError
+from nmt.torchrun import ADDRESS, place_of
 from nmt.training.ranks import sharding, watch
 from nmt.training.ranks.roll_call import Card, Store, meet
 from nmt.training.ranks.sharding import Parallel
@@ -150,12 +151,11 @@ def join(
     """Join the group that torchrun describes in the environment; alone without one. Returns this rank's device.
 
     timeout: seconds. Raises MachineError naming the ranks that do not come, and Stopped when wants_stop says so
-    meanwhile.
+    meanwhile, and NmtError for an environment that torchrun would not leave.
     """
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world_size, local_rank, _ = place_of(needed=ADDRESS)
     if world_size == 1:
         return Ranks(), device
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cuda":
         if local_rank >= (n_gpu := torch.cuda.device_count()):
             raise MachineError(
@@ -181,7 +181,7 @@ def join(
 
 def refuse_many(flag: str) -> None:
     """Raise where torchrun started several processes for what one of them does."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if place_of().world_size > 1:
         raise RunError(f"{flag} is for one process: start it without torchrun.")
 
 

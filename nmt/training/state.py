@@ -61,8 +61,9 @@ class TrainState:
     recipe says and no checkpoint. stops: checkpoints that are there only because somebody stopped the run: they
     must leave no trace in what is kept and averaged later. wall_seconds: all the time so far; measure_seconds and
     save_seconds: what the longest validation and the slowest checkpoint took of it; planned_at: of all the time, when
-    it was last found out how much is needed at the end, and planned_share of the schedule had passed. memory: what is known to be too
-    large for it. since_log: updates that the next line of the log will tell of, too.
+    it was last found out how much is needed at the end, and planned_share of the schedule had passed. memory: what is
+    known to be too large for it. since_log: updates that the next line of the log will tell of, too. best_before: the
+    update that was best by what was measured before it was measured as now.
     """
 
     update: int = 0
@@ -82,9 +83,10 @@ class TrainState:
     memory: Memory = field(default_factory=Memory)
     since_log: Sums = field(default_factory=Sums)
     how: How = field(default_factory=dict)
+    best_before: int | None = None
 
     def to_json(self, metric: str) -> dict[str, Any]:
-        """As state.json holds it; the best update is written for readers, not for `from_json`."""
+        """As state.json holds it."""
         return {
             "update": self.update,
             "epoch": self.position.epoch,
@@ -104,7 +106,7 @@ class TrainState:
             "planned_share": self.planned_share,
             "memory": asdict(self.memory),
             "since_log": asdict(self.since_log),
-            "best_update": self.best_update(metric),
+            "best_update": self.best_to_keep(metric),
         }
 
     @classmethod
@@ -126,6 +128,7 @@ class TrainState:
             state["scaler"],
             memory=Memory(**state.get("memory", {})),
             since_log=Sums(**state.get("since_log", {})),
+            best_before=state.get("best_update"),
             **later,
         )
 
@@ -141,6 +144,12 @@ class TrainState:
         """The update with the best score, the earliest of equals."""
         scores = self.scores(metric)
         return min(scores, key=lambda update: (-scores[update], update)) if scores else None
+
+    def best_to_keep(self, metric: str) -> int | None:
+        """The update with the best score; until something was measured as it is now the best of before stays: the
+        change may be taken back."""
+        best = self.best_update(metric)
+        return self.best_before if best is None else best
 
     def out_of_patience(self, metric: str, patience: int) -> bool:
         """Whether the last `patience` validations brought no new best."""

@@ -126,8 +126,12 @@ class Teller:
         )
 
     def measured_otherwise(self, state: TrainState) -> None:
-        """Say so if the first set was measured otherwise when it was last."""
+        """Say so if the first set was measured otherwise when it was last, or not by the metric that counts now."""
         metric = self.recipe.valid.metric
+        if state.history and not any(metric in entry for entry in state.history):
+            best = state.best_before
+            stays = "" if best is None else f" {checkpoint.name_of(best)}, the best of before, stays until one is."
+            self.record.say(f"no validation was measured by valid.metric {metric} yet.{stays}")
         if not state.history or not (changed := changes(state.history[-1], state.how, metric)):
             return
         shown = ", ".join(f"{what} {then} before and {now} now" for what, (then, now) in sorted(changed.items()))

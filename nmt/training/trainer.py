@@ -55,7 +55,10 @@ class Trainer:
         self.validation = Validation(recipe, data, precision)
         self.state = TrainState(how=self.validation.first.how)
         self.stopwatch = Stopwatch.of(model.device)
-        self.engine = Engine(model, recipe, precision=precision, ranks=ranks, stopwatch=self.stopwatch)
+        first_tag = data.subwords.src.n_text
+        self.engine = Engine(
+            model, recipe, precision=precision, ranks=ranks, stopwatch=self.stopwatch, first_tag=first_tag
+        )
         self.feed = feed
         self.meter = Meter()
         self.budget, self.passed = budget or Budget(recipe.train), 0.0
@@ -149,6 +152,9 @@ class Trainer:
             finished, trouble = self.validate()
             to_save, stop = True, stop or not finished
         over = due.why_over(state, recipe, self.passed)
+        if over and self.meter.sums.n_update:  # that it would be over nobody knew before the validation
+            self.teller.updates(state, self.meter, self.passed)
+            self.meter = Meter()
         if stop or over or to_save:
             self.save(planned=to_save or bool(over))
             self.meter.restart_clock()

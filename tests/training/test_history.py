@@ -1,5 +1,7 @@
 """Only validations that measured the same are compared: for what is best, for patience, and for what is kept."""
 
+import json
+
 import pytest
 from witness import StopAt
 
@@ -66,6 +68,25 @@ def lucky(monkeypatch):
         yield patch.undo
 
 
+def test_the_best_by_another_metric_stays_until_one_is_measured_by_this(recipe_of, lucky, capsys):
+    """The first validation is by far the best."""
+    train = {"updates": 12, "keep_last": 1, "save_every": 1, "average": "none"}
+    loss = recipe_of(train=train, valid={"every": 4, "translate": False, "metric": "loss"})
+    bleu = recipe_of(train=train, valid={"every": 4, "translate": True, "metric": "bleu"})
+    run = Run(loss.run_folder)
+    assert launch(loss, StopAt(5)) == "stopped"
+    lucky()
+    assert run.updates() == [4, 5]
+    for n in (0, 1):  # it is known of what is saved meanwhile, too
+        capsys.readouterr()
+        assert launch(bleu, StopAt(n)) == "stopped"
+        assert "valid.metric bleu yet. update-00000004, the best of before, stays" in capsys.readouterr().err
+        assert run.updates()[0] == 4 and len(run.updates()) == 2
+    assert launch(bleu) == "done"
+    state = checkpoint.verify(run.checkpoint(12))
+    assert state["best_update"] in (8, 12) and run.updates() == sorted({state["best_update"], 12})
+
+
 @pytest.mark.parametrize("n_before, best", [(1, {8, 12}), (None, {4})])
 def test_a_run_that_goes_on_with_another_part_of_the_set_compares_anew(recipe_of, lucky, capsys, n_before, best):
     usual = {
@@ -87,3 +108,28 @@ def test_a_run_that_goes_on_with_another_part_of_the_set_compares_anew(recipe_of
     assert state["best_update"] in best and run.updates() == sorted({state["best_update"], 12})
     assert [one["how"]["pairs"]["pairs"] for one in state["history"]] == [n_before or 12, 12, 12]
     assert checkpoint.verify(run.model_folder)["candidates"]["last"]["loss"] > 0.001
+
+
+def test_a_finished_run_that_is_asked_to_choose_otherwise_does(recipe_of, capsys):
+    usual = {"valid": {"every": 4, "translate": False, "metric": "loss"}}
+    averaged, plain = (recipe_of(**usual, train={"updates": 8, "average": name}) for name in ("last", "none"))
+    run = Run(averaged.run_folder)
+
+    def candidates():
+        return {name.split()[0] for name in checkpoint.verify(run.model_folder)["candidates"]}
+
+    assert launch(averaged) == "done" and candidates() == {"last", "average"}
+    assert launch(plain) == "done" and candidates() == {"last"}
+    capsys.readouterr()
+    assert launch(plain) == "done" and "nothing to do" in capsys.readouterr().err
+
+
+def test_the_log_tells_of_the_updates_before_a_validation_that_ends_training(recipe_of):
+    recipe = recipe_of(
+        optim={"lr": 1e-12},
+        train={"updates": 100, "log_every": 10},
+        valid={"every": 7, "patience": 2, "metric": "accuracy", "translate": False},
+    )
+    assert launch(recipe) == "patience"
+    lines = map(json.loads, Run(recipe.run_folder).log_file.read_text(encoding="utf-8").splitlines())
+    assert [line["update"] for line in lines if line["kind"] == "train"] == [10, 20, 21]

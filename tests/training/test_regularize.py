@@ -112,6 +112,19 @@ def test_the_words_that_are_dropped_are_as_many_as_asked_for_and_never_control_s
     assert drop_words(seq, 0.0) is seq
 
 
+@pytest.mark.parametrize("options", [{"src_word_dropout": 0.9}, {"simcut": 1.0, "simcut_p": 0.9}])
+def test_tags_of_sources_are_no_words_that_are_dropped(options, monkeypatch):
+    src_seq, trg_seq = torch.full((9, 20), 5), torch.full((9, 20), 5)
+    src_seq[:, 0] = 7
+    gold, read = trg_seq.clone(), []
+    objective = objective_of(**options)
+    objective.first_tag = 7
+    decode = objective.model.decode_hidden
+    monkeypatch.setattr(objective.model, "decode_hidden", lambda src, *rest: read.append(src) or decode(src, *rest))
+    objective(src_seq, trg_seq, gold, share=0.0, layer_seed=0)
+    assert (read[0][:, 0] == 7).all() and (read[0] == DROPPED).any()
+
+
 def chosen(layers, p, seed):
     found = leave_out(layers, p, seed)
     assert found == any(layer.left_out for layer in layers)

@@ -4,6 +4,7 @@ Builds the model, trains it for a moment on the largest batch and on the first u
 and locks nothing, so it can be used while the run itself goes on.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -81,6 +82,11 @@ def _refusal(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
         refuse_other(run, recipe, data)
     except RunError as error:
         yield f"training will be refused: {error}"
+    here = run.folder.absolute()
+    there = next(place for place in (here, *here.parents) if place.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        is_wrong = "cannot be written to" if there.is_dir() else "is a file, and no folder"
+        yield f"training will be refused: {there} {is_wrong}. Name another run folder with --train.out."
 
 
 def _of_origin(recipe: Recipe, data: Prepared, trial: Trial) -> Iterator[str]:

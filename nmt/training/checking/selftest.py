@@ -17,7 +17,7 @@ from nmt.decoding.search.settings import BeamSettings
 from nmt.device import choose_device
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
-from nmt.training.checking.troubles import peak_rate
+from nmt.recipe.training_options import OptimConfig
 from nmt.training.engine import Engine
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, refuse_many
@@ -55,8 +55,9 @@ def without_hindrance(recipe: Recipe) -> Recipe:
     model = {"dropout": 0.0, "emb_dropout": None, "attn_dropout": None, "act_dropout": 0.0}
     # The rate that a short warm-up bears falls with the width of the model, as in the noam schedule.
     bears_more = recipe.model.is_recurrent or recipe.model.norm == "pre"
-    rate = min(peak_rate(recipe), (0.06 if bears_more else 0.02) * recipe.model.d_model**-0.5)
-    optim = {"schedule": "constant", "warmup": _WARMUP, "lr": rate, "weight_decay": 0.0, "clip": 1.0}
+    rate = (0.06 if bears_more else 0.02) * recipe.model.d_model**-0.5
+    optim = {"schedule": "constant", "warmup": _WARMUP, "lr": rate, "weight_decay": 0.0, "clip": 1.0, "rate_of": {}}
+    optim["muon_lr"] = OptimConfig().muon_lr
     changed = {
         "model": recipe.model.model_copy(update=model),
         "optim": recipe.optim.model_copy(update=optim),

@@ -14,6 +14,7 @@ from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.run import Run
+from nmt.training.optim import is_count
 from nmt.training.starting.claim import needed_of
 
 
@@ -69,6 +70,7 @@ def _verified(folder: Path, recipe: Recipe, model: TranslationModel, *, chosen: 
     if not chosen:
         for key, tensor in checkpoint.load_tensors(folder, checkpoint.OPTIMIZER).items():
             name, _, _ = key.partition("|")
-            if name not in shapes or tensor.shape not in (shapes[name], torch.Size()):
+            fits = tensor.shape in (shapes[name], torch.Size()) if name in shapes else is_count(key)
+            if not fits:
                 raise RunError(f"{folder / checkpoint.OPTIMIZER}: {key} {tuple(tensor.shape)} fits no parameter.")
     return int(state["update"])

@@ -10,12 +10,13 @@ from nmt.data.vocabulary.subwords import EOS
 from nmt.models.droppable import DROPPED, Layer
 
 
-def drop_words(seq: Tensor, p: float) -> Tensor:
+def drop_words(seq: Tensor, p: float, first_tag: int | None = None) -> Tensor:
     """Drop every word of (B, L) ids with probability p: x_i = b_i · E[w_i], b_i from Bernoulli(1 - p).
 
     Y. Gal and Z. Ghahramani 2016, "A theoretically grounded application of dropout in recurrent neural networks", on
     embeddings; for each position by itself, as R. Sennrich et al. 2016, "Edinburgh neural machine translation systems
-    for WMT 16". PAD, BOS and EOS stay: they tell where a sentence is, not what it says.
+    for WMT 16". PAD, BOS and EOS stay: they tell where a sentence is, not what it says. So do ids from first_tag on,
+    which tell what is to be made of it.
 
     Words that stay are not divided by 1 - p, as in the token cutoff of D. Shen et al. 2020, "A simple but tough-to-beat
     data augmentation approach for natural language understanding and generation", which SimCut takes up: they are then
@@ -24,6 +25,8 @@ def drop_words(seq: Tensor, p: float) -> Tensor:
     if not p:
         return seq
     dropped = (torch.rand(seq.shape, device=seq.device) < p) & (seq > EOS)
+    if first_tag is not None:
+        dropped &= seq < first_tag
     return seq.masked_fill(dropped, DROPPED)
 
 

@@ -37,9 +37,17 @@ class Objective(nn.Module):
     """
 
     def __init__(
-        self, model: TranslationModel, smoothing: float, regularize: RegularizeConfig, *, compiled: bool = False
+        self,
+        model: TranslationModel,
+        smoothing: float,
+        regularize: RegularizeConfig,
+        *,
+        compiled: bool = False,
+        first_tag: int | None = None,
     ) -> None:
+        """first_tag: the id from which on those of sources are no words; None: all are."""
         super().__init__()
+        self.first_tag = first_tag
         self.model, self.smoothing, self.regularize, self.compiled = model, smoothing, regularize, compiled
         self.layers = model.layers if regularize.layer_drop else []
         for embedding in model.embeddings:
@@ -66,9 +74,10 @@ class Objective(nn.Module):
         beside = 1 if packing else 0  # the second pass is further rows, or what follows in the one row
         if on.r_drop:
             src_seq, trg_seq = torch.cat([src_seq, src_seq], beside), torch.cat([trg_seq, trg_seq], beside)
-        src_seq, trg_seq = drop_words(src_seq, on.src_word_dropout), drop_words(trg_seq, on.trg_word_dropout)
+        src_seq = drop_words(src_seq, on.src_word_dropout, self.first_tag)
+        trg_seq = drop_words(trg_seq, on.trg_word_dropout)
         if on.simcut:
-            src_seq = torch.cat([src_seq, drop_words(src_seq, on.simcut_p)], beside)
+            src_seq = torch.cat([src_seq, drop_words(src_seq, on.simcut_p, self.first_tag)], beside)
             trg_seq = torch.cat([trg_seq, drop_words(trg_seq, on.simcut_p)], beside)
         if packing and (on.r_drop or on.simcut):
             packing = packing[0].twice(), packing[1].twice()

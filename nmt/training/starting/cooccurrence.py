@@ -30,7 +30,7 @@ def cooccurrence_embeddings(
     spread over the corpus. Unless quiet, stderr has a progress bar.
     """
     occurrence = _Occurrence(*_occurrences(corpus, trg_offset), n_vocab)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed % 2**63)
     known = torch.zeros(n_vocab, width)
     vectors = _singular_vectors(occurrence, width + 1, generator, quiet)[:, 1:]  # the first tells only how frequent
     known[:, : vectors.size(1)] = normalize(vectors, dim=1)

@@ -42,7 +42,7 @@ def open_data(recipe: Recipe) -> Prepared:
 
 def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> TranslationModel:
     """The model of a recipe with its first weights, which follow from the seed."""
-    torch.manual_seed(recipe.seed)
+    torch.manual_seed(recipe.seed % 2**63)  # which takes no more
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
     if recipe.train.checkpoint_activations:
         model.recompute_activations()

@@ -14,8 +14,9 @@ from nmt.run import Run, unwritable
 from nmt.training.log.units import size
 from nmt.training.optim import build_optimizers
 
-# Numbers that an optimizer remembers for each number of a parameter; Adam's kin have two moments.
-_MOMENTS = {"Muon": 1}
+# Numbers that an optimizer remembers for each number of a parameter; Adam's kin have two moments. What is free of a
+# schedule has one, and two more points beside the one that is saved as the weights.
+_MOMENTS = {"Muon": 1, "AdamWScheduleFree": 3}
 _HEADER = 200  # bytes about a tensor in a safetensors file, at most about
 
 

@@ -28,7 +28,8 @@ class Trial:
 
     def __init__(self, recipe: Recipe, data: Prepared, model: TranslationModel, precision: Precision) -> None:
         self.recipe, self.data, self.device = recipe, data, model.device
-        self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks())
+        first_tag = data.subwords.src.n_text
+        self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks(), first_tag=first_tag)
         self.longest_side = 1 + int(max(data.train.src_len.max(), data.train.trg_len.max()))
 
     def longest(self, max_tokens: int) -> Work:

@@ -142,6 +142,13 @@ def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
     heads, *_ = troubles_of(recipe_of("child", train=origin, model={"n_head": 4}))
     assert heads.endswith("compute something else here: model.n_head: 2 there, 4 here")
     assert not any("refused" in line for line in troubles_of(recipe_of(train={"updates": 1})))
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    for out in ("file", "file/below/it"):
+        recipe = recipe_of(train={"out": str(tmp_path / out)})
+        assert f"training will be refused: {tmp_path}/file is a file, and no folder" in troubles_of(recipe)[0]
+        with pytest.raises(RunError, match="Make it a folder that can be written to"):
+            launch(recipe)
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +227,7 @@ def measured(recipe):
 
 def test_neither_is_for_several_processes(recipe_of, monkeypatch):
     monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
+    monkeypatch.setitem(os.environ, "RANK", "0")
     with pytest.raises(RunError, match="--check is for one process"):
         check(recipe_of(), lambda _: None)
     with pytest.raises(RunError, match="--selftest is for one process"):
@@ -299,6 +307,14 @@ def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys
     lines = capsys.readouterr().out.rstrip("\n").split("\n")
     assert [line[:6] for line in lines] == ["pass  "] * 4
     assert "(beam 1) finds 16 of 16 targets" in lines[2] and "(beam 5)" in lines[3]
+
+
+@pytest.mark.parametrize(
+    "optim", [{"lr": 1e-5}, {"lr": 1e-5, "name": "muon", "muon_lr": 1e-5}, {"rate_of": {"*": 0.001}}]
+)
+def test_a_selftest_is_of_the_model_and_not_of_the_rate(recipe_of, optim):
+    for passed, said in selftest(recipe_of(**{**ABLE, "optim": optim})):
+        assert passed, said
 
 
 def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, capsys, monkeypatch):

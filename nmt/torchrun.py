@@ -1,0 +1,40 @@
+"""What torchrun tells a process that it starts: which of how many it is."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nmt.errors import NmtError
+
+ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+
+
+class Place(NamedTuple):
+    """A process among those that torchrun started, and among those of its machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+
+def place_of(environment: Mapping[str, str] = os.environ, *, needed: tuple[str, ...] = ()) -> Place:
+    """The place that the environment tells of; that of a process alone where it tells of none.
+
+    needed: what there must be beside it where there are several. Raises NmtError for what torchrun would not leave.
+    """
+    if (n := environment.get("WORLD_SIZE", "1")) == "1":
+        return Place()
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # as `Place` has them
+    told = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environment}
+    wrong = [name for name in names if not told.get(name, "").isdecimal()]
+    if not wrong and not int(told["RANK"]) < int(n):
+        wrong = ["RANK"]
+    wrong += [name for name in needed if name not in environment]
+    if wrong:
+        is_wrong = f"{wrong[0]} is {environment[wrong[0]]!r}" if wrong[0] in environment else f"{wrong[0]} is missing"
+        raise NmtError(
+            f"WORLD_SIZE is {n!r} in the environment, as where torchrun starts several processes, but "
+            f"{is_wrong}. Start them by torchrun, or unset WORLD_SIZE."
+        )
+    return Place(*(int(told[name]) for name in names))
