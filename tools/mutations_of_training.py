@@ -161,8 +161,8 @@ MUTATIONS = (
     Mutation(
         "logging changes the model",
         "nmt/training/trainer.py",
-        "self.teller.updates(state, self.meter, self.passed)\n",
-        "self.teller.updates(state, self.meter, self.passed)\n                self.model.eval()\n",
+        "self.teller.updates(self.state, self.meter, self.passed)\n",
+        "self.teller.updates(self.state, self.meter, self.passed)\n            self.model.eval()\n",
         RESUME + " -k watching",
     ),
     # the plan

@@ -142,9 +142,7 @@ class Trainer:
         """After an update: log, validate and save where it is time to. Returns why training ends here, or ''."""
         state, recipe = self.state, self.recipe
         if due.log_is_due(state, recipe, self.passed):
-            with self.stopwatch.host("telling"):
-                self.teller.updates(state, self.meter, self.passed)
-            self.meter = Meter()
+            self._tell()
         else:
             self.record.progress(state.update)
         to_save, trouble = due.checkpoint_is_due(state, recipe), ""
@@ -153,13 +151,18 @@ class Trainer:
             to_save, stop = True, stop or not finished
         over = due.why_over(state, recipe, self.passed)
         if over and self.meter.sums.n_update:  # that it would be over nobody knew before the validation
-            self.teller.updates(state, self.meter, self.passed)
-            self.meter = Meter()
+            self._tell()
         if stop or over or to_save:
             self.save(planned=to_save or bool(over))
             self.meter.restart_clock()
         self._end_if(trouble)
         return "stopped" if stop else over
+
+    def _tell(self) -> None:
+        """Write the line of the log about the updates since the line before."""
+        with self.stopwatch.host("telling"):
+            self.teller.updates(self.state, self.meter, self.passed)
+        self.meter = Meter()
 
     def _catch_up(self) -> bool:
         """Make the validation that a stop prevented. Returns whether a stop prevented it again."""

@@ -128,7 +128,7 @@ def of_ranks(recipe_of, monkeypatch):
             raise Begun
 
         with monkeypatch.context() as patch:
-            for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
+            for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
                 patch.setenv(name, value)
             a_second = SimpleNamespace(monotonic=lambda: clock[-1], sleep=lambda _: clock.append(clock[-1] + 1))
             patch.setattr(roll_call, "time", a_second)

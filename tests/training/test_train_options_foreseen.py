@@ -37,7 +37,7 @@ PLAN = [
     Row("updates", 24, "told", "update 24"),
     Row("updates", 1000, "told", "the end of train.time_budget, at about update 81", {"time_budget": "200s"}),
     Row("updates", 24, "foreseen", 24),
-    Row("updates", 1000, "n_valid", 2, TIMED),  # one in the middle of the time
+    Row("updates", 1000, "n_valid", 2, {"time_budget": "200s"}),  # one after a quarter of the time
     Row("time_budget", "200s", "told", "the end of train.time_budget, at about update 81", {"updates": 1000}),
     Row("time_budget", "200s", "foreseen", 80, {**TIMED, "updates": 1000}),
     Row("time_budget", "200s", "passed", 50 / 180, TIMED),
