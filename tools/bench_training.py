@@ -34,7 +34,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.memory import Work
+from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, onednn_is_honest
 from nmt.training.starting.materials import new_model

@@ -47,8 +47,8 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.memory import Work
 from nmt.training.onednn_cache import enlarge_onednn_cache
+from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
 from nmt.training.starting.materials import new_model

@@ -19,8 +19,8 @@ from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.training.log.stopwatch import Stopwatch
 from nmt.training.losses.objective import Objective
-from nmt.training.memory import Memory, Work
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
+from nmt.training.out_of_memory import Memory, Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.ranks.sharding import gather, local, twin_of

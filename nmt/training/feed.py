@@ -17,7 +17,7 @@ from nmt.data.resampling.piece_split import Splitter
 from nmt.data.resampling.resampled import Resampled
 from nmt.data.stored.corpus import Prepared
 from nmt.recipe.options import Recipe
-from nmt.training.memory import Work
+from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
 

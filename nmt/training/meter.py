@@ -54,7 +54,8 @@ class Pace:
     def left(self, state: TrainState, recipe: Recipe) -> float:
         """Seconds until the last update: updates, and as many validations and savings as belong to them.
 
-        Each is expected to take as long as the one before; before the first, no time at all.
+        An update is expected to take as long as the last ones, a validation and a saving as long as the longest so far,
+        before the first no time at all.
         """
         n_left = recipe.train.updates - state.update
         n_validation = n_left / recipe.valid.every

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nmt.data.batching.plan import VERSION, Position, same_batches
-from nmt.training.memory import Memory
+from nmt.training.out_of_memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
 MAY_CHANGE = (

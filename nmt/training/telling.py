@@ -12,13 +12,13 @@ from nmt import checkpoint
 from nmt.data.batching.plan import Position
 from nmt.recipe.options import Recipe
 from nmt.training.budget import Budget
+from nmt.training.device_memory import footprint
 from nmt.training.engine import Outcome
 from nmt.training.log.stopwatch import table
 from nmt.training.log.units import duration
-from nmt.training.memory import Memory
 from nmt.training.meter import Meter, Pace
+from nmt.training.out_of_memory import Memory
 from nmt.training.record import Record
-from nmt.training.room import footprint
 from nmt.training.state import TrainState, changes
 from nmt.training.validate import Measured, describe, fields_of
 

@@ -25,7 +25,7 @@ from nmt.evaluation.metrics import score
 from nmt.models.base import TranslationModel
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe, ValidConfig
-from nmt.training.memory import Memory, Work
+from nmt.training.out_of_memory import Memory, Work
 from nmt.training.precision import Precision
 from nmt.training.state import How
 

@@ -57,7 +57,7 @@ def inputs(n_kv_head: int) -> list[Tensor]:
 def attention_of(write_out: bool) -> ScaledDotProductAttention:
     """With the temperature of the paper, forced to go one of the two ways."""
     attention = ScaledDotProductAttention(D_K**0.5, attn_dropout=0.0)
-    attention._write_out = lambda q, k: write_out
+    attention._prefers_written_out = lambda q, k: write_out
     return attention
 
 

@@ -100,7 +100,7 @@ def test_both_ways_of_attention_are_the_formula_rows_without_anything_to_see_inc
     gradients = torch.autograd.grad(expected.square().sum(), leaves)
     attention = ScaledDotProductAttention(temperature=1.7, attn_dropout=0.0).train(train)
     for write_out in (False, True):
-        attention._write_out = lambda q, k, write_out=write_out: write_out
+        attention._prefers_written_out = lambda q, k, write_out=write_out: write_out
         output, none = attention(q, k, v, mask)
         assert none is None
         assert (output - expected).abs().max() < 1e-12
@@ -122,7 +122,7 @@ def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype):
     mask = torch.ones(2, 1, 24, 40, dtype=torch.bool, device=device)
     mask[0, :, :5] = mask[1] = False
     attention = ScaledDotProductAttention(8.0, 0.0).train()
-    attention._write_out = lambda q, k: False
+    attention._prefers_written_out = lambda q, k: False
     output, _ = attention(q, k, v, mask)
     assert output[~mask.any(-1).expand(2, 4, 24)].eq(0).all()
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(output.sum(), leaves))
@@ -135,7 +135,7 @@ def test_attention_dropout_has_the_right_mean_either_way():
     attention = ScaledDotProductAttention(2.0, 0.3).train()
     expected = F.scaled_dot_product_attention(q, k, v)
     for write_out in (False, True):
-        attention._write_out = lambda q, k, write_out=write_out: write_out
+        attention._prefers_written_out = lambda q, k, write_out=write_out: write_out
         outputs = torch.stack([attention(q, k, v, mask)[0] for _ in range(3000)])
         assert outputs.std(0).max() > 0.1
         assert (outputs.mean(0) - expected).abs().max() < 0.06

@@ -16,8 +16,8 @@ from nmt import checkpoint
 from nmt.data.prepare import prepare
 from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
+from nmt.training.device_memory import footprint
 from nmt.training.precision import Precision
-from nmt.training.room import footprint
 from nmt.training.starting.launch import launch
 from nmt.training.starting.materials import new_model
 from nmt.training.state import refused_changes

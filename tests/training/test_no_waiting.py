@@ -14,7 +14,7 @@ from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine
 from nmt.training.losses import loss
-from nmt.training.memory import Work
+from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 

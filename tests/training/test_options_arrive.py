@@ -19,7 +19,7 @@ from nmt.training import due
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.losses import objective
-from nmt.training.memory import Work
+from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.state import TrainState

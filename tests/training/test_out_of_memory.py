@@ -16,7 +16,7 @@ from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.losses.objective import Objective
-from nmt.training.memory import Memory
+from nmt.training.out_of_memory import Memory
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.starting import launch as room

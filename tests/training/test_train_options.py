@@ -21,7 +21,7 @@ from nmt.training.checking.check import check as check_recipe
 from nmt.training.checking.selftest import selftest
 from nmt.training.engine import Engine
 from nmt.training.losses import objective
-from nmt.training.memory import Work
+from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.ranks import roll_call

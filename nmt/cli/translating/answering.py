@@ -14,7 +14,7 @@ from nmt.api import Model, load
 from nmt.cli.parser import overrides_of
 from nmt.cli.translating.alignments import wants_alignments
 from nmt.cli.translating.evidence import Fields, Witness
-from nmt.cli.translating.memory import Key
+from nmt.cli.translating.recall import Key
 from nmt.decoding.constraints.request import Kept, Request
 from nmt.decoding.long_lines import Split
 from nmt.decoding.retry import Answer, mend, tries

@@ -22,10 +22,10 @@ from nmt.cli.translating.attention import check_attention
 from nmt.cli.translating.files import InputFile, check_flags, check_format, check_paths, follow_links, read_references
 from nmt.cli.translating.format import answer_lines, scored_json, scored_line
 from nmt.cli.translating.journal import Journal
-from nmt.cli.translating.memory import Memory
 from nmt.cli.translating.output import check_still_free, fit_of, is_finishing, kept, write_whole
 from nmt.cli.translating.parts import SHARE, Share, alone, finished_parts, share_of, together
 from nmt.cli.translating.reading import Reading
+from nmt.cli.translating.recall import Recall
 from nmt.cli.translating.report import say, unfinished_notes
 from nmt.cli.translating.requests import checking, request_reader
 from nmt.cli.translating.tally import Tally
@@ -144,9 +144,9 @@ def _solved(
     # What is told of a line beside its translation weighs more than that.
     told = {20: job.args.with_attention, 3: job.args.format == "jsonl", 2: wants_alignments(job.args), 1: True}
     weight = next(times for times, is_told in told.items() if is_told)
-    memory = Memory(weight * (1 if job.args.score else job.translator.config.n_best))
+    recall = Recall(weight * (1 if job.args.score else job.translator.config.n_best))
     yield from solve(
-        coming, job.pool, memory, record, ahead=job.ahead, mine=mine, on_progress=bar.update, on_live=bar.unpause
+        coming, job.pool, recall, record, ahead=job.ahead, mine=mine, on_progress=bar.update, on_live=bar.unpause
     )
 
 

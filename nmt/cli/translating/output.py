@@ -13,8 +13,8 @@ from nmt.cli.translating.alignments import wants_alignments
 from nmt.cli.translating.answering import fingerprints
 from nmt.cli.translating.files import check_outputs
 from nmt.cli.translating.journal import Journal, known
-from nmt.cli.translating.memory import BUDGET
 from nmt.cli.translating.parts import Share
+from nmt.cli.translating.recall import BUDGET
 from nmt.errors import NmtError
 from nmt.files import remove_leftovers, replacing, sha256_of
 from nmt.recipe.options import Recipe

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from nmt.cli.translating.memory import Key, Memory, Slot
+from nmt.cli.translating.recall import Key, Recall, Slot
 from nmt.cli.translating.requests import Odd
 from nmt.cli.translating.workers import Pool, Task
 
@@ -49,7 +49,7 @@ class _Waiting(NamedTuple):
 def solve(
     windows: Iterable[Window],
     pool: Pool,
-    memory: Memory,
+    recall: Recall,
     record: Record | None,
     *,
     ahead: int = 0,
@@ -76,7 +76,7 @@ def solve(
         return Solved(window, [slot.answer for slot in slots])
 
     for number, window in enumerate(windows):
-        slots, new = memory.slots(window.keys)
+        slots, new = recall.slots(window.keys)
         if not mine(number):
             continue
         told = record.take(window.digest) if record else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nmt.cli.translating.memory import Key, Slot
+from nmt.cli.translating.recall import Key, Slot
 from nmt.errors import MachineError, NmtError
 from nmt.processes import Content, Helper, HelperLost, serve
 

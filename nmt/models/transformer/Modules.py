@@ -161,7 +161,13 @@ def visible(mask: "Tensor | SharedMask") -> Tensor:
 
 
 class ScaledDotProductAttention(nn.Module):
-    """softmax(q kT / temperature) v, by torch's fused kernel or, when the weights are wanted, written out."""
+    """softmax(q kT / temperature) v (Vaswani et al. 2017, section 3.2.1), in the way that is fastest where it is:
+
+    - written out, as two products and a softmax, where the weights are wanted, and on a CPU without kernels of ours;
+    - by a kernel of ours on a CPU, at the length of sentences;
+    - by torch's attention of variable lengths for packed sentences on a GPU in 16 bits;
+    - by torch's fused kernel, `scaled_dot_product_attention`, for all else.
+    """
 
     def __init__(self, temperature: float, attn_dropout: float) -> None:
         super().__init__()
@@ -184,7 +190,7 @@ class ScaledDotProductAttention(nn.Module):
                 return in_kernel(*narrow, mask.within, 1.0 / self.temperature, self.dropout), None
             mask = mask.written_out(q.size(2), k.size(2))
         mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
-        if not return_attns and self._write_out(q, k):
+        if not return_attns and self._prefers_written_out(q, k):
             narrow = self._narrow(q, k, v)
             if kernels.takes(*narrow):
                 return in_kernel(
@@ -195,7 +201,7 @@ class ScaledDotProductAttention(nn.Module):
         if n_share > 1:
             # The heads that share a key/value head become further queries of it: nothing is copied per head.
             q = q.reshape(n_row, n_kv_head, -1, q.size(-1))
-        if return_attns or self._write_out(q, k):
+        if return_attns or self._prefers_written_out(q, k):
             output, attn = self._written_out(q, k, v, mask, n_share)
         else:
             attn = None
@@ -233,10 +239,10 @@ class ScaledDotProductAttention(nn.Module):
         assert isinstance(found, Tensor)
         return found.transpose(0, 1).unsqueeze(0)
 
-    def _write_out(self, q: Tensor, k: Tensor) -> bool:
-        """THE switch between the two ways, which give the same result.
+    def _prefers_written_out(self, q: Tensor, k: Tensor) -> bool:
+        """Whether torch's fused kernel is not the way, for what is padded and of which no weights are wanted.
 
-        On the CPU torch has no fused kernel with dropout; without, its many tiny products are several times
+        On a CPU torch has no fused kernel with dropout; without, its many tiny products are several times
         slower once fp32 products go through oneDNN. At the length of sentences the written-out way is never far
         behind, so only long inputs, whose weights would not fit the caches, take the fused kernel there.
         """

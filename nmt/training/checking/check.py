@@ -31,13 +31,13 @@ from nmt.threads.other_work import OtherWork
 from nmt.threads.waiting import asleep_beside_other_work
 from nmt.training.budget import foreseen, n_measured_at_end
 from nmt.training.checking.troubles import Findings, likely_troubles
+from nmt.training.device_memory import forget_peak, memory_left, peak
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.finish import is_finished
 from nmt.training.log.units import duration, size
-from nmt.training.memory import Work
+from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks, refuse_many
-from nmt.training.room import forget_peak, memory_left, peak
 from nmt.training.starting.claim import refuse_other
 from nmt.training.starting.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.starting.materials import make_trial, open_data, require_extras

@@ -19,7 +19,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.engine import Engine
-from nmt.training.memory import Work
+from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.precision import choose_precision
 from nmt.training.starting.materials import make_trial, new_model, open_data

@@ -67,22 +67,23 @@ def rows_of(real: Tensor, n: int | None = None) -> Tensor:
     return torch.nonzero_static(real.flatten(), size=n).squeeze(1)
 
 
-def exponents(z: Tensor, gold: Tensor, kept: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def nll_and_gradient(z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """A pass over logits z (N, V), which are used up, with gold (N, 1) ids.
 
-    Returns the sum of the log of the softmax's denominator less kept times the gold logit; the gradient of that by z,
-    (N, V), and what it is to be divided by, (N, 1). All but the gradient is of type `exact`.
+    Returns the sum of the log of the softmax's denominator less gold_weight times the gold logit, which is the negative
+    log-likelihood where that is 1; the gradient of it by z, (N, V), and what that is to be divided by, (N, 1). All but
+    the gradient is of type `exact`.
     """
     if kernels.takes(z):
-        sums, values = passes.exponents(z, gold.squeeze(1), kept)
+        sums, values = passes.exponents(z, gold.squeeze(1), gold_weight)
         return values.sum(), z, sums.unsqueeze(1)
     wide = z.to(exact)
     top = wide.amax(dim=1, keepdim=True)
     picked = wide.gather(1, gold)
     p = wide.sub_(top).exp_()
     total = p.sum(dim=1, keepdim=True)
-    p.scatter_add_(1, gold, total * -kept)
-    value = (top + total.log() - kept * picked).sum()
+    p.scatter_add_(1, gold, total * -gold_weight)
+    value = (top + total.log() - gold_weight * picked).sum()
     if z.dtype == torch.float16:
         root = _root(total)
         p, total = p.div_(root), total / root
@@ -98,17 +99,19 @@ def _root(total: Tensor) -> Tensor:
     return total.log2().div_(2).round_().exp2_()
 
 
-def exponents_for_compiler(z: Tensor, gold: Tensor, kept: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """What `exponents` returns, without a scatter, which would cut the pass in two: z is read, and left as it is, and
-    its gradient is written.
+def nll_and_gradient_for_compiler(
+    z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `nll_and_gradient` returns, without a scatter, which would cut the pass in two: z is read, and left as it is,
+    and its gradient is written.
     """
     wide = z.to(exact)
     top = wide.amax(dim=1, keepdim=True)
     p = (wide - top).exp()
     total = p.sum(dim=1, keepdim=True)
     is_gold = torch.arange(z.size(1), device=z.device) == gold
-    value = (top + total.log() - kept * wide.gather(1, gold)).sum()
-    d_z = torch.where(is_gold, p - kept * total, p)
+    value = (top + total.log() - gold_weight * wide.gather(1, gold)).sum()
+    d_z = torch.where(is_gold, p - gold_weight * total, p)
     if z.dtype == torch.float16:
         root = _root(total)
         d_z, total = d_z / root, total / root
@@ -116,9 +119,9 @@ def exponents_for_compiler(z: Tensor, gold: Tensor, kept: float, exact: torch.dt
 
 
 @functools.cache
-def _compiled_exponents() -> Callable[[Tensor, Tensor, float, torch.dtype], tuple[Tensor, Tensor, Tensor]]:
+def _compiled_nll_and_gradient() -> Callable[[Tensor, Tensor, float, torch.dtype], tuple[Tensor, Tensor, Tensor]]:
     # Once for chunks of the full size, and once for what is left of a batch, whatever its size.
-    return torch.compile(exponents_for_compiler)
+    return torch.compile(nll_and_gradient_for_compiler)
 
 
 class EvenPart:
@@ -165,7 +168,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         need_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         hidden = hidden if scale == 1.0 else hidden * scale
         hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
-        pass_over = _compiled_exponents() if compiled else exponents
+        pass_over = _compiled_nll_and_gradient() if compiled else nll_and_gradient
         own = kernels.takes(hidden_in, weight)
         chunk = chunk_bytes(hidden.device) // (weight.size(0) * (dtype.itemsize if own else 4))
         chunk = max(2 * STEP, chunk // STEP * STEP)

@@ -18,9 +18,9 @@ from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.presets import preset_for
 from nmt.recipe.training_options import BatchConfig
+from nmt.training.device_memory import memory_left
 from nmt.training.parallel import Ranks
 from nmt.training.ranks.roll_call import Stopped
-from nmt.training.room import memory_left
 from nmt.training.starting.trial import Trial
 
 LEAST = 512  # tokens of the smallest batch that is tried

@@ -15,7 +15,7 @@ from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine
-from nmt.training.memory import Memory, Work
+from nmt.training.out_of_memory import Memory, Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 

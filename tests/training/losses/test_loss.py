@@ -158,8 +158,8 @@ def test_chunks_of_a_gpu_grow_with_its_memory(monkeypatch):
 def test_what_the_compiler_gets_is_the_same_pass(dtype):
     torch.manual_seed(2)
     z, gold = (torch.randn(7, 30, dtype=torch.float64) * 5).to(dtype), torch.randint(1, 30, (7, 1))
-    wanted = room.exponents(z.clone(), gold, 0.9, torch.float64)
-    for a, b in zip(room.exponents_for_compiler(z, gold, 0.9, torch.float64), wanted, strict=True):
+    wanted = room.nll_and_gradient(z.clone(), gold, 0.9, torch.float64)
+    for a, b in zip(room.nll_and_gradient_for_compiler(z, gold, 0.9, torch.float64), wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -172,7 +172,7 @@ def test_the_pass_is_compiled_for_full_chunks_and_once_for_what_is_left_of_any_b
         return graph.forward
 
     torch.compiler.reset()
-    room._compiled_exponents.cache_clear()
+    room._compiled_nll_and_gradient.cache_clear()
     monkeypatch.setattr(torch, "compile", lambda what: compile_with(what, backend=count, fullgraph=True))
     monkeypatch.setitem(room.CHUNK_BYTES, "cpu", 1)  # so a chunk has 64 tokens
     torch.manual_seed(3)
@@ -185,7 +185,7 @@ def test_the_pass_is_compiled_for_full_chunks_and_once_for_what_is_left_of_any_b
         torch.testing.assert_close(compiled, plain, rtol=1e-12, atol=0)
         grads = [torch.autograd.grad(value, weight)[0] for value in (plain, compiled)]
         torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=1e-10)
-    room._compiled_exponents.cache_clear()
+    room._compiled_nll_and_gradient.cache_clear()
     assert len(seen) == 2
 
 

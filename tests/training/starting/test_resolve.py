@@ -14,9 +14,9 @@ from nmt.recipe.reader import read_recipe, recipe_text
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
 from nmt.training.checking import check as check_module
+from nmt.training.device_memory import memory_left
 from nmt.training.parallel import Ranks
 from nmt.training.ranks.roll_call import Stopped
-from nmt.training.room import memory_left
 from nmt.training.starting import launch as launching
 from nmt.training.starting import resolve as resolve_module
 from nmt.training.starting.launch import launch

@@ -23,7 +23,7 @@ class Slot:
         self.answer = ""
 
 
-class Memory:
+class Recall:
     """The lines before, as many as `budget` holds: those that have not occurred for longest are forgotten.
 
     n_hypothesis: kept for each line.
