@@ -102,8 +102,8 @@ def _root(total: Tensor) -> Tensor:
 def nll_and_gradient_for_compiler(
     z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `nll_and_gradient` returns, without a scatter, which would cut the pass in two: z is read, and left as it is,
-    and its gradient is written.
+    """What `nll_and_gradient` returns, without a scatter, which would cut the pass in two: z is read, and left as it
+    is, and its gradient is written.
     """
     wide = z.to(exact)
     top = wide.amax(dim=1, keepdim=True)
