@@ -7,6 +7,8 @@ import pytest
 import torch
 from promises import check_steps_of_a_search
 
+from nmt.models.transformer import Models
+
 OPTIONS = {
     "norm": ["post", "pre"],
     "norm_kind": ["layer", "rms"],
@@ -55,8 +57,10 @@ def test_any_two_values_of_two_options_meet_in_some_combination():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("n_read", [4, 3, 1])  # sentences at once: all, some, or each by itself
 @pytest.mark.parametrize("n", range(len(COMBINATIONS)))
-def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(make, batch, n):
+def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(make, batch, n, n_read, monkeypatch):
+    monkeypatch.setattr(Models, "_N_READ", n_read)
     model = make(**options_of(COMBINATIONS[n]))
     src_seq, _ = batch
     torch.manual_seed(n)

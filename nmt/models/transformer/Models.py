@@ -26,6 +26,8 @@ from nmt.models.transformer.Modules import (
 from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
 from nmt.recipe.model_options import ModelConfig
 
+_N_READ = 64  # sentences that the encoder reads at once on a CPU, before a search
+
 
 def get_pad_mask(seq: Tensor, pad_idx: int) -> Tensor:
     """(B, L) ids -> (B, 1, L), True at what is not padding."""
@@ -226,6 +228,21 @@ class Decoder(_Stack):
         return self._leave(x)
 
 
+def _beside_each_other(parts: list[dict[str, Tensor]], n_src: int) -> dict[str, Tensor]:
+    """What is known of some sentences, and of more, as if they had been read at once, padded to n_src words."""
+    known = {}
+    for name, first in parts[0].items():
+        of_words = -1 if first.dtype == torch.bool else -2  # the dimension of source words: of a mask the last
+        shape = [sum(len(part[name]) for part in parts), *first.shape[1:]]
+        shape[of_words] = n_src
+        known[name], row = first.new_zeros(shape), 0
+        for part in parts:
+            rows = known[name][row : row + len(part[name])]
+            rows.narrow(of_words, 0, part[name].size(of_words)).copy_(part[name])
+            row += len(rows)
+    return known
+
+
 class Transformer(TranslationModel):
     """The whole model."""
 
@@ -347,10 +364,20 @@ class Transformer(TranslationModel):
         self.decoder.reach(n_position)
 
     def start(self, src_seq: Tensor) -> DecoderState:
+        if src_seq.device.type != "cpu" or len(src_seq) <= _N_READ:
+            return DecoderState(self._read(src_seq), {}, n_sentence=len(src_seq))
+        # A search wants many sentences at once, of which an encoder would read more padding than words: so some at a
+        # time, as long as their longest. They come ordered by length.
+        n_word = (src_seq != self.pad_idx).sum(1)
+        parts = [slice(first, first + _N_READ) for first in range(0, len(src_seq), _N_READ)]
+        known = [self._read(src_seq[part, : max(1, int(n_word[part].max()))]) for part in parts]
+        return DecoderState(_beside_each_other(known, src_seq.size(1)), {}, n_sentence=len(src_seq))
+
+    def _read(self, src_seq: Tensor) -> dict[str, Tensor]:
+        """(B, S) -> what is known of each sentence before its first target token: B-row tensors."""
         src_mask = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)
         enc_output, _ = self.encoder(src_seq, src_mask)
-        known = self.decoder.start(enc_output, src_mask) | self._dictionary(src_seq, enc_output)
-        return DecoderState(known, {}, n_sentence=src_seq.size(0))
+        return self.decoder.start(enc_output, src_mask) | self._dictionary(src_seq, enc_output)
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         hidden = self.decoder.step(last, last != self.pad_idx, state)
