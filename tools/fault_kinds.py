@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fault_lab import Lab, digests
 from fault_process import Child, Ended, last_words, nobody
-from fault_sweep import NAMING, Fault, expect, small_disk, spread
+from fault_sweep import NAMING, Fault, calls_in, expect, small_disk, spread
 
 from nmt import checkpoint
 
@@ -31,8 +31,7 @@ def calls_of(lab: Lab) -> Counter[str]:
     trace = lab.folder / "talk" / "calls"
     lab.clear()
     lab.train().attach("-e", f"trace={','.join(NAMING)},write", trace=trace).go().wait()
-    words = (line.split()[1].partition("(")[0] for line in trace.read_text(encoding="utf-8").split("\n") if "(" in line)
-    return Counter(words)
+    return calls_in(trace)
 
 
 def faults(counts: Counter[str]) -> Iterator[Fault]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_serializer
 
 from nmt.recipe.section import (
+    MOST_THREADS,
     Count,
     Duration,
     NonNegativeFloat,
@@ -137,7 +138,7 @@ class TrainConfig(Section):
         "auto",
         description="auto: the GPU if there is one. Of several, CUDA_VISIBLE_DEVICES=1 in the environment names one.",
     )
-    threads: Count = Field(0, le=1024, description="CPU threads; 0: one a core.")
+    threads: Count = Field(0, le=MOST_THREADS, description="CPU threads; 0: one a core.")
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",
         description="On several devices: ddp keeps the whole model on each, fsdp cuts weights, gradients and moments "

@@ -5,6 +5,7 @@ import argparse
 from nmt.cli.parser import add_shorthand
 from nmt.cli.rank_flag import n_rank
 from nmt.recipe.model_options import ATTENTIONS
+from nmt.recipe.section import MOST_THREADS
 
 INPUT_FORMATS = ("text", "tsv", "jsonl")
 FORMATS = (*INPUT_FORMATS, "pairs")
@@ -37,6 +38,13 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a count")
     return int(text)
+
+
+def _threads(text: str) -> int:
+    number = _count(text)
+    if number > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text} are more than {MOST_THREADS:,}")
+    return number
 
 
 def _positive(text: str) -> int:
@@ -198,7 +206,7 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
 def _add_hardware(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
-    add("--threads", type=_count, default=0, metavar="N", help="CPU threads; 0: one a core.")
+    add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one a core.")
     add(
         "--workers",
         type=_workers,
