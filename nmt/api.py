@@ -89,8 +89,7 @@ class Model:
 
     def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
         """What the model thinks of given translations. A source may be a `nmt.Request` that has a language and tags of
-        its own; nothing can be asked of a translation that is there. Line feeds are what they are to
-        `translate`.
+        its own; nothing can be asked of a translation that is there. Line feeds are what they are to `translate`.
 
         options: as for `translate`; precision, max_tokens, trg_lang and tags have a say here.
         Raises ValueError unless there is one translation for each source, and as `translate` does.

@@ -165,6 +165,34 @@ MUTATIONS = (
         "self.teller.updates(self.state, self.meter, self.passed)\n            self.model.eval()\n",
         RESUME + " -k watching",
     ),
+    Mutation(
+        "the time of a validation counts as schedule",
+        "nmt/training/budget.py",
+        "state.planned_at, state.planned_share = state.wall_seconds, share",
+        "pass",
+        "tests/training/test_budget.py",
+    ),
+    Mutation(
+        "tags of sources are dropped as words",
+        "nmt/training/losses/dropping.py",
+        "dropped &= seq < first_tag",
+        "pass",
+        "tests/training/test_regularize.py -k tags",
+    ),
+    Mutation(
+        "the best by another metric is deleted",
+        "nmt/training/keeper.py",
+        "scores = {state.best_before: 0.0}",
+        "pass",
+        "tests/training/test_history.py",
+    ),
+    Mutation(
+        "weights can be read by their owner alone",
+        "nmt/checkpoint.py",
+        "shutil.copymode(beside / STATE, beside / name)",
+        "pass",
+        "tests/test_checkpoint.py -k umask",
+    ),
     # the plan
     Mutation(
         "the last pairs of an epoch lost",

@@ -12,9 +12,11 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import TrainConfig
 from nmt.training.state import TrainState
 
-PLANNED_AT = 0.25  # of the time has passed where a validation is made, if none was due and none is before long
+# Shares of the time: after which a validation is made, if none was due and none will be before another share; and that
+# the schedule has for what is left of it, however long a validation took.
+PLANNED_AT = 0.25
 _LONG = 0.5
-_LEAST = 0.05  # of the time, that the schedule has for what is left of it, however long a validation took
+_LEAST = 0.05
 
 
 def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> tuple[int, int]:
@@ -73,14 +75,16 @@ class Budget:
 
     def plan(self, state: TrainState, share: float) -> None:
         """Spread what is left of the schedule over the time that is left, now that more of it is known to be needed for
-        what comes after the updates. share: the one of the last update."""
+        what comes after the updates. share: that of the last update."""
         if self.seconds:
             self.passed(state)
             state.planned_at, state.planned_share = state.wall_seconds, share
 
     def share(self, state: TrainState) -> float:
-        """The share that had passed when time was counted last: all of it, if the last plan was made late, by a little
-        more time than there was, for a learning rate that never came down is worse.
+        """The share of the schedule that had passed when time was counted last.
+
+        It comes to all of it, even where what follows the updates leaves no time for that: then a little later than the
+        time is over, since a learning rate that never came down is worse.
         """
         if not self.seconds:
             return 0.0
