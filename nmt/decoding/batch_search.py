@@ -1,7 +1,7 @@
 """Hypotheses for the sentences of one batch: what is asked of them becomes a search, and too little memory two.
 
-Rows of ids in, hypotheses out. The searches themselves are `beam.py`, `fixed_search.py` and `sample.py`; what makes up
-a batch is said in `translator.py`.
+Rows of ids in, hypotheses out. The searches themselves are `search/beam.py`, `search/fixed_search.py` and
+`search/sample.py`; what makes up a batch is said in `translator.py`.
 """
 
 from collections.abc import Mapping, Sequence
