@@ -100,11 +100,11 @@ def masks() -> list[tuple[str, str, Tensor, list[str], list[str]]]:
     src_seq, trg_seq = (torch.tensor([[int(word != "PAD") for word in seq]]) for seq in (SRC, TRG))
     pad, back = get_pad_mask(src_seq, 0), get_subsequent_mask(trg_seq)
     both = get_pad_mask(trg_seq, 0) & back
-    src = Packing(torch.tensor([0, 3, 5], dtype=torch.int32), longest=3)
-    trg = Packing(torch.tensor([0, 4, 7], dtype=torch.int32), longest=4)
+    src = Packing.of(torch.tensor([0, 3, 5], dtype=torch.int32), longest=3, n=5)
+    trg = Packing.of(torch.tensor([0, 4, 7], dtype=torch.int32), longest=4, n=7)
 
     def packed(query: Packing, key: Packing, causal: bool) -> Tensor:
-        return PackedMask(query, key, causal).written_out(int(query.start[-1]), int(key.start[-1]))
+        return PackedMask(query, key, causal).written_out()
 
     return [
         ("padding", "get_pad_mask", pad, SRC, SRC),

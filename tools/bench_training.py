@@ -252,7 +252,7 @@ def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
     for line in verdicts(speed, args):
         print(line)
     print("matrix peak: " + ", ".join(f"{name} {max(found) / 1e9:,.0f} GFLOP/s" for name, found in peaks.items()))
-    if args.device == "cuda":
+    if args.device == "cuda" and not load_resolved(args.recipe).train.compile:
         # The last of two flags counts.
         recipe = make_recipe(args, args.recipe.with_name("compiled.yaml"), **{"train.compile": "true"})
         compiled = Contender(OURS, [*argv, "--recipe", str(recipe)])

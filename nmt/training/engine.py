@@ -189,7 +189,10 @@ class Engine:
         long as the longest is."""
         if batch.src_start is None or batch.trg_start is None:
             return None
-        src, trg = (Packing(start, longest or int(start.diff().max())) for start in (batch.src_start, batch.trg_start))
+        src, trg = (
+            Packing.of(start, longest or int(start.diff().max()), seq.size(1))
+            for start, seq in ((batch.src_start, batch.src_seq), (batch.trg_start, batch.trg_seq))
+        )
         return src, trg
 
     def step(self, factor: float, update: int, *, wish: bool = False, passed: float = 0.0) -> None:

@@ -192,7 +192,7 @@ CASES = {
     "mbr": Case(("none", "chrf", "bleu"), utilities_of_samples_and_hypotheses),
     "precision": Case(("fp32", "bf16", "int8") if int8_product() else ("fp32", "bf16"), scores),
     "shortlist": Case((0, 64, 200), scores_in_listed_subwords),
-    "cuda_graphs": Case((False, True), is_replayed_on_a_gpu),
+    "cuda_graphs": Case((True, False), is_replayed_on_a_gpu),
     "low_score": Case((0.0, -0.01), flags),
     "align_layer": Case((0, 1, 2), alignments),
     "align_head": Case((0, 1, 2), alignments, {"align_layer": 1}),

@@ -21,7 +21,8 @@ WAYS = pytest.mark.parametrize("write_out", [True, False], ids=["written out", "
 
 
 def packed(causal: bool) -> PackedMask:
-    sentences = Packing(torch.tensor([0, 2, 5, 5, 6], dtype=torch.int32), longest=3)  # one of them without words
+    start = torch.tensor([0, 2, 5, 5, 6], dtype=torch.int32)  # one of them without words
+    sentences = Packing.of(start, longest=3, n=6)
     return PackedMask(sentences, sentences, causal)
 
 

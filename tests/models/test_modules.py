@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nmt.device import set_up
 from nmt.models.dropout import Dropout
 from nmt.models.transformer.Modules import RotaryEncoding, ScaledDotProductAttention, rotate
 
@@ -117,6 +118,7 @@ def test_both_ways_of_attention_are_the_formula_rows_without_anything_to_see_inc
 )
 def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype):
     """In the precision that training uses, where other kernels run than in double precision."""
+    set_up(device)
     torch.manual_seed(6)
     q, k, v = leaves = [torch.randn(2, 4, n, 64, device=device, dtype=dtype, requires_grad=True) for n in (24, 40, 40)]
     mask = torch.ones(2, 1, 24, 40, dtype=torch.bool, device=device)

@@ -149,6 +149,8 @@ def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
     batches = [make_packed(*PAIRS.picked(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
     losses = [loss_and_gradient(model, batch)[0] for batch in batches]
     assert len(seen) == 2
+    # The compiler of torch 2.11 takes start[1:] for start on a GPU: places of words are known before.
+    assert not any("bucketize" in str(node.target) for graph in seen for node in graph.graph.nodes)
     plain = model_of(position="rotary", enc_conv=3)
     for loss, batch in zip(losses, batches, strict=True):
         torch.testing.assert_close(loss, loss_and_gradient(plain, batch)[0], rtol=0, atol=1e-12)

@@ -170,7 +170,7 @@ UPDATE = [
     Row("compile", True, "compiled", ["Encoder", "Decoder"]),
     Row("compile", True, "loss_compiled", True),
     Row("compile", True, "packs", False),
-    Row("cuda_graphs", True, "modes", {"reduce-overhead"}, COMPILED),
+    Row("cuda_graphs", True, "replays", {True}, COMPILED),
     Row("cuda_graphs", True, "gradients_stay", True, COMPILED),
     Row("cuda_graphs", True, "n_mark", 2, COMPILED),
     Row("checkpoint_activations", True, "n_pass", 4),
@@ -196,12 +196,12 @@ def of_update(recipe_of, monkeypatch):
         recipe = recipe_of(
             model={"dropout": 0.0}, batch={"packed": True, "max_tokens": 257}, optim={"warmup": 0}, train=options
         )
-        found = SimpleNamespace(compiled=[], modes=set(), n_mark=0, n_pass=0, share_of_old=None, average_goes_on=None)
+        found = SimpleNamespace(compiled=[], replays=set(), n_mark=0, n_pass=0, share_of_old=None, average_goes_on=None)
         cross_entropy = objective.smoothed_cross_entropy
 
-        def compile_part(part, *, mode, dynamic):
+        def compile_part(part, *, options, dynamic):
             found.compiled.append(type(part).__name__)
-            found.modes.add(mode)
+            found.replays.add(options["triton.cudagraphs"])
 
         def not_compiled(*args, compiled, **known):
             found.loss_compiled = compiled

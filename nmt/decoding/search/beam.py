@@ -17,14 +17,22 @@ import torch
 from torch import Tensor
 
 from nmt.decoding.constraints.rules import Rules
-from nmt.decoding.scoring.candidates import Candidates, best_of, continuations, fallen_behind, keep, top
+from nmt.decoding.scoring.candidates import (
+    Candidates,
+    best_of,
+    continuations,
+    fallen_behind,
+    keep,
+    top,
+    width_of_blocks,
+)
 from nmt.decoding.scoring.scorer import full_precision
 from nmt.decoding.search.leaving import Leaving
 from nmt.decoding.search.settings import BeamSettings
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.narrow import Narrow
-from nmt.native import kernels
+from nmt.native import kernels, on_gpu
 from nmt.native.choice import choose
 
 
@@ -66,8 +74,14 @@ def likeliest(logits: Tensor, n: int, eos: int, never: Tensor) -> Likely:
     """
     if kernels.takes(logits):
         return Likely(*choose(logits, n, never), full_precision(logits[:, eos]))
-    eos_logit, normaliser = full_precision(logits[:, eos]), log_total(logits, eos)
-    best, token = top(logits.index_fill_(1, never, -torch.inf), n)
+    eos_logit, maxima = full_precision(logits[:, eos]), None
+    if (width := width_of_blocks(logits.size(-1), n)) and on_gpu.takes(logits):
+        from nmt.native import search_triton
+
+        normaliser, maxima = search_triton.scan(logits, never, width)
+    else:
+        normaliser = log_total(logits, eos)
+    best, token = top(logits.index_fill_(1, never, -torch.inf), n, maxima)
     return Likely(full_precision(best), token, normaliser, eos_logit)
 
 

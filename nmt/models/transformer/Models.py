@@ -55,7 +55,7 @@ class PositionalEncoding(nn.Module):
     def forward(self, x: Tensor, first: Place = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
         """scale · x + positions first, first + 1, ..., or those of a packed row: (B, T, D) -> (B, T, D)"""
         if packing:
-            rows = self._rows(0, packing.longest).index_select(1, packing.position(x.size(1)))
+            rows = self._rows(0, packing.longest).index_select(1, packing.position)
         elif isinstance(first, Tensor):
             rows = torch.cat([self.pos_table, self.more], dim=1).index_select(1, first)
         else:
@@ -86,7 +86,7 @@ class LearnedPositions(nn.Module):
     def forward(self, x: Tensor, first: Place = 0, scale: float = 1.0, packing: Packing | None = None) -> Tensor:
         """scale · x + positions first, first + 1, ..., or those of a packed row: (B, T, D) -> (B, T, D)"""
         n = x.size(1)
-        position = packing.position(n) if packing else torch.arange(n, device=x.device) + first
+        position = packing.position if packing else torch.arange(n, device=x.device) + first
         position = position.clamp(max=self.pos_emb.num_embeddings - 1)
         return torch.add(self.pos_emb(position), x, alpha=scale)
 
@@ -302,8 +302,8 @@ class Transformer(TranslationModel):
 
     def _decode_packed(self, src_seq: Tensor, trg_seq: Tensor, src: Packing, trg: Packing) -> Tensor:
         """`decode_hidden` of sentences that lie end to end."""
-        enc_output, _ = self.encoder(src_seq, PackedMask(src, src, causal=False), packing=src)
-        own, across = PackedMask(trg, trg, causal=True), PackedMask(trg, src, causal=False)
+        enc_output, _ = self.encoder(src_seq, PackedMask.of(src, src, causal=False), packing=src)
+        own, across = PackedMask.of(trg, trg, causal=True), PackedMask.of(trg, src, causal=False)
         hidden, *_ = self.decoder(trg_seq, own, enc_output, across, packing=(src, trg))
         known = self._dictionary(src_seq, enc_output, src)
         return self._end(hidden, known, across, self.decoder.enc_rotation(0, trg_seq.size(1), trg))

@@ -14,8 +14,9 @@ from nmt.models.base import Packing
 from nmt.models.dropout import Dropout
 from nmt.models.norms import RMSNorm
 from nmt.models.written_out import in_kernel, written_out
-from nmt.native import kernels
+from nmt.native import kernels, on_gpu, spans
 from nmt.native.attention import Within
+from nmt.native.spans import Spans
 from nmt.recipe.model_options import ModelConfig
 
 # A position: an int, or a (1,) tensor on the device, which `reach` must have covered.
@@ -64,7 +65,7 @@ class RotaryEncoding(nn.Module):
         else:
             end = packing.longest if packing else first + n
             self.reach(end)
-            rows = self.table[packing.position(n)] if packing else self.table[first:end]
+            rows = self.table[packing.position] if packing else self.table[first:end]
         return rows[:, 1::2], rows[:, 0::2]
 
     def reach(self, n: int) -> None:
@@ -87,20 +88,33 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class PackedMask(NamedTuple):
-    """Where queries of a packed row may look: at the keys of their own sentence, and only back if causal."""
+    """Where queries of a packed row may look: at the keys of their own sentence, and only back if causal.
+
+    spans: the same for kernels of our own on a GPU, where there is one.
+    """
 
     query: Packing
     key: Packing
     causal: bool
+    spans: Spans | None = None
+
+    @classmethod
+    def of(cls, query: Packing, key: Packing, *, causal: bool) -> "PackedMask":
+        """With what kernels want, where these are."""
+        if not query.start.is_cuda:
+            return cls(query, key, causal)
+        return cls(
+            query, key, causal, Spans.within(query.start, query.sentence, key.start, key.sentence, causal=causal)
+        )
 
     @property
     def within(self) -> Within:
         """The mask as a kernel takes it."""
         return Within(self.query.start, self.key.start, self.query.longest, self.key.longest, self.causal)
 
-    def written_out(self, n_query: int, n_key: int) -> Tensor:
+    def written_out(self) -> Tensor:
         """The mask as a matrix, (1, 1, T, S): dear, and for where no kernel knows packing."""
-        mask = self.query.sentence(n_query).unsqueeze(1) == self.key.sentence(n_key)
+        mask = self.query.sentence.unsqueeze(1) == self.key.sentence
         return (mask.tril() if self.causal else mask)[None, None]
 
 
@@ -164,8 +178,9 @@ class ScaledDotProductAttention(nn.Module):
     """softmax(q kT / temperature) v (Vaswani et al. 2017, section 3.2.1), in the way that is fastest where it is:
 
     - written out, as two products and a softmax, where the weights are wanted, and on a CPU without kernels of ours;
-    - by a kernel of ours on a CPU, at the length of sentences;
-    - by torch's attention of variable lengths for packed sentences on a GPU in 16 bits;
+    - by a kernel of ours on a CPU, at the length of sentences, and on a GPU in a search;
+    - for packed sentences on a GPU by kernels of ours, or, where a head has no width that they take, by torch's
+      attention of variable lengths, in 16 bits;
     - by torch's fused kernel, `scaled_dot_product_attention`, for all else.
     """
 
@@ -183,12 +198,12 @@ class ScaledDotProductAttention(nn.Module):
         Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
         """
         if isinstance(mask, PackedMask):
-            if v.dtype in (torch.bfloat16, torch.float16) and v.is_cuda:
-                return self._packed(q, k, v, mask), None
+            if v.is_cuda and (found := self._packed(q, k, v, mask)) is not None:
+                return found, None
             narrow = self._narrow(q, k, v)
             if kernels.takes(*narrow):
                 return in_kernel(*narrow, mask.within, 1.0 / self.temperature, self.dropout), None
-            mask = mask.written_out(q.size(2), k.size(2))
+            mask = mask.written_out()
         mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
         if not return_attns and self._prefers_written_out(q, k):
             narrow = self._narrow(q, k, v)
@@ -198,6 +213,10 @@ class ScaledDotProductAttention(nn.Module):
                 ), None
         (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
         n_share = n_head // n_kv_head
+        if mask.in_search and not return_attns and on_gpu.takes_hypotheses(q, k, v):
+            from nmt.native import search_triton
+
+            return search_triton.look(q, k, v, mask.mask, 1.0 / self.temperature), None
         if n_share > 1:
             # The heads that share a key/value head become further queries of it: nothing is copied per head.
             q = q.reshape(n_row, n_kv_head, -1, q.size(-1))
@@ -216,12 +235,17 @@ class ScaledDotProductAttention(nn.Module):
         output = output.reshape(n_row, n_head, n_query, v.size(-1))
         return output, attn.view(n_row, n_head, n_query, -1) if return_attns and attn is not None else None
 
-    def _packed(self, q: Tensor, k: Tensor, v: Tensor, mask: PackedMask) -> Tensor:
-        """Flash attention within each sentence of the one row; the kernel knows no dropout."""
-        from torch.nn.attention.varlen import varlen_attn  # which brings the compiler with it: over a second
-
+    def _packed(self, q: Tensor, k: Tensor, v: Tensor, mask: PackedMask) -> Tensor | None:
+        """Attention within each sentence of the one row, by kernels on a GPU that know no dropout; None if none takes
+        these."""
         # Not x[0], whose gradient is zeros and a copy.
         q, k, v = (x.squeeze(0).transpose(0, 1).to(v.dtype) for x in (q, k, v))  # (T, H, d)
+        if mask.spans is not None and on_gpu.takes_heads(q, k, v):
+            return spans.attend(q, k, v, mask.spans, 1.0 / self.temperature).transpose(0, 1).unsqueeze(0)
+        if v.dtype not in (torch.bfloat16, torch.float16):
+            return None
+        from torch.nn.attention.varlen import varlen_attn  # which brings the compiler with it: over a second
+
         n_share = q.size(1) // k.size(1)
         if n_share > 1:  # not every torch that has this kernel lets it share keys
             k, v = k.repeat_interleave(n_share, dim=1), v.repeat_interleave(n_share, dim=1)

@@ -179,7 +179,7 @@ class DepthwiseConv(nn.Module):
         """(B, S, D), (B, 1, 1, S) -> (B, S, D)"""
         weight = self.weight.squeeze(1).t().contiguous()
         if isinstance(mask, PackedMask):
-            return convolved_within(x, mask.key.sentence(x.size(1)).unsqueeze(0), weight)
+            return convolved_within(x, mask.key.sentence.unsqueeze(0), weight)
         if torch.compiler.is_compiling():
             return convolved_within(x, visible(mask).squeeze(2).int() - 1, weight)
         return convolved(x, visible(mask), weight)

@@ -9,11 +9,13 @@ from test_fixed_search import RECURRENT, TRANSFORMERS, V, batch, how, recurrent
 
 from nmt.decoding.search.beam import search
 from nmt.decoding.search.fixed_search import FixedSearch
+from nmt.device import set_up
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 def on_gpu(options):
+    set_up("cuda")
     model = recurrent(**options) if "architecture" in options else tiny_model(V, **options)
     return copy.deepcopy(model).float().cuda()
 

@@ -70,8 +70,9 @@ def test_many_chunks_are_one_chunk(monkeypatch):
 
 
 @pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+@pytest.mark.parametrize("compiled", [False, True])  # which our kernels have no need of
 @pytest.mark.parametrize("n_token", [1, 31, 32, 64, 65, 150])
-def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, monkeypatch, kernels_asked):
+def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, compiled, monkeypatch, kernels_asked):
     monkeypatch.setitem(room.CHUNK_BYTES, "cpu", 1)  # so a chunk has 64 tokens
     torch.manual_seed(1)
     hidden, weight = (torch.randn(*size, requires_grad=True) for size in ((1, n_token, 8), (16, 8)))
@@ -79,7 +80,7 @@ def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, monkeypatch, k
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
     wanted = by_target_distributions(*exact, gold, 0.1, 0.7)
     kernels.use(True)
-    found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1, scale=0.7, pad_idx=PAD)
+    found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1, scale=0.7, pad_idx=PAD, compiled=compiled)
     kernels.use(False)
     assert kernels_asked["exponents"] == -(-n_token // 64)
     assert bool(kernels_asked["multiply"]) == products.fp32_in_kernels()

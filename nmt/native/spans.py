@@ -1,0 +1,108 @@
+"""Attention on a GPU in which each query looks at a span of keys: of sentences that lie end to end, at its own.
+
+The kernels are in Triton, which comes with torch for CUDA. Flash attention of variable lengths, torch's own, computes
+blocks of 128 queries by 128 keys for each sentence, however short it is; at 30 subwords a sentence nearly all of that
+is for nothing. Here a block is of so many queries in a row, whatever sentences they are of, and takes the keys from the
+first that one of them may look at to the last. After T. Dao 2023, "FlashAttention-2".
+No kernel adds up what others add to, so a gradient is the same bit for bit however often it is computed.
+
+Shapes: T queries, S keys, H query heads, G key/value heads (G divides H).
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Spans(NamedTuple):
+    """Who looks at whom, both ways: query t at keys first_key[t], ..., end_key[t] - 1, and at key s look queries
+    first_query[s], ..., end_query[s] - 1; int32 all. From one query to the next neither end of a span may go back."""
+
+    first_key: Tensor
+    end_key: Tensor
+    first_query: Tensor
+    end_query: Tensor
+
+    @classmethod
+    def within(
+        cls, query_start: Tensor, of_query: Tensor, key_start: Tensor, of_key: Tensor, *, causal: bool
+    ) -> "Spans":
+        """Those of sentences that lie end to end. (N + 1,) int32: where each begins, and where the last ends; (T,) and
+        (S,): which one a place belongs to. causal: whether a query looks at its own place and back alone."""
+        first_key, end_key = key_start[of_query], key_start[of_query + 1]
+        first_query, end_query = query_start[of_key], query_start[of_key + 1]
+        if causal:
+            end_key = torch.arange(1, len(of_query) + 1, device=end_key.device, dtype=end_key.dtype)
+            first_query = torch.arange(len(of_key), device=first_query.device, dtype=first_query.dtype)
+        return cls(first_key, end_key, first_query, end_query)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans, scale: float) -> Tensor:
+    """softmax(scale · q kT) v within the spans: (T, H, d_k), (S, G, d_k), (S, G, d_v) -> (T, H, d_v). A query that
+    looks nowhere finds zeros."""
+    out: Tensor = _attend(q, k, v, *spans, scale)[0]
+    return out
+
+
+# As operators, so that the compiler takes them for one step each, and knows the gradient.
+
+
+@torch.library.custom_op("nmt::attend_in_spans", mutates_args=())
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    first_key: Tensor,
+    end_key: Tensor,
+    first_query: Tensor,
+    end_query: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """What was found, and of each query the logarithm to base 2 of its softmax's denominator, (H, T) fp32."""
+    from nmt.native import spans_triton
+
+    return spans_triton.forward(q, k, v, first_key, end_key, scale)
+
+
+@torch.library.custom_op("nmt::attend_in_spans_backward", mutates_args=())
+def _attend_backward(
+    d_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    log_total: Tensor,
+    first_key: Tensor,
+    end_key: Tensor,
+    first_query: Tensor,
+    end_query: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from nmt.native import spans_triton
+
+    spans = first_key, end_key, first_query, end_query
+    return spans_triton.backward(d_out, q, k, v, out, log_total, *spans, scale=scale)
+
+
+@_attend.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    out = q.new_empty(q.size(0), q.size(1), v.size(2))
+    return out, q.new_empty(q.size(1), q.size(0), dtype=torch.float32)
+
+
+@_attend_backward.register_fake
+def _(_d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, *spans, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v, *output, *spans)
+
+
+def _gradient(ctx: Any, d_out: Tensor, _d_log_total: Tensor) -> tuple[Tensor | None, ...]:
+    return *_attend_backward(d_out, *ctx.saved_tensors, ctx.scale), None, None, None, None, None
+
+
+_attend.register_autograd(_gradient, setup_context=_remember)

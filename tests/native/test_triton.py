@@ -1,0 +1,149 @@
+"""The kernels in Triton are their formulas: on a GPU, or without one in Triton's interpreter if that is installed."""
+
+import functools
+import importlib
+import os
+
+import pytest
+import torch
+
+from nmt.decoding.search import beam
+from nmt.native import on_gpu, spans
+
+# That a thread of torch's own, which computes gradients, multiplies before it does anything else.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA context")
+# Lengths of sentences on both sides: longer than a block and empty ones are among them.
+QUERIES, KEYS = (3, 70, 1, 0, 20, 5, 31), (5, 20, 0, 2, 40, 130, 3)
+
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # which Triton looks at when it is imported
+
+
+@pytest.fixture
+def device():
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    pytest.importorskip("triton", reason="neither a GPU nor Triton, which can do without")
+    return torch.device("cpu")
+
+
+def dtypes(device):
+    """What the kernels take there: the interpreter multiplies no bf16."""
+    return (torch.float32, torch.float16, torch.bfloat16) if device.type == "cuda" else (torch.float32, torch.float16)
+
+
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+def packed(lengths, device):
+    """Where sentences begin, and which one a place belongs to."""
+    lengths = torch.tensor(lengths)
+    start = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(torch.int32)
+    return start.to(device), torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
+
+
+def formula(q, k, v, mask, scale):
+    """Attention in double precision: (..., T, d), (..., S, d), (..., S, d_v), (..., T, S)."""
+    share = torch.where(mask, torch.exp(scale * q @ k.transpose(-1, -2)), 0.0)
+    total = share.sum(-1, keepdim=True)
+    return share / torch.where(total == 0, 1.0, total) @ v
+
+
+def off(found, wanted):
+    return float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
+
+
+@pytest.mark.parametrize(("n_head", "n_kv_head", "d_k", "d_v"), [(2, 2, 64, 64), (4, 2, 16, 32)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_in_spans_is_the_formula_and_so_is_its_gradient(causal, n_head, n_kv_head, d_k, d_v, device):
+    torch.manual_seed(1)
+    start, of = packed(QUERIES, device)
+    key_start, of_key = (start, of) if causal else packed(KEYS, device)
+    n_query, n_key = len(of), len(of_key)
+    its = spans.Spans.within(start, of, key_start, of_key, causal=causal)
+    mask = of.unsqueeze(1) == of_key
+    mask = mask.tril() if causal else mask
+    for dtype in dtypes(device):
+        # Queries are a part of a wider product, as they are in a model.
+        wide = torch.randn(n_query, 3, n_head, d_k, device=device).to(dtype)
+        q, k, v = leaves = [
+            x.to(device, dtype).requires_grad_()
+            for x in (wide[:, 1], torch.randn(n_key, n_kv_head, d_k), torch.randn(n_key, n_kv_head, d_v))
+        ]
+        exact = [x.detach().double().requires_grad_() for x in leaves]
+        by_head = [x.transpose(0, 1) for x in exact]
+        by_head[1:] = [x.repeat_interleave(n_head // n_kv_head, 0) for x in by_head[1:]]
+        wanted = formula(*by_head, mask, d_k**-0.5).transpose(0, 1)
+        found = spans.attend(q, k, v, its, d_k**-0.5)
+        into = torch.randn_like(found)
+        gradients = torch.autograd.grad(wanted, exact, into.double())
+        again = [torch.autograd.grad(spans.attend(q, k, v, its, d_k**-0.5), leaves, into) for _ in range(2)]
+        assert off(found, wanted) < TOLERANCE[dtype]
+        assert all(off(a, b) < TOLERANCE[dtype] for a, b in zip(again[0], gradients, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(*again, strict=True))
+        assert causal or not found[of == 2].any()  # whose sentence has no key
+
+
+def test_the_operators_are_what_the_compiler_takes_them_for(device):
+    start, of = packed((3, 4), device)
+    its = spans.Spans.within(start, of, start, of, causal=False)
+    q, k, v = (torch.randn(7, 2, 16, device=device, requires_grad=True) for _ in range(3))
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.nmt.attend_in_spans.default, (q, k, v, *its, 0.25), test_utils=tests)
+
+
+@pytest.mark.parametrize(
+    ("n_row", "n_head", "n_kv_head", "n_key"), [(4, 2, 2, 130), (3, 4, 2, 70), (1, 4, 1, 5), (16, 4, 1, 64)]
+)
+def test_hypotheses_look_where_their_mask_lets_them(n_row, n_head, n_kv_head, n_key, device):
+    search = importlib.import_module("nmt.native.search_triton")
+    torch.manual_seed(2)
+    for dtype in dtypes(device):
+        q = torch.randn(3, n_row, n_head, 16, device=device).to(dtype).transpose(1, 2)
+        k, v = (torch.randn(3, n_kv_head, n_key, width, device=device).to(dtype) for width in (16, 32))
+        for shape in ((3, 1, n_row, n_key), (3, 1, 1, n_key), (1, 1, n_row, n_key)):
+            mask = torch.rand(shape, device=device) < 0.3
+            mask[0, 0, 0] &= shape[0] == 1  # else one that looks nowhere
+            mask[..., 64:] &= torch.rand(shape, device=device)[..., 64:] < 0.01  # blocks that nobody looks at
+            k_all, v_all = (x.double().repeat_interleave(n_head // n_kv_head, 1) for x in (k, v))
+            wanted = formula(q.double(), k_all, v_all, mask, 0.3)
+            found = search.look(q, k, v, mask, 0.3)
+            assert off(found, wanted) < TOLERANCE[dtype]
+            assert shape[0] == 1 or not found[0, :, 0].any()
+
+
+@pytest.mark.parametrize(("n_column", "width"), [(320, 64), (8000, 64), (10_040, 8)])
+def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, device, monkeypatch):
+    search = importlib.import_module("nmt.native.search_triton")
+    torch.manual_seed(3)
+    never = torch.tensor([0, 2, n_column - 1], device=device)
+    for dtype in dtypes(device):
+        logits = (4 * torch.randn(5, n_column, device=device)).to(dtype)
+        logits[0, 7] = -torch.inf
+        logits[1, 0] = 30.0  # one that is not allowed, but counts
+        log_total, maxima = search.scan(logits, never, width)
+        torch.testing.assert_close(log_total.double(), logits.double().logsumexp(1), rtol=1e-6, atol=1e-6)
+        allowed = logits.clone().index_fill_(1, never, -torch.inf)
+        assert torch.equal(maxima, allowed.view(5, -1, width).amax(2))
+        wanted = beam.likeliest(logits.double(), 5, 3, never)
+        monkeypatch.setattr(on_gpu, "takes", lambda *_: True)
+        found = beam.likeliest(logits.clone(), 5, 3, never)
+        monkeypatch.undo()
+        assert torch.equal(found.best.double(), wanted.best)
+        torch.testing.assert_close(found.normaliser.double(), wanted.normaliser, rtol=1e-6, atol=1e-6)
+
+
+def test_what_they_do_not_take_goes_another_way(monkeypatch):
+    """Told without a GPU, by tensors that say that they are on one."""
+    monkeypatch.setattr(on_gpu, "_IS_THERE", True)
+    made = functools.partial(torch.empty, device="meta")
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
+    q, k, v = made(1, 4, 4, 64), made(1, 4, 9, 64), made(1, 4, 9, 64)
+    assert on_gpu.takes_hypotheses(q, k, v) and on_gpu.takes_hypotheses(made(1, 4, 16, 64), made(1, 1, 9, 64), v)
+    assert not on_gpu.takes_hypotheses(made(1, 4, 17, 64), made(1, 1, 9, 64), v)  # more than a tile has
+    assert not on_gpu.takes_heads(made(1, 4, 4, 24), made(1, 4, 9, 24), v)
+    assert not on_gpu.takes_heads(q.half(), k, v)
+    assert not on_gpu.takes_heads(q.double(), k.double(), v.double())
+    monkeypatch.setattr(on_gpu, "_IS_THERE", False)
+    assert not on_gpu.takes_hypotheses(q, k, v)
