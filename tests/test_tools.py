@@ -16,6 +16,7 @@ import bench_decoding
 import bench_training
 import bench_waiting
 import fault_sweep
+import profile_kernels
 import prove_flat_memory
 import pytest
 
@@ -239,12 +240,38 @@ def test_help_is_asked_for_and_nothing_else_happens(script, monkeypatch):
 
 def test_the_tables_about_gpus_are_those_of_the_script():
     page = (TOOLS.parent / "docs" / "gpu.md").read_text(encoding="utf-8")
-    blocks = [block for block in page.split("```") if block.startswith("\n$ python tools/")]
+    blocks = [block for block in page.split("```") if block.startswith("\n$ python tools/") and "--device" not in block]
     assert len(blocks) == 6
     for block in blocks:
         command, _, table = block.removeprefix("\n$ python tools/").partition("\n")
         done = run(*command.split())
         assert done.returncode == 0 and done.stdout == table, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kernel", "part"),
+    [
+        ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "products"),
+        ("_backward_of_keys", "attention"),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128", "attention"),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention", "attention"),
+        (
+            "triton_per_fused__to_copy_add_native_dropout_backward_native_layer_norm_backward_view_8",
+            "norm, dropout, residual",
+        ),
+        ("triton_red_fused__to_copy_arange_eq_exp_mul_prepare_softmax_online_sub_where_0", "loss or choice"),
+        ("multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>", "Adam and clipping"),
+        ("triton_poi_fused_threshold_backward_view_5", "activation"),
+        ("Memcpy DtoD (Device -> Device)", "all else"),
+    ],
+)
+def test_a_kernel_is_of_the_part_that_its_name_says(kernel, part):
+    assert profile_kernels.part_of(kernel) == part
+    kernels = [argparse.Namespace(name=kernel, ms=3.0, count=6), argparse.Namespace(name="another", ms=1.0, count=2)]
+    head, *lines = profile_kernels.report(kernels, 0.008, 2, most=1)
+    assert head == "4.00 ms by the clock, 2.00 ms in 4 kernels"
+    assert lines[0].split(None, 3) == ["1.500", "ms", "75.0%", part] or part == "all else"
+    assert lines[-1].split(None, 3) == ["1.500", "ms", "3.0x", kernel[:90]]
 
 
 def test_every_mutation_can_be_applied_and_names_tests_that_exist():

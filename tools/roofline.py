@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nmt.decoding.search.fixed_search import FIRST_ROOM
 from nmt.recipe.presets import PRESETS
 from nmt.training.losses.loss import chunk_bytes_of_gpu
 
@@ -107,12 +106,9 @@ def parts_of_search(shape: Shape, *, sentences: int, beam: int) -> Iterator[Part
     yield products("keys, values of source", shape.n_dec, tokens, 2 * d * d, 3 * d)
     yield products("decoder, all steps", n_step * shape.n_dec, rows, per_layer + 2 * d * d, moved + 4 * d)
     yield products("output layer", n_step, rows, d * shape.vocabulary, d + shape.vocabulary)
-    # The logits are read for their sum, which is made in full precision by writing all of it, and for the best.
-    yield Part("choice", 0, n_step * rows * shape.vocabulary * (2 * HALF + FULL))
-    room = FIRST_ROOM
-    while room < n_step:
-        room *= 2
-    yield Part("looking back", 0, n_step * shape.n_dec * rows * room * 2 * d * HALF)
+    yield Part("choice", 0, n_step * rows * shape.vocabulary * HALF)  # read once, for the sum and the best
+    # At most: what several hypotheses of a sentence look at is read once.
+    yield Part("looking back", 0, n_step * shape.n_dec * rows * (n_step + 1) / 2 * 2 * d * HALF)
     yield Part("looking at the source", 0, n_step * shape.n_dec * tokens * 2 * d * HALF)
     yield Part("norm, residual", 0, n_step * 3 * shape.n_dec * rows * d * 5 * HALF)
 
