@@ -1,31 +1,48 @@
-"""Whether there are kernels in Triton here, which comes with torch for CUDA, and for which tensors."""
+"""Whether there are kernels in Triton for a GPU, and for which tensors. Triton comes with torch for CUDA."""
 
+import functools
 import importlib.util
+import subprocess
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-WIDTHS = (16, 32, 64, 128)  # of a head: what a product of tiles takes
-_MOST = 64
-_IS_THERE = importlib.util.find_spec("triton") is not None
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_WIDTHS = (16, 32, 64, 128)  # of a head: what a product of tiles takes
+_MOST = 64  # rows of a tile
+_OLDEST = (8, 0)  # capability of Ampere, the first with products in bf16
 
 
-def takes(*tensors: Tensor) -> bool:
-    """Whether kernels take tensors like these."""
-    return _IS_THERE and all(x.is_cuda and x.dtype in DTYPES and x.dtype == tensors[0].dtype for x in tensors)
+@functools.cache
+def works(device: torch.device) -> bool:
+    """Whether Triton can make kernels for a device, which takes a C compiler: tried once, by a small one."""
+    if importlib.util.find_spec("triton") is None or torch.cuda.get_device_capability(device) < _OLDEST:
+        return False
+    try:
+        from nmt.native import probe_triton
+
+        with torch.cuda.device(device):
+            return probe_triton.counts(device)
+    except (RuntimeError, OSError, ImportError, subprocess.SubprocessError):
+        return False
 
 
-def takes_heads(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether those of attention take queries, keys and values, whose last dimension is the width of a head."""
-    return takes(q, k, v) and q.size(-1) in WIDTHS and v.size(-1) in WIDTHS
+def takes(x: Tensor) -> bool:
+    """Whether kernels take a tensor like this."""
+    return x.is_cuda and x.dtype in _DTYPES and works(x.device)
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether those of attention, where there are any, take queries, keys and values whose last dimension is the width
+    of a head."""
+    return v.dtype in _DTYPES and q.dtype == k.dtype == v.dtype and q.size(-1) in _WIDTHS and v.size(-1) in _WIDTHS
 
 
 def takes_hypotheses(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether that of a search takes (B, H, K, d_k), (B, G, S, d_k), (B, G, S, d_v): all that look at one head's keys
     are one tile."""
-    return takes_heads(q, k, v) and q.size(1) // k.size(1) * q.size(2) <= _MOST
+    return fits(q, k, v) and q.size(1) // k.size(1) * q.size(2) <= _MOST and takes(v)
 
 
 def on_its_device(x: Tensor) -> AbstractContextManager[object]:

@@ -1,12 +1,18 @@
 """The kernels in Triton are their formulas: on a GPU, or without one in Triton's interpreter if that is installed."""
 
+import contextlib
 import functools
 import importlib
+import importlib.util
 import os
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import nmt.native
 from nmt.decoding.search import beam
 from nmt.native import on_gpu, spans
 
@@ -26,6 +32,15 @@ def device():
         return torch.device("cuda")
     pytest.importorskip("triton", reason="neither a GPU nor Triton, which can do without")
     return torch.device("cpu")
+
+
+def cannot(error):
+    """A probe that ends in an error."""
+
+    def probe(_device):
+        raise error
+
+    return probe
 
 
 def dtypes(device):
@@ -136,14 +151,41 @@ def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, de
 
 def test_what_they_do_not_take_goes_another_way(monkeypatch):
     """Told without a GPU, by tensors that say that they are on one."""
-    monkeypatch.setattr(on_gpu, "_IS_THERE", True)
+    monkeypatch.setattr(on_gpu, "works", lambda device: True)
     made = functools.partial(torch.empty, device="meta")
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
     q, k, v = made(1, 4, 4, 64), made(1, 4, 9, 64), made(1, 4, 9, 64)
     assert on_gpu.takes_hypotheses(q, k, v) and on_gpu.takes_hypotheses(made(1, 4, 16, 64), made(1, 1, 9, 64), v)
     assert not on_gpu.takes_hypotheses(made(1, 4, 17, 64), made(1, 1, 9, 64), v)  # more than a tile has
-    assert not on_gpu.takes_heads(made(1, 4, 4, 24), made(1, 4, 9, 24), v)
-    assert not on_gpu.takes_heads(q.half(), k, v)
-    assert not on_gpu.takes_heads(q.double(), k.double(), v.double())
-    monkeypatch.setattr(on_gpu, "_IS_THERE", False)
-    assert not on_gpu.takes_hypotheses(q, k, v)
+    assert not on_gpu.fits(made(1, 4, 4, 24), made(1, 4, 9, 24), v)
+    assert not on_gpu.fits(q.half(), k, v)
+    assert not on_gpu.fits(q.double(), k.double(), v.double())
+    monkeypatch.setattr(on_gpu, "works", lambda device: False)
+    assert not on_gpu.takes_hypotheses(q, k, v) and not on_gpu.takes(v)
+
+
+@pytest.mark.parametrize(
+    ("is_there", "capability", "probe", "works"),
+    [
+        (True, (8, 0), lambda device: True, True),
+        (True, (7, 5), lambda device: True, False),
+        (False, (9, 0), lambda device: True, False),
+        (True, (9, 0), lambda device: False, False),
+        (True, (9, 0), cannot(RuntimeError("Failed to find C compiler")), False),
+        (True, (9, 0), cannot(subprocess.CalledProcessError(1, "gcc")), False),
+    ],
+)
+def test_kernels_are_made_where_a_small_one_can_be(is_there, capability, probe, works, monkeypatch):
+    device = torch.device("cuda", 7)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace() if is_there else None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setitem(sys.modules, "nmt.native.probe_triton", SimpleNamespace(counts=probe))
+    monkeypatch.setattr(nmt.native, "probe_triton", SimpleNamespace(counts=probe), raising=False)
+    on_gpu.works.cache_clear()
+    assert on_gpu.works(device) == works
+    on_gpu.works.cache_clear()
+
+
+def test_the_small_one_counts(device):
+    assert importlib.import_module("nmt.native.probe_triton").counts(device)

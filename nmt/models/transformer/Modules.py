@@ -100,8 +100,8 @@ class PackedMask(NamedTuple):
 
     @classmethod
     def of(cls, query: Packing, key: Packing, *, causal: bool) -> "PackedMask":
-        """With what kernels want, where these are."""
-        if not query.start.is_cuda:
+        """With what kernels want, where there are some. Not to be compiled."""
+        if not query.start.is_cuda or not on_gpu.works(query.start.device):
             return cls(query, key, causal)
         return cls(
             query, key, causal, Spans.within(query.start, query.sentence, key.start, key.sentence, causal=causal)
@@ -240,7 +240,7 @@ class ScaledDotProductAttention(nn.Module):
         these."""
         # Not x[0], whose gradient is zeros and a copy.
         q, k, v = (x.squeeze(0).transpose(0, 1).to(v.dtype) for x in (q, k, v))  # (T, H, d)
-        if mask.spans is not None and on_gpu.takes_heads(q, k, v):
+        if mask.spans is not None and on_gpu.fits(q, k, v):
             return spans.attend(q, k, v, mask.spans, 1.0 / self.temperature).transpose(0, 1).unsqueeze(0)
         if v.dtype not in (torch.bfloat16, torch.float16):
             return None
