@@ -17,6 +17,13 @@ TWO_PROCESSES = "tests/training/test_parallel.py -k losses_and_weights"
 MUTATIONS = (
     # the loss
     Mutation(
+        "a compiled pass is taken for one of our kernels",
+        LOSS,
+        "if compiled and not own else",
+        "if compiled else",
+        "tests/training/losses/test_loss.py -k fill_up",
+    ),
+    Mutation(
         "logit scale forgotten in the loss",
         "nmt/training/losses/objective.py",
         '"scale": scale,',

@@ -266,6 +266,11 @@ def test_neither_is_for_several_processes(recipe_of, monkeypatch):
         ({"train": {"precision": "bf16"}}, {}, "which this processor multiplies no faster than fp32: take auto"),
         ({"train": {"precision": "bf16"}}, {"device": "cuda"}, "which this GPU multiplies no faster"),
         ({"train": {"compile": True}}, {}, "train.compile"),
+        (
+            {},
+            {"device": "cuda", "has_bf16": True},
+            "over twice as fast with batch.packed, train.compile and train.cuda_gr",
+        ),
     ],
 )
 def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
@@ -323,9 +328,7 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
         "nmt.models.transformer.Models.get_subsequent_mask",
         lambda seq: torch.ones(1, seq.size(1), seq.size(1), dtype=torch.bool),
     )
-    monkeypatch.setattr(
-        "nmt.models.transformer.Models.PackedMask", lambda query, key, causal: PackedMask(query, key, causal=False)
-    )
+    monkeypatch.setattr(PackedMask, "of", lambda query, key, causal: PackedMask(query, key, causal=False))
     file = tmp_path / "recipe.yaml"
     write_recipe(recipe_of(**ABLE), file)
     assert main([str(file), "--selftest"]) == 1
