@@ -174,8 +174,8 @@ def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
     packs = not (recipe.model.is_recurrent or recipe.model.lexical_attn)
     if found.device == "cuda" and found.has_bf16 and packs and not (recipe.batch.packed and recipe.train.compile):
         yield (
-            "a GPU trains a Transformer over twice as fast with batch.packed, train.compile and train.cuda_graphs set to "
-            "true, which want model.attn_dropout: 0 (docs/gpu.md)"
+            "a GPU trains a Transformer over twice as fast with batch.packed, train.compile and train.cuda_graphs set "
+            "to true, which want model.attn_dropout: 0 (docs/gpu.md)"
         )
     if recipe.train.precision == "fp16" and found.has_bf16:
         yield "train.precision is fp16, but this GPU has bf16, which is as fast and overflows a good deal later"
