@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 
 import pytest
@@ -78,9 +79,18 @@ def test_models_of_different_families_translate_together(translate, folders, tmp
 
 
 def test_attention_of_a_recurrent_model_is_seen(translate, folders, tmp_path):
+    pictures = {}
     for name in ("a.png", "a.svg", "a.html"):
         translate(folders["attention"], "--attention", tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 1000
+        pictures[name] = (tmp_path / name).read_bytes()
+    assert pictures["a.png"].startswith(b"\x89PNG") and b"<svg" in pictures["a.svg"]
+    page = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', pictures["a.html"].decode(), re.DOTALL
+    )
+    shown = json.loads(page.group(1))
+    assert shown["kinds"] == {"cross": {"layers": 1, "heads": 1}}
+    sources = [line.split() for line in SOURCE.decode().split("\n") if line.strip()]
+    assert [one["src"]["texts"][:-1] for one in shown["sentences"]] == sources[: len(shown["sentences"])] != []
     translate(folders["attention"], "--alignments", tmp_path / "links", "--output", tmp_path / "out")
     assert len((tmp_path / "links").read_text(encoding="utf-8").split("\n")) == 7
     _, said = translate(folders["attention"], "--attention", tmp_path / "b.png", "--layer", 2, code=2)
