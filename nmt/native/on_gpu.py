@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import subprocess
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -10,22 +9,26 @@ from torch import Tensor
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _WIDTHS = (16, 32, 64, 128)  # of a head: what a product of tiles takes
+_MOST_BYTES = 256  # of a head
 _MOST = 64  # rows of a tile
 _OLDEST = (8, 0)  # capability of Ampere, the first with products in bf16
 
 
 @functools.cache
-def works(device: torch.device) -> bool:
-    """Whether Triton can make kernels for a device, which takes a C compiler: tried once, by a small one."""
-    if importlib.util.find_spec("triton") is None or torch.cuda.get_device_capability(device) < _OLDEST:
-        return False
-    try:
-        from nmt.native import probe_triton
+def is_new(device: torch.device) -> bool:
+    """Whether a GPU is of Ampere or later: what torch's attention of variable lengths wants, and so do ours."""
+    return torch.cuda.get_device_capability(device) >= _OLDEST
 
-        with torch.cuda.device(device):
-            return probe_triton.counts(device)
-    except (RuntimeError, OSError, ImportError, subprocess.SubprocessError):
+
+@functools.cache
+def works(device: torch.device) -> bool:
+    """Whether Triton can make kernels for a GPU, which takes a C compiler: tried once, by a small one."""
+    if importlib.util.find_spec("triton") is None or not is_new(device):
         return False
+    from nmt.native import probe_triton
+
+    with torch.cuda.device(device):
+        return probe_triton.counts(device)
 
 
 def takes(x: Tensor) -> bool:
@@ -36,7 +39,10 @@ def takes(x: Tensor) -> bool:
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether those of attention, where there are any, take queries, keys and values whose last dimension is the width
     of a head."""
-    return v.dtype in _DTYPES and q.dtype == k.dtype == v.dtype and q.size(-1) in _WIDTHS and v.size(-1) in _WIDTHS
+    if v.dtype not in _DTYPES or not q.dtype == k.dtype == v.dtype:
+        return False
+    # The memory of a processor holds tiles of wide heads in 16 bits alone, but on the largest GPUs.
+    return all(x.size(-1) in _WIDTHS and x.size(-1) * x.itemsize <= _MOST_BYTES for x in (q, v))
 
 
 def takes_hypotheses(q: Tensor, k: Tensor, v: Tensor) -> bool:

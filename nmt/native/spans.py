@@ -38,6 +38,11 @@ class Spans(NamedTuple):
         return cls(first_key, end_key, first_query, end_query)
 
 
+def are_near(*tensors: Tensor) -> bool:
+    """Whether all numbers of (T, H, d) are within reach of the kernels, which count in 32 bits."""
+    return all(x.size(0) * x.stride(0) < 1 << 31 for x in tensors)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans, scale: float) -> Tensor:
     """softmax(scale · q kT) v within the spans: (T, H, d_k), (S, G, d_k), (S, G, d_v) -> (T, H, d_v). A query that
     looks nowhere finds zeros."""

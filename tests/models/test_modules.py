@@ -224,3 +224,12 @@ def test_rotation_is_the_same_by_complex_numbers_and_for_the_compiler(dtype, mon
     compiled = rotate(x, rotation)
     assert eager.dtype == compiled.dtype == dtype
     torch.testing.assert_close(eager, compiled, rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("n_before", [3, 4])
+def test_a_part_of_a_wider_product_is_turned_wherever_it_begins(n_before):
+    torch.manual_seed(8)
+    wide = torch.randn(1, 5, n_before + 2 * 4 + 3)
+    part = wide[..., n_before : n_before + 8].unflatten(-1, (2, 4)).transpose(1, 2)  # (1, 2, 5, 4)
+    rotation = RotaryEncoding(4, 9)(0, 5)
+    assert torch.equal(rotate(part, rotation), rotate(part.contiguous(), rotation))

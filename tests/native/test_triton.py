@@ -37,7 +37,7 @@ def device():
 def cannot(error):
     """A probe that ends in an error."""
 
-    def probe(_device):
+    def probe(*_args, **_named):
         raise error
 
     return probe
@@ -160,6 +160,9 @@ def test_what_they_do_not_take_goes_another_way(monkeypatch):
     assert not on_gpu.fits(made(1, 4, 4, 24), made(1, 4, 9, 24), v)
     assert not on_gpu.fits(q.half(), k, v)
     assert not on_gpu.fits(q.double(), k.double(), v.double())
+    wide = made(1, 4, 4, 128)
+    assert not on_gpu.fits(wide, wide, wide) and on_gpu.fits(*3 * [wide.bfloat16()])
+    assert spans.are_near(made(1 << 21, 8, 64), made(1 << 15, 8, 64)) and not spans.are_near(made(1 << 22, 8, 64))
     monkeypatch.setattr(on_gpu, "works", lambda device: False)
     assert not on_gpu.takes_hypotheses(q, k, v) and not on_gpu.takes(v)
 
@@ -171,8 +174,6 @@ def test_what_they_do_not_take_goes_another_way(monkeypatch):
         (True, (7, 5), lambda device: True, False),
         (False, (9, 0), lambda device: True, False),
         (True, (9, 0), lambda device: False, False),
-        (True, (9, 0), cannot(RuntimeError("Failed to find C compiler")), False),
-        (True, (9, 0), cannot(subprocess.CalledProcessError(1, "gcc")), False),
     ],
 )
 def test_kernels_are_made_where_a_small_one_can_be(is_there, capability, probe, works, monkeypatch):
@@ -182,10 +183,19 @@ def test_kernels_are_made_where_a_small_one_can_be(is_there, capability, probe, 
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setitem(sys.modules, "nmt.native.probe_triton", SimpleNamespace(counts=probe))
     monkeypatch.setattr(nmt.native, "probe_triton", SimpleNamespace(counts=probe), raising=False)
-    on_gpu.works.cache_clear()
-    assert on_gpu.works(device) == works
-    on_gpu.works.cache_clear()
+    for cached in (on_gpu.works, on_gpu.is_new):
+        cached.cache_clear()
+    assert on_gpu.works(device) == works and on_gpu.is_new(device) == (capability >= (8, 0))
+    for cached in (on_gpu.works, on_gpu.is_new):
+        cached.cache_clear()
 
 
-def test_the_small_one_counts(device):
-    assert importlib.import_module("nmt.native.probe_triton").counts(device)
+def test_the_small_one_counts(device, monkeypatch):
+    probe = importlib.import_module("nmt.native.probe_triton")
+    assert probe.counts(device)
+    from triton import TritonError
+
+    errors = RuntimeError("Failed to find C compiler"), subprocess.CalledProcessError(1, "gcc"), TritonError("ptxas")
+    for error in errors:
+        monkeypatch.setattr(probe, "_count", {(1,): cannot(error)})
+        assert not probe.counts(device)

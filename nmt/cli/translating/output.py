@@ -42,6 +42,8 @@ def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, A
     flags |= {"--device": device, "--score": bool(args.score)}
     flags |= {"word alignments": args.format == "jsonl" or wants_alignments(args)}
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
+    if device == "cpu":  # where there are none
+        del decode["decode.cuda_graphs"]
     about = {"nmt": version, "model": fingerprints(args), "memory": BUDGET}
     about |= {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
     found: dict[str, Any] = json.loads(json.dumps({**about, **flags, **decode}))

@@ -36,7 +36,7 @@ _COLUMNS = ("beam", "penalty", "alpha", "BLEU", "chrF", "ratio", "BLEU*", "chrF*
 _OWN = {"run", "tune_decoding", "tune_metric", "tune_beams", "store", "checkpoint", "device", "threads", "debug"}
 _FOUND = {f"decode.{name}" for name in OPTIONS}
 # What may be said where the winner is stored: what changes no translation, and which lines these are.
-_NO_MATTER = {"decode.max_tokens", "decode.window"}
+_NO_MATTER = {"decode.max_tokens", "decode.window", "decode.cuda_graphs"}
 _OF_LINES = {"decode.trg_lang", "decode.tags"}
 _OF_NO_SEARCH = {f"decode.{name}" for name in (*OF_SAMPLES, "samples", "mbr", "n_best")}
 

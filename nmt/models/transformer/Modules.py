@@ -82,6 +82,8 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
     # A pair is a complex number, and its turn a product: one pass over x instead of several.
     # There are none in half precision.
+    if x.storage_offset() % 2 or any(stride % 2 for stride in x.stride()[:-1]):
+        x = x.contiguous()  # a part of a wider product, of which no number need begin where a complex one may
     kind = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)
     turned = torch.view_as_complex(x.to(kind).view(*x.shape[:-1], -1, 2)) * torch.complex(cos.to(kind), sin.to(kind))
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
@@ -90,22 +92,24 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 class PackedMask(NamedTuple):
     """Where queries of a packed row may look: at the keys of their own sentence, and only back if causal.
 
-    spans: the same for kernels of our own on a GPU, where there is one.
+    spans: the same for kernels of our own on a GPU, where there are some. flash: whether torch has one for it there.
     """
 
     query: Packing
     key: Packing
     causal: bool
     spans: Spans | None = None
+    flash: bool = False
 
     @classmethod
     def of(cls, query: Packing, key: Packing, *, causal: bool) -> "PackedMask":
         """With what kernels want, where there are some. Not to be compiled."""
-        if not query.start.is_cuda or not on_gpu.works(query.start.device):
+        device, its = query.start.device, None
+        if device.type != "cuda":
             return cls(query, key, causal)
-        return cls(
-            query, key, causal, Spans.within(query.start, query.sentence, key.start, key.sentence, causal=causal)
-        )
+        if on_gpu.works(device):
+            its = Spans.within(query.start, query.sentence, key.start, key.sentence, causal=causal)
+        return cls(query, key, causal, its, on_gpu.is_new(device))
 
     @property
     def within(self) -> Within:
@@ -240,9 +244,9 @@ class ScaledDotProductAttention(nn.Module):
         these."""
         # Not x[0], whose gradient is zeros and a copy.
         q, k, v = (x.squeeze(0).transpose(0, 1).to(v.dtype) for x in (q, k, v))  # (T, H, d)
-        if mask.spans is not None and on_gpu.fits(q, k, v):
+        if mask.spans is not None and on_gpu.fits(q, k, v) and spans.are_near(q, k, v):
             return spans.attend(q, k, v, mask.spans, 1.0 / self.temperature).transpose(0, 1).unsqueeze(0)
-        if v.dtype not in (torch.bfloat16, torch.float16):
+        if not mask.flash or v.dtype not in (torch.bfloat16, torch.float16):
             return None
         from torch.nn.attention.varlen import varlen_attn  # which brings the compiler with it: over a second
 
