@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nmt.native.on_gpu import dense, on_its_device
+from nmt.native.tiles_triton import look_further
 
 _FEWEST = 16  # rows of a tile that is multiplied
 _N_KEY = 64
@@ -50,13 +51,7 @@ def _look(
             keys = tl.load(k + key[None, :] * k_place + at_k[:, None], mask=is_seen[None, :], other=0.0)
             values = tl.load(v + key[:, None] * v_place + at_v[None, :], mask=is_seen[:, None], other=0.0)
             z = tl.where(seen, tl.dot(queries, keys, input_precision="ieee") * slope, -float("inf"))
-            higher = tl.maximum(top, tl.max(z, 1))
-            base = tl.where(higher == -float("inf"), 0.0, higher)  # where nothing is seen yet
-            p = tl.exp2(z - base[:, None])
-            shrink = tl.exp2(top - base)
-            total = total * shrink + tl.sum(p, 1)
-            found = tl.dot(p.to(values.dtype), values, found * shrink[:, None], input_precision="ieee")
-            top = higher
+            top, total, found = look_further(z, values, top, total, found)
     total = tl.where(total == 0.0, 1.0, total)
     place = ((sentence * n_row + row[:, None]) * n_head + head[:, None]) * D_V + at_v[None, :]
     tl.store(out + place, (found / total[:, None]).to(out.dtype.element_ty), mask=is_line[:, None])

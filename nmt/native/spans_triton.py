@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nmt.native.on_gpu import dense, on_its_device
+from nmt.native.tiles_triton import look_further, rows_of, span_of
 
 # Queries and keys of a block: about as many as two sentences have. What lies between two sentences costs more in larger
 # ones, and smaller ones are less than the matrix units take.
@@ -27,10 +28,9 @@ def _forward(
     head = tl.program_id(1)
     query = tl.program_id(0) * N_QUERY + tl.arange(0, N_QUERY)
     is_query = query < n_query
-    first = tl.load(first_key + query, mask=is_query, other=2147483647)
-    end = tl.load(end_key + query, mask=is_query, other=0)
+    first, end = span_of(first_key, end_key, query, is_query)
     at_k, at_v = tl.arange(0, D_K), tl.arange(0, D_V)
-    queries = tl.load(q + query[:, None] * q_place + head * q_head + at_k[None, :], mask=is_query[:, None], other=0.0)
+    queries = rows_of(q + head * q_head, query, q_place, at_k, is_query)
     k += head // n_share * k_head
     v += head // n_share * v_head
     top = tl.full((N_QUERY,), -float("inf"), tl.float32)
@@ -41,17 +41,10 @@ def _forward(
         key = start + tl.arange(0, N_KEY)
         is_key = key < last
         keys = tl.load(k + key[None, :] * k_place + at_k[:, None], mask=is_key[None, :], other=0.0)
-        values = tl.load(v + key[:, None] * v_place + at_v[None, :], mask=is_key[:, None], other=0.0)
+        values = rows_of(v, key, v_place, at_v, is_key)
         z = tl.dot(queries, keys, input_precision="ieee") * slope
         seen = (key[None, :] >= first[:, None]) & (key[None, :] < end[:, None])
-        z = tl.where(seen, z, -float("inf"))
-        higher = tl.maximum(top, tl.max(z, 1))
-        base = tl.where(higher == -float("inf"), 0.0, higher)  # where nothing is seen yet
-        p = tl.exp2(z - base[:, None])
-        shrink = tl.exp2(top - base)
-        total = total * shrink + tl.sum(p, 1)
-        found = tl.dot(p.to(values.dtype), values, found * shrink[:, None], input_precision="ieee")
-        top = higher
+        top, total, found = look_further(tl.where(seen, z, -float("inf")), values, top, total, found)
     is_blind = total == 0.0
     total = tl.where(is_blind, 1.0, total)
     place = out + (query[:, None] * n_head + head) * D_V + at_v[None, :]
@@ -71,10 +64,9 @@ def _backward_of_queries(
     head = tl.program_id(1)
     query = tl.program_id(0) * N_QUERY + tl.arange(0, N_QUERY)
     is_query = query < n_query
-    first = tl.load(first_key + query, mask=is_query, other=2147483647)
-    end = tl.load(end_key + query, mask=is_query, other=0)
+    first, end = span_of(first_key, end_key, query, is_query)
     at_k, at_v = tl.arange(0, D_K), tl.arange(0, D_V)
-    queries = tl.load(q + query[:, None] * q_place + head * q_head + at_k[None, :], mask=is_query[:, None], other=0.0)
+    queries = rows_of(q + head * q_head, query, q_place, at_k, is_query)
     place = (query[:, None] * n_head + head) * D_V + at_v[None, :]
     grads = tl.load(d_out + place, mask=is_query[:, None], other=0.0)
     outs = tl.load(out + place, mask=is_query[:, None], other=0.0)
@@ -88,8 +80,8 @@ def _backward_of_queries(
     for start in range(tl.min(first, 0), last, N_KEY):
         key = start + tl.arange(0, N_KEY)
         is_key = key < last
-        keys = tl.load(k + key[:, None] * k_place + at_k[None, :], mask=is_key[:, None], other=0.0)
-        values = tl.load(v + key[:, None] * v_place + at_v[None, :], mask=is_key[:, None], other=0.0)
+        keys = rows_of(k, key, k_place, at_k, is_key)
+        values = rows_of(v, key, v_place, at_v, is_key)
         z = tl.dot(queries, tl.trans(keys), input_precision="ieee") * slope
         seen = (key[None, :] >= first[:, None]) & (key[None, :] < end[:, None])
         p = tl.where(seen, tl.exp2(z - log_of[:, None]), 0.0)
@@ -111,11 +103,10 @@ def _backward_of_keys(
     group = tl.program_id(1)
     key = tl.program_id(0) * N_KEY + tl.arange(0, N_KEY)
     is_key = key < n_key
-    first = tl.load(first_query + key, mask=is_key, other=2147483647)
-    end = tl.load(end_query + key, mask=is_key, other=0)
+    first, end = span_of(first_query, end_query, key, is_key)
     at_k, at_v = tl.arange(0, D_K), tl.arange(0, D_V)
-    keys = tl.load(k + key[:, None] * k_place + group * k_head + at_k[None, :], mask=is_key[:, None], other=0.0)
-    values = tl.load(v + key[:, None] * v_place + group * v_head + at_v[None, :], mask=is_key[:, None], other=0.0)
+    keys = rows_of(k + group * k_head, key, k_place, at_k, is_key)
+    values = rows_of(v + group * v_head, key, v_place, at_v, is_key)
     d_keys = tl.zeros((N_KEY, D_K), tl.float32)
     d_values = tl.zeros((N_KEY, D_V), tl.float32)
     last = tl.max(end, 0)
