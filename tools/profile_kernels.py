@@ -13,15 +13,17 @@ import argparse
 import re
 import statistics
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import bench_training
 import torch
 from bench_decoding import sources_of
-from bench_training import data_of, switch
 from torch.profiler import ProfilerActivity, profile
 
 import nmt
@@ -29,7 +31,7 @@ from nmt.data.batching.plan import Position
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.native.allocator import keep_freed_blocks
-from nmt.recipe.reader import read_recipe
+from nmt.recipe.reader import load_resolved
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.out_of_memory import Work
@@ -54,21 +56,15 @@ def part_of(name: str) -> str:
 
 def updates(args: argparse.Namespace) -> Callable[[], object]:
     """What trains on all batches once."""
-    options = {
-        "name": "profile",
-        "model.preset": args.size,
-        "model.attn_dropout": "0.0",
-        "data.max_len": "255",
-        "batch.max_tokens": str(args.tokens),
-        "batch.packed": "true",
-        "optim.clip": "1.0",
-        "train.device": args.device,
-        "train.precision": "bf16",
-        **dict(pair.partition("=")[::2] for pair in args.set),
-    }
-    recipe, device = read_recipe(None, list(options.items())), choose_device(args.device)
-    precision = switch("bf16", device)
-    data = data_of(argparse.Namespace(data=None, vocab=args.vocab, lengths="newstest"), recipe)
+    flags = f"--device {args.device} --size {args.size} --vocab {args.vocab} --lengths newstest --arithmetic bf16"
+    flags += (
+        f" --max-tokens {args.tokens} --batches {args.batches} --set model.attn_dropout=0.0 --set batch.packed=true"
+    )
+    bench = bench_training.parse([*flags.split(), *(part for pair in args.set for part in ("--set", pair))])
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = load_resolved(bench_training.make_recipe(bench, Path(folder) / "recipe.yaml"))
+    device = choose_device(args.device)
+    precision, data = bench_training.switch("bf16", device), bench_training.data_of(bench, recipe)
     portions = Feed(recipe, data, Ranks()).begin(Position())
     works: list[Work] = [
         work for _, portion in zip(range(args.batches), portions, strict=False) for work in portion.work
