@@ -27,8 +27,10 @@ from nmt.models.base import SearchModel
 
 # Steps that there is room for at first; then twice as many, and so on. All of the room is read at every step.
 FIRST_ROOM = 32
-# Leaving copies every cache, so it waits until the shape of those that stay is that share of the present one.
+# Leaving keeps the device waiting for the host, so it waits until the shape of those that stay is that share of the
+# present one; and a product of fewer rows than these takes a GPU no less time.
 _SMALLER = 0.75
+_FEWEST_ROWS = 128
 
 
 def bucket(n: int) -> int:
@@ -71,6 +73,7 @@ class _Search:
         self._model, self._how, self._places = model, how, places
         self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
         self._sentence = np.arange(bucket(n_sentence))  # which of the call; from n_sentence on there is none
+        self._sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # of which of the call, and what was noted
         self._n_src, self._room, self._n_step = bucket(n_src), FIRST_ROOM, 0
         n_more = len(self._sentence) - n_sentence
         src_seq = F.pad(src_seq, (0, self._n_src - n_src, 0, n_more), value=how.pad)
@@ -118,10 +121,11 @@ class _Search:
             recorder.run((self._how, len(self._sentence), self._n_src, self._room), self._advance)
             self._n_step += 1
             n_left = len(self._sentence) - late.tell(self._n_done)
-            if n_left and bucket(n_left) <= _SMALLER * len(self._sentence):
+            if n_left and self._shape_of(n_left) <= _SMALLER * len(self._sentence):
                 n_left = self._leave()
                 late = Late(self._places.device)
-        self._read(np.arange(len(self._sentence)))
+        self._send(np.arange(len(self._sentence)))
+        self._read()
         if not all(self._found):
             raise not_finite()
         return self._found
@@ -157,22 +161,29 @@ class _Search:
         first = torch.arange(0, score.numel(), how.beam, device=score.device)
         self._state.reorder((first.unsqueeze(1) + kept.parent).flatten())
 
+    def _shape_of(self, n_left: int) -> int:
+        """How many sentences a step is of where so many go on."""
+        return max(bucket(n_left), bucket(-(-_FEWEST_ROWS // self._how.beam)))
+
     def _leave(self) -> int:
-        """Read what was found for the sentences that are done, and go on with a smaller shape: how many go on."""
+        """Take what was found for the sentences that are done, and go on with a smaller shape: how many go on."""
         done = self._of["done"].cpu().numpy()
         over, stay = np.flatnonzero(done), np.flatnonzero(~done)
-        self._read(over)
-        # One that is done fills the shape up: it stays done.
-        chosen = np.append(stay, np.full(bucket(len(stay)) - len(stay), over[0]))
+        self._send(over)
+        # Those that stay in the smaller shape keep their places. In gaps between them the others come to lie; a gap that
+        # is left is a sentence that is done, and stays so.
+        n = self._shape_of(len(stay))
+        chosen, late, gap = np.arange(n), stay[stay >= n], over[over < n]
+        chosen[gap[: len(late)]] = late
         self._sentence = np.where(done[chosen], len(self._found), self._sentence[chosen])
-        sentences = torch.from_numpy(chosen).to(self._places.device)
-        row = torch.arange(self._how.beam, device=sentences.device)
-        rows = (sentences.unsqueeze(1) * self._how.beam + row).flatten()
-        self._of = self._put({name: tensor.index_select(0, sentences) for name, tensor in self._of.items()})
-        self._notes = self._put({name: tensor.index_select(0, sentences) for name, tensor in self._notes.items()})
-        self._last = self._places.put("search.last", self._last.index_select(0, rows))
+        sentences = torch.from_numpy(chosen)
+        keep = self._places.keep
+        self._of = {name: keep(tensor, sentences) for name, tensor in self._of.items()}
+        self._notes = {name: keep(tensor, sentences) for name, tensor in self._notes.items()}
         self._state.keep(sentences)
-        self._state.reorder(rows)
+        rows = (sentences.unsqueeze(1) * self._how.beam + torch.arange(self._how.beam)).flatten()
+        self._last = keep(self._last, rows)
+        self._state.reorder(rows.to(self._places.device))
         return len(stay)
 
     def _widen(self) -> None:
@@ -182,14 +193,21 @@ class _Search:
         widen = self._places.widen
         self._notes = {name: widen(f"search.{name}", note, 1, self._room) for name, note in self._notes.items()}
 
-    def _read(self, which: NDArray[np.int64]) -> None:
-        """Read what was found for the sentences in these places, if there are any there."""
+    def _send(self, which: NDArray[np.int64]) -> None:
+        """Begin to copy to the host what was noted of the sentences in these places, if there are any there."""
         which = which[self._sentence[which] < len(self._found)]
         places = torch.from_numpy(which).to(self._places.device)
-        notes = {name: note[places, : self._n_step].cpu().numpy() for name, note in self._notes.items()}
-        divisors = self._divisors()[1 : self._n_step + 1].cpu().numpy()
-        for place, hypotheses in zip(which, traced(**notes, divisors=divisors, n=self._how.n_best), strict=True):
-            self._found[self._sentence[place]] = hypotheses
+        notes = {name: note[places, : self._n_step].to("cpu", non_blocking=True) for name, note in self._notes.items()}
+        self._sent.append((self._sentence[which], notes))
+
+    def _read(self) -> None:
+        """Read what was sent, once the device is done: meanwhile it would wait for the host."""
+        divisors = self._divisors().cpu().numpy()  # the last thing that was ordered: all else has arrived
+        for sentences, notes in self._sent:
+            its = {name: note.numpy() for name, note in notes.items()}
+            hypotheses = traced(**its, divisors=divisors[1 : its["token"].shape[1] + 1], n=self._how.n_best)
+            for sentence, found in zip(sentences, hypotheses, strict=True):
+                self._found[sentence] = found
 
     def _never(self, n_column: int) -> Tensor:
         """(n,) the columns that no translation has."""

@@ -46,6 +46,15 @@ class Places:
         """What `make` gave the first time, of one dimension."""
         return self._memory[name] if name in self._memory else self.put(name, make())
 
+    def keep(self, value: Tensor, which: Tensor) -> Tensor:
+        """`value`, which lies there, with these entries alone, in this order, no more than there were. which: (n,) on
+        the host. What stays in its place is not copied."""
+        target = (which != torch.arange(len(which))).nonzero().squeeze(1)
+        if len(target):
+            moved = value.index_select(0, which[target].to(self.device))
+            value.index_copy_(0, target.to(self.device), moved)
+        return value[: len(which)]
+
     def widen(self, name: str, value: Tensor, dim: int, n: int) -> Tensor:
         """`value`, which lies there, with n entries along `dim`; the new ones are 0."""
         old, shape = value.clone(), (*value.shape[:dim], n, *value.shape[dim + 1 :])
@@ -62,6 +71,7 @@ class FixedState(DecoderState):
 
     n_step: Tensor  # (1,)
     ancestry: Tensor
+    _slots: Tensor  # (K,) those of the token that is being read
 
     def __init__(self, state: DecoderState, places: Places, *, n_row: int, n_step: int, prefix: str = "") -> None:
         super().__init__({}, {}, state.n_sentence)
@@ -75,25 +85,28 @@ class FixedState(DecoderState):
             self._cache(name.removeprefix(prefix), *places.caches[name])
 
     def look_back(self, visible: Tensor) -> Tensor:
-        own = torch.eye(self._n_row, dtype=torch.bool, device=visible.device).repeat(self.n_sentence, 1)
-        self.ancestry.index_copy_(1, self._slots(), own & visible.unsqueeze(1))
+        row = torch.arange(self._n_row, device=visible.device)
+        self._slots = self.n_step * self._n_row + row
+        own = (row.unsqueeze(1) == row) & visible.view(-1, self._n_row, 1)
+        self.ancestry.index_copy_(1, self._slots, own.flatten(0, 1))
         return self.ancestry.view(self.n_sentence, 1, self._n_row, -1)
 
     def remember(self, name: str, new: Tensor) -> Tensor:
         if name not in self.seen:
             self._places.caches[self._prefix + name] = kind = (new.size(1), new.size(3), new.dtype)
             self._cache(name, *kind)
-        return self.seen[name].index_copy_(2, self._slots(), new)
+        return self.seen[name].index_copy_(2, self._slots, new)
 
     def reorder(self, rows: Tensor) -> None:
         self.per_row = self._put({name: tensor.index_select(0, rows) for name, tensor in self.per_row.items()})
         (self.ancestry,) = self._put({"ancestry": self.ancestry.index_select(0, rows)}).values()
 
     def keep(self, sentences: Tensor) -> None:
-        self.per_sentence = self._put(
-            {name: tensor.index_select(0, sentences) for name, tensor in self.per_sentence.items()}
-        )
-        self.seen = self._put({name: tensor.index_select(0, sentences) for name, tensor in self.seen.items()})
+        """Let sentences leave. sentences: (B',) the ones that stay, on the host; those that keep their place are not
+        copied."""
+        keep = self._places.keep
+        self.per_sentence = {name: keep(tensor, sentences) for name, tensor in self.per_sentence.items()}
+        self.seen = {name: keep(tensor, sentences) for name, tensor in self.seen.items()}
         self.n_sentence = sentences.size(0)
 
     def widen(self, n_step: int) -> None:
@@ -102,10 +115,6 @@ class FixedState(DecoderState):
         widen, prefix = self._places.widen, self._prefix
         self.seen = {name: widen(prefix + name, tensor, 2, self._n_slot) for name, tensor in self.seen.items()}
         self.ancestry = widen(prefix + "ancestry", self.ancestry, 1, self._n_slot)
-
-    def _slots(self) -> Tensor:
-        """(K,) those of the token that is being read."""
-        return self.n_step * self._n_row + torch.arange(self._n_row, device=self.n_step.device)
 
     def _cache(self, name: str, n_head: int, width: int, dtype: torch.dtype) -> None:
         # Zeros, since what is hidden is multiplied by zero, which not everything survives.

@@ -16,6 +16,7 @@ from nmt.decoding.scoring.ensemble import Ensemble
 from nmt.decoding.search import fixed_search
 from nmt.decoding.search.beam import search
 from nmt.decoding.search.fixed_search import FixedSearch, bucket
+from nmt.decoding.search.fixed_state import Places
 from nmt.decoding.search.settings import BeamSettings
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError
@@ -32,6 +33,12 @@ TRANSFORMERS = [
     {"n_position": 9},  # of which translations need more
 ]
 RECURRENT = [{"architecture": "seq2seq", "cell": "gru"}, {"architecture": "attention", "input_feeding": True}]
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch):
+    """Sentences leave however few go on."""
+    monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
 
 
 def recurrent(**options):
@@ -150,6 +157,25 @@ def test_sentences_leave_so_that_steps_get_smaller():
     rows = model.rows_of_step
     assert rows[0] == 64 * 4 and rows[-1] < 16 * 4 and len(set(rows)) > 4
     assert_same(found, search(model, src_seq, how(), max_len))
+
+
+def test_nobody_leaves_where_fewer_rows_take_no_less_time(monkeypatch):
+    monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 100)
+    model = HashModel(V, seed=3, sharpness=3.0)
+    src_seq, _ = batch(64, 9)
+    FixedSearch(model)(src_seq, how(), torch.arange(64))
+    rows = model.rows_of_step
+    assert rows[0] == 64 * 4 and rows[-1] == 32 * 4  # of 25 sentences, which are searched 32 at a time
+
+
+def test_those_that_stay_take_the_places_of_others_alone():
+    places = Places(torch.device("cpu"))
+    value = places.put("name", torch.arange(12.0).view(6, 2))
+    left = places.keep(value, torch.tensor([0, 5, 2, 4]))
+    assert left.tolist() == [[0, 1], [10, 11], [4, 5], [8, 9]]
+    assert left.data_ptr() == value.data_ptr() and left.is_contiguous()
+    assert places.keep(left, torch.tensor([0, 0, 1])).tolist() == [[0, 1], [0, 1], [10, 11]]
+    assert places.moves == 1
 
 
 @pytest.mark.parametrize("model", [tiny_model(V), tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])
