@@ -1,4 +1,5 @@
-"""Linear layers in training: several that read the same input as one product, and on a CPU two around a ReLU.
+"""Linear layers that read the same input as one product, in training and in a search on a GPU; and two around a ReLU,
+in training on a CPU.
 
 Under autocast each layer by itself would cast its input and the gradient of that, and gradients of one input would be
 added up in between; sums over rows, for the biases, would take passes of their own. The parameters stay where they are.
@@ -26,14 +27,28 @@ def together(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
 
 
 def _beside_each_other(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-    """The same on a GPU, where one wide product takes less time than narrow ones, and so do those of its gradient."""
+    """The same on a GPU, where one wide product takes less time than narrow ones, and so do those of its gradient.
+    Without gradients where the matrices lie so: see `lay_beside_each_other`."""
     plain = [layer for layer in layers if type(layer) is nn.Linear]
     biases = [layer.bias for layer in plain if layer.bias is not None]
-    if len(plain) < max(2, len(layers)) or not torch.is_grad_enabled() or 0 < len(biases) < len(plain):
+    if len(plain) < max(2, len(layers)) or 0 < len(biases) < len(plain):
         return tuple(layer(x) for layer in layers)
-    weight = torch.cat([*(layer.weight for layer in plain)])
-    out = F.linear(x, weight, torch.cat([*biases]) if biases else None)
-    return torch.split(out, [layer.out_features for layer in plain], -1)
+    join = torch.cat if torch.is_grad_enabled() else _as_they_lie
+    weight, bias = join([layer.weight for layer in plain]), join([*biases]) if biases else None
+    if weight is None or (biases and bias is None):
+        return tuple(layer(x) for layer in layers)
+    return torch.split(F.linear(x, weight, bias), [layer.out_features for layer in plain], -1)
+
+
+def lay_beside_each_other(layers: Sequence[nn.Linear]) -> None:
+    """Have matrices lie one after the other in memory, and biases likewise, so that they can be read as one. The layers
+    get parameters of their own, which are not to be trained or saved."""
+    for name in ("weight", "bias"):
+        parts = [getattr(layer, name) for layer in layers]
+        if all(part is not None for part in parts):
+            whole = torch.cat([part.detach() for part in parts])
+            for layer, part in zip(layers, torch.split(whole, [len(part) for part in parts]), strict=True):
+                setattr(layer, name, nn.Parameter(part, requires_grad=False))
 
 
 def relu_between(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor:
@@ -118,11 +133,18 @@ _relu_between: Callable[..., Tensor] = _ReluBetween.apply
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
     """Parts (..., d) in one (..., sum of d): as they are in memory, if they lie so."""
-    first, width = parts[0], sum(part.size(-1) for part in parts)
-    storage, place = first.untyped_storage().data_ptr(), first.storage_offset()
+    whole = _as_they_lie(parts, -1)
+    return torch.cat(list(parts), -1) if whole is None else whole
+
+
+def _as_they_lie(parts: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+    """Parts as one tensor, one after the other along `dim`, if they lie so in memory: no copy."""
+    first = parts[0]
+    storage, place, stride = first.untyped_storage().data_ptr(), first.storage_offset(), first.stride()
     for part in parts:
-        here = part.untyped_storage().data_ptr(), part.storage_offset(), part.stride()
-        if here != (storage, place, first.stride()) or part.stride()[-2:] != (width, 1):
-            return torch.cat(list(parts), -1)
-        place += part.size(-1)
-    return first.as_strided((*first.shape[:-1], width), first.stride())
+        if (part.untyped_storage().data_ptr(), part.storage_offset(), part.stride()) != (storage, place, stride):
+            return None
+        place += part.size(dim) * stride[dim]
+    shape = list(first.shape)
+    shape[dim] = sum(part.size(dim) for part in parts)
+    return first.as_strided(shape, stride)

@@ -1,5 +1,5 @@
-"""Linear layers for translation on a CPU, their matrices laid out once as they are read fastest: by oneDNN, or where
-kernels multiply fp32 by those.
+"""Linear layers for translation, their matrices laid out once as they are read fastest: on a CPU by oneDNN, or where
+kernels multiply fp32 by those; on a GPU those beside each other that read the same input.
 
 Each product of a search multiplies a few hundred rows by a matrix that never changes. As it is, the library lays it out
 anew every time, or reads it slowly. The arithmetic stays fp32, or bf16; sums may be made in another order.
@@ -14,6 +14,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from nmt.models.base import Reading
+from nmt.models.fused_linear import lay_beside_each_other
 from nmt.native.products import LaidOut, fp32_in_kernels
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -44,23 +46,38 @@ class PrepackedLinear(SameLinear):
 
 
 def prepacked(model: ModuleT) -> ModuleT:
-    """A model with the same parameters whose linear layers are laid out for this processor.
+    """A model with the same parameters whose linear layers are laid out for this processor, or its device.
 
-    It takes the memory of their matrices once more, or in tiles one and a half times. The model itself where that is
-    not to be had: on a GPU, in fp64, in a torch without oneDNN.
+    It takes the memory of the matrices that are laid out once more, or in tiles one and a half times. The model itself
+    where that is not to be had: on a CPU in fp64, or in a torch without oneDNN.
     """
     linears = [module for module in model.modules() if type(module) is nn.Linear]
+    if any(linear.weight.is_cuda for linear in linears):
+        return beside_each_other(model)
     kinds = {(linear.weight.device, linear.weight.dtype, linear.in_features): linear.weight for linear in linears}
     if not linears or not all(map(_can, kinds.values())):
         return model
-    # A copy of the modules, not of what they hold.
-    held: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    copied = copy.deepcopy(model, held)
+    copied = _copied(model)
     for module in list(copied.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
                 setattr(module, name, PrepackedLinear(child))
     return copied
+
+
+def beside_each_other(model: ModuleT) -> ModuleT:
+    """A model with the same parameters, of which those that read the same input lie beside each other."""
+    copied = _copied(model)
+    for module in copied.modules():
+        if isinstance(module, Reading):
+            lay_beside_each_other(module.readers())
+    return copied
+
+
+def _copied(model: ModuleT) -> ModuleT:
+    """A copy of the modules, not of what they hold."""
+    held: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, held)
 
 
 @functools.cache

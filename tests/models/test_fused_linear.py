@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from nmt.models import fused_linear
@@ -92,6 +93,26 @@ def test_parts_that_lie_side_by_side_are_not_copied():
     for others in (parts[::-1], (parts[0], parts[2]), (parts[0], parts[1].clone(), parts[2])):
         joined = fused_linear._side_by_side(others)
         assert torch.equal(joined, torch.cat(others, -1)) and joined.data_ptr() != room.data_ptr()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_matrices_that_lie_beside_each_other_are_one(bias, monkeypatch):
+    """As on a GPU, where `together` asks for that."""
+    torch.manual_seed(3)
+    layers, x = [nn.Linear(8, width, bias=bias) for width in (4, 6, 4)], torch.randn(2, 3, 8)
+    wanted, n_product = [layer(x) for layer in layers], []
+    linear = F.linear
+    monkeypatch.setattr(F, "linear", lambda *args: n_product.append(1) or linear(*args))
+    for is_laid in (False, True):
+        if is_laid:
+            fused_linear.lay_beside_each_other(layers)
+        for some in (slice(0, 3), slice(1, 3), slice(0, 3, 2)):
+            n_product.clear()
+            with torch.inference_mode():
+                found = fused_linear._beside_each_other(x, layers[some])
+            for a, b in zip(found, wanted[some], strict=True):
+                torch.testing.assert_close(a, b)
+            assert len(n_product) == (1 if is_laid and some.step is None else len(found))
 
 
 @NEEDS_COMPILER

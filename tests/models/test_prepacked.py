@@ -46,6 +46,18 @@ def test_a_model_has_the_same_parameters_and_gives_the_same(make, batch):
         torch.testing.assert_close(fast(*batch), model(*batch))
 
 
+def test_for_a_gpu_what_reads_the_same_lies_beside_each_other(make, batch):
+    model = make()
+    laid = prepacking.beside_each_other(model)
+    attention, its = laid.decoder.layer_stack[0].slf_attn, model.decoder.layer_stack[0].slf_attn
+    assert attention.w_ks.weight.data_ptr() == attention.w_qs.weight.data_ptr() + attention.w_qs.weight.nbytes
+    assert its.w_ks.weight.data_ptr() != its.w_qs.weight.data_ptr() + its.w_qs.weight.nbytes
+    assert attention.fc.weight is its.fc.weight and its.w_qs.weight.requires_grad
+    assert all(map(torch.equal, laid.state_dict().values(), model.state_dict().values()))
+    with torch.inference_mode():
+        assert torch.equal(laid(*batch), model(*batch))
+
+
 def test_where_there_is_nothing_to_be_won_it_is_the_model(make, monkeypatch):
     assert prepacked(double := make()) is double
     assert prepacked(bare := nn.LayerNorm(3)) is bare

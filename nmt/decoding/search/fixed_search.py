@@ -170,8 +170,8 @@ class _Search:
         done = self._of["done"].cpu().numpy()
         over, stay = np.flatnonzero(done), np.flatnonzero(~done)
         self._send(over)
-        # Those that stay in the smaller shape keep their places. In gaps between them the others come to lie; a gap that
-        # is left is a sentence that is done, and stays so.
+        # Those that stay in the smaller shape keep their places, and the others come to lie in the gaps between them. A
+        # gap that is left is a sentence that is done, and stays so.
         n = self._shape_of(len(stay))
         chosen, late, gap = np.arange(n), stay[stay >= n], over[over < n]
         chosen[gap[: len(late)]] = late

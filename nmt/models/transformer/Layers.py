@@ -74,9 +74,9 @@ class DecoderLayer(Layer):
         mask: (B, 1, K, slots), src_mask: (B, 1, 1, S). This is layer n, whose keys and values lie in `state`.
         """
         x, query = self.slf_attn.before(x)
-        k, v = self.slf_attn.keys_values(query, rotation)
+        q, k, v = self.slf_attn.queries_keys_values(query, rotation)
         k, v = state.remember(f"slf_k.{n}", k), state.remember(f"slf_v.{n}", v)
-        x, _ = self.slf_attn.attend(x, self.slf_attn.queries(query, rotation), k, v, mask)
+        x, _ = self.slf_attn.attend(x, q, k, v, mask)
         k, v = state.per_sentence[f"enc_k.{n}"], state.per_sentence[f"enc_v.{n}"]
         x, query = self.enc_attn.before(x)
         q = self.enc_attn.queries(query, rotation if self.rotary_enc_attn else None)

@@ -63,8 +63,7 @@ class MultiHeadAttention(nn.Module):
         """
         x, query = self.before(x)
         if memory is None:
-            q, k, v = together(query, [self.w_qs, self.w_ks, self.w_vs])
-            q, (k, v) = self._queries(q, rotation), self._keys_values(k, v, rotation)
+            q, k, v = self.queries_keys_values(query, rotation)
         else:
             q, (k, v) = self.queries(query, rotation), self.keys_values(memory, memory_rotation)
         return self.attend(x, q, k, v, mask, return_attns)
@@ -72,6 +71,11 @@ class MultiHeadAttention(nn.Module):
     def before(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The residual, and what enters the projections: the same, normalised first with norm 'pre'."""
         return parted(x, self.layer_norm if self.pre_norm else None)
+
+    def queries_keys_values(self, query: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Of what looks at itself: (B, T, D), from `before` -> (B, H, T, d_k), (B, G, T, d_k), (B, G, T, d_v)"""
+        q, k, v = together(query, self.readers())
+        return self._queries(q, rotation), *self._keys_values(k, v, rotation)
 
     def keys_values(self, memory: Tensor, rotation: Rotation = None) -> tuple[Tensor, Tensor]:
         """(B, S, D) -> keys (B, G, S, d_k) and values (B, G, S, d_v)."""
@@ -102,6 +106,10 @@ class MultiHeadAttention(nn.Module):
         if self.pre_norm:
             return self.dropout.add(output, x), attn
         return added_and_normed(output, x, self.dropout, self.layer_norm), attn
+
+    def readers(self) -> list[nn.Linear]:
+        """The projections that may read the same input."""
+        return [self.w_qs, self.w_ks, self.w_vs]
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
         """The projections, each with the shape of one head's part."""
