@@ -11,6 +11,7 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _WIDTHS = (16, 32, 64, 128)  # of a head: what a product of tiles takes
 _MOST_BYTES = 256  # of a head
 _MOST = 64  # rows of a tile
+_WIDEST_BEAM = 8  # all that hypotheses of a sentence may go on with is looked at together
 _OLDEST = (8, 0)  # capability of Ampere, the first with products in bf16
 
 
@@ -49,6 +50,11 @@ def takes_hypotheses(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether that of a search takes (B, H, K, d_k), (B, G, S, d_k), (B, G, S, d_v): all that look at one head's keys
     are one tile."""
     return fits(q, k, v) and q.size(1) // k.size(1) * q.size(2) <= _MOST and takes(v)
+
+
+def takes_choice(logits: Tensor, beam: int, score: Tensor) -> bool:
+    """Whether those of the end of a step do: logits (R, V) of `beam` hypotheses of each sentence, and their scores."""
+    return beam <= _WIDEST_BEAM and score.dtype == torch.float32 and takes(logits)
 
 
 def on_its_device(x: Tensor) -> AbstractContextManager[object]:

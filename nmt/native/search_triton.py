@@ -101,16 +101,16 @@ def _scan(
     tl.store(log_total + row, top + tl.log(total))
 
 
-def scan(logits: Tensor, never: Tensor, width: int) -> tuple[Tensor, Tensor]:
+def scan(logits: Tensor, allowed: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """One pass over (R, V): the logarithm of the sum of the exponentials of each row, (R,) fp32, and the highest of
-    each `width` columns without those in `never`, (R, V / width)."""
+    each `width` columns, in the last block maybe fewer, that are allowed: (R, blocks). allowed: (V,) uint8, 0 or 1."""
     logits = dense(logits)
     n_row, n_column = logits.shape
-    allowed = torch.ones(n_column, dtype=torch.uint8, device=logits.device).index_fill_(0, never, 0)
-    tops, log_total = logits.new_empty(n_row, n_column // width), logits.new_empty(n_row, dtype=torch.float32)
+    n_block = triton.cdiv(n_column, width)
+    tops, log_total = logits.new_empty(n_row, n_block), logits.new_empty(n_row, dtype=torch.float32)
     with on_its_device(logits):
         _scan[(n_row,)](
-            logits, allowed, tops, log_total, logits.stride(0), n_column, n_column // width,
+            logits, allowed, tops, log_total, logits.stride(0), n_column, n_block,
             WIDTH=width, N_BLOCK=_N_COLUMN // width, num_warps=8,
         )  # fmt: skip
     return log_total, tops

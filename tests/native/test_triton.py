@@ -13,8 +13,14 @@ import pytest
 import torch
 
 import nmt.native
-from nmt.decoding.search import beam
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.decoding.search import beam, fixed_search
+from nmt.decoding.search.fixed_state import Places
+from nmt.decoding.search.fixed_table import Table
+from nmt.decoding.search.settings import BeamSettings
+from nmt.models.build import build_model
 from nmt.native import on_gpu, spans
+from nmt.recipe.model_options import ModelConfig
 
 # That a thread of torch's own, which computes gradients, multiplies before it does anything else.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA context")
@@ -128,7 +134,7 @@ def test_hypotheses_look_where_their_mask_lets_them(n_row, n_head, n_kv_head, n_
             assert shape[0] == 1 or not found[0, :, 0].any()
 
 
-@pytest.mark.parametrize(("n_column", "width"), [(320, 64), (8000, 64), (10_040, 8)])
+@pytest.mark.parametrize(("n_column", "width"), [(320, 64), (8000, 64), (10_040, 8), (1000, 64)])
 def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, device, monkeypatch):
     search = importlib.import_module("nmt.native.search_triton")
     torch.manual_seed(3)
@@ -137,16 +143,98 @@ def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, de
         logits = (4 * torch.randn(5, n_column, device=device)).to(dtype)
         logits[0, 7] = -torch.inf
         logits[1, 0] = 30.0  # one that is not allowed, but counts
-        log_total, maxima = search.scan(logits, never, width)
+        allowed = torch.ones(n_column, dtype=torch.uint8, device=device).index_fill_(0, never, 0)
+        log_total, maxima = search.scan(logits, allowed, width)
         torch.testing.assert_close(log_total.double(), logits.double().logsumexp(1), rtol=1e-6, atol=1e-6)
-        allowed = logits.clone().index_fill_(1, never, -torch.inf)
-        assert torch.equal(maxima, allowed.view(5, -1, width).amax(2))
+        left = logits.clone().index_fill_(1, never, -torch.inf)
+        assert torch.equal(maxima, torch.stack([block.amax(1) for block in left.split(width, 1)], 1))
         wanted = beam.likeliest(logits.double(), 5, 3, never)
         monkeypatch.setattr(on_gpu, "takes", lambda *_: True)
         found = beam.likeliest(logits.clone(), 5, 3, never)
         monkeypatch.undo()
         assert torch.equal(found.best.double(), wanted.best)
         torch.testing.assert_close(found.normaliser.double(), wanted.normaliser, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n_column", "changes"),
+    [
+        (1000, {}),
+        (1000, {"diversity": 0.7, "n_best": 4}),
+        (40_000, {"beam": 3, "n_best": 2, "length_penalty": "wu"}),  # in blocks of twice the usual width
+        (16, {"beam": 1}),
+        (320, {"beam": 8, "n_best": 5, "alpha": 0.3}),
+    ],
+)
+def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monkeypatch):
+    importlib.import_module("nmt.native.choice_triton")
+    monkeypatch.setattr(on_gpu, "takes", lambda *_: False)  # that the one beside is not asked of kernels
+    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "average", "alpha": 1.0}
+    how = BeamSettings(**{**settings, "n_real": n_column - 3, **changes})
+    generator = torch.Generator().manual_seed(4)
+    for dtype in dtypes(device):
+        max_len = torch.arange(7, device=device) % 5
+        beside, table = (Table(how, Places(device), max_len, 6, torch.float32) for _ in range(2))
+        for step in range(5):
+            logits = 5 * torch.randn(7 * how.beam, n_column, generator=generator)
+            logits[torch.rand(len(logits), generator=generator) < 0.2, EOS] = 14.0
+            logits[:, PAD] = 30.0  # the best, but for that it is no word
+            logits = logits.to(device, dtype)
+            wanted, found = beside.go_on(logits.clone()), table._by_kernels(logits)
+            goes_on = beside.of["score"].flatten() > -torch.inf
+            for name in beside.of:
+                torch.testing.assert_close(table.of[name], beside.of[name], rtol=1e-6, atol=1e-5)
+            for name in ("ended", "forced"):
+                torch.testing.assert_close(table.notes[name], beside.notes[name], rtol=1e-6, atol=1e-5)
+            if dtype == torch.float32:  # of equals any may be chosen, and in half precision there are some
+                assert torch.equal(found[goes_on], wanted[goes_on])
+                assert torch.equal(table.last[goes_on], beside.last[goes_on])
+            for name in ("token", "parent"):
+                note = table.notes[name][:, step].flatten()
+                assert torch.equal(note, table.last if name == "token" else found % how.beam)
+            assert torch.equal(found // how.beam, torch.arange(len(found), device=device) // how.beam)
+            assert table.last.min() >= 0 and table.last.max() < n_column
+            assert (table.place, table.n_done) == (step + 1, beside.n_done)
+        assert table.n_done == 7
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, that there are such numbers
+def test_numbers_that_are_none_are_chosen_once(device):
+    """A search whose scores are not finite ends with an error that says so, and on its way reads no other's memory."""
+    importlib.import_module("nmt.native.choice_triton")
+    how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=4, length_penalty="none", alpha=0.0)
+    table = Table(how, Places(device), torch.full((3,), 9, device=device), 4, torch.float32)
+    for number in (torch.nan, torch.inf, -torch.inf):
+        logits = torch.randn(12, 640, device=device)
+        logits[:, ::3] = number
+        rows = table._by_kernels(logits)
+        assert rows.tolist() == sorted(rows.tolist(), key=lambda row: row // 4) and int(rows.max()) < 12
+        assert int(table.last.min()) >= 0 and int(table.last.max()) < 640
+    logits = torch.full((12, 640), torch.nan, device=device)
+    table._by_kernels(logits)
+    assert len(set(table.last[:4].tolist())) == 4  # four of one hypothesis, so all are different
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_best": 4, "diversity": 0.4}, {"beam": 1}])
+def test_a_search_by_kernels_finds_what_the_search_finds(changes, device, monkeypatch):
+    importlib.import_module("nmt.native.choice_triton")
+    torch.manual_seed(6)
+    config = ModelConfig(d_model=32, n_head=2, d_inner=64, n_enc_layer=1, n_dec_layer=1)
+    model = build_model(config, 96, 96, PAD).eval().to(device)
+    src_seq = torch.randint(3, 90, (9, 5), device=device)
+    src_seq[:, -1] = EOS
+    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, "n_real": 93}
+    how, max_len = BeamSettings(**{**settings, **changes}), torch.tensor([9, 2, 0, 7, 9, 1, 5, 6, 3])
+    wanted = beam.search(model, src_seq, how, max_len)
+    n_step, by_kernels = [], Table._by_kernels
+    monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(on_gpu, "takes_choice", lambda *_: True)
+    monkeypatch.setattr(Table, "_by_kernels", lambda self, logits: n_step.append(1) or by_kernels(self, logits))
+    found = fixed_search.FixedSearch(model)(src_seq, how, max_len)
+    assert len(n_step) > 4
+    for its, others in zip(found, wanted, strict=True):
+        assert [(one.ids, one.finished) for one in its] == [(one.ids, one.finished) for one in others]
+        assert [one.score for one in its] == pytest.approx([one.score for one in others], abs=1e-4)
 
 
 def test_what_they_do_not_take_goes_another_way(monkeypatch):
@@ -160,6 +248,11 @@ def test_what_they_do_not_take_goes_another_way(monkeypatch):
     assert not on_gpu.fits(made(1, 4, 4, 24), made(1, 4, 9, 24), v)
     assert not on_gpu.fits(q.half(), k, v)
     assert not on_gpu.fits(q.double(), k.double(), v.double())
+    scores = made(3, 8)
+    assert on_gpu.takes_choice(made(24, 99).bfloat16(), 8, scores)
+    assert not on_gpu.takes_choice(made(27, 99), 9, scores) and not on_gpu.takes_choice(
+        made(24, 99), 8, scores.double()
+    )
     wide = made(1, 4, 4, 128)
     assert not on_gpu.fits(wide, wide, wide) and on_gpu.fits(*3 * [wide.bfloat16()])
     assert spans.are_near(made(1 << 21, 8, 64), made(1 << 15, 8, 64)) and not spans.are_near(made(1 << 22, 8, 64))

@@ -78,7 +78,8 @@ def likeliest(logits: Tensor, n: int, eos: int, never: Tensor) -> Likely:
     if (width := width_of_blocks(logits.size(-1), n)) and on_gpu.takes(logits):
         from nmt.native import search_triton
 
-        normaliser, maxima = search_triton.scan(logits, never, width)
+        allowed = torch.ones(logits.size(-1), dtype=torch.uint8, device=logits.device).index_fill_(0, never, 0)
+        normaliser, maxima = search_triton.scan(logits, allowed, width)
     else:
         normaliser = log_total(logits, eos)
     best, token = top(logits.index_fill_(1, never, -torch.inf), n, maxima)

@@ -6,7 +6,7 @@ for. Here a step asks the device for nothing: what it finds is noted, and read w
 many are done that a smaller shape does; until then they are searched on, impossible, and so are empty sentences that
 fill a shape up. Shapes are few, so that recordings are.
 
-Shapes: B sentences of the present shape, K beam, R = B·K rows, T steps that there is room for, V vocabulary.
+Shapes: B sentences of the present shape, K beam, T steps.
 """
 
 import threading
@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.decoding.scoring.candidates import best_of, continuations, fallen_behind, keep
-from nmt.decoding.search.beam import Hypothesis, finish, impossible, is_over, likeliest, not_finite
+from nmt.decoding.search.beam import Hypothesis, not_finite
 from nmt.decoding.search.fixed_state import Places, fixed
+from nmt.decoding.search.fixed_table import Table
 from nmt.decoding.search.recording import Late, Recorder
 from nmt.decoding.search.settings import BeamSettings
 from nmt.models.base import SearchModel
@@ -69,45 +69,20 @@ class _Search:
     """One search under way."""
 
     def __init__(self, model: SearchModel, how: BeamSettings, places: Places, src_seq: Tensor, max_len: Tensor) -> None:
-        n_sentence, n_src, device = *src_seq.shape, places.device
+        n_sentence, n_src = src_seq.shape
         self._model, self._how, self._places = model, how, places
         self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
         self._sentence = np.arange(bucket(n_sentence))  # which of the call; from n_sentence on there is none
         self._sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # of which of the call, and what was noted
-        self._n_src, self._room, self._n_step = bucket(n_src), FIRST_ROOM, 0
+        self._n_src, self._n_step = bucket(n_src), 0
         n_more = len(self._sentence) - n_sentence
         src_seq = F.pad(src_seq, (0, self._n_src - n_src, 0, n_more), value=how.pad)
         src_seq[n_sentence:, 0] = how.eos
         # One step more than the longest translation has may be made before the host hears that it is done.
         model.reach(int(max_len.max()) + 2)
-        max_len = F.pad(max_len.to(device), (0, n_more))
-        self._state = fixed(model.start(src_seq), places, n_row=how.beam, n_step=self._room)
-        self._last = places.put("search.last", src_seq.new_full((len(src_seq) * how.beam,), how.bos))
-        self._place = places.put("search.place", max_len.new_zeros(1))
-        self._n_done = places.put("search.n_done", max_len.new_zeros(1))
+        self._state = fixed(model.start(src_seq), places, n_row=how.beam, n_step=FIRST_ROOM)
         score_type = torch.promote_types(next(model.parameters()).dtype, torch.float32)
-        score = torch.full((len(src_seq), how.beam), -torch.inf, dtype=score_type, device=device)
-        score[:, 0] = 0.0  # the others begin as copies of the first, and must not be found twice
-        shape = (len(src_seq), self._room, how.beam)
-        self._of = self._put(
-            {
-                "max_len": max_len,
-                "score": score,
-                "last_divisor": how.divisor(max_len + 1),
-                "n_ended": torch.zeros_like(max_len),
-                "best": torch.full((len(src_seq), how.n_best), -torch.inf, dtype=torch.float64, device=device),
-                "done": torch.zeros_like(max_len, dtype=torch.bool),
-            }
-        )
-        # Of each step: what hypotheses go on with, and which they continue; what those score that have ended.
-        self._notes = self._put(
-            {
-                "token": max_len.new_zeros(shape),
-                "parent": max_len.new_zeros(shape),
-                "ended": score.new_zeros(shape),
-                "forced": torch.zeros(shape, dtype=torch.bool, device=device),
-            }
-        )
+        self._table = Table(how, places, F.pad(max_len.to(places.device), (0, n_more)), FIRST_ROOM, score_type)
 
     def run(self, recorder: Recorder) -> list[list[Hypothesis]]:
         """What was found for each sentence."""
@@ -115,12 +90,13 @@ class _Search:
         late = Late(self._places.device)
         n_left = len(self._sentence)
         while n_left:
-            if self._n_step == self._room:
-                self._widen()
+            if self._n_step == self._table.room:
+                self._table.widen(2 * self._n_step)
+                self._state.widen(2 * self._n_step)
             recorder.keep_while((self._places.moves, weights))
-            recorder.run((self._how, len(self._sentence), self._n_src, self._room), self._advance)
+            recorder.run((self._how, len(self._sentence), self._n_src, self._table.room), self._advance)
             self._n_step += 1
-            n_left = len(self._sentence) - late.tell(self._n_done)
+            n_left = len(self._sentence) - late.tell(self._table.n_done)
             if n_left and self._shape_of(n_left) <= _SMALLER * len(self._sentence):
                 n_left = self._leave()
                 late = Late(self._places.device)
@@ -132,34 +108,7 @@ class _Search:
 
     def _advance(self) -> None:
         """A step, from places to places: on a GPU, what is recorded."""
-        how, of, notes = self._how, self._of, self._notes
-        divisor = self._divisors()
-        logits, score = self._model.step(self._last, self._state), of["score"]
-        n_column = logits.size(-1)
-        n_best_of_row = min(how.beam + 1, n_column)
-        best, token, normaliser, eos_logit = likeliest(logits, n_best_of_row, how.eos, self._never(n_column))
-        at_cap = of["max_len"] <= self._place
-        forced_score = score + (eos_logit - normaliser).view_as(score)
-        found = continuations(score, best, token, normaliser)
-        found = best_of(found, fallen_behind(found, best.size(1), how.diversity), 2 * how.beam)
-        ended = finish(found, forced_score, at_cap, how.beam, how.beam, how.eos)
-        kept = keep(found, how.beam, how.eos)
-        for name, what in zip(notes, (kept.token, kept.parent, ended.score, ended.forced), strict=True):
-            notes[name].index_copy_(1, self._place, what.unsqueeze(1))
-        self._place += 1
-        of["n_ended"] += (ended.score > -torch.inf).sum(1)
-        normalised = ended.score.double() / divisor.index_select(0, self._place)
-        of["best"].copy_(torch.cat([of["best"], normalised], 1).topk(how.n_best).values)
-        worst, best_live = of["best"][:, -1], kept.score.amax(1).double()
-        next_divisor = divisor.index_select(0, self._place + 1)
-        done = is_over(of["n_ended"], worst, best_live, at_cap, next_divisor, how.beam)
-        done |= worst >= best_live / of["last_divisor"]  # the shortcut
-        of["done"].copy_(done)
-        self._n_done.copy_(done.sum())
-        score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))
-        self._last.copy_(kept.token.flatten())
-        first = torch.arange(0, score.numel(), how.beam, device=score.device)
-        self._state.reorder((first.unsqueeze(1) + kept.parent).flatten())
+        self._state.reorder(self._table.go_on(self._model.step(self._table.last, self._state)))
 
     def _shape_of(self, n_left: int) -> int:
         """How many sentences a step is of where so many go on."""
@@ -167,7 +116,7 @@ class _Search:
 
     def _leave(self) -> int:
         """Take what was found for the sentences that are done, and go on with a smaller shape: how many go on."""
-        done = self._of["done"].cpu().numpy()
+        done = self._table.of["done"].cpu().numpy()
         over, stay = np.flatnonzero(done), np.flatnonzero(~done)
         self._send(over)
         # Those that stay in the smaller shape keep their places, and the others come to lie in the gaps between them. A
@@ -177,56 +126,26 @@ class _Search:
         chosen[gap[: len(late)]] = late
         self._sentence = np.where(done[chosen], len(self._found), self._sentence[chosen])
         sentences = torch.from_numpy(chosen)
-        keep = self._places.keep
-        self._of = {name: keep(tensor, sentences) for name, tensor in self._of.items()}
-        self._notes = {name: keep(tensor, sentences) for name, tensor in self._notes.items()}
+        self._table.keep(sentences)
         self._state.keep(sentences)
-        rows = (sentences.unsqueeze(1) * self._how.beam + torch.arange(self._how.beam)).flatten()
-        self._last = keep(self._last, rows)
-        self._state.reorder(rows.to(self._places.device))
+        self._state.reorder(self._table.rows(sentences).to(self._places.device))
         return len(stay)
-
-    def _widen(self) -> None:
-        """Make room for twice as many steps."""
-        self._room *= 2
-        self._state.widen(self._room)
-        widen = self._places.widen
-        self._notes = {name: widen(f"search.{name}", note, 1, self._room) for name, note in self._notes.items()}
 
     def _send(self, which: NDArray[np.int64]) -> None:
         """Begin to copy to the host what was noted of the sentences in these places, if there are any there."""
         which = which[self._sentence[which] < len(self._found)]
-        places = torch.from_numpy(which).to(self._places.device)
-        notes = {name: note[places, : self._n_step].to("cpu", non_blocking=True) for name, note in self._notes.items()}
-        self._sent.append((self._sentence[which], notes))
+        places, notes = torch.from_numpy(which).to(self._places.device), self._table.notes
+        sent = {name: note[places, : self._n_step].to("cpu", non_blocking=True) for name, note in notes.items()}
+        self._sent.append((self._sentence[which], sent))
 
     def _read(self) -> None:
         """Read what was sent, once the device is done: meanwhile it would wait for the host."""
-        divisors = self._divisors().cpu().numpy()  # the last thing that was ordered: all else has arrived
+        divisors = self._table.divisors().cpu().numpy()  # the last thing that was ordered: all else has arrived
         for sentences, notes in self._sent:
             its = {name: note.numpy() for name, note in notes.items()}
             hypotheses = traced(**its, divisors=divisors[1 : its["token"].shape[1] + 1], n=self._how.n_best)
             for sentence, found in zip(sentences, hypotheses, strict=True):
                 self._found[sentence] = found
-
-    def _never(self, n_column: int) -> Tensor:
-        """(n,) the columns that no translation has."""
-        how = self._how
-        return self._places.once(
-            f"never.{how.pad}.{how.bos}.{how.n_real}",
-            lambda: self._last.new_tensor(impossible(how.pad, how.bos, how.n_real, n_column)),
-        )
-
-    def _divisors(self) -> Tensor:
-        """(room + 2,) what scores of hypotheses of each length are divided by."""
-        how, n = self._how, self._room + 2
-        return self._places.once(
-            f"divisors.{how.length_penalty}.{how.alpha}.{n}",
-            lambda: how.divisor(torch.arange(n, device=self._places.device)),
-        )
-
-    def _put(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self._places.put(f"search.{name}", value) for name, value in values.items()}
 
 
 def traced(

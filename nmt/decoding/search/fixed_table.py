@@ -1,0 +1,137 @@
+"""What a search in fixed shapes knows of its sentences and hypotheses, in places that stay; and the end of a step,
+which makes hypotheses of logits, from places to places.
+
+Shapes: B sentences of the present shape, K beam, R = B·K rows, T steps that there is room for, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from nmt.decoding.scoring.candidates import best_of, continuations, fallen_behind, keep
+from nmt.decoding.search.beam import finish, impossible, is_over, likeliest
+from nmt.decoding.search.fixed_state import Places
+from nmt.decoding.search.settings import BeamSettings
+from nmt.native import on_gpu
+
+
+class Table:
+    """A search that has just begun.
+
+    last: (R,) the newest token of each hypothesis; place: (1,) how many steps have been made; n_done: (1,) of how many
+    sentences nothing is looked for any longer. of: by name, of each sentence: max_len; score, (B, K) of its hypotheses;
+    last_divisor, of the longest one; n_ended; best, (B, n_best) of those that ended, divided by their lengths; done.
+    notes: by name, of each step, (B, T, K): token and parent, what hypotheses go on with, and which they continue;
+    ended, what those score that have ended, and forced, whether that was at the cap.
+    """
+
+    def __init__(self, how: BeamSettings, places: Places, max_len: Tensor, room: int, score_type: torch.dtype) -> None:
+        """max_len: (B,) on the device, 0 where there is no sentence. score_type: of scores."""
+        self._how, self._places, self.room = how, places, room
+        device, n_sentence = max_len.device, len(max_len)
+        score = torch.full((n_sentence, how.beam), -torch.inf, dtype=score_type, device=device)
+        score[:, 0] = 0.0  # the others begin as copies of the first, and must not be found twice
+        shape = (n_sentence, room, how.beam)
+        self.last = places.put("search.last", max_len.new_full((n_sentence * how.beam,), how.bos))
+        self.place = places.put("search.place", max_len.new_zeros(1))
+        self.n_done = places.put("search.n_done", max_len.new_zeros(1))
+        self.of = self._put(
+            {
+                "max_len": max_len,
+                "score": score,
+                "last_divisor": how.divisor(max_len + 1),
+                "n_ended": torch.zeros_like(max_len),
+                "best": torch.full((n_sentence, how.n_best), -torch.inf, dtype=torch.float64, device=device),
+                "done": torch.zeros_like(max_len, dtype=torch.bool),
+            }
+        )
+        self.notes = self._put(
+            {
+                "token": max_len.new_zeros(shape),
+                "parent": max_len.new_zeros(shape),
+                "ended": score.new_zeros(shape),
+                "forced": torch.zeros(shape, dtype=torch.bool, device=device),
+            }
+        )
+
+    def go_on(self, logits: Tensor) -> Tensor:
+        """The end of a step: logits (R, V), which may be changed. Returns which rows the hypotheses continue, (R,)."""
+        if on_gpu.takes_choice(logits, self._how.beam, self.of["score"]):
+            return self._by_kernels(logits)
+        how, of, score = self._how, self.of, self.of["score"]
+        n_column, divisor = logits.size(-1), self.divisors()
+        best, token, normaliser, eos_logit = likeliest(
+            logits, min(how.beam + 1, n_column), how.eos, self._never(n_column)
+        )
+        at_cap = of["max_len"] <= self.place
+        forced_score = score + (eos_logit - normaliser).view_as(score)
+        found = continuations(score, best, token, normaliser)
+        found = best_of(found, fallen_behind(found, best.size(1), how.diversity), 2 * how.beam)
+        ended = finish(found, forced_score, at_cap, how.beam, how.beam, how.eos)
+        kept = keep(found, how.beam, how.eos)
+        for name, what in zip(self.notes, (kept.token, kept.parent, ended.score, ended.forced), strict=True):
+            self.notes[name].index_copy_(1, self.place, what.unsqueeze(1))
+        self.place += 1
+        of["n_ended"] += (ended.score > -torch.inf).sum(1)
+        normalised = ended.score.double() / divisor.index_select(0, self.place)
+        of["best"].copy_(torch.cat([of["best"], normalised], 1).topk(how.n_best).values)
+        worst, best_live = of["best"][:, -1], kept.score.amax(1).double()
+        next_divisor = divisor.index_select(0, self.place + 1)
+        done = is_over(of["n_ended"], worst, best_live, at_cap, next_divisor, how.beam)
+        done |= worst >= best_live / of["last_divisor"]  # the shortcut
+        of["done"].copy_(done)
+        self.n_done.copy_(done.sum())
+        score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))
+        self.last.copy_(kept.token.flatten())
+        first = torch.arange(0, score.numel(), how.beam, device=score.device)
+        return (first.unsqueeze(1) + kept.parent).flatten()
+
+    def _by_kernels(self, logits: Tensor) -> Tensor:
+        """The same by kernels of a GPU; of equally good columns the first comes first."""
+        from nmt.native import choice_triton
+
+        how, n_column = self._how, logits.size(-1)
+        allowed = self._places.once(
+            f"allowed.{how.pad}.{how.bos}.{how.n_real}.{n_column}",
+            lambda: self.last.new_ones(n_column, dtype=torch.uint8).index_fill_(0, self._never(n_column), 0),
+        )
+        rows = choice_triton.go_on(
+            logits, allowed, self.of, self.notes, self.last, self.place, self.divisors(), how.eos, how.diversity
+        )
+        self.place += 1
+        self.n_done.copy_(self.of["done"].sum())
+        return rows
+
+    def keep(self, sentences: Tensor) -> None:
+        """Let sentences leave. sentences: (B',) the ones that stay, on the host."""
+        self.of = {name: self._places.keep(tensor, sentences) for name, tensor in self.of.items()}
+        self.notes = {name: self._places.keep(tensor, sentences) for name, tensor in self.notes.items()}
+        self.last = self._places.keep(self.last, self.rows(sentences))
+
+    def rows(self, sentences: Tensor) -> Tensor:
+        """Those of hypotheses of sentences: (B,) -> (R,)"""
+        row = torch.arange(self._how.beam, device=sentences.device)
+        return (sentences.unsqueeze(1) * self._how.beam + row).flatten()
+
+    def widen(self, room: int) -> None:
+        """Make room for so many steps."""
+        widen, self.room = self._places.widen, room
+        self.notes = {name: widen(f"search.{name}", note, 1, room) for name, note in self.notes.items()}
+
+    def divisors(self) -> Tensor:
+        """(T + 2,) what scores of hypotheses of each length are divided by."""
+        how, n = self._how, self.room + 2
+        return self._places.once(
+            f"divisors.{how.length_penalty}.{how.alpha}.{n}",
+            lambda: how.divisor(torch.arange(n, device=self._places.device)),
+        )
+
+    def _never(self, n_column: int) -> Tensor:
+        """(n,) the columns that no translation has."""
+        how = self._how
+        return self._places.once(
+            f"never.{how.pad}.{how.bos}.{how.n_real}",
+            lambda: self.last.new_tensor(impossible(how.pad, how.bos, how.n_real, n_column)),
+        )
+
+    def _put(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self._places.put(f"search.{name}", value) for name, value in values.items()}
