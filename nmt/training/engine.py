@@ -6,7 +6,7 @@ are read while the next one is computed. On a CPU waiting costs nothing, and the
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -85,10 +85,6 @@ class Engine:
         objective = Objective(model, smoothing, recipe.regularize, compiled=compiled, first_tag=first_tag)
         self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
-        if recipe.train.cuda_graphs:  # each replay writes where the one before left its gradients
-            self.optimizers = replace(self.optimizers, adds=True)
-            for parameter in model.parameters():
-                parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         self.scaler = precision.scaler()
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
@@ -121,16 +117,27 @@ class Engine:
     def _accumulate(self, work: list[Work], n_gold: int, share: float) -> Work | None:
         """Add up the gradients of some batches. Returns the batch that memory ran out with, if it did."""
         loss_sum = torch.zeros((), device=self.model.device)
+        saved: dict[Tensor, Tensor] = {}
         for turn, item in enumerate(work):
+            is_last = turn == len(work) - 1
             try:
-                with self.ranks.exchange(self.objective, now=turn == len(work) - 1):
+                with self.ranks.exchange(self.objective, now=is_last):
                     loss_sum += self._backward_of(item, n_gold, share)
+                if self.recipe.train.cuda_graphs and not is_last:
+                    self._save_gradients(saved)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 return item
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
         return None
+
+    def _save_gradients(self, saved: dict[Tensor, Tensor]) -> None:
+        """Have gradients lie where no replay writes: each writes where the one before left its own. saved: by the
+        parameter, those that lie so already, and are added to; all of them afterwards."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None and parameter.grad is not saved.get(parameter):
+                parameter.grad = saved[parameter] = parameter.grad.clone()
 
     def _backward_of(self, item: Work, n_gold: int, share: float) -> Tensor:
         """Add the gradient of one batch to that of the update. Returns its loss, or 0 where it does not count."""

@@ -27,12 +27,9 @@ class Optimizers:
     """One optimizer, or two that share the parameters between them.
 
     parts: pairs of an optimizer and its peak learning rate, of which each of its groups has a share, its rate_factor.
-    adds: whether every backward pass adds to gradients that are there, 0 at first, rather than leave those of the first
-    one where it made them.
     """
 
     parts: tuple[tuple[torch.optim.Optimizer, float], ...]
-    adds: bool = False
 
     @property
     def guarded(self) -> bool:
@@ -49,7 +46,7 @@ class Optimizers:
 
     def zero_grad(self) -> None:
         for optimizer, _ in self.parts:
-            optimizer.zero_grad(set_to_none=not self.adds)
+            optimizer.zero_grad()
 
     @contextmanager
     def resting(self) -> Iterator[None]:

@@ -58,16 +58,21 @@ def test_a_validation_compiles_nothing(recipe_of, data):
     torch.compiler.reset()
 
 
-def test_gradients_beside_cuda_graphs_are_added_up_in_one_place(recipe_of, data, monkeypatch):
+@pytest.mark.parametrize("per_update", [1, 3])
+def test_gradients_outlive_the_replay_that_made_them(per_update, recipe_of, data, monkeypatch):
+    """Each replay of a CUDA graph writes its gradients where the one before wrote its own, as here hooks do."""
     marks = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
-    usual = recipe_of("usual")
+    usual = recipe_of("usual", batch={"per_update": per_update})
     graphs = usual.model_copy(update={"train": usual.train.model_copy(update={"cuda_graphs": True})})
     plain, other = engine_of(usual, data), engine_of(graphs, data)
-    places = [p.grad.data_ptr() for p in other.model.parameters()]
+    places = {p: torch.zeros_like(p) for p in other.model.parameters()}
+    for parameter, place in places.items():
+        parameter.register_hook(lambda grad, place=place: place.copy_(grad).detach())
     for portion, _ in zip(train(plain, usual, data, 4), train(other, graphs, data, 4), strict=True):
-        assert len(portion.work) == 2
+        assert len(portion.work) == per_update
         for a, b in zip(plain.model.parameters(), other.model.parameters(), strict=True):
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=1e-9)
-        assert [p.grad.data_ptr() for p in other.model.parameters()] == places
-    assert len(marks) == 8
+            # Where there is one batch alone, nothing is copied.
+            assert (b.grad.data_ptr() == places[b].data_ptr()) == (per_update == 1)
+    assert len(marks) == 4 * per_update
