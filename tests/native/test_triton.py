@@ -198,6 +198,26 @@ def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monk
         assert table.n_done == 7
 
 
+def test_a_sentence_is_done_when_it_is_in_the_search(device, monkeypatch):
+    importlib.import_module("nmt.native.choice_triton")
+    monkeypatch.setattr(on_gpu, "takes", lambda *_: False)
+    how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=2, length_penalty="average", alpha=1.0)
+    generator = torch.Generator().manual_seed(5)
+    n = 200
+    beside, table = (Table(how, Places(device), torch.full((n,), 9, device=device), 6, torch.float32) for _ in range(2))
+    score, off = torch.rand(n, 2, generator=generator), 0.5 * torch.rand(n, 1, generator=generator)
+    best = (-4 * score.amin(1, keepdim=True) - 0.7) / 4 + off - 0.25  # near to what goes on
+    logits = 4 * torch.randn(2 * n, 64, generator=generator)
+    for one in (beside, table):
+        one.place.fill_(2)
+        one.of["n_ended"].fill_(2)
+        one.of["score"].copy_(-4 * score.sort(1).values)
+        one.of["best"].copy_(best)
+    beside.go_on(logits.clone().to(device))
+    table._by_kernels(logits.to(device))
+    assert torch.equal(table.of["done"], beside.of["done"]) and 20 < int(table.n_done) < n - 20
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, that there are such numbers
 def test_numbers_that_are_none_are_chosen_once(device):
     """A search whose scores are not finite ends with an error that says so, and on its way reads no other's memory."""

@@ -26,7 +26,8 @@ from nmt.models.transformer.Modules import (
 from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
 from nmt.recipe.model_options import ModelConfig
 
-_N_READ = 64  # sentences that the encoder reads at once on a CPU, before a search
+# Sentences that the encoder reads at once, before a search: on a CPU, and where kernels are to be large.
+_N_READ, _N_READ_ELSEWHERE = 64, 512
 
 
 def get_pad_mask(seq: Tensor, pad_idx: int) -> Tensor:
@@ -364,13 +365,14 @@ class Transformer(TranslationModel):
         self.decoder.reach(n_position)
 
     def start(self, src_seq: Tensor) -> DecoderState:
-        if src_seq.device.type != "cpu" or len(src_seq) <= _N_READ:
+        n_read = _N_READ if src_seq.device.type == "cpu" else _N_READ_ELSEWHERE
+        if len(src_seq) <= n_read:
             return DecoderState(self._read(src_seq), {}, n_sentence=len(src_seq))
         # A search wants many sentences at once, of which an encoder would read more padding than words: so some at a
         # time, as long as their longest. They come ordered by length.
-        n_word = (src_seq != self.pad_idx).sum(1)
-        parts = [slice(first, first + _N_READ) for first in range(0, len(src_seq), _N_READ)]
-        known = [self._read(src_seq[part, : max(1, int(n_word[part].max()))]) for part in parts]
+        n_word = (src_seq != self.pad_idx).sum(1).tolist()
+        parts = [slice(first, first + n_read) for first in range(0, len(src_seq), n_read)]
+        known = [self._read(src_seq[part, : max(1, *n_word[part])]) for part in parts]
         return DecoderState(_beside_each_other(known, src_seq.size(1)), {}, n_sentence=len(src_seq))
 
     def _read(self, src_seq: Tensor) -> dict[str, Tensor]:
