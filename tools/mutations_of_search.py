@@ -80,7 +80,7 @@ MUTATIONS = (
     ),
     Mutation(
         "in fixed shapes, sentences that are done are searched on",
-        "nmt/decoding/search/fixed_search.py",
+        "nmt/decoding/search/fixed_table.py",
         "score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))",
         "score.copy_(kept.score)",
         FIXED,
@@ -95,8 +95,22 @@ MUTATIONS = (
     Mutation(
         "a step with more room is replayed from a recording with less",
         "nmt/decoding/search/fixed_search.py",
-        "(self._how, len(self._sentence), self._n_src, self._room)",
+        "(self._how, len(self._sentence), self._n_src, self._table.room)",
         "(self._how, len(self._sentence), self._n_src)",
+        FIXED,
+    ),
+    Mutation(
+        "in fixed shapes, sentences that go on are not moved into the gaps",
+        "nmt/decoding/search/fixed_search.py",
+        "chosen[gap[: len(late)]] = late",
+        "pass",
+        FIXED,
+    ),
+    Mutation(
+        "in fixed shapes, what a sentence has looked at does not move with it",
+        "nmt/decoding/search/fixed_state.py",
+        "self.seen = {name: gaps.closed(tensor) for name, tensor in self.seen.items()}",
+        "self.seen = {name: tensor[: gaps.n] for name, tensor in self.seen.items()}",
         FIXED,
     ),
     Mutation(

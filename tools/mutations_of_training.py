@@ -159,6 +159,13 @@ MUTATIONS = (
         EVERY_PAIR,
     ),
     Mutation(
+        "the next replay of a CUDA graph writes over the gradients of the one before",
+        "nmt/training/engine.py",
+        "parameter.grad = saved[parameter] = parameter.grad.clone()",
+        "saved[parameter] = parameter.grad",
+        "tests/training/test_compiled.py",
+    ),
+    Mutation(
         "validation leaves dropout off",
         "nmt/training/validate.py",
         "model.train(training)",

@@ -9,6 +9,7 @@ Shapes: B sentences, K hypotheses of each, R = B·K rows, G key/value heads.
 
 from collections.abc import Callable
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,21 +47,33 @@ class Places:
         """What `make` gave the first time, of one dimension."""
         return self._memory[name] if name in self._memory else self.put(name, make())
 
-    def keep(self, value: Tensor, which: Tensor) -> Tensor:
-        """`value`, which lies there, with these entries alone, in this order, no more than there were. which: (n,) on
-        the host. What stays in its place is not copied."""
-        target = (which != torch.arange(len(which))).nonzero().squeeze(1)
-        if len(target):
-            moved = value.index_select(0, which[target].to(self.device))
-            value.index_copy_(0, target.to(self.device), moved)
-        return value[: len(which)]
-
     def widen(self, name: str, value: Tensor, dim: int, n: int) -> Tensor:
         """`value`, which lies there, with n entries along `dim`; the new ones are 0."""
         old, shape = value.clone(), (*value.shape[:dim], n, *value.shape[dim + 1 :])
         wide = self.room(name, shape, value.dtype).zero_()
         wide.narrow(dim, 0, old.size(dim)).copy_(old)
         return wide
+
+
+class Gaps(NamedTuple):
+    """The places of entries that leave, closed by others: the first n places stay, and what lies at source, (M,), comes
+    to lie at target, (M,)."""
+
+    source: Tensor
+    target: Tensor
+    n: int
+
+    @classmethod
+    def of(cls, which: Tensor, device: torch.device) -> "Gaps":
+        """which: (n,) on the host, the entries that stay, in their new order; most of them in their places."""
+        target = (which != torch.arange(len(which))).nonzero().squeeze(1)
+        return cls(which[target].to(device), target.to(device), len(which))
+
+    def closed(self, value: Tensor) -> Tensor:
+        """A tensor that lies in its place, with the entries that stay alone."""
+        if len(self.target):
+            value.index_copy_(0, self.target, value.index_select(0, self.source))
+        return value[: self.n]
 
 
 class FixedState(DecoderState):
@@ -104,10 +117,10 @@ class FixedState(DecoderState):
     def keep(self, sentences: Tensor) -> None:
         """Let sentences leave. sentences: (B',) the ones that stay, on the host; those that keep their place are not
         copied."""
-        keep = self._places.keep
-        self.per_sentence = {name: keep(tensor, sentences) for name, tensor in self.per_sentence.items()}
-        self.seen = {name: keep(tensor, sentences) for name, tensor in self.seen.items()}
-        self.n_sentence = sentences.size(0)
+        gaps = Gaps.of(sentences, self._places.device)
+        self.per_sentence = {name: gaps.closed(tensor) for name, tensor in self.per_sentence.items()}
+        self.seen = {name: gaps.closed(tensor) for name, tensor in self.seen.items()}
+        self.n_sentence = gaps.n
 
     def widen(self, n_step: int) -> None:
         """Make room for so many tokens in all."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmt.decoding.scoring.candidates import best_of, continuations, fallen_behind, keep
 from nmt.decoding.search.beam import finish, impossible, is_over, likeliest
-from nmt.decoding.search.fixed_state import Places
+from nmt.decoding.search.fixed_state import Gaps, Places
 from nmt.decoding.search.settings import BeamSettings
 from nmt.native import on_gpu
 
@@ -103,9 +103,10 @@ class Table:
 
     def keep(self, sentences: Tensor) -> None:
         """Let sentences leave. sentences: (B',) the ones that stay, on the host."""
-        self.of = {name: self._places.keep(tensor, sentences) for name, tensor in self.of.items()}
-        self.notes = {name: self._places.keep(tensor, sentences) for name, tensor in self.notes.items()}
-        self.last = self._places.keep(self.last, self.rows(sentences))
+        gaps = Gaps.of(sentences, self._places.device)
+        self.of = {name: gaps.closed(tensor) for name, tensor in self.of.items()}
+        self.notes = {name: gaps.closed(tensor) for name, tensor in self.notes.items()}
+        self.last = gaps.closed(self.last.view(-1, self._how.beam)).flatten()
 
     def rows(self, sentences: Tensor) -> Tensor:
         """Those of hypotheses of sentences: (B,) -> (R,)"""

@@ -16,7 +16,7 @@ from nmt.decoding.scoring.ensemble import Ensemble
 from nmt.decoding.search import fixed_search
 from nmt.decoding.search.beam import search
 from nmt.decoding.search.fixed_search import FixedSearch, bucket
-from nmt.decoding.search.fixed_state import Places
+from nmt.decoding.search.fixed_state import Gaps
 from nmt.decoding.search.settings import BeamSettings
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError
@@ -169,13 +169,12 @@ def test_nobody_leaves_where_fewer_rows_take_no_less_time(monkeypatch):
 
 
 def test_those_that_stay_take_the_places_of_others_alone():
-    places = Places(torch.device("cpu"))
-    value = places.put("name", torch.arange(12.0).view(6, 2))
-    left = places.keep(value, torch.tensor([0, 5, 2, 4]))
-    assert left.tolist() == [[0, 1], [10, 11], [4, 5], [8, 9]]
+    value = torch.arange(12.0).view(6, 2)
+    gaps = Gaps.of(torch.tensor([0, 5, 2, 4]), value.device)
+    left = gaps.closed(value)
+    assert left.tolist() == [[0, 1], [10, 11], [4, 5], [8, 9]] and gaps.target.tolist() == [1, 3]
     assert left.data_ptr() == value.data_ptr() and left.is_contiguous()
-    assert places.keep(left, torch.tensor([0, 0, 1])).tolist() == [[0, 1], [0, 1], [10, 11]]
-    assert places.moves == 1
+    assert Gaps.of(torch.tensor([0, 0, 1]), value.device).closed(left).tolist() == [[0, 1], [0, 1], [10, 11]]
 
 
 @pytest.mark.parametrize("model", [tiny_model(V), tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])
