@@ -188,9 +188,11 @@ class evaluating:
 class TranslationModel(SearchModel):
     """Every model family implements these, and training needs nothing else.
 
-    logit_scale: factor of the logits; part of the model, so that training and search cannot disagree about it.
+    trg_word_prj: the output layer. logit_scale: factor of the logits; part of the model, so that training and search
+    cannot disagree about it.
     """
 
+    trg_word_prj: nn.Linear
     logit_scale: float
 
     @property
@@ -211,13 +213,16 @@ class TranslationModel(SearchModel):
         """The embedding of the source and that of the target; sharing, they hold one and the same weight."""
 
     @property
-    @abstractmethod
     def output_weight(self) -> Tensor:
         """(V, D), the matrix of the output layer: losses that never hold all the logits multiply by it themselves."""
+        return self.trg_word_prj.weight
 
-    @abstractmethod
     def project(self, hidden: Tensor) -> Tensor:
-        """(..., D), last states -> (..., V) their logits."""
+        """(..., D), last states -> logits (..., V) = hidden · output_weightT · logit_scale. Training and decoding both
+        end here."""
+        # Scaling before the product is the same and passes over D numbers instead of V.
+        logits: Tensor = self.trg_word_prj(hidden if self.logit_scale == 1.0 else hidden * self.logit_scale)
+        return logits
 
     def reach(self, n_position: int) -> None:
         pass  # no model but one that knows positions needs anything

@@ -8,91 +8,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nmt.cli.command import must_be_free
-from nmt.cli.parser import overrides_of
 from nmt.data.text.compression import DAMAGE, opened
 from nmt.data.text.lines import complaint_about, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention.drawing import check_path
-from nmt.recipe.decode_options import DecodeConfig
 
 _READ = ("input", "score", "ref", "terms", "avoid", "gold_alignments")
 _WRITTEN = ("output", "scores", "attention", "alignments")
-_NOT_OF_CTRANSLATE2 = (
-    *("attention", "with_attention", "alignments", "gold_alignments", "retry_suspect", "checkpoint"),
-    *("terms", "avoid", "keep"),
-)
-
-# What would change the lines that are written, or the work, if anything was translated. Other options of a search may
-# be given with --score, as those that the translations were found with.
-_NOT_OF_SCORES = ("decode.n_best", "decode.shortlist")
 
 
 def source_name(args: argparse.Namespace) -> str:
     """What the input is called in messages."""
     return args.input or "<stdin>"
-
-
-def check_flags(args: argparse.Namespace) -> None:
-    """Raise NmtError for flags that need or exclude others. --layer and --head that were not given become what is
-    usual.
-    """
-    for flag, usual in (("layer", "last"), ("head", "mean")):
-        if getattr(args, flag) is None:
-            setattr(args, flag, usual)
-        elif not (args.attention or args.with_attention):
-            raise NmtError(f"--{flag} needs --attention or --with-attention.")
-    needs = {"lines": "attention", "attention_of": "attention", "examples": "ref"}
-    needs |= dict.fromkeys(("tune_metric", "tune_beams"), "tune_decoding")
-    for flag, needed in needs.items():
-        if getattr(args, flag) and not getattr(args, needed):
-            raise NmtError(f"--{flag} needs --{needed}.".replace("_", "-"))
-    if args.store:
-        raise NmtError("--store needs --tune-decoding or --tune-alignment.")
-    if args.scores and not (args.ref or args.gold_alignments):
-        raise NmtError("--scores needs --ref or --gold-alignments.")
-    if args.gold_alignments and not args.score:
-        raise NmtError(
-            "--gold-alignments needs --score FILE: the words that it links are those of given translations, and not of "
-            "what the model would write."
-        )
-    for flag in ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep"):
-        if args.score and getattr(args, flag):
-            raise NmtError(
-                f"--score translates nothing, so --{flag.replace('_', '-')} has nothing to do: leave it out."
-            )
-    for name, _ in overrides_of(args) if args.score else ():
-        if name in _NOT_OF_SCORES:
-            raise NmtError(f"--score translates nothing, so --{name} has nothing to do: leave it out.")
-    if args.score and args.format == "pairs":
-        raise NmtError("--score translates nothing, and --format pairs is for what was translated: name another.")
-    if args.score and args.input_format == "tsv":
-        raise NmtError("--score translates nothing, so --input-format tsv has nothing to do: leave it out.")
-    if args.gold_alignments and args.input_format != "text":
-        raise NmtError("--gold-alignments: the input is plain lines: leave --input-format out.")
-    for flag in _NOT_OF_CTRANSLATE2:
-        if args.engine == "ctranslate2" and getattr(args, flag):
-            raise NmtError(f"--engine ctranslate2 has nothing like --{flag.replace('_', '-')}: leave it out.")
-    if args.engine == "ctranslate2" and args.input_format == "tsv":
-        raise NmtError("--engine ctranslate2 cannot be told how a translation begins: leave --input-format tsv out.")
-    if args.engine == "ctranslate2" and len(args.run) > 1:
-        raise NmtError(f"--engine ctranslate2 translates with one model, not with {len(args.run)}: name one folder.")
-    if args.show_scores and args.format != "text":
-        has = "has no place for scores" if args.format == "pairs" else "has the scores anyway"
-        raise NmtError(f"--show-scores: --format {args.format} {has}: leave it out.")
-    if args.with_attention and args.format != "jsonl":
-        raise NmtError(f"--with-attention: --format {args.format} has no place for it: add --format jsonl.")
-
-
-def check_format(args: argparse.Namespace, decode: DecodeConfig) -> None:
-    """Raise NmtError if --format cannot hold what was asked for, or the search cannot be asked for it."""
-    if args.format == "pairs" and decode.n_best > 1:
-        raise NmtError(
-            f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
-            "For several translations of a line draw samples, in a file for each of several --decode.seed."
-        )
-    for flag in ("terms", "keep"):
-        if decode.samples and getattr(args, flag):
-            raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
 
 
 def follow_links(args: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from nmt.cli.stop import Stop
 from nmt.cli.translating.alignments import Alignments, wants_alignments
 from nmt.cli.translating.answering import Answering, answer_of, fingerprints, recipe_of, scored_of
 from nmt.cli.translating.attention import check_attention
-from nmt.cli.translating.files import InputFile, check_flags, check_format, check_paths, follow_links, read_references
+from nmt.cli.translating.files import InputFile, check_paths, follow_links, read_references
 from nmt.cli.translating.format import answer_lines, scored_json, scored_line
 from nmt.cli.translating.journal import Journal
 from nmt.cli.translating.output import check_still_free, fit_of, is_finishing, kept, write_whole
@@ -29,6 +29,7 @@ from nmt.cli.translating.recall import Recall
 from nmt.cli.translating.report import say, unfinished_notes
 from nmt.cli.translating.requests import checking, request_reader
 from nmt.cli.translating.tally import Tally
+from nmt.cli.translating.together import check_flags, check_format, fill_in
 from nmt.cli.translating.windows import Record, Solved, Window, solve
 from nmt.cli.translating.workers import Pool, n_worker
 from nmt.data.text.lines import count_lines
@@ -61,6 +62,7 @@ class _Job:
 def translate(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
     check_flags(args)
+    fill_in(args)
     follow_links(args)
     share = share_of(args)
     check_paths(args, finishing=is_finishing(args, share))

@@ -235,10 +235,6 @@ class Seq2Seq(TranslationModel):
     def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:
         return self.encoder.src_word_emb, self.decoder.trg_word_emb
 
-    @property
-    def output_weight(self) -> Tensor:
-        return self.trg_word_prj.weight
-
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         known, states = self._read(src_seq)
         hidden, attn = self.decoder(trg_seq, states, known)
@@ -271,10 +267,6 @@ class Seq2Seq(TranslationModel):
             state.per_row["found"] = found.flatten(0, 1)
         state.n_step += 1
         return self.logits(hidden.flatten(0, 1), state)
-
-    def project(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.trg_word_prj(hidden if self.logit_scale == 1.0 else hidden * self.logit_scale)
-        return logits
 
     def _read(self, src_seq: Tensor) -> tuple[dict[str, Tensor], list[State]]:
         """(B, S) -> what the decoder may know of the source, and the states it begins with."""

@@ -336,10 +336,6 @@ class Transformer(TranslationModel):
         return self.encoder.src_word_emb, self.decoder.trg_word_emb
 
     @property
-    def output_weight(self) -> Tensor:
-        return self.trg_word_prj.weight
-
-    @property
     def ends_in_norm(self) -> nn.Module | None:
         """The norm that has made what `project` takes, if nothing comes after it."""
         if self.lexical_attn is not None or not isinstance(self.prj_transform, nn.Identity):
@@ -349,12 +345,6 @@ class Transformer(TranslationModel):
         last = self.decoder.layer_stack[-1]
         assert isinstance(last, DecoderLayer)
         return last.pos_ffn.layer_norm
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> logits (..., V) = hidden · trg_word_prjT · logit_scale. Training and decoding both end here."""
-        # Scaling before the product is the same and passes over D numbers instead of V.
-        logits: Tensor = self.trg_word_prj(hidden if self.logit_scale == 1.0 else hidden * self.logit_scale)
-        return logits
 
     def _masks(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
         """Masks for all heads: (B, 1, 1, S) and (B, 1, T, T)."""
