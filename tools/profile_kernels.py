@@ -44,7 +44,7 @@ PARTS = {
     "products": r"nvjet|gemm|cublas|cutlass|aten::(add)?mm$|aten::bmm",
     "Adam and clipping": r"FusedOptimizer|multi_tensor|adam|foreach",
     "norm, dropout, residual": r"layer_norm|native_dropout|rms_norm",
-    "loss or choice": r"_scan$|softmax|exp_mul|nll|[Tt]op[kK]|logsumexp|sort",
+    "loss or choice": r"_scan$|_go_on$|softmax|exp_mul|nll|[Tt]op[kK]|logsumexp|sort",
     "activation": r"relu|threshold|gelu|silu",
 }
 
