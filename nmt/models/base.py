@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nmt.models.droppable import Layer, WordEmbedding
+from nmt.models.gaps import Gaps
 from nmt.models.narrow import Narrow, Normals, narrow_logits
 
 
@@ -70,20 +71,18 @@ class DecoderState:
             self.ancestry = self.ancestry.index_select(0, rows)
 
     def keep(self, sentences: Tensor) -> None:
-        """Let finished sentences leave. sentences: (B',) the ones that stay.
+        """Let finished sentences leave. sentences: (B',) the ones that stay; those that keep their place, as most do
+        by `gaps.closing`, are not copied.
 
         The rows must be told separately, by `reorder`, since only search knows K.
         """
-        self.per_sentence = {name: tensor.index_select(0, sentences) for name, tensor in self.per_sentence.items()}
-        self.seen = {name: self._left(tensor, sentences) for name, tensor in self.seen.items()}
-        self.n_sentence = sentences.size(0)
-
-    def _left(self, seen: Tensor, sentences: Tensor) -> Tensor:
-        """Room as large for fewer sentences. Slots that no token fills are not copied."""
-        assert self.ancestry is not None
-        n_slot, room = self.ancestry.size(1), seen.new_empty(sentences.size(0), *seen.shape[1:])
-        torch.index_select(seen[:, :, :n_slot], 0, sentences, out=room[:, :, :n_slot])
-        return room
+        gaps = Gaps.of(sentences, sentences.device)
+        self.per_sentence = {name: gaps.close(tensor) for name, tensor in self.per_sentence.items()}
+        for name, tensor in self.seen.items():
+            assert self.ancestry is not None
+            gaps.close(tensor[:, :, : self.ancestry.size(1)])  # without slots that no token fills
+            self.seen[name] = tensor[: gaps.n]
+        self.n_sentence = gaps.n
 
 
 # Names in DecoderState.per_sentence, after `SearchModel.narrow`: as in `Narrow`, and rows of the output matrix.

@@ -53,7 +53,7 @@ def prepacked(model: ModuleT) -> ModuleT:
     """
     linears = [module for module in model.modules() if type(module) is nn.Linear]
     if any(linear.weight.is_cuda for linear in linears):
-        return beside_each_other(model)
+        return laid_for_gpu(model)
     kinds = {(linear.weight.device, linear.weight.dtype, linear.in_features): linear.weight for linear in linears}
     if not linears or not all(map(_can, kinds.values())):
         return model
@@ -65,8 +65,8 @@ def prepacked(model: ModuleT) -> ModuleT:
     return copied
 
 
-def beside_each_other(model: ModuleT) -> ModuleT:
-    """A model with the same parameters, of which those that read the same input lie beside each other."""
+def laid_for_gpu(model: ModuleT) -> ModuleT:
+    """A model with the same parameters, where matrices that read the same input lie beside each other."""
     copied = _copied(model)
     for module in copied.modules():
         if isinstance(module, Reading):

@@ -101,6 +101,11 @@ def _scan(
     tl.store(log_total + row, top + tl.log(total))
 
 
+def allowed(n_column: int, never: Tensor) -> Tensor:
+    """Which of so many columns are not among `never`: (V,) uint8."""
+    return torch.ones(n_column, dtype=torch.uint8, device=never.device).index_fill_(0, never, 0)
+
+
 def scan(logits: Tensor, allowed: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """One pass over (R, V): the logarithm of the sum of the exponentials of each row, (R,) fp32, and the highest of
     each `width` columns, in the last block maybe fewer, that are allowed: (R, blocks). allowed: (V,) uint8, 0 or 1."""

@@ -48,7 +48,7 @@ def test_a_model_has_the_same_parameters_and_gives_the_same(make, batch):
 
 def test_for_a_gpu_what_reads_the_same_lies_beside_each_other(make, batch):
     model = make()
-    laid = prepacking.beside_each_other(model)
+    laid = prepacking.laid_for_gpu(model)
     attention, its = laid.decoder.layer_stack[0].slf_attn, model.decoder.layer_stack[0].slf_attn
     assert attention.w_ks.weight.data_ptr() == attention.w_qs.weight.data_ptr() + attention.w_qs.weight.nbytes
     assert its.w_ks.weight.data_ptr() != its.w_qs.weight.data_ptr() + its.w_qs.weight.nbytes

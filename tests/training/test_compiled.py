@@ -1,4 +1,4 @@
-"""What is compiled for training is compiled for training alone, and gradients stay where CUDA graphs cannot reach."""
+"""What is compiled is compiled once, and gradients outlive the CUDA graphs that made them."""
 
 import pytest
 import torch

@@ -31,6 +31,7 @@ from nmt.decoding.search.leaving import Leaving
 from nmt.decoding.search.settings import BeamSettings
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
+from nmt.models.gaps import closing
 from nmt.models.narrow import Narrow
 from nmt.native import kernels, on_gpu
 from nmt.native.choice import choose
@@ -78,8 +79,7 @@ def likeliest(logits: Tensor, n: int, eos: int, never: Tensor) -> Likely:
     if (width := width_of_blocks(logits.size(-1), n)) and on_gpu.takes(logits):
         from nmt.native import search_triton
 
-        allowed = torch.ones(logits.size(-1), dtype=torch.uint8, device=logits.device).index_fill_(0, never, 0)
-        normaliser, maxima = search_triton.scan(logits, allowed, width)
+        normaliser, maxima = search_triton.scan(logits, search_triton.allowed(logits.size(-1), never), width)
     else:
         normaliser = log_total(logits, eos)
     best, token = top(logits.index_fill_(1, never, -torch.inf), n, maxima)
@@ -206,7 +206,7 @@ def search(
         row = live.follow(kept)
         leave = leaving.pays(n_done, len(done))
         if leave:
-            stay = (~done).nonzero().squeeze(1)
+            stay = closing(done)
             row = row[stay]
             _keep(stay, live, state, rules)
         elif n_done:

@@ -2,9 +2,9 @@
 GPU can replay.
 
 A GPU is done with the kernels of a step sooner than Python has ordered them, so ordering is what a search there waits
-for. Here a step asks the device for nothing: what it finds is noted, and read when sentences leave. They leave when as
-many are done that a smaller shape does; until then they are searched on, impossible, and so are empty sentences that
-fill a shape up. Shapes are few, so that recordings are.
+for. Here a step asks the device for nothing: what it finds is noted, sent to the host when sentences leave, and read
+when all have. They leave when as many are done that a smaller shape does; until then they are searched on, impossible,
+and so are empty sentences that fill a shape up. Shapes are few, so that recordings are.
 
 Shapes: B sentences of the present shape, K beam, T steps.
 """
@@ -24,6 +24,7 @@ from nmt.decoding.search.fixed_table import Table
 from nmt.decoding.search.recording import Late, Recorder
 from nmt.decoding.search.settings import BeamSettings
 from nmt.models.base import SearchModel
+from nmt.models.gaps import closing
 
 # Steps that there is room for at first; then twice as many, and so on. All of the room is read at every step.
 FIRST_ROOM = 32
@@ -116,24 +117,21 @@ class _Search:
 
     def _leave(self) -> int:
         """Take what was found for the sentences that are done, and go on with a smaller shape: how many go on."""
-        done = self._table.of["done"].cpu().numpy()
-        over, stay = np.flatnonzero(done), np.flatnonzero(~done)
-        self._send(over)
-        # Those that stay in the smaller shape keep their places, and the others come to lie in the gaps between them. A
-        # gap that is left is a sentence that is done, and stays so.
-        n = self._shape_of(len(stay))
-        chosen, late, gap = np.arange(n), stay[stay >= n], over[over < n]
-        chosen[gap[: len(late)]] = late
-        self._sentence = np.where(done[chosen], len(self._found), self._sentence[chosen])
-        sentences = torch.from_numpy(chosen)
-        self._table.keep(sentences)
-        self._state.keep(sentences)
-        self._state.reorder(self._table.rows(sentences).to(self._places.device))
-        return len(stay)
+        done = self._table.of["done"].cpu()
+        n_left = int((~done).sum())
+        self._send(np.flatnonzero(done.numpy()))
+        stay = closing(done, self._shape_of(n_left))
+        self._sentence = np.where(done[stay].numpy(), len(self._found), self._sentence[stay.numpy()])
+        self._table.keep(stay)
+        self._state.keep(stay)
+        self._state.reorder(self._table.rows(stay).to(self._places.device))
+        return n_left
 
     def _send(self, which: NDArray[np.int64]) -> None:
         """Begin to copy to the host what was noted of the sentences in these places, if there are any there."""
         which = which[self._sentence[which] < len(self._found)]
+        if not len(which):
+            return
         places, notes = torch.from_numpy(which).to(self._places.device), self._table.notes
         sent = {name: note[places, : self._n_step].to("cpu", non_blocking=True) for name, note in notes.items()}
         self._sent.append((self._sentence[which], sent))

@@ -9,13 +9,13 @@ Shapes: B sentences, K hypotheses of each, R = B·K rows, G key/value heads.
 
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from nmt.decoding.scoring.ensemble import States
 from nmt.models.base import DecoderState
+from nmt.models.gaps import Gaps
 
 
 class Places:
@@ -53,27 +53,6 @@ class Places:
         wide = self.room(name, shape, value.dtype).zero_()
         wide.narrow(dim, 0, old.size(dim)).copy_(old)
         return wide
-
-
-class Gaps(NamedTuple):
-    """The places of entries that leave, closed by others: the first n places stay, and what lies at source, (M,), comes
-    to lie at target, (M,)."""
-
-    source: Tensor
-    target: Tensor
-    n: int
-
-    @classmethod
-    def of(cls, which: Tensor, device: torch.device) -> "Gaps":
-        """which: (n,) on the host, the entries that stay, in their new order; most of them in their places."""
-        target = (which != torch.arange(len(which))).nonzero().squeeze(1)
-        return cls(which[target].to(device), target.to(device), len(which))
-
-    def closed(self, value: Tensor) -> Tensor:
-        """A tensor that lies in its place, with the entries that stay alone."""
-        if len(self.target):
-            value.index_copy_(0, self.target, value.index_select(0, self.source))
-        return value[: self.n]
 
 
 class FixedState(DecoderState):
@@ -115,11 +94,9 @@ class FixedState(DecoderState):
         (self.ancestry,) = self._put({"ancestry": self.ancestry.index_select(0, rows)}).values()
 
     def keep(self, sentences: Tensor) -> None:
-        """Let sentences leave. sentences: (B',) the ones that stay, on the host; those that keep their place are not
-        copied."""
         gaps = Gaps.of(sentences, self._places.device)
-        self.per_sentence = {name: gaps.closed(tensor) for name, tensor in self.per_sentence.items()}
-        self.seen = {name: gaps.closed(tensor) for name, tensor in self.seen.items()}
+        self.per_sentence = {name: gaps.close(tensor) for name, tensor in self.per_sentence.items()}
+        self.seen = {name: gaps.close(tensor) for name, tensor in self.seen.items()}
         self.n_sentence = gaps.n
 
     def widen(self, n_step: int) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from nmt.decoding.scoring.candidates import best_of, continuations, fallen_behind, keep
 from nmt.decoding.search.beam import finish, impossible, is_over, likeliest
-from nmt.decoding.search.fixed_state import Gaps, Places
+from nmt.decoding.search.fixed_state import Places
 from nmt.decoding.search.settings import BeamSettings
+from nmt.models.gaps import Gaps
 from nmt.native import on_gpu
 
 
@@ -86,13 +87,13 @@ class Table:
         return (first.unsqueeze(1) + kept.parent).flatten()
 
     def _by_kernels(self, logits: Tensor) -> Tensor:
-        """The same by kernels of a GPU; of equally good columns the first comes first."""
-        from nmt.native import choice_triton
+        """The same by kernels of a GPU; of equally good columns any, but always the same."""
+        from nmt.native import choice_triton, search_triton
 
         how, n_column = self._how, logits.size(-1)
         allowed = self._places.once(
             f"allowed.{how.pad}.{how.bos}.{how.n_real}.{n_column}",
-            lambda: self.last.new_ones(n_column, dtype=torch.uint8).index_fill_(0, self._never(n_column), 0),
+            lambda: search_triton.allowed(n_column, self._never(n_column)),
         )
         rows = choice_triton.go_on(
             logits, allowed, self.of, self.notes, self.last, self.place, self.divisors(), how.eos, how.diversity
@@ -104,9 +105,9 @@ class Table:
     def keep(self, sentences: Tensor) -> None:
         """Let sentences leave. sentences: (B',) the ones that stay, on the host."""
         gaps = Gaps.of(sentences, self._places.device)
-        self.of = {name: gaps.closed(tensor) for name, tensor in self.of.items()}
-        self.notes = {name: gaps.closed(tensor) for name, tensor in self.notes.items()}
-        self.last = gaps.closed(self.last.view(-1, self._how.beam)).flatten()
+        self.of = {name: gaps.close(tensor) for name, tensor in self.of.items()}
+        self.notes = {name: gaps.close(tensor) for name, tensor in self.notes.items()}
+        self.last = gaps.close(self.last.view(-1, self._how.beam)).flatten()
 
     def rows(self, sentences: Tensor) -> Tensor:
         """Those of hypotheses of sentences: (B,) -> (R,)"""

@@ -19,6 +19,7 @@ from nmt.decoding.search.beam import Hypothesis, impossible, not_finite
 from nmt.decoding.search.leaving import Leaving
 from nmt.decoding.search.settings import SearchSettings
 from nmt.models.base import SearchModel
+from nmt.models.gaps import closing
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def sample(
         if rules is not None:
             rules.follow(torch.arange(n, device=device).expand_as(token), token)
         if leaving.pays(n_done, len(sentence)):
-            stay = (~done).nonzero().squeeze(1)
+            stay = closing(done)
             state.keep(stay)
             if rules is not None:
                 rules.keep(stay)

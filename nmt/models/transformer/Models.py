@@ -229,7 +229,7 @@ class Decoder(_Stack):
         return self._leave(x)
 
 
-def _beside_each_other(parts: list[dict[str, Tensor]], n_src: int) -> dict[str, Tensor]:
+def _as_if_read_at_once(parts: list[dict[str, Tensor]], n_src: int) -> dict[str, Tensor]:
     """What is known of some sentences, and of more, as if they had been read at once, padded to n_src words."""
     known = {}
     for name, first in parts[0].items():
@@ -363,7 +363,7 @@ class Transformer(TranslationModel):
         n_word = (src_seq != self.pad_idx).sum(1).tolist()
         parts = [slice(first, first + n_read) for first in range(0, len(src_seq), n_read)]
         known = [self._read(src_seq[part, : max(1, *n_word[part])]) for part in parts]
-        return DecoderState(_beside_each_other(known, src_seq.size(1)), {}, n_sentence=len(src_seq))
+        return DecoderState(_as_if_read_at_once(known, src_seq.size(1)), {}, n_sentence=len(src_seq))
 
     def _read(self, src_seq: Tensor) -> dict[str, Tensor]:
         """(B, S) -> what is known of each sentence before its first target token: B-row tensors."""

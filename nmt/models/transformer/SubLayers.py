@@ -146,6 +146,10 @@ class PositionwiseFeedForward(nn.Module):
             return self.dropout.add(output, x)
         return added_and_normed(output, x, self.dropout, self.layer_norm)
 
+    def readers(self) -> list[nn.Linear]:
+        """The matrices that read the same input."""
+        return [self.w_1, self.w_3] if self.kind == "swiglu" else [self.w_1]
+
     def _transform(self, x: Tensor) -> Tensor:
         """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
         if self.kind == "relu" and not self.act_dropout.is_active:

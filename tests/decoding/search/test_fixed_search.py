@@ -16,7 +16,6 @@ from nmt.decoding.scoring.ensemble import Ensemble
 from nmt.decoding.search import fixed_search
 from nmt.decoding.search.beam import search
 from nmt.decoding.search.fixed_search import FixedSearch, bucket
-from nmt.decoding.search.fixed_state import Gaps
 from nmt.decoding.search.settings import BeamSettings
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError
@@ -159,6 +158,13 @@ def test_sentences_leave_so_that_steps_get_smaller():
     assert_same(found, search(model, src_seq, how(), max_len))
 
 
+def test_all_may_be_done_while_the_host_hears_that_some_are():
+    model = tiny_model(V)
+    src_seq, _ = batch(16, 9)
+    max_len = torch.tensor([3] * 8 + [4] * 8)
+    assert_same(FixedSearch(model)(src_seq, how(), max_len), search(model, src_seq, how(), max_len))
+
+
 def test_nobody_leaves_where_fewer_rows_take_no_less_time(monkeypatch):
     monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 100)
     model = HashModel(V, seed=3, sharpness=3.0)
@@ -166,15 +172,6 @@ def test_nobody_leaves_where_fewer_rows_take_no_less_time(monkeypatch):
     FixedSearch(model)(src_seq, how(), torch.arange(64))
     rows = model.rows_of_step
     assert rows[0] == 64 * 4 and rows[-1] == 32 * 4  # of 25 sentences, which are searched 32 at a time
-
-
-def test_those_that_stay_take_the_places_of_others_alone():
-    value = torch.arange(12.0).view(6, 2)
-    gaps = Gaps.of(torch.tensor([0, 5, 2, 4]), value.device)
-    left = gaps.closed(value)
-    assert left.tolist() == [[0, 1], [10, 11], [4, 5], [8, 9]] and gaps.target.tolist() == [1, 3]
-    assert left.data_ptr() == value.data_ptr() and left.is_contiguous()
-    assert Gaps.of(torch.tensor([0, 0, 1]), value.device).closed(left).tolist() == [[0, 1], [0, 1], [10, 11]]
 
 
 @pytest.mark.parametrize("model", [tiny_model(V), tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])

@@ -1,0 +1,40 @@
+"""Entries of a batch that leave while others stay: these keep their places, and close the gaps from behind."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Gaps(NamedTuple):
+    """The first n places stay, and what lies at source, (M,), comes to lie at target, (M,): so no more is copied than
+    leaves."""
+
+    source: Tensor
+    target: Tensor
+    n: int
+
+    @classmethod
+    def of(cls, which: Tensor, device: torch.device) -> "Gaps":
+        """which: (n,) the entries that stay, in their new order; it may be on the host."""
+        here = which.cpu()
+        target = (here != torch.arange(len(here))).nonzero().squeeze(1)
+        return cls(here[target].to(device), target.to(device), len(here))
+
+    def close(self, value: Tensor) -> Tensor:
+        """A tensor of all entries, which is changed: those that stay, in the same memory."""
+        if len(self.target):
+            value.index_copy_(0, self.target, value.index_select(0, self.source))
+        return value[: self.n]
+
+
+def closing(done: Tensor, n: int | None = None) -> Tensor:
+    """Which entries of a batch stay so that few are moved: (B,) bool, True for those that leave -> (n,).
+
+    n: how many places are left, as many as stay or more; what then fills the places up are some that are done.
+    """
+    n = int((~done).sum()) if n is None else n
+    which = torch.arange(n, device=done.device)
+    late = (~done[n:]).nonzero().squeeze(1) + n
+    gap = done[:n].nonzero().squeeze(1)[: len(late)]
+    return which.index_copy_(0, gap, late)
