@@ -101,16 +101,16 @@ MUTATIONS = (
     ),
     Mutation(
         "in fixed shapes, sentences that go on are not moved into the gaps",
-        "nmt/decoding/search/fixed_search.py",
-        "chosen[gap[: len(late)]] = late",
-        "pass",
+        "nmt/models/gaps.py",
+        "return which.index_copy_(0, gap, late)",
+        "return which",
         FIXED,
     ),
     Mutation(
         "in fixed shapes, what a sentence has looked at does not move with it",
         "nmt/decoding/search/fixed_state.py",
-        "self.seen = {name: gaps.closed(tensor) for name, tensor in self.seen.items()}",
-        "self.seen = {name: tensor[: gaps.n] for name, tensor in self.seen.items()}",
+        "gaps.close_all(self.per_sentence), gaps.close_all(self.seen)",
+        "gaps.close_all(self.per_sentence), {name: tensor[: gaps.n] for name, tensor in self.seen.items()}",
         FIXED,
     ),
     Mutation(

@@ -77,7 +77,7 @@ class DecoderState:
         The rows must be told separately, by `reorder`, since only search knows K.
         """
         gaps = Gaps.of(sentences, sentences.device)
-        self.per_sentence = {name: gaps.close(tensor) for name, tensor in self.per_sentence.items()}
+        self.per_sentence = gaps.close_all(self.per_sentence)
         for name, tensor in self.seen.items():
             assert self.ancestry is not None
             gaps.close(tensor[:, :, : self.ancestry.size(1)])  # without slots that no token fills

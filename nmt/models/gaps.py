@@ -1,5 +1,6 @@
 """Entries of a batch that leave while others stay: these keep their places, and close the gaps from behind."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,19 @@ class Gaps(NamedTuple):
         if len(self.target):
             value.index_copy_(0, self.target, value.index_select(0, self.source))
         return value[: self.n]
+
+    def close_all(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`close` for tensors by name, of which some may be one and the same."""
+        closed: dict[tuple[object, ...], Tensor] = {}
+        for value in values.values():
+            if (key := _identity(value)) not in closed:
+                closed[key] = self.close(value)
+        return {name: closed[_identity(value)] for name, value in values.items()}
+
+
+def _identity(value: Tensor) -> tuple[object, ...]:
+    """What two tensors have in common that are the same numbers in the same memory."""
+    return value.data_ptr(), value.shape, value.stride(), value.dtype
 
 
 def closing(done: Tensor, n: int | None = None) -> Tensor:

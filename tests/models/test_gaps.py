@@ -26,3 +26,11 @@ def test_all_that_stay_are_chosen_and_as_few_as_can_be_are_moved():
                 assert sorted(which[~done[which]].tolist()) == (~done).nonzero().flatten().tolist()
                 assert int((which != torch.arange(n)).sum()) == int((~done[n:]).sum())
             assert closing(done).tolist() == closing(done, n_left).tolist()
+
+
+def test_what_is_there_under_two_names_is_moved_once():
+    value = torch.arange(5.0)
+    gaps = Gaps.of(torch.tensor([1, 2, 4]), value.device)
+    left = gaps.close_all({"k": value, "v": value, "other": value.clone()})
+    assert all(one.tolist() == [1, 2, 4] for one in left.values())
+    assert left["k"].data_ptr() == value.data_ptr() != left["other"].data_ptr()

@@ -29,7 +29,7 @@ from nmt.models.gaps import closing
 # Steps that there is room for at first; then twice as many, and so on. All of the room is read at every step.
 FIRST_ROOM = 32
 # Leaving keeps the device waiting for the host, so it waits until the shape of those that stay is that share of the
-# present one; and a product of fewer rows than these takes a GPU no less time.
+# present one; and fewer rows than these are no fewer tiles of a product.
 _SMALLER = 0.75
 _FEWEST_ROWS = 128
 

@@ -95,8 +95,7 @@ class FixedState(DecoderState):
 
     def keep(self, sentences: Tensor) -> None:
         gaps = Gaps.of(sentences, self._places.device)
-        self.per_sentence = {name: gaps.close(tensor) for name, tensor in self.per_sentence.items()}
-        self.seen = {name: gaps.close(tensor) for name, tensor in self.seen.items()}
+        self.per_sentence, self.seen = gaps.close_all(self.per_sentence), gaps.close_all(self.seen)
         self.n_sentence = gaps.n
 
     def widen(self, n_step: int) -> None:

@@ -105,8 +105,7 @@ class Table:
     def keep(self, sentences: Tensor) -> None:
         """Let sentences leave. sentences: (B',) the ones that stay, on the host."""
         gaps = Gaps.of(sentences, self._places.device)
-        self.of = {name: gaps.close(tensor) for name, tensor in self.of.items()}
-        self.notes = {name: gaps.close(tensor) for name, tensor in self.notes.items()}
+        self.of, self.notes = gaps.close_all(self.of), gaps.close_all(self.notes)
         self.last = gaps.close(self.last.view(-1, self._how.beam)).flatten()
 
     def rows(self, sentences: Tensor) -> Tensor:
