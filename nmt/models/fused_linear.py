@@ -42,10 +42,10 @@ def _beside_each_other(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, 
 
 def lay_beside_each_other(layers: Sequence[nn.Linear]) -> None:
     """Have matrices lie one after the other in memory, and biases likewise, so that they can be read as one. The layers
-    get parameters of their own, which are not to be trained or saved."""
+    get parameters of their own, which are not to be trained or saved; one alone keeps what it has."""
     for name in ("weight", "bias"):
         parts = [getattr(layer, name) for layer in layers]
-        if all(part is not None for part in parts):
+        if len(parts) > 1 and all(part is not None for part in parts):
             whole = torch.cat([part.detach() for part in parts])
             for layer, part in zip(layers, torch.split(whole, [len(part) for part in parts]), strict=True):
                 setattr(layer, name, nn.Parameter(part, requires_grad=False))

@@ -53,6 +53,8 @@ def test_for_a_gpu_what_reads_the_same_lies_beside_each_other(make, batch):
     assert attention.w_ks.weight.data_ptr() == attention.w_qs.weight.data_ptr() + attention.w_qs.weight.nbytes
     assert its.w_ks.weight.data_ptr() != its.w_qs.weight.data_ptr() + its.w_qs.weight.nbytes
     assert attention.fc.weight is its.fc.weight and its.w_qs.weight.requires_grad
+    feed_forward, other = laid.encoder.layer_stack[0].pos_ffn, model.encoder.layer_stack[0].pos_ffn
+    assert feed_forward.w_1.weight is other.w_1.weight  # which is read by one alone
     assert all(map(torch.equal, laid.state_dict().values(), model.state_dict().values()))
     with torch.inference_mode():
         assert torch.equal(laid(*batch), model(*batch))
