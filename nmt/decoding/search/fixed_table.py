@@ -16,7 +16,7 @@ from nmt.native import on_gpu
 
 
 class Table:
-    """A search that has just begun.
+    """All of a search but the state of its model; at first of one that has just begun.
 
     last: (R,) the newest token of each hypothesis; place: (1,) how many steps have been made; n_done: (1,) of how many
     sentences nothing is looked for any longer. of: by name, of each sentence: max_len; score, (B, K) of its hypotheses;
@@ -103,7 +103,7 @@ class Table:
         return rows
 
     def keep(self, sentences: Tensor) -> None:
-        """Let sentences leave. sentences: (B',) the ones that stay, on the host."""
+        """Let sentences leave. sentences: (B',) the ones that stay."""
         gaps = Gaps.of(sentences, self._places.device)
         self.of, self.notes = gaps.close_all(self.of), gaps.close_all(self.notes)
         self.last = gaps.close(self.last.view(-1, self._how.beam)).flatten()
