@@ -109,8 +109,8 @@ MUTATIONS = (
     Mutation(
         "in fixed shapes, what a sentence has looked at does not move with it",
         "nmt/decoding/search/fixed_state.py",
-        "gaps.close_all(self.per_sentence), gaps.close_all(self.seen)",
-        "gaps.close_all(self.per_sentence), {name: tensor[: gaps.n] for name, tensor in self.seen.items()}",
+        "pile.close(gaps)",
+        "pile.all = pile.all[:, : gaps.n]",
         FIXED,
     ),
     Mutation(

@@ -157,5 +157,7 @@ class BatchSearch:
 
     def _n_asked(self, request: Request) -> int:
         """Subwords that are asked for, which a translation may have beside its own."""
+        if not request.asks:
+            return 0
         asked = [text for one in request.wanted for text in [one.phrase] * one.times]
         return sum(map(len, self._subwords.trg.encode([request.prefix, *asked] if request.prefix else asked)))

@@ -52,8 +52,12 @@ class DecoderState:
         self.ancestry = own if self.ancestry is None else torch.cat([self.ancestry, own], 1)
         return self.ancestry.view(self.n_sentence, 1, n, -1)
 
-    def remember(self, name: str, new: Tensor) -> Tensor:
-        """Write into the slots that `look_back` opened: (B, G, K, d) -> what all slots hold, (B, G, slots, d)."""
+    def remember(self, name: str, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write into the slots that `look_back` opened: (B, G, K, d) -> what all slots hold, (B, G, slots, d); both
+        for keys and for values."""
+        return self._remember(name + ".k", k), self._remember(name + ".v", v)
+
+    def _remember(self, name: str, new: Tensor) -> Tensor:
         assert self.ancestry is not None
         end, old = self.ancestry.size(1), self.seen.get(name)
         if old is None or old.size(2) < end:
@@ -70,13 +74,11 @@ class DecoderState:
         if self.ancestry is not None:
             self.ancestry = self.ancestry.index_select(0, rows)
 
-    def keep(self, sentences: Tensor) -> None:
-        """Let finished sentences leave. sentences: (B',) the ones that stay; those that keep their place, as most do
-        by `gaps.closing`, are not copied.
+    def keep(self, gaps: Gaps) -> None:
+        """Let finished sentences leave: those that stay close the gaps.
 
         The rows must be told separately, by `reorder`, since only search knows K.
         """
-        gaps = Gaps.of(sentences, sentences.device)
         self.per_sentence = gaps.close_all(self.per_sentence)
         for name, tensor in self.seen.items():
             assert self.ancestry is not None

@@ -20,13 +20,15 @@ class Gaps(NamedTuple):
         """which: (n,) the entries that stay, in their new order; it may be on the host."""
         here = which.cpu()
         target = (here != torch.arange(len(here))).nonzero().squeeze(1)
-        return cls(here[target].to(device), target.to(device), len(here))
+        source, target = torch.stack([here[target], target]).to(device)
+        return cls(source, target, len(here))
 
-    def close(self, value: Tensor) -> Tensor:
+    def close(self, value: Tensor, dim: int = 0) -> Tensor:
         """A tensor of all entries, which is changed: those that stay, in the same memory."""
         if len(self.target):
-            value.index_copy_(0, self.target, value.index_select(0, self.source))
-        return value[: self.n]
+            wide = _in_large_numbers(value, dim)
+            wide.index_copy_(dim, self.target, wide.index_select(dim, self.source))
+        return value.narrow(dim, 0, self.n)
 
     def close_all(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`close` for tensors by name, of which some may be one and the same."""
@@ -35,6 +37,16 @@ class Gaps(NamedTuple):
             if (key := _identity(value)) not in closed:
                 closed[key] = self.close(value)
         return {name: closed[_identity(value)] for name, value in values.items()}
+
+
+def _in_large_numbers(value: Tensor, dim: int) -> Tensor:
+    """The same memory as numbers of 8 bytes, if it can be seen so: a GPU moves them one by one."""
+    n_share = 8 // value.itemsize
+    if value.dim() <= dim + 1 or value.is_complex() or value.stride(-1) != 1:
+        return value
+    if any(n % n_share for n in (value.size(-1), value.storage_offset(), *value.stride()[:-1])):
+        return value
+    return value.view(torch.int64)
 
 
 def _identity(value: Tensor) -> tuple[object, ...]:

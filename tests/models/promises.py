@@ -2,6 +2,8 @@
 
 import torch
 
+from nmt.models.gaps import Gaps
+
 
 @torch.no_grad()
 def check_steps_of_a_search(model, src_seq, state, words, k, sizes):
@@ -20,7 +22,7 @@ def check_steps_of_a_search(model, src_seq, state, words, k, sizes):
         stay = torch.arange(len(sentences)) if t % 2 == 0 else torch.randperm(len(sentences))[:-1]
         rows = (stay.unsqueeze(1) * k + torch.randint(0, k, (len(stay), new_k))).flatten()
         if len(stay) < len(sentences):
-            state.keep(stay)
+            state.keep(Gaps.of(stay, stay.device))
         state.reorder(rows)
         sentences, words, k = sentences[stay], words[rows], new_k
 

@@ -3,6 +3,7 @@
 import torch
 
 from nmt.models.base import DecoderState
+from nmt.models.gaps import Gaps
 
 
 def test_what_was_remembered_stays_with_its_sentence_when_others_leave_and_room_is_made():
@@ -14,11 +15,12 @@ def test_what_was_remembered_stays_with_its_sentence_when_others_leave_and_room_
         new = torch.randn(state.n_sentence, n_head, n_row, width, generator=generator)
         state.look_back(torch.ones(state.n_sentence * n_row, dtype=torch.bool))
         whole = torch.cat([whole, new], 2)
-        assert torch.equal(state.remember("slf_k", new), whole)
+        for found in state.remember("slf", new, new):
+            assert torch.equal(found, whole)
         if step in (3, 4, 20):
             stay = torch.arange(state.n_sentence)[torch.arange(state.n_sentence) != step % state.n_sentence]
             rows = (stay.unsqueeze(1) * n_row + torch.arange(n_row)).flatten()
-            state.keep(stay)
+            state.keep(Gaps.of(stay, stay.device))
             state.reorder(rows)
             whole = whole[stay]
     assert state.per_sentence["number"].tolist() == [1, 2]

@@ -5,6 +5,7 @@ import torch
 
 from nmt.decoding.scoring.ensemble import Ensemble
 from nmt.models.build import build_model
+from nmt.models.gaps import Gaps
 from nmt.models.narrow import Narrow, Normals, narrow_logits
 from nmt.recipe.model_options import ModelConfig
 
@@ -48,8 +49,8 @@ def test_narrow_logits_are_those_of_the_whole_vocabulary_also_when_beams_move_an
         if stay is not None:
             stay = torch.tensor(stay)
             columns, rows = columns[stay], rows.view(3, 2)[stay].flatten()
-            whole.keep(stay)
-            some.keep(stay)
+            for state in (whole, some):
+                state.keep(Gaps.of(stay, stay.device))
         whole.reorder(rows)
         some.reorder(rows)
         last = torch.arange(len(rows)) + 5 + step

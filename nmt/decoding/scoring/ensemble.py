@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from nmt.decoding.scoring.scorer import full_precision
 from nmt.models.base import Attns, DecoderState, SearchModel
+from nmt.models.gaps import Gaps
 from nmt.models.narrow import Narrow
 
 
@@ -26,10 +27,10 @@ class States(DecoderState):
         for state in self.states:
             state.reorder(rows)
 
-    def keep(self, sentences: Tensor) -> None:
+    def keep(self, gaps: Gaps) -> None:
         for state in self.states:
-            state.keep(sentences)
-        self.n_sentence = sentences.size(0)
+            state.keep(gaps)
+        self.n_sentence = gaps.n
 
 
 class Ensemble(SearchModel):

@@ -31,7 +31,7 @@ from nmt.decoding.search.leaving import Leaving
 from nmt.decoding.search.settings import BeamSettings
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
-from nmt.models.gaps import closing
+from nmt.models.gaps import Gaps, closing
 from nmt.models.narrow import Narrow
 from nmt.native import kernels, on_gpu
 from nmt.native.choice import choose
@@ -242,7 +242,7 @@ def _likeliest_ids(
 def _keep(stay: Tensor, live: "_Live", state: DecoderState, rules: Rules | None) -> None:
     """Let the other sentences leave the batch. stay: (B',) the ones that do not."""
     live.keep(stay)
-    state.keep(stay)
+    state.keep(Gaps.of(stay, stay.device))
     if rules is not None:
         rules.keep(stay)
 

@@ -3,8 +3,8 @@ GPU can replay.
 
 A GPU is done with the kernels of a step sooner than Python has ordered them, so ordering is what a search there waits
 for. Here a step asks the device for nothing: what it finds is noted, sent to the host when sentences leave, and read
-when all have. They leave when as many are done that a smaller shape does; until then they are searched on, impossible,
-and so are empty sentences that fill a shape up. Shapes are few, so that recordings are.
+there while the device makes further steps. They leave when as many are done that a smaller shape does; until then they
+are searched on, impossible, and so are empty sentences that fill a shape up. Shapes are few, so that recordings are.
 
 Shapes: B sentences of the present shape, K beam, T steps.
 """
@@ -19,19 +19,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.decoding.search.beam import Hypothesis, not_finite
-from nmt.decoding.search.fixed_state import Places, fixed
+from nmt.decoding.search.fixed_state import fixed
 from nmt.decoding.search.fixed_table import Table
+from nmt.decoding.search.places import Places
 from nmt.decoding.search.recording import Late, Recorder
 from nmt.decoding.search.settings import BeamSettings
 from nmt.models.base import SearchModel
-from nmt.models.gaps import closing
+from nmt.models.gaps import Gaps, closing
 
 # Steps that there is room for at first; then twice as many, and so on. All of the room is read at every step.
 FIRST_ROOM = 32
-# Leaving keeps the device waiting for the host, so it waits until the shape of those that stay is that share of the
-# present one; and fewer rows than these are no fewer tiles of a product.
+# Leaving takes as long as some small steps, so it waits until the shape of those that stay is that share of the present
+# one; and fewer rows than these are no fewer tiles of a product.
 _SMALLER = 0.75
 _FEWEST_ROWS = 128
+_READ_AT_ONCE = 128  # sentences, whose hypotheses the host makes in about the time of a step
 
 
 def bucket(n: int) -> int:
@@ -79,8 +81,8 @@ class _Search:
         n_more = len(self._sentence) - n_sentence
         src_seq = F.pad(src_seq, (0, self._n_src - n_src, 0, n_more), value=how.pad)
         src_seq[n_sentence:, 0] = how.eos
-        # One step more than the longest translation has may be made before the host hears that it is done.
-        model.reach(int(max_len.max()) + 2)
+        # Two steps more than the longest translation has may be made before the host hears that it is done.
+        model.reach(int(max_len.max()) + 3)
         self._state = fixed(model.start(src_seq), places, n_row=how.beam, n_step=FIRST_ROOM)
         score_type = torch.promote_types(next(model.parameters()).dtype, torch.float32)
         self._table = Table(how, places, F.pad(max_len.to(places.device), (0, n_more)), FIRST_ROOM, score_type)
@@ -89,20 +91,26 @@ class _Search:
         """What was found for each sentence."""
         weights = tuple(tensor.data_ptr() for tensor in (*self._model.parameters(), *self._model.buffers()))
         late = Late(self._places.device)
-        n_left = len(self._sentence)
-        while n_left:
+        while True:
             if self._n_step == self._table.room:
                 self._table.widen(2 * self._n_step)
                 self._state.widen(2 * self._n_step)
             recorder.keep_while((self._places.moves, weights))
             recorder.run((self._how, len(self._sentence), self._n_src, self._table.room), self._advance)
             self._n_step += 1
-            n_left = len(self._sentence) - late.tell(self._table.n_done)
-            if n_left and self._shape_of(n_left) <= _SMALLER * len(self._sentence):
-                n_left = self._leave()
+            if (done := late.tell(self._table.of["done"])) is None:
+                continue
+            if not (n_left := int((~done).sum())):
+                break
+            if self._shape_of(n_left) <= _SMALLER * len(self._sentence):
+                self._leave(done, self._shape_of(n_left))
                 late = Late(self._places.device)
+            else:  # a step has been heard of that came after all that was sent: it has arrived
+                self._read(_READ_AT_ONCE)
         self._send(np.arange(len(self._sentence)))
-        self._read()
+        if self._places.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        self._read(len(self._found))
         if not all(self._found):
             raise not_finite()
         return self._found
@@ -115,17 +123,15 @@ class _Search:
         """How many sentences a step is of where so many go on."""
         return max(bucket(n_left), bucket(-(-_FEWEST_ROWS // self._how.beam)))
 
-    def _leave(self) -> int:
-        """Take what was found for the sentences that are done, and go on with a smaller shape: how many go on."""
-        done = self._table.of["done"].cpu()
-        n_left = int((~done).sum())
+    def _leave(self, done: Tensor, n: int) -> None:
+        """Send what was found for the sentences that are done, (B,) on the host, and go on with n of which some may be
+        done, too. More may be by now: they are heard of later."""
         self._send(np.flatnonzero(done.numpy()))
-        stay = closing(done, self._shape_of(n_left))
+        stay = closing(done, n)
         self._sentence = np.where(done[stay].numpy(), len(self._found), self._sentence[stay.numpy()])
-        self._table.keep(stay)
-        self._state.keep(stay)
-        self._state.reorder(self._table.rows(stay).to(self._places.device))
-        return n_left
+        gaps = Gaps.of(stay, self._places.device)
+        self._table.keep(gaps)
+        self._state.keep(gaps)
 
     def _send(self, which: NDArray[np.int64]) -> None:
         """Begin to copy to the host what was noted of the sentences in these places, if there are any there."""
@@ -136,14 +142,18 @@ class _Search:
         sent = {name: note[places, : self._n_step].to("cpu", non_blocking=True) for name, note in notes.items()}
         self._sent.append((self._sentence[which], sent))
 
-    def _read(self) -> None:
-        """Read what was sent, once the device is done: meanwhile it would wait for the host."""
-        divisors = self._table.divisors().cpu().numpy()  # the last thing that was ordered: all else has arrived
-        for sentences, notes in self._sent:
-            its = {name: note.numpy() for name, note in notes.items()}
-            hypotheses = traced(**its, divisors=divisors[1 : its["token"].shape[1] + 1], n=self._how.n_best)
-            for sentence, found in zip(sentences, hypotheses, strict=True):
+    def _read(self, n: int) -> None:
+        """Make hypotheses of what has arrived, for n sentences at the most."""
+        while self._sent and n > 0:
+            sentences, notes = self._sent.pop(0)
+            if len(sentences) > n:
+                self._sent.insert(0, (sentences[n:], {name: note[n:] for name, note in notes.items()}))
+            its = {name: note[:n].numpy() for name, note in notes.items()}
+            length = torch.arange(1, its["token"].shape[1] + 1)
+            hypotheses = traced(**its, divisors=self._how.divisor(length).numpy(), n=self._how.n_best)
+            for sentence, found in zip(sentences[:n], hypotheses, strict=True):
                 self._found[sentence] = found
+            n -= len(hypotheses)
 
 
 def traced(

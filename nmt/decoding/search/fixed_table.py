@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmt.decoding.scoring.candidates import best_of, continuations, fallen_behind, keep
 from nmt.decoding.search.beam import finish, impossible, is_over, likeliest
-from nmt.decoding.search.fixed_state import Places
+from nmt.decoding.search.places import Places, pile_up, spread
 from nmt.decoding.search.settings import BeamSettings
 from nmt.models.gaps import Gaps
 from nmt.native import on_gpu
@@ -18,9 +18,9 @@ from nmt.native import on_gpu
 class Table:
     """All of a search but the state of its model; at first of one that has just begun.
 
-    last: (R,) the newest token of each hypothesis; place: (1,) how many steps have been made; n_done: (1,) of how many
-    sentences nothing is looked for any longer. of: by name, of each sentence: max_len; score, (B, K) of its hypotheses;
-    last_divisor, of the longest one; n_ended; best, (B, n_best) of those that ended, divided by their lengths; done.
+    last: (R,) the newest token of each hypothesis; place: (1,) how many steps have been made. of: by name, of each
+    sentence: max_len; score, (B, K) of its hypotheses; last_divisor, of the longest one; n_ended; best, (B, n_best) of
+    those that ended, divided by their lengths; done, whether nothing is looked for any longer.
     notes: by name, of each step, (B, T, K): token and parent, what hypotheses go on with, and which they continue;
     ended, what those score that have ended, and forced, whether that was at the cap.
     """
@@ -34,8 +34,9 @@ class Table:
         shape = (n_sentence, room, how.beam)
         self.last = places.put("search.last", max_len.new_full((n_sentence * how.beam,), how.bos))
         self.place = places.put("search.place", max_len.new_zeros(1))
-        self.n_done = places.put("search.n_done", max_len.new_zeros(1))
-        self.of = self._put(
+        self._of = pile_up(
+            places,
+            "search.",
             {
                 "max_len": max_len,
                 "score": score,
@@ -43,16 +44,19 @@ class Table:
                 "n_ended": torch.zeros_like(max_len),
                 "best": torch.full((n_sentence, how.n_best), -torch.inf, dtype=torch.float64, device=device),
                 "done": torch.zeros_like(max_len, dtype=torch.bool),
-            }
+            },
         )
-        self.notes = self._put(
+        self._notes = pile_up(
+            places,
+            "search.",
             {
                 "token": max_len.new_zeros(shape),
                 "parent": max_len.new_zeros(shape),
                 "ended": score.new_zeros(shape),
                 "forced": torch.zeros(shape, dtype=torch.bool, device=device),
-            }
+            },
         )
+        self._spread()
 
     def go_on(self, logits: Tensor) -> Tensor:
         """The end of a step: logits (R, V), which may be changed. Returns which rows the hypotheses continue, (R,)."""
@@ -80,7 +84,6 @@ class Table:
         done = is_over(of["n_ended"], worst, best_live, at_cap, next_divisor, how.beam)
         done |= worst >= best_live / of["last_divisor"]  # the shortcut
         of["done"].copy_(done)
-        self.n_done.copy_(done.sum())
         score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))
         self.last.copy_(kept.token.flatten())
         first = torch.arange(0, score.numel(), how.beam, device=score.device)
@@ -99,24 +102,21 @@ class Table:
             logits, allowed, self.of, self.notes, self.last, self.place, self.divisors(), how.eos, how.diversity
         )
         self.place += 1
-        self.n_done.copy_(self.of["done"].sum())
         return rows
 
-    def keep(self, sentences: Tensor) -> None:
-        """Let sentences leave. sentences: (B',) the ones that stay."""
-        gaps = Gaps.of(sentences, self._places.device)
-        self.of, self.notes = gaps.close_all(self.of), gaps.close_all(self.notes)
+    def keep(self, gaps: Gaps) -> None:
+        """Let sentences leave."""
+        for pile in (*self._of, *self._notes):
+            pile.close(gaps)
+        self._spread()
         self.last = gaps.close(self.last.view(-1, self._how.beam)).flatten()
-
-    def rows(self, sentences: Tensor) -> Tensor:
-        """Those of hypotheses of sentences: (B,) -> (R,)"""
-        row = torch.arange(self._how.beam, device=sentences.device)
-        return (sentences.unsqueeze(1) * self._how.beam + row).flatten()
 
     def widen(self, room: int) -> None:
         """Make room for so many steps."""
-        widen, self.room = self._places.widen, room
-        self.notes = {name: widen(f"search.{name}", note, 1, room) for name, note in self.notes.items()}
+        self.room = room
+        for pile in self._notes:
+            pile.widen(1, room)
+        self._spread()
 
     def divisors(self) -> Tensor:
         """(T + 2,) what scores of hypotheses of each length are divided by."""
@@ -134,5 +134,5 @@ class Table:
             lambda: self.last.new_tensor(impossible(how.pad, how.bos, how.n_real, n_column)),
         )
 
-    def _put(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self._places.put(f"search.{name}", value) for name, value in values.items()}
+    def _spread(self) -> None:
+        self.of, self.notes = spread(self._of), spread(self._notes)

@@ -79,23 +79,25 @@ class Recorder:
 
 
 class Late:
-    """A number on the device that the host learns one time late, so that by then the device has more to do."""
+    """What stands on the device, and the host learns one time late, so that by then the device has more to do."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
-        self._told = [torch.zeros(1, dtype=torch.int64, pin_memory=self._on_gpu) for _ in range(2)]
+        self._told: list[Tensor] = []
         self._events = [cast(Any, torch.cuda.Event)() for _ in range(2)] if self._on_gpu else []
         self._n = 0
 
-    def tell(self, number: Tensor) -> int:
-        """Send the number, an integer of shape (1,), and get the one sent before; at first 0."""
+    def tell(self, value: Tensor) -> Tensor | None:
+        """Send it, always of one shape, and get what was sent before, until the next time; at first None."""
         now, before = self._n % 2, (self._n + 1) % 2
-        self._told[now].copy_(number, non_blocking=True)
+        if self._n < 2:
+            self._told.append(torch.empty(value.shape, dtype=value.dtype, pin_memory=self._on_gpu))
+        self._told[now].copy_(value, non_blocking=True)
         if self._on_gpu:
             self._events[now].record()
         self._n += 1
         if self._n == 1:
-            return 0
+            return None
         if self._on_gpu:
             self._events[before].synchronize()
-        return int(self._told[before])
+        return self._told[before]

@@ -19,7 +19,7 @@ from nmt.decoding.search.beam import Hypothesis, impossible, not_finite
 from nmt.decoding.search.leaving import Leaving
 from nmt.decoding.search.settings import SearchSettings
 from nmt.models.base import SearchModel
-from nmt.models.gaps import closing
+from nmt.models.gaps import Gaps, closing
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def sample(
             rules.follow(torch.arange(n, device=device).expand_as(token), token)
         if leaving.pays(n_done, len(sentence)):
             stay = closing(done)
-            state.keep(stay)
+            state.keep(Gaps.of(stay, device))
             if rules is not None:
                 rules.keep(stay)
             state.reorder((stay.unsqueeze(1) * n + torch.arange(n, device=device)).flatten())

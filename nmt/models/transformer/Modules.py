@@ -16,6 +16,7 @@ from nmt.models.norms import RMSNorm
 from nmt.models.written_out import in_kernel, written_out
 from nmt.native import kernels, on_gpu, spans
 from nmt.native.attention import Within
+from nmt.native.listed import Listed
 from nmt.native.spans import Spans
 from nmt.recipe.model_options import ModelConfig
 
@@ -132,11 +133,20 @@ class SharedMask:
         self._mask, self.in_search = mask, in_search
         self._repeated: dict[int, Tensor] = {}
         self._added: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor | None]] = {}
+        self._listed: Listed | None = None
 
     @property
     def mask(self) -> Tensor:
         """The mask as it was given."""
         return self._mask
+
+    def listed(self) -> Listed:
+        """The places that it lets look at, of all sentences, for a kernel of a GPU."""
+        if self._listed is None:
+            from nmt.native import search_triton
+
+            self._listed = search_triton.listed(self._mask)
+        return self._listed
 
     def repeated(self, n: int) -> Tensor:
         """For n times the queries: those of n heads, one head after the other."""
@@ -220,7 +230,7 @@ class ScaledDotProductAttention(nn.Module):
         if mask.in_search and not return_attns and on_gpu.takes_hypotheses(q, k, v):
             from nmt.native import search_triton
 
-            return search_triton.look(q, k, v, mask.mask, 1.0 / self.temperature), None
+            return search_triton.look(q, k, v, mask.listed(), 1.0 / self.temperature), None
         if n_share > 1:
             # The heads that share a key/value head become further queries of it: nothing is copied per head.
             q = q.reshape(n_row, n_kv_head, -1, q.size(-1))
