@@ -120,7 +120,7 @@ def kernels_of(profiled: Any, device: str) -> list[SimpleNamespace]:
     found = []
     for event in profiled.key_averages():
         us = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
-        if event.device_type.name.lower() == device and us > 0 and "#" not in event.key:
+        if event.device_type.name.lower() == device and us > 0 and not event.key.startswith("##"):
             found.append(SimpleNamespace(name=event.key, ms=us / 1000, count=event.count))
     return found
 

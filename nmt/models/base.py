@@ -52,10 +52,10 @@ class DecoderState:
         self.ancestry = own if self.ancestry is None else torch.cat([self.ancestry, own], 1)
         return self.ancestry.view(self.n_sentence, 1, n, -1)
 
-    def remember(self, name: str, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write into the slots that `look_back` opened: (B, G, K, d) -> what all slots hold, (B, G, slots, d); both
-        for keys and for values."""
-        return self._remember(name + ".k", k), self._remember(name + ".v", v)
+    def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values of a layer into the slots that `look_back` opened: (B, G, K, d) each -> what all slots
+        hold, (B, G, slots, d) each."""
+        return self._remember(f"slf_k.{layer}", k), self._remember(f"slf_v.{layer}", v)
 
     def _remember(self, name: str, new: Tensor) -> Tensor:
         assert self.ancestry is not None

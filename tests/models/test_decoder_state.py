@@ -15,7 +15,7 @@ def test_what_was_remembered_stays_with_its_sentence_when_others_leave_and_room_
         new = torch.randn(state.n_sentence, n_head, n_row, width, generator=generator)
         state.look_back(torch.ones(state.n_sentence * n_row, dtype=torch.bool))
         whole = torch.cat([whole, new], 2)
-        for found in state.remember("slf", new, new):
+        for found in state.remember(0, new, new):
             assert torch.equal(found, whole)
         if step in (3, 4, 20):
             stay = torch.arange(state.n_sentence)[torch.arange(state.n_sentence) != step % state.n_sentence]

@@ -47,11 +47,12 @@ class FixedState(DecoderState):
         self.ancestry.index_copy_(1, self._slots, own.flatten(0, 1))
         return self.ancestry.view(self.n_sentence, 1, self._n_row, -1)
 
-    def remember(self, name: str, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        for one, new in ((name + ".k", k), (name + ".v", v)):
-            if one not in self.seen:
-                self._open(one, new)
-        keys, values = self.seen[name + ".k"], self.seen[name + ".v"]
+    def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        new = {f"slf_k.{layer}": k, f"slf_v.{layer}": v}
+        for name in new:
+            if name not in self.seen:
+                self._open(name, new[name])
+        keys, values = (self.seen[name] for name in new)
         if on_gpu.takes_hypotheses(k, k, v):
             from nmt.native import search_triton
 

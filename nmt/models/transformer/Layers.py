@@ -75,7 +75,7 @@ class DecoderLayer(Layer):
         """
         x, query = self.slf_attn.before(x)
         q, k, v = self.slf_attn.queries_keys_values(query, rotation)
-        k, v = state.remember(f"slf.{n}", k, v)
+        k, v = state.remember(n, k, v)
         x, _ = self.slf_attn.attend(x, q, k, v, mask)
         k, v = state.per_sentence[f"enc_k.{n}"], state.per_sentence[f"enc_v.{n}"]
         x, query = self.enc_attn.before(x)
