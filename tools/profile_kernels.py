@@ -43,7 +43,7 @@ PARTS = {
     "attention": r"_forward$|_backward_of|_look$|flash|fmha|attention",
     "products": r"nvjet|gemm|cublas|cutlass|aten::(add)?mm$|aten::bmm",
     "Adam and clipping": r"FusedOptimizer|multi_tensor|adam|foreach",
-    "norm, dropout, residual": r"layer_norm|native_dropout|rms_norm",
+    "norm, dropout, residual": r"_and_norm$|layer_norm|native_dropout|rms_norm",
     "loss or choice": r"_scan$|_go_on$|softmax|exp_mul|nll|[Tt]op[kK]|logsumexp|sort",
     "activation": r"relu|threshold|gelu|silu",
 }

@@ -20,6 +20,7 @@ from nmt.errors import MachineError, RunError
 from nmt.models.int8_products import Int8Product, Steps, int8_product
 from nmt.models.int8_ranges import LEAST, ranges
 from nmt.models.prepacked import SameLinear
+from nmt.models.stream import Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
@@ -73,6 +74,9 @@ class Int8FeedForward(PositionwiseFeedForward):
             states = F.layer_norm(rows, rows.shape[-1:], self._gain, self._shift, self._eps)
         output = self._second(self._first(states), plus=rows).view(x.shape)
         return output if self.pre_norm else self.layer_norm(output)
+
+    def step(self, stream: Stream) -> Stream:
+        return Stream(self(stream.total()))
 
 
 class Int8Linear(SameLinear):

@@ -11,6 +11,7 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _WIDTHS = (16, 32, 64, 128)  # of a head: what a product of tiles takes
 _MOST_BYTES = 256  # of a head
 _MOST = 64  # rows of a tile
+_WIDEST_ROW = 4096  # that is normalised: a program holds it whole
 _WIDEST_BEAM = 8  # all that hypotheses of a sentence may go on with is looked at together
 _OLDEST = (8, 0)  # capability of Ampere, the first with products in bf16
 
@@ -55,6 +56,16 @@ def takes_hypotheses(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def takes_choice(logits: Tensor, beam: int, score: Tensor) -> bool:
     """Whether those of the end of a step do: logits (R, V) of `beam` hypotheses of each sentence, and their scores."""
     return beam <= _WIDEST_BEAM and score.dtype == torch.float32 and takes(logits)
+
+
+def takes_norm(x: Tensor, more: Tensor | None, weight: Tensor) -> bool:
+    """Whether that of sums and norms takes x and what is added to it, (..., D), and the weight of a norm, (D,): all of
+    one type, in which torch would answer, too, which under autocast it would not."""
+    if x.size(-1) > _WIDEST_ROW or weight.shape != x.shape[-1:] or weight.dtype != x.dtype:
+        return False
+    if more is not None and (more.dtype, more.shape) != (x.dtype, x.shape):
+        return False
+    return not torch.is_autocast_enabled(x.device.type) and takes(x)
 
 
 def on_its_device(x: Tensor) -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nmt.models.base import DecoderState
 from nmt.models.droppable import Layer
+from nmt.models.stream import Stream
 from nmt.models.transformer.Modules import Mask, SharedMask
 from nmt.models.transformer.SubLayers import DepthwiseConv, MultiHeadAttention, PositionwiseFeedForward, Rotation
 from nmt.recipe.model_options import ModelConfig
@@ -62,24 +63,22 @@ class DecoderLayer(Layer):
 
     def step(
         self,
-        x: Tensor,
+        stream: Stream,
         n: int,
         mask: SharedMask,
         src_mask: SharedMask,
         state: DecoderState,
         rotation: Rotation = None,
-    ) -> Tensor:
+    ) -> Stream:
         """One more target token of K hypotheses, which are K queries to what their sentence knows: (B, K, D) -> same.
 
         mask: (B, 1, K, slots), src_mask: (B, 1, 1, S). This is layer n, whose keys and values lie in `state`.
         """
-        x, query = self.slf_attn.before(x)
+        x, query = self.slf_attn.before_in_search(stream)
         q, k, v = self.slf_attn.queries_keys_values(query, rotation)
         k, v = state.remember(n, k, v)
-        x, _ = self.slf_attn.attend(x, q, k, v, mask)
+        stream = self.slf_attn.attend_in_search(x, q, k, v, mask)
         k, v = state.per_sentence[f"enc_k.{n}"], state.per_sentence[f"enc_v.{n}"]
-        x, query = self.enc_attn.before(x)
+        x, query = self.enc_attn.before_in_search(stream)
         q = self.enc_attn.queries(query, rotation if self.rotary_enc_attn else None)
-        x, _ = self.enc_attn.attend(x, q, k, v, src_mask)
-        out: Tensor = self.pos_ffn(x)
-        return out
+        return self.pos_ffn.step(self.enc_attn.attend_in_search(x, q, k, v, src_mask))

@@ -11,6 +11,7 @@ from nmt.models.base import Attns, DecoderState, Packing, Recomputing, Translati
 from nmt.models.dropout import Dropout
 from nmt.models.droppable import WordEmbedding
 from nmt.models.norms import normed
+from nmt.models.stream import Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import (
     Mask,
@@ -223,10 +224,11 @@ class Decoder(_Stack):
         x, rotation = self._enter(self.trg_word_emb(last.unsqueeze(1)), first=state.n_step)
         x, mask = x.view(state.n_sentence, -1, x.size(-1)), SharedMask(state.look_back(visible), in_search=True)
         src_mask = SharedMask(state.per_sentence["src_mask"], in_search=True)
+        stream = Stream(x)
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
-            x = layer.step(x, n, mask, src_mask, state, rotation)
-        return self._leave(x)
+            stream = layer.step(stream, n, mask, src_mask, state, rotation)
+        return stream.normed(self.layer_norm) if self.pre_norm else stream.total()
 
 
 def _as_if_read_at_once(parts: list[dict[str, Tensor]], n_src: int) -> dict[str, Tensor]:

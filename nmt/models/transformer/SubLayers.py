@@ -12,6 +12,7 @@ from nmt.models.depthwise import convolved, convolved_within
 from nmt.models.dropout import Dropout
 from nmt.models.fused_linear import relu_between, together
 from nmt.models.norms import added_and_normed, parted
+from nmt.models.stream import Stream, behind
 from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
 from nmt.recipe.model_options import ModelConfig
 
@@ -72,6 +73,10 @@ class MultiHeadAttention(nn.Module):
         """The residual, and what enters the projections: the same, normalised first with norm 'pre'."""
         return parted(x, self.layer_norm if self.pre_norm else None)
 
+    def before_in_search(self, stream: Stream) -> tuple[Tensor, Tensor]:
+        """`before`, of a stream that may not be added up yet."""
+        return stream.parted(self.layer_norm if self.pre_norm else None)
+
     def queries_keys_values(self, query: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         """Of what looks at itself: (B, T, D), from `before` -> (B, H, T, d_k), (B, G, T, d_k), (B, G, T, d_v)"""
         q, k, v = together(query, self.readers())
@@ -101,11 +106,23 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """The rest of the sub-layer, given queries, keys and values. x: (B, T, D)."""
-        output, attn = self.attention(q, k, v, mask, return_attns)
-        (output,) = together(output.transpose(1, 2).flatten(2), [self.fc])
+        output, attn = self._find(q, k, v, mask, return_attns)
         if self.pre_norm:
             return self.dropout.add(output, x), attn
         return added_and_normed(output, x, self.dropout, self.layer_norm), attn
+
+    def attend_in_search(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Stream:
+        """`attend`, but that the sum at its end may be left to what comes next."""
+        output, _ = self._find(q, k, v, mask)
+        return behind(x, output, self.dropout, None if self.pre_norm else self.layer_norm)
+
+    def _find(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is to be added to the residual, (B, T, D), and weights or None."""
+        output, attn = self.attention(q, k, v, mask, return_attns)
+        (output,) = together(output.transpose(1, 2).flatten(2), [self.fc])
+        return output, attn
 
     def readers(self) -> list[nn.Linear]:
         """The projections that may read the same input."""
@@ -145,6 +162,11 @@ class PositionwiseFeedForward(nn.Module):
         if self.pre_norm:
             return self.dropout.add(output, x)
         return added_and_normed(output, x, self.dropout, self.layer_norm)
+
+    def step(self, stream: Stream) -> Stream:
+        """`forward` in a search, of a stream that may not be added up, before as behind: (B, K, D)."""
+        x, entering = stream.parted(self.layer_norm if self.pre_norm else None)
+        return behind(x, self._transform(entering), self.dropout, None if self.pre_norm else self.layer_norm)
 
     def readers(self) -> list[nn.Linear]:
         """The matrices that read the same input."""
