@@ -65,7 +65,7 @@ def takes_norm(x: Tensor, more: Tensor | None, weight: Tensor) -> bool:
         return False
     if more is not None and (more.dtype, more.shape) != (x.dtype, x.shape):
         return False
-    return not torch.is_autocast_enabled(x.device.type) and takes(x)
+    return takes(x) and not torch.is_autocast_enabled(x.device.type)
 
 
 def on_its_device(x: Tensor) -> AbstractContextManager[object]:
