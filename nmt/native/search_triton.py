@@ -116,7 +116,7 @@ def look(q: Tensor, k: Tensor, v: Tensor, where: Listed, scale: float) -> Tensor
             q, k, v, *where, out, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             *((1, where.place.stride(0)) if len(where.n) > 1 else (0, 0)), n_row, n_head, n_share,
             scale * math.log2(math.e),
-            D_K=width, D_V=v.size(3), N_ROW=n_line, N_KEY=n_key, num_warps=n_warp, num_stages=1,
+            D_K=width, D_V=v.size(3), N_ROW=n_line, N_KEY=n_key, num_warps=n_warp, num_stages=2,
         )  # fmt: skip
     return out.transpose(1, 2)
 

@@ -33,7 +33,7 @@ FIRST_ROOM = 32
 # one; and fewer rows than these are no fewer tiles of a product.
 _SMALLER = 0.75
 _FEWEST_ROWS = 128
-_READ_AT_ONCE = 128  # sentences, whose hypotheses the host makes in about the time of a step
+_READ_AT_ONCE = 32  # sentences, whose hypotheses the host makes in less time than a small step takes
 
 
 def bucket(n: int) -> int:
