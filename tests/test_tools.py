@@ -254,6 +254,7 @@ def test_the_tables_about_gpus_are_those_of_the_script():
         ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT", "products"),
         ("_backward_of_keys", "attention"),
         ("_go_on", "loss or choice"),
+        ("_add_and_norm", "norm, dropout, residual"),
         ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128", "attention"),
         ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention", "attention"),
         (

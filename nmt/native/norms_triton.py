@@ -13,7 +13,7 @@ from nmt.native.on_gpu import dense, on_its_device
 _PER_WARP = 512  # numbers, of one row or of several narrow ones: two loads of 16 bytes a thread, in 16 bits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_row"])  # sentences leave a search all the time
 def _add_and_norm(
     x, more, total, normed, weight, bias, x_stride, more_stride, n_row, n_column, eps,
     CENTRED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,

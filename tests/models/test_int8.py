@@ -13,6 +13,7 @@ from nmt.models.build import build_model
 from nmt.models.int8 import Int8FeedForward, Int8Linear, Int8Projection, to_int8
 from nmt.models.int8_ranges import LEAST
 from nmt.models.prepacked import prepacked
+from nmt.models.stream import Stream
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
 
@@ -68,6 +69,16 @@ def test_a_row_is_the_same_in_any_company(norm):
         whole = narrow(x.view(4, 50, 64)).view(200, 64)
         for some in ([3], [7, 3], [199, 0, 3, 4, 5], list(range(0, 200, 2))):
             assert torch.equal(narrow(x[some]), whole[some])
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_search_multiplies_in_8_bits_too(norm):
+    ffn, before = sub_layer(norm)
+    narrow, x = Int8FeedForward(ffn, before), states(norm, before)
+    with torch.inference_mode():
+        whole = narrow(x)
+        assert torch.equal(narrow.step(Stream(x)).total(), whole)
+        assert torch.equal(narrow.step(Stream(2 * x, -x)).total(), whole)
 
 
 def test_what_lies_beyond_a_range_is_cut_off_and_never_wraps_around():
