@@ -40,7 +40,9 @@ class Places:
 
     def widen(self, name: str, value: Tensor, dim: int, n: int) -> Tensor:
         """`value`, which lies there, (N, ...), with n entries along `dim`; the new ones are 0."""
-        old, shape = value.clone(), (*value.shape[:dim], n, *value.shape[dim + 1 :])
+        shape = (*value.shape[:dim], n, *value.shape[dim + 1 :])
+        is_moved = self._memory[name].size(1) < prod(shape[1:])  # then what is there now stays as it is
+        old = value if is_moved else value.clone()
         wide = self.alike(name, shape[0], shape[1:], value.dtype).zero_()
         wide.narrow(dim, 0, old.size(dim)).copy_(old)
         return wide
