@@ -88,8 +88,29 @@ MUTATIONS = (
     Mutation(
         "a search in fixed shapes looks at what the one before has written",
         "nmt/decoding/search/fixed_state.py",
-        "self._n_slot), torch.bool).zero_()",
-        "self._n_slot), torch.bool)",
+        "shape, torch.bool)[0].zero_()",
+        "shape, torch.bool)[0]",
+        FIXED,
+    ),
+    Mutation(
+        "in fixed shapes, where a sentence's hypotheses have looked does not move with it",
+        "nmt/decoding/search/fixed_state.py",
+        "self.ancestry = self._close_rows(self.ancestry, gaps)",
+        "self.ancestry = self.ancestry[: gaps.n * self._n_row]",
+        FIXED,
+    ),
+    Mutation(
+        "in fixed shapes, hypotheses are made of a part of what was sent",
+        "nmt/decoding/search/fixed_search.py",
+        "self._sent.insert(0, (sentences[n:], {name: note[n:] for name, note in notes.items()}))",
+        "pass",
+        FIXED,
+    ),
+    Mutation(
+        "in fixed shapes, a cache that is added is one of those that are there",
+        "nmt/decoding/search/places.py",
+        "self.all[:-1].copy_(old)",
+        "self.all[1:].copy_(old)",
         FIXED,
     ),
     Mutation(

@@ -35,9 +35,10 @@ RECURRENT = [{"architecture": "seq2seq", "cell": "gru"}, {"architecture": "atten
 
 
 @pytest.fixture(autouse=True)
-def few_rows(monkeypatch):
-    """Sentences leave however few go on."""
+def few(monkeypatch):
+    """Sentences leave however few go on, and what was sent is read in several parts."""
     monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(fixed_search, "_READ_AT_ONCE", 5)
 
 
 def recurrent(**options):
