@@ -68,7 +68,7 @@ def _look(
     q, k, v, n_listed, place, bits, out,
     q_sentence, q_head, q_row, k_sentence, k_head, k_place, v_sentence, v_head, v_place,
     n_stride, list_stride, n_row, n_head, n_share, slope,
-    D_K: tl.constexpr, D_V: tl.constexpr, N_ROW: tl.constexpr, N_KEY: tl.constexpr,
+    D_K: tl.constexpr, D_V: tl.constexpr, N_ROW: tl.constexpr, N_KEY: tl.constexpr, N_BIT: tl.constexpr,
 ):  # fmt: skip
     """All hypotheses of a sentence, all heads that share a key/value head. What none of them looks at is not read."""
     sentence, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -92,7 +92,8 @@ def _look(
         key, seen_by = tl.load(place + entry, mask=there, other=0), tl.load(bits + entry, mask=there, other=0)
         keys = tl.load(k + key[None, :] * k_place + at_k[:, None], mask=there[None, :], other=0.0)
         values = tl.load(v + key[:, None] * v_place + at_v[None, :], mask=there[:, None], other=0.0)
-        seen = ((seen_by[None, :] >> row[:, None].to(seen_by.dtype)) & 1) != 0
+        # Where all hypotheses look alike there may be more of them than bits.
+        seen = ((seen_by[None, :] >> (row & (N_BIT - 1))[:, None].to(seen_by.dtype)) & 1) != 0
         z = tl.where(seen, tl.dot(queries, keys, input_precision="ieee") * slope, -float("inf"))
         top, total, found = look_further(z, values, top, total, found)
     total = tl.where(total == 0.0, 1.0, total)
@@ -116,7 +117,8 @@ def look(q: Tensor, k: Tensor, v: Tensor, where: Listed, scale: float) -> Tensor
             q, k, v, *where, out, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             *((1, where.place.stride(0)) if len(where.n) > 1 else (0, 0)), n_row, n_head, n_share,
             scale * math.log2(math.e),
-            D_K=width, D_V=v.size(3), N_ROW=n_line, N_KEY=n_key, num_warps=n_warp, num_stages=2,
+            D_K=width, D_V=v.size(3), N_ROW=n_line, N_KEY=n_key, N_BIT=8 * where.bits.itemsize,
+            num_warps=n_warp, num_stages=2,
         )  # fmt: skip
     return out.transpose(1, 2)
 

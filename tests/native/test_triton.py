@@ -115,7 +115,8 @@ def test_the_operators_are_what_the_compiler_takes_them_for(device):
 
 
 @pytest.mark.parametrize(
-    ("n_row", "n_head", "n_kv_head", "n_key"), [(4, 2, 2, 130), (3, 4, 2, 70), (1, 4, 1, 5), (16, 4, 1, 64)]
+    ("n_row", "n_head", "n_kv_head", "n_key"),
+    [(4, 2, 2, 130), (3, 4, 2, 70), (1, 4, 1, 5), (16, 4, 1, 64), (40, 1, 1, 9)],
 )
 def test_hypotheses_look_where_their_mask_lets_them(n_row, n_head, n_kv_head, n_key, device):
     search = importlib.import_module("nmt.native.search_triton")
