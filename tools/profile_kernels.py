@@ -40,7 +40,7 @@ from nmt.training.starting.materials import new_model
 
 # What the name of a kernel says of the part that it belongs to; the first that fits.
 PARTS = {
-    "attention": r"_forward$|_backward_of|_look$|flash|fmha|attention",
+    "attention": r"_forward$|_backward_of|_(look|list|write)$|flash|fmha|attention",
     "products": r"nvjet|gemm|cublas|cutlass|aten::(add)?mm$|aten::bmm",
     "Adam and clipping": r"FusedOptimizer|multi_tensor|adam|foreach",
     "norm, dropout, residual": r"_and_norm$|layer_norm|native_dropout|rms_norm",

@@ -34,6 +34,8 @@ class Places:
         n_number, memory = prod(shape), self._memory.get(name)
         if memory is None or len(memory) != n or memory.size(1) < n_number or memory.dtype != dtype:
             self.moves += 1
+            memory = None
+            self._memory.pop(name, None)  # it makes room for the new one, unless somebody still needs it
             room = -(-n_number // _ALIGNED) * _ALIGNED
             self._memory[name] = memory = torch.empty(n, room, dtype=dtype, device=self.device)
         return memory[:, :n_number].view(n, *shape)
