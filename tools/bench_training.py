@@ -137,7 +137,7 @@ def contend(args: argparse.Namespace) -> None:
         work for _, portion in zip(range(n_update(args)), portions, strict=False) for work in portion.work
     ]
     if args.contender == OURS:
-        keep_freed_blocks()  # as nmt-train does
+        keep_freed_blocks(in_large_pages=True)  # as nmt-train does
         engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
     else:
         peer = PeerStep(args.contender, recipe.model, n_vocab, recipe.train.label_smoothing, device)

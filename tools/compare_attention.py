@@ -147,7 +147,7 @@ class Trainer:
 
 def measure_speed(kinds: Sequence[str], out: Path, minutes: float, rounds: int) -> dict[str, Any]:
     """Parameters of each kind, tokens/s, and the updates that `minutes` have room for."""
-    keep_freed_blocks()  # these two as nmt-train does
+    keep_freed_blocks(in_large_pages=True)  # these two as nmt-train does
     enlarge_onednn_cache()
     trainers = {kind: Trainer(recipe_of(kind, out)[2], rounds) for kind in kinds}
     rates: dict[str, list[float]] = {kind: [0.0] * rounds for kind in kinds}

@@ -150,7 +150,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Time, profile and print."""
     args = parse()
-    keep_freed_blocks()
+    keep_freed_blocks(in_large_pages=args.what == "train")
     go, n = (updates(args), args.batches) if args.what == "train" else (search(args), 1)
     for _ in range(2):  # compiles and records what is not there yet
         first = seconds_of(go, args.device)

@@ -19,7 +19,7 @@ from nmt.training.starting.launch import launch
 
 def _prepare_libraries() -> None:
     """For a process that trains, before its first tensors."""
-    keep_freed_blocks()
+    keep_freed_blocks(in_large_pages=True)
     enlarge_onednn_cache()
 
 

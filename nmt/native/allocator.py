@@ -1,4 +1,4 @@
-"""What the C library does with memory: work on a CPU wants large blocks back at once, and in large pages."""
+"""What the C library does with memory: work on a CPU wants large blocks back at once, and long work in large pages."""
 
 import ctypes
 import sys
@@ -10,16 +10,18 @@ _HUGE_PAGE = 2 << 20
 _HEAP = 8 << 30  # bytes of addresses; memory is taken as they are used
 
 
-def keep_freed_blocks() -> bool:
+def keep_freed_blocks(*, in_large_pages: bool = False) -> bool:
     """Have glibc keep blocks for the next ones of their size instead of returning them to the system.
 
     An update, or a step of a search, takes and frees the same large blocks again and again, and each page that the
     system hands out anew costs a fault and is zeroed first. Returns whether this C library can be told so.
+    in_large_pages: of 2 MB. Some virtual machines take milliseconds to hand one out, so that is for training: a
+    translation gains nothing by them that could be measured, and one of a single line has to wait for dozens.
     """
     libc = ctypes.CDLL(None)
     mallopt = getattr(libc, "mallopt", None) if sys.platform == "linux" else None
     kept = mallopt is not None and mallopt(_MMAP_MAX, 0) == 1 and mallopt(_TRIM_THRESHOLD, -1) == 1
-    if kept:
+    if kept and in_large_pages:
         _ask_for_huge_pages(libc)
     return kept
 

@@ -17,7 +17,7 @@ def resident(line):
         return next(int(row.split()[1]) for row in told if row.startswith(line + ":")) // 1024
 
 before = resident("Rss")
-if not keep_freed_blocks():
+if not keep_freed_blocks(in_large_pages=True):
     sys.exit(77)
 reserved, faults = resident("Rss") - before, [resource.getrusage(resource.RUSAGE_SELF).ru_minflt]
 for _ in range(6):
