@@ -84,7 +84,9 @@ def test_threads_wait_awake_if_there_are_several_and_nobody_said_otherwise(monke
 
 
 class Told:
-    """Stands for `Surplus`: what it was told, one after the other."""
+    """Stands for `Surplus`: what it was told, one after the other. rest: the other work there is in the end."""
+
+    rest = 0.0
 
     def __init__(self, n):
         self.is_there, self.told, self.enough, self._n = False, [], threading.Event(), n
@@ -103,7 +105,7 @@ def told(monkeypatch):
 
     class Work:
         def processors(self):
-            return next(seen, 0.0)
+            return next(seen, told.rest)
 
     monkeypatch.setattr(waiting, "OtherWork", Work)
     monkeypatch.setattr(waiting, "_SECONDS", 0.001)
@@ -122,7 +124,7 @@ def test_threads_sleep_while_other_work_is_there_and_are_awake_after_it(told):
 
 
 def test_what_began_to_sleep_is_awake_when_it_is_over(told):
-    told._n = 2
+    told._n, told.rest = 2, 0.9
     with pytest.raises(ZeroDivisionError), asleep_beside_other_work(CPU):
         assert told.enough.wait(20)
         raise ZeroDivisionError
