@@ -6,6 +6,7 @@ presses Ctrl-C again. There is nothing to put in order then, and a KeyboardInter
 a library. Only the standard library is imported here.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -38,11 +39,16 @@ def ended(code: int) -> int:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """For what is imported later than at the top of a module, since it takes long."""
+    """For what is imported later than at the top of a module, since it takes long. Nothing of it is garbage, for which
+    Python would look a dozen times, a fifteenth of the time that it takes."""
     begin()
+    collects = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
+        if collects:
+            gc.enable()
         begun()
 
 

@@ -1,5 +1,6 @@
 """Ctrl-C while a command still imports its modules, or when its work is over, ends it without a word."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -110,3 +111,17 @@ def test_who_has_decided_about_ctrl_c_already_is_left_alone():
             os.kill(os.getpid(), signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_python_looks_for_no_garbage_while_it_imports_and_does_again_after_it():
+    assert gc.isenabled()
+    with begin.importing():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with begin.importing():
+            pass
+        assert not gc.isenabled()  # as whoever called had it
+    finally:
+        gc.enable()
