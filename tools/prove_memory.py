@@ -48,7 +48,7 @@ from nmt.recipe.reader import read_recipe
 from nmt.native.allocator import keep_freed_blocks
 from nmt.training.feed import Feed
 from nmt.training.parallel import Ranks
-keep_freed_blocks()
+keep_freed_blocks(in_large_pages=True)
 begin = time.perf_counter()
 data = Prepared.open(sys.argv[1])
 opened = time.perf_counter()

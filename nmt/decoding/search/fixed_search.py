@@ -89,7 +89,7 @@ class _Search:
 
     def run(self, recorder: Recorder) -> list[list[Hypothesis]]:
         """What was found for each sentence."""
-        weights = tuple(tensor.data_ptr() for tensor in (*self._model.parameters(), *self._model.buffers()))
+        weights = tuple((one.data_ptr(), one.numel()) for one in (*self._model.parameters(), *self._model.buffers()))
         late = Late(self._places.device)
         while True:
             if self._n_step == self._table.room:
