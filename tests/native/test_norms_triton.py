@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -25,18 +24,6 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Of a number near to 1: the interpreter cuts off what does not fit bf16, where a GPU rounds to the nearest.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 NO_DROPOUT = Dropout(0.0)
-
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # which Triton looks at when it is imported
-
-
-@pytest.fixture
-def device():
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    pytest.importorskip("triton", reason="neither a GPU nor Triton, which can do without")
-    return torch.device("cpu")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -26,18 +25,6 @@ from nmt.recipe.model_options import ModelConfig
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA context")
 # Lengths of sentences on both sides: longer than a block and empty ones are among them.
 QUERIES, KEYS = (3, 70, 1, 0, 20, 5, 31), (5, 20, 0, 2, 40, 130, 3)
-
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # which Triton looks at when it is imported
-
-
-@pytest.fixture
-def device():
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    pytest.importorskip("triton", reason="neither a GPU nor Triton, which can do without")
-    return torch.device("cpu")
 
 
 def cannot(error):
