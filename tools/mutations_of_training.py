@@ -207,6 +207,14 @@ MUTATIONS = (
         "pass",
         "tests/test_checkpoint.py -k umask",
     ),
+    # the start
+    Mutation(
+        "a training that compiles nothing imports torch's compiler",
+        "nmt/training/optimizers/without_compiler.py",
+        "zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)",
+        "zero_grad = torch.optim.Optimizer.zero_grad",
+        "tests/training/optimizers/test_without_compiler.py",
+    ),
     # the plan
     Mutation(
         "the last pairs of an epoch lost",

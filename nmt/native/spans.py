@@ -9,6 +9,7 @@ No kernel adds up what others add to, so a gradient is the same bit for bit howe
 Shapes: T queries, S keys, H query heads, G key/value heads (G divides H).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -46,15 +47,24 @@ def are_near(*tensors: Tensor) -> bool:
 def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans, scale: float) -> Tensor:
     """softmax(scale · q kT) v within the spans: (T, H, d_k), (S, G, d_k), (S, G, d_v) -> (T, H, d_v). A query that
     looks nowhere finds zeros."""
-    out: Tensor = _attend(q, k, v, *spans, scale)[0]
+    out: Tensor = torch.ops.nmt.attend_in_spans(q, k, v, *spans, scale)[0]
     return out
 
 
-# As operators, so that the compiler takes them for one step each, and knows the gradient.
+# As operators, so that the compiler takes them for one step each, and knows the gradient. Whoever calls what
+# torch.library.custom_op makes imports the compiler, though nothing is compiled: so they are put together here.
 
 
-@torch.library.custom_op("nmt::attend_in_spans", mutates_args=())
-def _attend(
+def _operator(function: Callable[..., Any], likeness: Callable[..., Any]) -> None:
+    """Make `nmt::` and the name of a function an operator that does the same. likeness: gives tensors like its own."""
+    name = f"nmt::{function.__name__}"
+    schema = torch.library.infer_schema(function, mutates_args=())
+    torch.library.define(name, schema, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(name, "default", function)
+    torch.library.register_fake(name, likeness)
+
+
+def attend_in_spans(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -70,8 +80,7 @@ def _attend(
     return spans_triton.forward(q, k, v, first_key, end_key, scale)
 
 
-@torch.library.custom_op("nmt::attend_in_spans_backward", mutates_args=())
-def _attend_backward(
+def attend_in_spans_backward(
     d_out: Tensor,
     q: Tensor,
     k: Tensor,
@@ -84,20 +93,19 @@ def _attend_backward(
     end_query: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v."""
     from nmt.native import spans_triton
 
     spans = first_key, end_key, first_query, end_query
     return spans_triton.backward(d_out, q, k, v, out, log_total, *spans, scale=scale)
 
 
-@_attend.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _like_found(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     out = q.new_empty(q.size(0), q.size(1), v.size(2))
     return out, q.new_empty(q.size(1), q.size(0), dtype=torch.float32)
 
 
-@_attend_backward.register_fake
-def _(_d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _like_gradients(_d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
@@ -107,7 +115,10 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 
 def _gradient(ctx: Any, d_out: Tensor, _d_log_total: Tensor) -> tuple[Tensor | None, ...]:
-    return *_attend_backward(d_out, *ctx.saved_tensors, ctx.scale), None, None, None, None, None
+    found = torch.ops.nmt.attend_in_spans_backward(d_out, *ctx.saved_tensors, ctx.scale)
+    return *found, None, None, None, None, None
 
 
-_attend.register_autograd(_gradient, setup_context=_remember)
+_operator(attend_in_spans, _like_found)
+_operator(attend_in_spans_backward, _like_gradients)
+torch.library.register_autograd("nmt::attend_in_spans", _gradient, setup_context=_remember)

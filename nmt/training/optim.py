@@ -1,6 +1,5 @@
 """Optimizers from a recipe, their learning rate, and the one place where an update is applied."""
 
-import importlib
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,12 +13,10 @@ from nmt.recipe.training_options import OptimConfig
 from nmt.training.optimizers.muon import Muon
 from nmt.training.optimizers.named import rate_factors
 from nmt.training.optimizers.schedule_free import COUNTED, is_schedule_free, rest, schedule_free_adamw, wake
+from nmt.training.optimizers.without_compiler import Adam, AdamW
 from nmt.training.ranks.sharding import laid_out_like, local, total_norm
 
 Kind = TypeVar("Kind", bound=Hashable)
-
-# At the first update, or packed batch, torch imports its compiler, which takes seconds: here no clock is watched yet.
-importlib.import_module("torch.nn.attention.varlen")
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
         muon = Muon(blocks, config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay)
         parts.append((muon, config.muon_lr))
     if groups:
-        kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+        kind = Adam if config.name == "adam" else AdamW
         parts.append((kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True), config.lr))
     return Optimizers(tuple(parts))
 

@@ -14,6 +14,7 @@ from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine
 from nmt.training.losses import loss
+from nmt.training.optimizers.without_compiler import Adam
 from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
@@ -26,7 +27,7 @@ def update(monkeypatch):
     """An update of a tiny model, with some options of the recipe, on a device without content."""
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _device: False)  # it knows nothing of this device
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(torch.optim.Adam, "step", lambda _optimizer: None)  # torch's own kernel, which is not for it
+    monkeypatch.setattr(Adam, "step", lambda _optimizer: None)  # torch's own kernel, which is not for it
     monkeypatch.setattr(Batch, "to", lambda batch, _device: batch)
 
     def run(**options):

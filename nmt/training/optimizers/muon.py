@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt.native.products import product_of_each
+from nmt.training.optimizers.without_compiler import WithoutCompiler
 from nmt.training.ranks.sharding import laid_out_like, local, whole
 
 # Coefficients of the quintic Newton-Schulz iteration (Jordan et al.): steepest at zero, so that five
@@ -69,7 +70,7 @@ def _of_one_matrix(a: Tensor, b: Tensor) -> Tensor:
     return product_of_each(a, b, symmetric=True)
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(WithoutCompiler):
     """Nesterov momentum, orthogonalised, with decoupled weight decay. For 2-D parameters that are not embeddings.
 
     A group of parameters may name a `block`, the shape of the matrices that each of its parameters is composed of:
