@@ -4,6 +4,7 @@
 in `ranks/sharding.py`, who is still alive in `ranks/watch.py`.
 """
 
+import importlib
 import os
 import time
 from collections import Counter
@@ -156,6 +157,8 @@ def join(
     rank, world_size, local_rank, _ = place_of(needed=ADDRESS)
     if world_size == 1:
         return Ranks(), device
+    # ddp and fsdp import torch's compiler, which takes seconds: nobody waits for this rank yet.
+    importlib.import_module("torch._dynamo")
     if device.type == "cuda":
         if local_rank >= (n_gpu := torch.cuda.device_count()):
             raise MachineError(

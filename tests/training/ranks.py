@@ -14,6 +14,7 @@ import sys
 import time
 
 import torch
+import torch._dynamo
 import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
