@@ -113,6 +113,41 @@ def test_who_has_decided_about_ctrl_c_already_is_left_alone():
         signal.signal(signal.SIGINT, before)
 
 
+COLLECTOR = """
+import gc
+from nmt.cli import begin
+
+def show(place):
+    print(place, gc.isenabled(), gc.get_freeze_count() > before)
+
+before = gc.get_freeze_count()
+begin.begin()
+show("imports")
+begin.begun()
+show("begun")
+before = gc.get_freeze_count()
+with begin.importing():
+    show("importing")
+    import fractions
+show("imported")
+before = gc.get_freeze_count()
+new = [[] for _ in range(100)]
+begin.ended(0)
+show("ended")
+"""
+
+
+def test_in_the_process_of_a_command_python_never_looks_at_what_was_imported():
+    done = subprocess.run([sys.executable, "-c", COLLECTOR], capture_output=True, encoding="utf-8", cwd=ROOT)
+    assert done.stdout.split("\n")[:-1] == [
+        "imports False False",
+        "begun True True",
+        "importing False False",
+        "imported True True",
+        "ended False True",
+    ], done.stderr
+
+
 def test_python_looks_for_no_garbage_while_it_imports_and_does_again_after_it():
     assert gc.isenabled()
     with begin.importing():
