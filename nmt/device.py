@@ -3,6 +3,7 @@
 import warnings
 
 import torch
+from torch import Tensor
 
 from nmt.errors import MachineError, NmtError
 
@@ -27,6 +28,11 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
         if (device.index or 0) >= n_gpu:
             raise _unusable(name, option, f"torch sees {n_gpu or 'no'} GPU{'s' if n_gpu > 1 else ''} on this machine")
     return device
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device. On a GPU nobody waits until it is there."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def try_device(device: torch.device, option: str = "--device") -> None:

@@ -14,6 +14,7 @@ MOST_LINES = 400
 
 # An import may point to the same room or to a lower layer. Rooms of one layer do not see each other.
 LAYER = {
+    "device": 0,
     "errors": 0,
     "extras": 0,
     "files": 0,
@@ -24,7 +25,6 @@ LAYER = {
     "recipe": 0,
     "torchrun": 0,
     "data": 1,
-    "device": 1,
     "models": 1,
     "run_folder": 1,
     "checkpoint": 2,
@@ -41,6 +41,7 @@ LAYER = {
 # The exceptions: every room may see the errors and what makes files durable, processes speak in what is packed, and a
 # run folder is made of checkpoints.
 ALSO = {
+    ("device", "errors"),
     ("recipe", "errors"),
     ("recipe", "files"),
     ("extras", "errors"),

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nmt.device import send
+
 
 class Gaps(NamedTuple):
     """The first n places stay, and what lies at source, (M,), comes to lie at target, (M,): so no more is copied than
@@ -20,7 +22,7 @@ class Gaps(NamedTuple):
         """which: (n,) the entries that stay, in their new order; it may be on the host."""
         here = which.cpu()
         target = (here != torch.arange(len(here))).nonzero().squeeze(1)
-        source, target = torch.stack([here[target], target]).to(device)
+        source, target = send(torch.stack([here[target], target]), device)
         return cls(source, target, len(here))
 
     def close(self, value: Tensor, dim: int = 0) -> Tensor:

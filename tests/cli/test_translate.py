@@ -17,9 +17,10 @@ from made_run import SOURCE
 
 from nmt.cli.translate import main
 from nmt.cli.translating import job as translate_job
-from nmt.cli.translating.report import suspicious_note
+from nmt.cli.translating.report import small_batches_notes, suspicious_note
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.scoring.scorer import score_tokens
+from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 
@@ -188,6 +189,22 @@ def test_who_asks_for_bf16_where_it_is_slower_is_told(folder, tmp_path, capsys, 
         assert main([str(folder), *flags]) == 0
         told = "note: decode.precision bf16 is slower than fp32" in capsys.readouterr().err
         assert told == (precision == "bf16" and not faster)
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "n_line", "flags"),
+    [
+        ({}, "cuda", 1001, "--decode.max_tokens 1048576 --decode.window 10000"),
+        ({"window": 5000}, "cuda", 1001, "--decode.max_tokens 1048576"),
+        ({"max_tokens": 99, "window": 10000}, "cuda", 1001, None),
+        ({}, "cuda", 1000, None),  # which are one window
+        ({}, "cuda", None, None),
+        ({}, "cpu", 1001, None),
+    ],
+)
+def test_who_translates_much_on_a_gpu_in_small_batches_is_told(options, device, n_line, flags):
+    found = small_batches_notes(DecodeConfig(**options), device, n_line)
+    assert found == ([f"note: a GPU is faster with more lines at once: {flags}"] if flags else [])
 
 
 def data_of(path):

@@ -26,7 +26,7 @@ from nmt.cli.translating.output import check_still_free, fit_of, is_finishing, k
 from nmt.cli.translating.parts import SHARE, Share, alone, finished_parts, share_of, together
 from nmt.cli.translating.reading import Reading
 from nmt.cli.translating.recall import Recall
-from nmt.cli.translating.report import say, unfinished_notes
+from nmt.cli.translating.report import say, small_batches_notes, unfinished_notes
 from nmt.cli.translating.requests import checking, request_reader
 from nmt.cli.translating.tally import Tally
 from nmt.cli.translating.together import check_flags, check_format, fill_in
@@ -88,7 +88,8 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> It
     if args.threads or workers > 1:
         torch.set_num_threads(args.threads or 1)
     answering = Answering(args)
-    for note in unfinished_notes(answering.unfinished):
+    few = small_batches_notes(answering.recipe.decode, device.type, n_line) if args.engine == "nmt" else []
+    for note in (*unfinished_notes(answering.unfinished), *few):
         say(note)
     if device.type == "cpu" and answering.recipe.decode.precision == "bf16" and not half_is_faster():
         say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")

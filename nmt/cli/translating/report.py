@@ -13,6 +13,7 @@ from nmt.decoding.retry import BETTER, KEPT, MENDED
 from nmt.decoding.suspicion import LOST
 from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score, tokenised_note
 from nmt.progress import Bar
+from nmt.recipe.decode_options import DecodeConfig
 
 
 def say(text: str) -> None:
@@ -73,6 +74,16 @@ def unfinished_notes(taken: Mapping[str, str | None]) -> list[str]:
         f"note: {run}: {f'training has not ended; translating with {name}' if name else goes_on}"
         for run, name in taken.items()
     ]
+
+
+def small_batches_notes(config: DecodeConfig, device: str, n_line: int | None) -> list[str]:
+    """What to say where many lines are translated on a GPU, as few together as suit a CPU. n_line: None if unknown."""
+    usual = DecodeConfig()
+    if device != "cuda" or (n_line or 0) <= usual.window:
+        return []
+    more = {"max_tokens": 1_048_576, "window": 10_000}
+    flags = [f"--decode.{name} {n}" for name, n in more.items() if getattr(config, name) == getattr(usual, name)]
+    return [f"note: a GPU is faster with more lines at once: {' '.join(flags)}"] if flags else []
 
 
 def suspicious_note(found: Counter[str], n_line: int) -> str:

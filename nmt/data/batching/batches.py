@@ -19,6 +19,7 @@ from torch import Tensor
 from nmt.data.arrays.ragged import Ragged
 from nmt.data.batching.padding import framed, pad
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.device import send
 
 STEP = 32  # The lengths of rows of packed sentences, where they follow those of sentences, are multiples of it.
 
@@ -44,16 +45,10 @@ class Batch:
     trg_start: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        if device.type == "cpu":
-            return self
-
-        def send(tensor: Tensor) -> Tensor:
-            return tensor.pin_memory().to(device, non_blocking=True)
-
-        src, trg, gold = map(send, (self.src_seq, self.trg_seq, self.gold))
+        src, trg, gold = (send(tensor, device) for tensor in (self.src_seq, self.trg_seq, self.gold))
         if self.src_start is None or self.trg_start is None:
             return Batch(src, trg, gold, self.n_gold)
-        return Batch(src, trg, gold, self.n_gold, send(self.src_start), send(self.trg_start))
+        return Batch(src, trg, gold, self.n_gold, send(self.src_start, device), send(self.trg_start, device))
 
 
 def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> Batch:

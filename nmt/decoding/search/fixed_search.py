@@ -24,6 +24,7 @@ from nmt.decoding.search.fixed_table import Table
 from nmt.decoding.search.places import Places
 from nmt.decoding.search.recording import Late, Recorder
 from nmt.decoding.search.settings import BeamSettings
+from nmt.device import send
 from nmt.models.base import SearchModel
 from nmt.models.gaps import Gaps, closing
 
@@ -138,7 +139,7 @@ class _Search:
         which = which[self._sentence[which] < len(self._found)]
         if not len(which):
             return
-        places, notes = torch.from_numpy(which).to(self._places.device), self._table.notes
+        places, notes = send(torch.from_numpy(which), self._places.device), self._table.notes
         sent = {name: note[places, : self._n_step].to("cpu", non_blocking=True) for name, note in notes.items()}
         self._sent.append((self._sentence[which], sent))
 
