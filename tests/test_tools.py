@@ -13,6 +13,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import bench_decoding
+import bench_start
 import bench_training
 import bench_waiting
 import fault_sweep
@@ -163,6 +164,25 @@ def test_the_benchmark_of_waiting_holds_medians_against_each_other_and_sees_that
         bench_waiting.speed("recipe.yaml", ["--seed", "2"], "awake")
 
 
+def test_the_wait_for_a_start_is_shown_beside_that_for_torch():
+    waited = bench_start.wait_for(
+        [sys.executable, "-c", "print(input(), flush=True); import time; time.sleep(0.3)"], "a"
+    )
+    assert 0 < waited.first < waited.end - 0.2
+    found = {
+        bench_start.TRANSLATION: [bench_start.Waited(1.5, 3.0), bench_start.Waited(1.0, 2.0), bench_start.Waited(4, 9)],
+        bench_start.TORCH: [bench_start.Waited(1.0, 2.0)],
+    }
+    lines = list(bench_start.table(found, 3.0))
+    assert [line.split()[-4:] for line in lines[1:3]] == [
+        ["1.50", "1.00", "3.00", "1.50"],
+        ["1.00", "1.00", "2.00", "1.00"],
+    ]
+    assert lines[3] == "the first translation takes 50% of the limit, 3 s"
+    with pytest.raises(SystemExit, match="ended with code 2: oh"):
+        bench_start.wait_for([sys.executable, "-c", "import sys; print('oh', file=sys.stderr); sys.exit(2)"], "")
+
+
 @pytest.mark.parametrize("device, theirs, sizes", [
     ("cpu", ["float32", "int8"], [64]), ("cuda", ["float16", "bfloat16", "int8_float16"], [64, 256, 1024])
 ])  # fmt: skip
@@ -185,6 +205,7 @@ def test_the_peers_of_translation_are_what_is_fast_on_the_device(device, theirs,
         ("prove_memory.py", "canlaw-en-fr.train.en.gz: no such file here, and NMT_DATA names no folder"),
         ("prove_memory.py none.de none.en --pairs 9", "none.de: no such file here"),
         ("bench_preprocessing.py none.de none.en", "none.de: no such file here"),
+        ("bench_start.py none", "none is not a run folder"),
         ("mutate.py nothing-like-it", "no mutation has 'nothing-like-it' in its name"),
     ],
 )
