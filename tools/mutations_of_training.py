@@ -215,6 +215,13 @@ MUTATIONS = (
         "zero_grad = torch.optim.Optimizer.zero_grad",
         "tests/training/optimizers/test_without_compiler.py",
     ),
+    Mutation(
+        "ranks import torch's compiler when others wait for them",
+        "nmt/training/parallel.py",
+        "    import_compiler()  # as ddp",
+        "    # as ddp",
+        "tests/training/test_compiler.py",
+    ),
     # the plan
     Mutation(
         "the last pairs of an epoch lost",

@@ -39,7 +39,8 @@ def begun() -> None:
 
 
 def ended(code: int) -> int:
-    """The work is over: Ctrl-C ends the process at once again. Returns the exit code."""
+    """The work is over: Ctrl-C ends the process at once again, and Python looks for garbage no more. Returns the exit
+    code."""
     begin()
     gc.freeze()
     return code

@@ -10,7 +10,7 @@ Shapes: T queries, S keys, H query heads, G key/value heads (G divides H).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -55,13 +55,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans, scale: float) -> Tenso
 # torch.library.custom_op makes imports the compiler, though nothing is compiled: so they are put together here.
 
 
+# It ends with this module, which can be imported anew. It has no type hints.
+_LIBRARY = cast(Any, torch.library).Library("nmt", "FRAGMENT")
+
+
 def _operator(function: Callable[..., Any], likeness: Callable[..., Any]) -> None:
     """Make `nmt::` and the name of a function an operator that does the same. likeness: gives tensors like its own."""
     name = f"nmt::{function.__name__}"
     schema = torch.library.infer_schema(function, mutates_args=())
-    torch.library.define(name, schema, tags=torch.Tag.pt2_compliant_tag)
-    torch.library.impl(name, "default", function)
-    torch.library.register_fake(name, likeness)
+    torch.library.define(name, schema, lib=_LIBRARY, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(name, "default", function, lib=_LIBRARY)
+    torch.library.register_fake(name, likeness, lib=_LIBRARY)
 
 
 def attend_in_spans(
@@ -121,4 +125,4 @@ def _gradient(ctx: Any, d_out: Tensor, _d_log_total: Tensor) -> tuple[Tensor | N
 
 _operator(attend_in_spans, _like_found)
 _operator(attend_in_spans_backward, _like_gradients)
-torch.library.register_autograd("nmt::attend_in_spans", _gradient, setup_context=_remember)
+torch.library.register_autograd("nmt::attend_in_spans", _gradient, setup_context=_remember, lib=_LIBRARY)

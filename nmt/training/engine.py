@@ -4,7 +4,6 @@ On a GPU nothing here waits for the device: whether an update was good is decide
 are read while the next one is computed. On a CPU waiting costs nothing, and the same lines run at once.
 """
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from nmt import checkpoint
 from nmt.data.batching.batches import Batch, end_to_end
 from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.models.base import Packing, TranslationModel
-from nmt.native import on_gpu
 from nmt.recipe.options import Recipe
+from nmt.training.compiler import import_early
 from nmt.training.log.stopwatch import Stopwatch
 from nmt.training.losses.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
@@ -87,7 +86,7 @@ class Engine:
         objective = Objective(model, smoothing, recipe.regularize, compiled=compiled, first_tag=first_tag)
         self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
         self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
-        _import_early(recipe, model.device)
+        import_early(recipe, model.device)
         self.scaler = precision.scaler()
         self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
@@ -273,13 +272,6 @@ class Engine:
             yield self._twin.to(device)
         finally:
             self._twin.cpu()
-
-
-def _import_early(recipe: Recipe, device: torch.device) -> None:
-    """What torch imports its compiler for, which takes seconds: nobody watches the clock yet."""
-    in_torchs_kernel = recipe.batch.packed and device.type == "cuda" and not on_gpu.works(device)
-    if in_torchs_kernel or recipe.train.checkpoint_activations:
-        importlib.import_module("torch.nn.attention.varlen")
 
 
 def _seed(seed: int, device: torch.device) -> None:

@@ -4,7 +4,6 @@
 in `ranks/sharding.py`, who is still alive in `ranks/watch.py`.
 """
 
-import importlib
 import os
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from nmt.errors import MachineError, NmtError, RunError
 from nmt.torchrun import ADDRESS, place_of
+from nmt.training.compiler import import_compiler
 from nmt.training.ranks import sharding, watch
 from nmt.training.ranks.roll_call import Card, Store, meet
 from nmt.training.ranks.sharding import Parallel
@@ -157,8 +157,7 @@ def join(
     rank, world_size, local_rank, _ = place_of(needed=ADDRESS)
     if world_size == 1:
         return Ranks(), device
-    # ddp and fsdp import torch's compiler, which takes seconds: nobody waits for this rank yet.
-    importlib.import_module("torch._dynamo")
+    import_compiler()  # as ddp and fsdp would later, when others wait for this rank
     if device.type == "cuda":
         if local_rank >= (n_gpu := torch.cuda.device_count()):
             raise MachineError(

@@ -149,10 +149,12 @@ def test_in_the_process_of_a_command_python_never_looks_at_what_was_imported():
 
 
 def test_python_looks_for_no_garbage_while_it_imports_and_does_again_after_it():
+    n_frozen = gc.get_freeze_count()
     assert gc.isenabled()
     with begin.importing():
         assert not gc.isenabled()
-    assert gc.isenabled()
+    begin.begun()
+    assert gc.isenabled() and gc.get_freeze_count() == n_frozen  # this is not the process of a command
     gc.disable()
     try:
         with begin.importing():

@@ -207,6 +207,15 @@ def test_who_translates_much_on_a_gpu_in_small_batches_is_told(options, device, 
     assert found == ([f"note: a GPU is faster with more lines at once: {flags}"] if flags else [])
 
 
+@pytest.mark.parametrize(("device", "flags"), [("cuda", []), ("cpu", []), ("cpu", ["--workers", "auto"])])
+def test_lines_are_counted_for_that(folder, tmp_path, capsys, monkeypatch, device, flags):
+    source = tmp_path / "in"
+    source.write_bytes(b"the ship\n" * 1001)
+    monkeypatch.setattr(translate_job, "choose_device", lambda _name: torch.device(device))
+    assert main([str(folder), "--input", str(source), *flags]) == 0
+    assert ("note: a GPU is faster with more lines at once" in capsys.readouterr().err) == (device == "cuda")
+
+
 def data_of(path):
     """What a page of attention shows."""
     return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), re.S).group(1))

@@ -99,6 +99,10 @@ def test_the_operators_are_what_the_compiler_takes_them_for(device):
     q, k, v = (torch.randn(7, 2, 16, device=device, requires_grad=True) for _ in range(3))
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.nmt.attend_in_spans.default, (q, k, v, *its, 0.25), test_utils=tests)
+    inputs = [x.detach() for x in (q, k, v)]
+    found = torch.ops.nmt.attend_in_spans(*inputs, *its, 0.25)
+    given = (torch.randn_like(found[0]), *inputs, *found, *its, 0.25)
+    torch.library.opcheck(torch.ops.nmt.attend_in_spans_backward.default, given, test_utils=tests[::2])
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,9 @@ def translate(args: argparse.Namespace) -> int:
 def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> Iterator[_Job]:
     """The model is loaded and the workers are there."""
     request_of, loaded = request_reader(args), fingerprints(args)
-    n_line = count_lines(args.input) if args.input and args.workers == "auto" else None
     device = choose_device(args.device)
+    counts = args.workers == "auto" or device.type == "cuda"
+    n_line = count_lines(args.input) if args.input and counts else None
     workers = n_worker(args.workers, args.threads or 1, torch.get_num_threads(), device.type, n_line)
     if args.threads or workers > 1:
         torch.set_num_threads(args.threads or 1)

@@ -1,7 +1,8 @@
 """torch's optimizers without torch's compiler.
 
 torch tells its compiler to keep out of some of their methods, and imports it to tell it so: it takes three times as
-long as torch itself. Nothing compiles an optimizer here, so these are the methods as they were before they were told.
+long as torch itself. Nothing compiles an optimizer here, so these are the methods as they were before they were told,
+and before anything else was wrapped around them.
 """
 
 import inspect
