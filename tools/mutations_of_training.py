@@ -220,7 +220,7 @@ MUTATIONS = (
         "nmt/training/parallel.py",
         "    import_compiler()  # as ddp",
         "    # as ddp",
-        "tests/training/test_compiler.py",
+        "tests/training/test_training_compiler.py",
     ),
     # the plan
     Mutation(

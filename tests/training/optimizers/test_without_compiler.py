@@ -50,7 +50,7 @@ def test_they_move_weights_as_torchs_do(name, kind):
         {
             "optim": {"name": "muon"},
             "batch": {"packed": True, "max_tokens": 300},
-            "model": {"attn_dropout": 0.0, "lexical_attn": False},
+            "model": {"n_head": 1, "attn_dropout": 0.0, "lexical_attn": False},
         },
     ],
     ids=["adamw", "muon, packed"],
