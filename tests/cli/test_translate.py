@@ -208,7 +208,7 @@ def test_who_translates_much_on_a_gpu_in_small_batches_is_told(options, device, 
 
 
 @pytest.mark.parametrize(("device", "flags"), [("cuda", []), ("cpu", []), ("cpu", ["--workers", "auto"])])
-def test_lines_are_counted_for_that(folder, tmp_path, capsys, monkeypatch, device, flags):
+def test_on_a_gpu_lines_are_counted_for_that_note(folder, tmp_path, capsys, monkeypatch, device, flags):
     source = tmp_path / "in"
     source.write_bytes(b"the ship\n" * 1001)
     monkeypatch.setattr(translate_job, "choose_device", lambda _name: torch.device(device))
