@@ -21,6 +21,7 @@ import profile_kernels
 import prove_flat_memory
 import pytest
 
+from nmt.native import kernels
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.reader import load_resolved
 
@@ -72,10 +73,23 @@ def test_a_run_is_not_taken_for_the_name_of_a_picture(tmp_path, name):
 def test_the_benchmark_of_training_runs(tmp_path):
     """On minute sizes: that it measures well cannot be tested."""
     sizes = ["--size", "tiny", "--vocab", 100, "--max-tokens", 64, "--batches", 2, "--rounds", 1, "--peak-size", 64]
-    done = run("bench_training.py", *sizes, "--threads", 1, "--peers", "torch", "--arithmetic", "fp32", "bf16")
+    done = run(
+        "bench_training.py", *sizes, "--threads", 1, "--trained", 2, "--peers", "torch", "--arithmetic", "fp32", "bf16"
+    )
     assert done.returncode == 0, done.stderr
     for row in ("fp32 +nmt", "bf16 +torch", "fp32 as shipped: [0-9.]+x", "matrix peak: fp32 [0-9,]+ GFLOP/s"):
         assert re.search(row, done.stdout), done.stdout
+
+
+def test_the_benchmark_of_products_without_zeros_runs():
+    done = run("bench_zeros.py", "--rows", 70, "--d-model", 16, "--d-inner", 80, "--rounds", 1)
+    if kernels.why_not():
+        assert "no kernels here" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    shares = [float(share) for share in re.findall(r"(?m)^([0-9.]+)% not zero", done.stdout)]
+    assert len(shares) == 4 and all(abs(a - b) < 15 for a, b in zip(shares, (50, 33, 25, 12), strict=True))
+    assert len(re.findall(r"  (?:output|d_input|d_w_1|d_w_2) [0-9]+\.[0-9]{2}", done.stdout)) == 16
 
 
 def test_the_contender_that_is_compiled_reads_a_recipe_that_says_so(monkeypatch, capsys):

@@ -7,9 +7,11 @@ ATTENTION = "nmt/native/attention.c"
 NORMS = "nmt/native/norms.c"
 TILES = "nmt/native/tiles.c"
 PANELS = "nmt/native/panels.c"
+SPARSE = "nmt/native/sparse.c"
 BYTES = "nmt/native/bytes.c"
 IN_TILES = "tests/native/test_products.py -k in_tiles"
 IN_PANELS = "tests/native/test_products.py -k in_panels"
+ZEROS = "tests/native/test_products.py -k zeros"
 PRODUCTS = "nmt/native/products.c"
 MANY = "tests/native/test_products.py -k many"
 IN_BYTES = "tests/native/test_bytes.py"
@@ -69,6 +71,13 @@ MUTATIONS = (
     Mutation("too little above the diagonal", PRODUCTS, "symmetric ? end : n_row", "symmetric ? column : n_row", MANY),
     Mutation("the first of several rows copied", PANELS, "left + i * stride, 4 * depth", "left, 4 * depth", IN_PANELS),
     Mutation("long sums of panels begun anew", PANELS, "plus = k > 0 || to->add", "plus = to->add", IN_PANELS),
+    Mutation("sums without zeros begun anew", SPARSE, "n, d > 0);", "n, 0);", ZEROS),
+    Mutation("long sums without zeros begun anew", SPARSE, "plus = k > 0 || to->add", "plus = to->add", ZEROS),
+    Mutation("a bias added with each part of a sparse sum", SPARSE, "last ? to->bias : NULL", "to->bias", ZEROS),
+    Mutation("NaN taken for a zero", SPARSE, "_CMP_NEQ_UQ", "_CMP_NEQ_OQ", ZEROS),
+    Mutation("zeros looked for where there are few", SPARSE, "MANY 0.6", "MANY 2.0", ZEROS),
+    Mutation("zeros never left out", SPARSE, "MANY 0.6", "MANY 0.0", ZEROS),
+    Mutation("the first strip taken for all", SPARSE, "RIGHT(d, s), b, c + FIRST(s)", "RIGHT(d, s), b, c", ZEROS),
     Mutation(
         "a bias added with each part of a sum",
         PANELS,

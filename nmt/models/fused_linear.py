@@ -111,7 +111,7 @@ class _ReluBetween(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             # Not oneDNN's product with the activation in it, in which NaN becomes 0.
             hidden = products.linear(rows, first, b_1.float(), relu=True)
-            out = products.linear(hidden, second, b_2.float())
+            out = products.linear(hidden, second, b_2.float(), zeros=True)
         ctx.save_for_backward(rows, hidden, first, second)
         ctx.x_dtype, ctx.dtype = x.dtype, w_1.dtype
         return out.view(*x.shape[:-1], -1)
@@ -120,10 +120,11 @@ class _ReluBetween(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         rows, hidden, first, second = ctx.saved_tensors
         d_out = grads[0].flatten(0, -2).contiguous()
-        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype), passes.column_sums(d_out)
+        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype, zeros_in=hidden), passes.column_sums(d_out)
         d_hidden = products.product(d_out, second)
         d_b_1 = passes.column_sums(d_hidden, hidden)  # through the ReLU, too
-        d_w_1, d_x = products.weight_gradient(d_hidden, rows, ctx.dtype), products.product(d_hidden, first)
+        d_w_1 = products.weight_gradient(d_hidden, rows, ctx.dtype, zeros_in=d_hidden)
+        d_x = products.product(d_hidden, first, zeros=True)
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
         return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter
 

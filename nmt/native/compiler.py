@@ -28,6 +28,7 @@ _SOURCES = (
     "products.c",
     "tiles.c",
     "panels.c",
+    "sparse.c",
     "bytes.c",
     "weight_gradient.c",
     "attention.c",

@@ -12,8 +12,7 @@
 
 #ifdef HAS_PANELS
 #define HEIGHT 6          /* rows, */
-#define PANEL (2 * LANES) /* and columns, that are multiplied at a time */
-#define DEPTH 256         /* numbers of a sum, added one to the other; of a longer one such parts are added up, */
+#define PANEL (2 * LANES) /* and columns, that are multiplied at a time, DEPTH numbers of a sum; */
 #define NEAR 96           /* rows, multiples of HEIGHT, that lie in the second cache, */
 #define WIDTH 512         /* and columns that are laid out */
 #define APART (DEPTH + 16) /* numbers from one row to the next, where rows are copied */
@@ -73,8 +72,8 @@ ALWAYS void multiply_strip(const int n_row, const target *to, int64_t row, int64
     const vector left = *(const vector *)panel, right = *(const vector *)(panel + LANES);
     for (int r = 0; r < n_row; r++) {
       const float x = a[r * of_row + k * of_number];
-      sum[r][0] += x * left;
-      sum[r][1] += x * right;
+      sum[r][0] = fused(x, left, sum[r][0]);
+      sum[r][1] = fused(x, right, sum[r][1]);
     }
   }
   float *place = n < PANEL ? part : out;
@@ -162,7 +161,7 @@ void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col,
   }
 }
 
-int room_of_thread(void) { return ROOM; }
+int room_of_part(void) { return ROOM; }
 
 /* Whether products are made in panels here. */
 int has_panels(void) { return 1; }

@@ -1,19 +1,30 @@
 /* Matrix products of fp32, one that threads share or many that they divide among themselves. What multiplies a part of one
-   is `tiles.c` or `panels.c`, whichever the processor has. */
+   is `tiles.c` or `panels.c`, whichever the processor has, or `sparse.c` where there are many zeros. */
 
 #include "products.h"
 #include "tiles.h"
 
 #if defined HAS_TILES || defined HAS_PANELS
+/* Bytes that a thread needs. */
+int room_of_thread(void) {
+#ifdef HAS_PANELS
+  if (room_of_sparse() > room_of_part()) return room_of_sparse();
+#endif
+  return room_of_part();
+}
+
 /* out (n_row, n_col) = a (n_row, n_sum) · b (n_sum, n_col), or that is added to it. Numbers of a sum are dense, or they are
    `stride` numbers apart; then those of all sums are side by side. b may be absent where it is `laid` out. bias may be
-   absent; it is added, and the ReLU taken if wanted, which lets NaN through. room: room_of_thread bytes for each thread,
-   from a multiple of 64 on. */
+   absent; it is added, and the ReLU taken if wanted, which lets NaN through. zeros: a may have many.
+   room: room_of_thread bytes for each thread, from a multiple of 64 on. */
 void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense, const float *b, int64_t b_stride,
-              int b_dense, const char *laid, const float *bias, int relu, int64_t n_row, int64_t n_col, int64_t n_sum,
-              char *room, int n_thread) {
+              int b_dense, const char *laid, const float *bias, int relu, int zeros, int64_t n_row, int64_t n_col,
+              int64_t n_sum, char *room, int n_thread) {
   const target to = {out, bias, n_row, n_col, add, relu};
   const factor left = {a, a_stride, a_dense}, right = {b, b_stride, b_dense};
+#ifdef HAS_PANELS
+  const int sparse = zeros && is_sparse(left, n_row, n_sum);
+#endif
 #pragma omp parallel num_threads(n_thread)
   {
     /* The larger side is parted, so that little is laid out more than once. */
@@ -21,11 +32,15 @@ void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense
     const int64_t size = by_rows ? n_row : n_col, n_unit = PARTS(size, unit);
     const int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
     const int64_t from = n_unit * me / all * unit, end = UP_TO(n_unit * (me + 1) / all * unit, size);
+    const int64_t row = by_rows ? from : 0, end_row = by_rows ? end : n_row;
+    const int64_t column = by_rows ? 0 : from, end_column = by_rows ? n_col : end;
     char *mine = room + me * room_of_thread();
-    if (by_rows)
-      multiply_part(&to, left, right, laid, n_sum, from, end, 0, n_col, mine);
+#ifdef HAS_PANELS
+    if (sparse)
+      multiply_sparse(&to, left, right, n_sum, row, end_row, column, end_column, mine);
     else
-      multiply_part(&to, left, right, laid, n_sum, 0, n_row, from, end, mine);
+#endif
+      multiply_part(&to, left, right, laid, n_sum, row, end_row, column, end_column, mine);
   }
 }
 

@@ -21,19 +21,32 @@ typedef struct {
 
 /* Where the processor has AVX2 and no more: its 16 registers of 8 numbers are what panels are made for. */
 #if defined __AVX2__ && defined __FMA__ && !defined __AVX512F__
+#include <immintrin.h>
 #define HAS_PANELS
+#define DEPTH 256 /* numbers of a sum, added one to the other; of a longer one such parts are added up */
+
+/* x · y + sum, rounded once wherever it stands: left to themselves, compilers round twice where they find that faster. */
+ALWAYS vector fused(float x, vector y, vector sum) {
+  return (vector)_mm256_fmadd_ps(_mm256_set1_ps(x), (__m256)y, (__m256)sum);
+}
 #endif
 
 /* Rows, and columns, that are multiplied at a time, and so are one thread's. */
 extern const int unit_of_rows, unit_of_columns;
 
 /* Rows row .. end_row and columns column .. end_column of the result, no sum of which may depend on what else is asked for.
-   laid: b, if that is laid out. room: room_of_thread bytes. */
+   laid: b, if that is laid out. room: room_of_part bytes. */
 void multiply_part(const target *to, factor a, factor b, const char *laid, int64_t n_sum, int64_t row, int64_t end_row,
                    int64_t column, int64_t end_column, char *room);
 
 /* Bytes that `multiply_part` needs. */
-int room_of_thread(void);
+int room_of_part(void);
+
+/* The same, and the same numbers, of a left factor that has many zeros; whether one has, by some of its rows or columns. */
+void multiply_sparse(const target *to, factor a, factor b, int64_t n_sum, int64_t row, int64_t end_row, int64_t column,
+                     int64_t end_column, char *room);
+int is_sparse(factor a, int64_t n_row, int64_t n_sum);
+int room_of_sparse(void);
 
 /* Bytes of a right factor, (n_sum, n_col), that is laid out as a whole; and laying it out, from a multiple of 64 on. */
 int64_t size_laid_out(int64_t n_col, int64_t n_sum);

@@ -1,5 +1,5 @@
-"""Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or panels, as the processor has them, and in tiles
-the gradients of weights of bf16.
+"""Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or panels, as the processor has them, beside
+panels without the zeros of a factor; and in tiles the gradients of weights of bf16.
 
 N rows, D and E columns.
 """
@@ -32,11 +32,12 @@ def fp32_in_kernels() -> bool:
     return bool(error < HONEST * usual)
 
 
-def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """a · b, (N, D) and (D, E) -> (N, E), in `out` if that is given."""
+def product(a: Tensor, b: Tensor, out: Tensor | None = None, *, zeros: bool = False) -> Tensor:
+    """a · b, (N, D) and (D, E) -> (N, E), in `out` if that is given. zeros: a may have many, which kernels then leave
+    out: the result is the same to the bit, if all is finite."""
     if not _in_kernels(a, b):
         return torch.mm(a, b, out=out) if out is not None else a @ b
-    return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b)
+    return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b, zeros=zeros)
 
 
 def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
@@ -62,10 +63,11 @@ def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
     return out
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
-    """x · weightT + bias, (N, D), (E, D) and (E,) fp32 -> (N, E), and the ReLU of that if wanted; kernels are used."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, zeros: bool = False) -> Tensor:
+    """x · weightT + bias, (N, D), (E, D) and (E,) fp32 -> (N, E), and the ReLU of that if wanted; kernels are used.
+    zeros: x may have many, as in `product`."""
     if _in_kernels(x, weight):
-        return _multiply(torch.empty(len(x), len(weight)), x, weight.t(), bias=bias, relu=relu)
+        return _multiply(torch.empty(len(x), len(weight)), x, weight.t(), bias=bias, relu=relu, zeros=zeros)
     out = x @ weight.t()
     # Not torch's addmm, which first writes biases where the product is to be added to them.
     return out if bias is None else add_bias(out, bias, relu=relu)
@@ -89,11 +91,14 @@ class LaidOut:
         return _multiply(out, rows, None, laid=self._place, bias=bias).view(*x.shape[:-1], -1)
 
 
-def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight by those of its outputs."""
+def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype, *, zeros_in: Tensor | None = None) -> Tensor:
+    """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight by those of its outputs. zeros_in:
+    the one of both that may have many zeros, as in `product`."""
     if _is_gradient_in_tiles(d_out, x):
         return _gradient(torch.empty(d_out.size(1), x.size(1)), d_out, x, add=False).to(dtype)
-    return product(d_out.t(), x).to(dtype)
+    if zeros_in is x and _in_kernels(d_out, x) and library().has_panels():
+        return product(x.t(), d_out, zeros=True).t().contiguous().to(dtype)
+    return product(d_out.t(), x, zeros=zeros_in is d_out).to(dtype)
 
 
 def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
@@ -150,6 +155,7 @@ def _multiply(
     add: bool = False,
     bias: Tensor | None = None,
     relu: bool = False,
+    zeros: bool = False,
 ) -> Tensor:
     """b, or as it is laid out."""
     assert out.is_contiguous() and out.dtype == torch.float32
@@ -173,6 +179,7 @@ def _multiply(
         laid,
         place(bias),
         c_int(relu),
+        c_int(zeros),
         *(c_int64(size) for size in (*out.shape, a.size(1))),
         mine,
         c_int(n_thread),

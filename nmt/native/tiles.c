@@ -215,7 +215,7 @@ void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col,
     lay_right(to + place_of(0, k, 0, n_col), (factor){b, stride, dense}, 0, n_col, k, UP_TO(n_sum - k, DEPTH));
 }
 
-int room_of_thread(void) { return ROOM; }
+int room_of_part(void) { return ROOM; }
 
 /* Whether there are tiles, and the system lets this process use them. */
 int has_tiles(void) { return syscall(SYS_arch_prctl, REQUEST_PART, PART_OF_STATE) == 0; }

@@ -7,7 +7,7 @@ from torch import nn
 
 from nmt.models import fused_linear
 from nmt.models.fused_linear import relu_between, together
-from nmt.native import kernels
+from nmt.native import kernels, products
 from nmt.native.attention import Attention
 
 NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
@@ -65,6 +65,23 @@ def test_what_is_not_finite_comes_through_the_relu(dtype, error):
         layers[0].weight[3, 3] = float("nan")
     (output,) = made(lambda x: [relu_between(x, *layers)], layers, dtype)[:1]
     assert "ReluBetween" in str(output.grad_fn) and output.isnan().all()
+
+
+@NEEDS_COMPILER
+def test_of_the_products_around_a_relu_four_may_leave_out_zeros(monkeypatch):
+    multiply, seen = products._multiply, []
+
+    def spied(out, a, b, *, zeros=False, **options):
+        seen.append((zeros, (a == 0).float().mean().item() > 0.2))
+        return multiply(out, a, b, zeros=zeros, **options)
+
+    kernels.use(True)
+    if not products.fp32_in_kernels() or not kernels.library().has_panels():
+        pytest.skip("no panels are multiplied on this processor")
+    monkeypatch.setattr(products, "_multiply", spied)
+    layers = [nn.Linear(8, 32), nn.Linear(32, 8)]
+    made(lambda x: [relu_between(x, *layers)], layers, torch.float32)
+    assert sorted(seen) == [(False, False)] * 2 + [(True, True)] * 4
 
 
 @NEEDS_COMPILER

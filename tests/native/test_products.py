@@ -164,6 +164,54 @@ def test_of_many_symmetric_products_what_is_below_the_diagonal_is_what_is_above(
         assert not in_kernels or torch.equal(one.triu(), products.product(rows, rows.t()).triu())
 
 
+def mostly_zeros(shape, share, generator):
+    """Numbers of which a share is not zero; of some rows none is, and of some all are."""
+    there = torch.rand(shape, generator=generator) < share
+    there[::7], there[3::50] = False, True
+    return torch.where(there, torch.randn(shape, generator=generator), torch.zeros(()))
+
+
+@IN_PANELS
+@pytest.mark.parametrize("a_laid", LAID)
+@pytest.mark.parametrize("b_laid", LAID[:3])
+@pytest.mark.parametrize(
+    "size", [*SIZES, (64, 64, 88), (300, 129, 265), (131, 641, 88), (140, 256, 90), (9, 320, 1300)]
+)
+def test_without_the_zeros_of_a_factor_a_product_is_the_same_to_the_bit(size, a_laid, b_laid, generator):
+    n, d, e = size
+    b, bias = torch.randn(d, e, generator=generator), torch.randn(e, generator=generator)
+    for share in (0.0, 0.1, 0.5):
+        a = laid(mostly_zeros((n, d), share, generator), a_laid)
+        for relu in (False, True):
+            found = products.linear(a, laid(b, b_laid).t(), bias, relu=relu, zeros=True)
+            assert torch.equal(found, products.linear(a, laid(b, b_laid).t(), bias, relu=relu))
+        assert torch.equal(products.product(a, laid(b, b_laid), zeros=True), products.product(a, b))
+
+
+@IN_PANELS
+@pytest.mark.parametrize("n_thread", [1, 2, 3])
+def test_zeros_are_left_out_where_there_are_many_and_only_there(n_thread, generator):
+    torch.set_num_threads(n_thread)
+    for share, left_out in ((0.3, True), (0.9, False)):
+        a = mostly_zeros((200, 300), share, generator)
+        b = torch.randn(300, 70, generator=generator)
+        a[:, 5], b[5] = 0.0, float("inf")  # which only who multiplies by zero finds
+        for order in (a, a.t().contiguous().t()):
+            assert products.product(order, b).isnan().all()
+            assert bool(products.product(order, b, zeros=True).isfinite().all()) is left_out
+            assert products.product(order, b, zeros=True).isnan().all() is not left_out
+
+
+@IN_PANELS
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_among_zeros_stays_visible(wrong, generator):
+    a, b = mostly_zeros((40, 80), 0.2, generator), torch.randn(80, 60, generator=generator)
+    a[9, 71] = wrong
+    found = products.product(a, b, zeros=True)
+    assert not found[9].isfinite().any() and found[[*range(9), *range(10, 40)]].isfinite().all()
+    assert not products.linear(a, b.t().contiguous(), torch.zeros(60), relu=True, zeros=True)[9].isfinite().all()
+
+
 @IN_TILES
 def test_tiles_serve_others_in_between(generator):
     a, b = torch.randn(70, 256, generator=generator), torch.randn(256, 130, generator=generator)
@@ -215,6 +263,11 @@ def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(
     found, exact = products.weight_gradient(d_out, x, torch.float32), d_out.double().t() @ x.double()
     assert found.is_contiguous() and found.dtype == torch.float32
     assert near(found, exact, error)
+    for zeros_in in (d_out, x):
+        half, dense = zeros_in.relu(), x if zeros_in is d_out else d_out
+        pair = (half, dense) if zeros_in is d_out else (dense, half)
+        again = products.weight_gradient(*pair, torch.float32, zeros_in=half)
+        assert again.is_contiguous() and torch.equal(again, products.weight_gradient(*pair, torch.float32))
     total = torch.randn(widths, generator=generator)
     exact += total.double()
     products.add_weight_gradient(total, d_out, x)
