@@ -72,8 +72,8 @@ ALWAYS void multiply_strip(const int n_row, const target *to, int64_t row, int64
     const vector left = *(const vector *)panel, right = *(const vector *)(panel + LANES);
     for (int r = 0; r < n_row; r++) {
       const float x = a[r * of_row + k * of_number];
-      sum[r][0] = fused(x, left, sum[r][0]);
-      sum[r][1] = fused(x, right, sum[r][1]);
+      sum[r][0] += x * left;
+      sum[r][1] += x * right;
     }
   }
   float *place = n < PANEL ? part : out;

@@ -21,14 +21,8 @@ typedef struct {
 
 /* Where the processor has AVX2 and no more: its 16 registers of 8 numbers are what panels are made for. */
 #if defined __AVX2__ && defined __FMA__ && !defined __AVX512F__
-#include <immintrin.h>
 #define HAS_PANELS
 #define DEPTH 256 /* numbers of a sum, added one to the other; of a longer one such parts are added up */
-
-/* x · y + sum, rounded once wherever it stands: left to themselves, compilers round twice where they find that faster. */
-ALWAYS vector fused(float x, vector y, vector sum) {
-  return (vector)_mm256_fmadd_ps(_mm256_set1_ps(x), (__m256)y, (__m256)sum);
-}
 #endif
 
 /* Rows, and columns, that are multiplied at a time, and so are one thread's. */

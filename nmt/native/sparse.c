@@ -11,6 +11,8 @@
 #include "products.h"
 
 #ifdef HAS_PANELS
+#include <immintrin.h>
+
 #define DEEP 64                  /* numbers of a sum, as many as a word has bits, */
 #define MOST 11                  /* vectors of columns, which are a strip, */
 #define NEAR 128                 /* and rows that are multiplied at a time */
@@ -66,6 +68,11 @@ static void lay_rows(float *to, uint64_t *there, factor a, int64_t row, int64_t 
 }
 
 /* -- multiplication ----------------------------------------------------------------------------------------------- */
+
+/* x · y + sum, rounded once. Of a strip of one vector, whose sums are one chain, GCC would make a product and a sum. */
+ALWAYS vector fused(float x, vector y, vector sum) {
+  return (vector)_mm256_fmadd_ps(_mm256_set1_ps(x), (__m256)y, (__m256)sum);
+}
 
 /* n rows times a strip of n_vector vectors, as sums (n, n_vector · LANES). plus: added to what is there. */
 ALWAYS void multiply_strip(const int n_vector, float *sums, const float *a, const uint64_t *there, const float *strip,
