@@ -3,7 +3,7 @@
 
    The numbers of a row that are not zero are bits of a word. Each is multiplied by a strip of its row of the right factor,
    as wide as registers hold sums; as many rows of a strip as a word has bits lie in the first cache. That reads a vector
-   for each that is multiplied, where panels read two for three, so it pays from a third of zeros on.
+   for each that is multiplied, where panels read two for three, so it pays from two fifths of zeros on.
 
    A sum stays what it is when zero times a number is added, and sums are made in the order of `panels.c`: both give the
    same numbers, to the bit. But zero times what is not finite, which is NaN, is not found. */
