@@ -83,8 +83,8 @@ def test_the_benchmark_of_training_runs(tmp_path):
 
 def test_the_benchmark_of_products_without_zeros_runs():
     done = run("bench_zeros.py", "--rows", 70, "--d-model", 16, "--d-inner", 80, "--rounds", 1)
-    if kernels.why_not():
-        assert "no kernels here" in done.stderr
+    if kernels.why_not() or not kernels.library().has_panels():
+        assert "no kernels here" in done.stderr or "zeros are left out on processors with AVX2" in done.stderr
         return
     assert done.returncode == 0, done.stderr
     shares = [float(share) for share in re.findall(r"(?m)^([0-9.]+)% not zero", done.stdout)]

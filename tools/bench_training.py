@@ -372,8 +372,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if args.arithmetic is None:
         args.arithmetic = ["bf16"] if args.device == "cuda" else ["fp32"] if args.command else list(ARITHMETIC)
     args.peak_size = args.peak_size or PEAK_SIZE[args.device]
-    if args.command and not args.data:
-        parser.error("--command trains from files: name a folder of nmt-preprocess with --data")
+    if args.command and (not args.data or args.trained):
+        parser.error("--command trains from files, from the start: name a folder with --data, and no --trained")
     return args
 
 
