@@ -8,10 +8,12 @@ NORMS = "nmt/native/norms.c"
 TILES = "nmt/native/tiles.c"
 PANELS = "nmt/native/panels.c"
 SPARSE = "nmt/native/sparse.c"
+SAMPLED = "nmt/native/sampled.c"
 BYTES = "nmt/native/bytes.c"
 IN_TILES = "tests/native/test_products.py -k in_tiles"
 IN_PANELS = "tests/native/test_products.py -k in_panels"
 ZEROS = "tests/native/test_products.py -k zeros"
+WANTED = "tests/native/test_products.py -k where"
 PRODUCTS = "nmt/native/products.c"
 MANY = "tests/native/test_products.py -k many"
 IN_BYTES = "tests/native/test_bytes.py"
@@ -77,6 +79,12 @@ MUTATIONS = (
     Mutation("NaN taken for a zero", SPARSE, "_CMP_NEQ_UQ", "_CMP_NEQ_OQ", ZEROS),
     Mutation("zeros looked for where there are few", SPARSE, "MANY 0.6", "MANY 2.0", ZEROS),
     Mutation("zeros never left out", SPARSE, "MANY 0.6", "MANY 0.0", ZEROS),
+    Mutation("parts of wanted numbers begun anew", SAMPLED, "n_sum, n_near, 1);", "n_sum, n_near, 0);", WANTED),
+    Mutation("NaN not wanted", SAMPLED, "_CMP_NEQ_UQ", "_CMP_NEQ_OQ", WANTED),
+    Mutation("the last of four not made", SAMPLED, "PARTS(which - begin, 4)", "(which - begin) / 4", WANTED),
+    Mutation("sums of the first rows for all", SAMPLED, "sums + row / ROWS * n_col + column", "sums + column", WANTED),
+    Mutation("all made where little is wanted", SAMPLED, "MANY 0.45", "MANY 0.0", WANTED),
+    Mutation("little made where much is wanted", SAMPLED, "MANY 0.45", "MANY 2.0", WANTED),
     Mutation("the first strip taken for all", SPARSE, "RIGHT(d, s), b, c + FIRST(s)", "RIGHT(d, s), b, c", ZEROS),
     Mutation(
         "a bias added with each part of a sum",

@@ -121,8 +121,7 @@ class _ReluBetween(torch.autograd.Function):
         rows, hidden, first, second = ctx.saved_tensors
         d_out = grads[0].flatten(0, -2).contiguous()
         d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype, zeros_in=hidden), passes.column_sums(d_out)
-        d_hidden = products.product(d_out, second)
-        d_b_1 = passes.column_sums(d_hidden, hidden)  # through the ReLU, too
+        d_hidden, d_b_1 = products.product_where(d_out, second, hidden)  # back through the ReLU, too
         d_w_1 = products.weight_gradient(d_hidden, rows, ctx.dtype, zeros_in=d_hidden)
         d_x = products.product(d_hidden, first, zeros=True)
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))

@@ -29,6 +29,7 @@ _SOURCES = (
     "tiles.c",
     "panels.c",
     "sparse.c",
+    "sampled.c",
     "bytes.c",
     "weight_gradient.c",
     "attention.c",

@@ -1,5 +1,5 @@
 """Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or panels, as the processor has them, beside
-panels without the zeros of a factor; and in tiles the gradients of weights of bf16.
+panels without the zeros of a factor, or of the result; and in tiles the gradients of weights of bf16.
 
 N rows, D and E columns.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmt.native.compiler import library
 from nmt.native.kernels import half, place, room, switched_on, takes, why_not
-from nmt.native.passes import add_bias, add_to
+from nmt.native.passes import add_bias, add_to, column_sums
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
 HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one
@@ -89,6 +89,36 @@ class LaidOut:
         rows = x.reshape(-1, x.size(-1))
         out = torch.empty(len(rows), self.shape[0])
         return _multiply(out, rows, None, laid=self._place, bias=bias).view(*x.shape[:-1], -1)
+
+
+def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """a · b, (N, D) and (D, E) -> (N, E), where `kept`, (N, E), is not zero, and zero elsewhere; and the sums of its
+    columns, (E,) fp32. Kernels make no more than that if little of `kept` is not zero: in another order of sums."""
+    if not _is_sampled(a, b, kept):
+        out = product(a, b)
+        return out, column_sums(out, kept)
+    out, n_thread = torch.empty_like(kept), torch.get_num_threads()
+    sums = torch.empty(-(-len(a) // switched_on().rows_a_sum()), b.size(1))
+    _held, mine = room(n_thread * library().room_of_sampled())
+    library().multiply_where(
+        place(out),
+        place(sums),
+        place(kept),
+        place(a),
+        place(b),
+        *(c_int64(size) for size in (*out.shape, a.size(1))),
+        mine,
+        c_int(n_thread),
+    )
+    return out, sums.sum(0)
+
+
+def _is_sampled(a: Tensor, b: Tensor, kept: Tensor) -> bool:
+    """Whether it pays to make only some of a · b."""
+    if not _in_kernels(a, b) or not library().has_panels() or a.size(1) % library().numbers_a_sum():
+        return False
+    dense = a.is_contiguous() and b.is_contiguous() and kept.is_contiguous()
+    return dense and bool(library().is_sampled(place(kept), *(c_int64(size) for size in kept.shape)))
 
 
 def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype, *, zeros_in: Tensor | None = None) -> Tensor:

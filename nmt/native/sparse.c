@@ -162,13 +162,15 @@ void multiply_sparse(const target *to, factor a, factor b, int64_t n_sum, int64_
 
 int room_of_sparse(void) { return sizeof(workroom); }
 
-int is_sparse(factor a, int64_t n_row, int64_t n_sum) {
+double share_there(factor a, int64_t n_row, int64_t n_sum) {
   const int64_t n_line = a.dense ? n_row : n_sum, length = a.dense ? n_sum : n_row, n_seen = UP_TO(n_line, SEEN);
   int64_t n_there = 0;
   for (int64_t i = 0; i < n_seen; i++) {
     const float *line = a.at + n_line * i / n_seen * a.stride;
     for (int64_t j = 0; j < length; j++) n_there += line[j] != 0.0f;
   }
-  return n_there < MANY * n_seen * length;
+  return (double)n_there / (n_seen * length);
 }
+
+int is_sparse(factor a, int64_t n_row, int64_t n_sum) { return share_there(a, n_row, n_sum) < MANY; }
 #endif

@@ -15,9 +15,9 @@ TYPES = pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (tor
 
 
 def made(make, layers, dtype):
-    """What a function of an input makes, and all gradients."""
+    """What a function of an input of the first layer makes, and all gradients."""
     generator = torch.Generator().manual_seed(2)
-    x = torch.randn(3, 5, 8, generator=generator, requires_grad=True)
+    x = torch.randn(3, 5, layers[0].in_features, generator=generator, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
         outputs = make(x)
     weighted = [(out * torch.randn(out.shape, generator=generator)).sum() for out in outputs]
@@ -68,7 +68,7 @@ def test_what_is_not_finite_comes_through_the_relu(dtype, error):
 
 
 @NEEDS_COMPILER
-def test_of_the_products_around_a_relu_four_may_leave_out_zeros(monkeypatch):
+def test_of_the_products_around_a_relu_five_may_leave_out_zeros(monkeypatch):
     multiply, seen = products._multiply, []
 
     def spied(out, a, b, *, zeros=False, **options):
@@ -79,9 +79,12 @@ def test_of_the_products_around_a_relu_four_may_leave_out_zeros(monkeypatch):
     if not products.fp32_in_kernels() or not kernels.library().has_panels():
         pytest.skip("no panels are multiplied on this processor")
     monkeypatch.setattr(products, "_multiply", spied)
-    layers = [nn.Linear(8, 32), nn.Linear(32, 8)]
-    made(lambda x: [relu_between(x, *layers)], layers, torch.float32)
-    assert sorted(seen) == [(False, False)] * 2 + [(True, True)] * 4
+    for n, bias, n_whole in ((8, 0.0, 2), (64, -1.0, 1)):  # of the wide one, too, only some of the gradient is made
+        seen.clear()
+        layers = [nn.Linear(n, 32), nn.Linear(32, n)]
+        nn.init.constant_(layers[0].bias, bias)
+        made(lambda x, layers=layers: [relu_between(x, *layers)], layers, torch.float32)
+        assert sorted(seen) == [(False, False)] * n_whole + [(True, True)] * 4
 
 
 @NEEDS_COMPILER

@@ -212,6 +212,39 @@ def test_what_is_not_finite_among_zeros_stays_visible(wrong, generator):
     assert not products.linear(a, b.t().contiguous(), torch.zeros(60), relu=True, zeros=True)[9].isfinite().all()
 
 
+@pytest.mark.parametrize("n_thread", [1, 3])
+@pytest.mark.parametrize(
+    "size", [(1, 64, 3), (9, 128, 1), (65, 64, 70), (70, 60, 64), (131, 192, 1030), (1100, 64, 64)]
+)
+def test_where_another_is_zero_a_product_is_zero_and_columns_are_summed_up(size, n_thread, generator):
+    torch.set_num_threads(n_thread)
+    n, d, e = size
+    a, b = torch.randn(n, d, generator=generator), torch.randn(d, e, generator=generator)
+    for share in (0.0, 0.1, 0.3, 1.0):
+        kept = mostly_zeros((n, e), share, generator)
+        found, sums = products.product_where(a, b, kept)
+        exact = torch.where(kept == 0, 0.0, a.double() @ b.double())
+        assert near(found, exact, 3e-6) and near(sums, exact.sum(0), 3e-6)
+        assert not found[kept == 0].any()
+
+
+@IN_PANELS
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_where_little_is_wanted_of_a_product_no_more_is_made(wrong, generator, monkeypatch):
+    made, n_product = products.product, []
+    monkeypatch.setattr(products, "product", lambda *factors: n_product.append(1) or made(*factors))
+    a, b = torch.randn(100, 128, generator=generator), torch.randn(128, 90, generator=generator)
+    some, most = (mostly_zeros((100, 90), share, generator) for share in (0.3, 0.8))
+    products.product_where(a, b, most)
+    products.product_where(a[:, :100], b[:100], some)  # of sums of this length kernels make all
+    products.product_where(a, b.t().contiguous().t(), some)
+    assert len(n_product) == 3
+    some[5, 7], some[5, 8], a[9, 70] = wrong, 0.0, wrong  # what is not finite is not zero
+    found, sums = products.product_where(a, b, some)
+    assert len(n_product) == 3 and found[5, 7] != 0 and found[5, 8] == 0
+    assert torch.equal(found[9].isfinite(), some[9] == 0) and torch.equal(sums.isfinite(), some[9] == 0)
+
+
 @IN_TILES
 def test_tiles_serve_others_in_between(generator):
     a, b = torch.randn(70, 256, generator=generator), torch.randn(256, 130, generator=generator)
