@@ -178,9 +178,9 @@ MUTATIONS = (
     ),
     Mutation(
         "the gradient of a ReLU let through",
-        "nmt/models/fused_linear.py",
-        "passes.column_sums(d_hidden, hidden)",
-        "passes.column_sums(d_hidden)",
+        "nmt/native/products.py",
+        "column_sums(out, kept)",
+        "column_sums(out)",
         "tests/models/test_fused_linear.py",
     ),
     Mutation(
