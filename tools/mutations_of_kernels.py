@@ -79,6 +79,8 @@ MUTATIONS = (
     Mutation("NaN taken for a zero", SPARSE, "_CMP_NEQ_UQ", "_CMP_NEQ_OQ", ZEROS),
     Mutation("zeros looked for where there are few", SPARSE, "MANY 0.6", "MANY 2.0", ZEROS),
     Mutation("zeros never left out", SPARSE, "MANY 0.6", "MANY 0.0", ZEROS),
+    Mutation("zeros looked for in few rows", SPARSE, "FEWEST 64", "FEWEST 1", ZEROS),
+    Mutation("two rows without zeros wanted", SPARSE, "NEARLY 0.95", "NEARLY 0.0", ZEROS),
     Mutation("parts of wanted numbers begun anew", SAMPLED, "n_sum, n_near, 1);", "n_sum, n_near, 0);", WANTED),
     Mutation("NaN not wanted", SAMPLED, "_CMP_NEQ_UQ", "_CMP_NEQ_OQ", WANTED),
     Mutation("the last of four not made", SAMPLED, "PARTS(which - begin, 4)", "(which - begin) / 4", WANTED),

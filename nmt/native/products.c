@@ -14,7 +14,7 @@ int room_of_thread(void) {
 }
 
 /* out (n_row, n_col) = a (n_row, n_sum) · b (n_sum, n_col), or that is added to it. Numbers of a sum are dense, or they are
-   `stride` numbers apart; then those of all sums are side by side. b may be absent where it is `laid` out. bias may be
+   `stride` numbers apart; then those of all sums are side by side. laid: b, laid out as a whole, or absent. bias may be
    absent; it is added, and the ReLU taken if wanted, which lets NaN through. zeros: a may have many.
    room: room_of_thread bytes for each thread, from a multiple of 64 on. */
 void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense, const float *b, int64_t b_stride,

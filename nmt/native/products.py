@@ -78,17 +78,17 @@ class LaidOut:
 
     def __init__(self, weight: Tensor) -> None:
         self.shape = weight.shape
-        weight = weight.contiguous()
+        self._weight = weight = weight.contiguous()
         library().size_laid_out.restype = c_int64
         n_out, n_in = (c_int64(size) for size in weight.shape)
         self._held, self._place = room(library().size_laid_out(n_out, n_in))
         library().lay_out(self._place, place(weight), n_in, c_int(1), n_out, n_in)
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x · weightT + bias, (..., D) -> (..., E)"""
+        """x · weightT + bias, (..., D) -> (..., E). x may have many zeros, as in `product`."""
         rows = x.reshape(-1, x.size(-1))
         out = torch.empty(len(rows), self.shape[0])
-        return _multiply(out, rows, None, laid=self._place, bias=bias).view(*x.shape[:-1], -1)
+        return _multiply(out, rows, self._weight.t(), laid=self._place, bias=bias, zeros=True).view(*x.shape[:-1], -1)
 
 
 def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,7 +179,7 @@ def _in_kernels(a: Tensor, b: Tensor) -> bool:
 def _multiply(
     out: Tensor,
     a: Tensor,
-    b: Tensor | None,
+    b: Tensor,
     *,
     laid: c_void_p | None = None,
     add: bool = False,
@@ -187,15 +187,10 @@ def _multiply(
     relu: bool = False,
     zeros: bool = False,
 ) -> Tensor:
-    """b, or as it is laid out."""
+    """laid: b as it is laid out, if it is."""
     assert out.is_contiguous() and out.dtype == torch.float32
-    a, n_thread = _by_rows_or_columns(a), torch.get_num_threads()
-    a_dense = a.stride(1) == 1
-    b_place, b_stride, b_dense = None, 0, False
-    if b is not None:
-        b = _by_rows_or_columns(b)
-        b_dense = b.stride(1) != 1
-        b_place, b_stride = place(b), b.stride(1) if b_dense else b.stride(0)
+    a, b, n_thread = _by_rows_or_columns(a), _by_rows_or_columns(b), torch.get_num_threads()
+    a_dense, b_dense = a.stride(1) == 1, b.stride(1) != 1
     _held, mine = room(n_thread * library().room_of_thread())
     library().multiply(
         place(out),
@@ -203,8 +198,8 @@ def _multiply(
         place(a),
         c_int64(a.stride(0) if a_dense else a.stride(1)),
         c_int(a_dense),
-        b_place,
-        c_int64(b_stride),
+        place(b),
+        c_int64(b.stride(1) if b_dense else b.stride(0)),
         c_int(b_dense),
         laid,
         place(bias),

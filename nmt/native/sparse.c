@@ -18,6 +18,8 @@
 #define NEAR 128                 /* and rows that are multiplied at a time */
 #define WIDTH (3 * MOST * LANES) /* columns that are laid out */
 #define SEEN 32                  /* rows, or columns, that tell how many zeros there are */
+#define FEWEST 64                /* rows, for which it pays to lay out the right factor, */
+#define NEARLY 0.95              /* share of what is not zero in two of them where it is not worth it to look further, */
 #define MANY 0.6                 /* share of what is not zero up to which it pays to leave out the rest */
 
 typedef struct {
@@ -172,5 +174,9 @@ double share_there(factor a, int64_t n_row, int64_t n_sum) {
   return (double)n_there / (n_seen * length);
 }
 
-int is_sparse(factor a, int64_t n_row, int64_t n_sum) { return share_there(a, n_row, n_sum) < MANY; }
+int is_sparse(factor a, int64_t n_row, int64_t n_sum) {
+  if (n_row < FEWEST) return 0;
+  if (a.dense && share_there(a, 2, n_sum) > NEARLY) return 0; /* most factors have no zeros, which two rows tell */
+  return share_there(a, n_row, n_sum) < MANY;
+}
 #endif

@@ -266,6 +266,19 @@ def test_in_kernels_a_weight_that_is_laid_out_once_gives_the_same_bits(size, gen
     assert torch.equal(found[0], products.linear(x, weight, bias)) and found.shape == (2, n, e)
 
 
+@IN_PANELS
+def test_by_a_weight_that_is_laid_out_zeros_of_many_rows_are_not_multiplied(generator):
+    weight, bias = torch.randn(70, 300, generator=generator), torch.randn(70, generator=generator)
+    for n, share, left_out in ((64, 0.3, True), (63, 0.3, False), (200, 0.9, False)):
+        x = mostly_zeros((n, 300), share, generator)
+        x[:, 5] = 0.0
+        found = products.LaidOut(weight).linear(x, bias)
+        assert torch.equal(found, products.linear(x, weight, bias))
+        spoilt = weight.clone()
+        spoilt[:, 5] = torch.inf  # which only who multiplies by zero finds
+        assert bool(products.LaidOut(spoilt).linear(x, bias).isfinite().all()) is left_out
+
+
 @IN_KERNELS
 def test_a_linear_layer_of_fp32_is_multiplied_in_kernels(generator):
     x, weight = torch.randn(70, 600, generator=generator), torch.randn(80, 600, generator=generator)
