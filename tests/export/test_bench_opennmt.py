@@ -13,7 +13,7 @@ import bench_decoding
 import bench_opennmt
 import pytest
 import torch
-from tiny import LINES, made, saved
+from tiny import LINES, PECULIAR, made, saved
 
 import nmt
 from nmt.data.vocabulary.subwords import EOS
@@ -115,17 +115,7 @@ def test_a_folder_without_it_is_answered_with_the_line_for_pip(run, tmp_path, mo
 
 @pytest.mark.parametrize(
     ("options", "name"),
-    [
-        ({"norm": "post"}, "model.norm: post"),
-        ({"lexical_attn": "true"}, "model.lexical_attn"),
-        ({"prj_transform": "true"}, "model.prj_transform"),
-        ({"position": "rotary", "rotary_enc_attn": "true"}, "model.rotary_enc_attn"),
-        ({"qk_norm": "true"}, "model.qk_norm"),
-        ({"enc_conv": 3}, "model.enc_conv"),
-        ({"ffn": "relu2"}, "model.ffn: relu2"),
-        ({"d_k": 16}, "model.d_k"),
-        ({"d_v": 16}, "model.d_v"),
-    ],
+    [({"norm": "post"}, "model.norm: post"), *PECULIAR, ({"d_v": 16}, "model.d_v")],
     ids=str,
 )
 def test_what_has_no_place_there_is_refused_by_name(subwords, tmp_path, not_it, monkeypatch, options, name):

@@ -6,7 +6,7 @@ import sys
 import bench_decoding
 import pytest
 import torch
-from tiny import LINES, made
+from tiny import LINES, PECULIAR, made
 
 from nmt.data.vocabulary.subwords import Codec
 from nmt.errors import RunError
@@ -62,18 +62,7 @@ def test_another_model_is_noticed(subwords, tmp_path):
         compare(model, subwords, Compared(tmp_path / "out", subwords), LINES, ROUNDED, most=40)
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"lexical_attn": "true"}, "model.lexical_attn"),
-        ({"prj_transform": "true"}, "model.prj_transform"),
-        ({"position": "rotary", "rotary_enc_attn": "true"}, "model.rotary_enc_attn"),
-        ({"qk_norm": "true"}, "model.qk_norm"),
-        ({"enc_conv": 3}, "model.enc_conv"),
-        ({"ffn": "relu2"}, "model.ffn: relu2"),
-        ({"d_k": 16}, "model.d_k"),
-    ],
-)
+@pytest.mark.parametrize(("options", "name"), PECULIAR)
 def test_what_has_no_place_there_is_refused_by_name(subwords, tmp_path, options, name):
     model, recipe = made(subwords, **options)
     with pytest.raises(RunError, match=rf"{name}.*--to safetensors takes any model"):
