@@ -84,24 +84,16 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
     src, trg = entries(model.subwords.src), entries(model.subwords.trg)
     number = {entry: i for i, entry in enumerate(trg)}
 
-    limits = model.recipe.decode
+    def translate(batch: Ids, most: int) -> Ids:
+        answers = translator.translate_batch(
+            [[src[i] for i in ids] for ids in batch],
+            beam_size=args.beam,
+            length_penalty=1.0,
+            max_decoding_length=most,
+        )
+        return [[number[entry] for entry in one.hypotheses[0]] for one in answers]
 
-    def run(sources: Ids, n_batch: int) -> Ids:
-        # Batches of lines of like length, as it would make them itself of all lines at once. But so each can have a
-        # limit of its own: a translation that does not end would go on for many steps after all others.
-        found: dict[int, list[int]] = {}
-        for some in by_length(sources, n_batch):
-            answers = translator.translate_batch(
-                [[src[i] for i in sources[n]] for n in some],
-                beam_size=args.beam,
-                length_penalty=1.0,
-                max_decoding_length=longest_of(sources, some, limits),
-            )
-            for n, one in zip(some, answers, strict=True):
-                found[n] = [number[entry] for entry in one.hypotheses[0]]
-        return [found[n] for n in range(len(sources))]
-
-    return run
+    return batch_by_batch(translate, model.recipe.decode)
 
 
 def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
@@ -115,43 +107,43 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
     peer = peer.to(args.device, {"fp32": torch.float32, "bf16": torch.bfloat16}[arithmetic])
 
     @torch.inference_mode()
-    def run(sources: Ids, n_batch: int) -> Ids:
-        found: dict[int, list[int]] = {}
-        for some in by_length(sources, n_batch):
-            src_seq = pad(Ragged.of([sources[n] for n in some]), after=(EOS,)).to(args.device)
-            out = peer.generate(
-                input_ids=src_seq,
-                attention_mask=src_seq != PAD,
-                num_beams=args.beam,
-                length_penalty=1.0,
-                do_sample=False,
-                max_length=longest_of(sources, some, model.recipe.decode) + 2,  # beside the symbols at both ends
-            )
-            for n, row in zip(some, out.tolist(), strict=True):
-                found[n] = row[1 : row.index(EOS) if EOS in row else None]
-        return [found[number] for number in range(len(sources))]
+    def translate(batch: Ids, most: int) -> Ids:
+        src_seq = pad(Ragged.of(batch), after=(EOS,)).to(args.device)
+        out = peer.generate(
+            input_ids=src_seq,
+            attention_mask=src_seq != PAD,
+            num_beams=args.beam,
+            length_penalty=1.0,
+            do_sample=False,
+            max_length=most + 2,  # beside the symbols at both ends
+        )
+        return [row[1 : row.index(EOS) if EOS in row else None] for row in out.tolist()]
 
-    return run
+    return batch_by_batch(translate, model.recipe.decode)
 
 
 def of_opennmt(args: argparse.Namespace) -> Run:
     """The search of OpenNMT-py on batches of lines of like length, with the same limits of length."""
     model = nmt.load(args.run, device="cpu")
     translate = bench_opennmt.translate_with(model, args.onmt, beam=args.beam, device=args.device)
+    return batch_by_batch(translate, model.recipe.decode)
+
+
+def batch_by_batch(translate: bench_opennmt.Translate, limits: DecodeConfig) -> Run:
+    """What translates batches of lines of like length, as others would make them themselves of all lines at once.
+
+    But so each can have a limit of its own, that of its longest line: a translation that does not end would go on for
+    many steps after all others.
+    """
 
     def run(sources: Ids, n_batch: int) -> Ids:
         found: dict[int, list[int]] = {}
         for some in by_length(sources, n_batch):
-            answers = translate([sources[n] for n in some], longest_of(sources, some, model.recipe.decode))
-            found |= zip(some, answers, strict=True)
-        return [found[number] for number in range(len(sources))]
+            most = int(limits.max_len_a * max(len(sources[n]) for n in some)) + limits.max_len_b
+            found |= zip(some, translate([sources[n] for n in some], most), strict=True)
+        return [found[n] for n in range(len(sources))]
 
     return run
-
-
-def longest_of(sources: Ids, some: list[int], limits: DecodeConfig) -> int:
-    """How many tokens translations of some sentences may have: that of the longest of them."""
-    return int(limits.max_len_a * max(len(sources[n]) for n in some)) + limits.max_len_b
 
 
 def by_length(sources: Ids, n: int) -> Iterator[list[int]]:
