@@ -16,6 +16,7 @@
 #define NEAR 96           /* rows, multiples of HEIGHT, that lie in the second cache, */
 #define WIDTH 512         /* and columns that are laid out */
 #define APART (DEPTH + 16) /* numbers from one row to the next, where rows are copied */
+#define AHEAD 12          /* numbers of a sum that are fetched before their turn: each is far from the one before */
 #define ROOM (4 * (DEPTH * WIDTH + APART * NEAR)) /* bytes */
 
 /* -- layout ------------------------------------------------------------------------------------------------------- */
@@ -27,13 +28,15 @@ static void lay_panels(float *to, factor b, int64_t column, int64_t n, int64_t f
     const int64_t width = UP_TO(n - c, PANEL);
     const float *at = b.at + (b.dense ? (column + c) * b.stride + first : first * b.stride + column + c);
     int64_t k = 0;
-    for (; width == PANEL && k + 4 <= depth; k += 4)
+    for (; width == PANEL && k + 4 <= depth; k += 4) {
+      for (int64_t i = k + AHEAD; !b.dense && i < k + AHEAD + 4; i++) __builtin_prefetch(at + i * b.stride);
       for (int64_t j = 0; j < PANEL; j += LANES) {
         if (b.dense)
           turn_four(to + k * PANEL + j, PANEL, at + j * b.stride + k, b.stride);
         else
           for (int64_t i = k; i < k + 4; i++) *(vector *)(to + i * PANEL + j) = *(const vector *)(at + i * b.stride + j);
       }
+    }
     for (; k < depth; k++)
       for (int64_t j = 0; j < PANEL; j++)
         to[k * PANEL + j] = j >= width ? 0.0f : b.dense ? at[j * b.stride + k] : at[k * b.stride + j];
@@ -44,6 +47,7 @@ static void lay_panels(float *to, factor b, int64_t column, int64_t n, int64_t f
 static void lay_strips(float *to, factor a, int64_t row, int64_t n, int64_t first, int64_t depth) {
   for (int64_t k = 0; k < depth; k++, to += HEIGHT) {
     const float *at = a.at + (first + k) * a.stride + row;
+    prefetch(at, AHEAD * a.stride, n, 0, 0);
     for (int64_t r = 0; r < n; r += HEIGHT) {
       float *place = to + r * depth;
       if (k + 1 < depth && r + LANES <= n) /* with two that the next number of a sum overwrites */

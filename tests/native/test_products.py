@@ -175,7 +175,7 @@ def mostly_zeros(shape, share, generator):
 @pytest.mark.parametrize("a_laid", LAID)
 @pytest.mark.parametrize("b_laid", LAID[:3])
 @pytest.mark.parametrize(
-    "size", [*SIZES, (64, 64, 88), (300, 129, 265), (131, 641, 88), (140, 256, 90), (9, 320, 1300)]
+    "size", [*SIZES, (64, 64, 88), (300, 129, 265), (131, 641, 88), (140, 300, 90), (9, 320, 1300)]
 )
 def test_without_the_zeros_of_a_factor_a_product_is_the_same_to_the_bit(size, a_laid, b_laid, generator):
     n, d, e = size
@@ -205,10 +205,10 @@ def test_zeros_are_left_out_where_there_are_many_and_only_there(n_thread, genera
 @IN_PANELS
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_among_zeros_stays_visible(wrong, generator):
-    a, b = mostly_zeros((40, 80), 0.2, generator), torch.randn(80, 60, generator=generator)
+    a, b = mostly_zeros((100, 80), 0.2, generator), torch.randn(80, 60, generator=generator)
     a[9, 71] = wrong
     found = products.product(a, b, zeros=True)
-    assert not found[9].isfinite().any() and found[[*range(9), *range(10, 40)]].isfinite().all()
+    assert not found[9].isfinite().any() and found[[*range(9), *range(10, 100)]].isfinite().all()
     assert not products.linear(a, b.t().contiguous(), torch.zeros(60), relu=True, zeros=True)[9].isfinite().all()
 
 
