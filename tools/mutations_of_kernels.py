@@ -2,6 +2,7 @@
 
 from mutation import Mutation
 
+NUMBERS = "nmt/native/numbers.h"
 PASSES = "nmt/native/passes.c"
 ATTENTION = "nmt/native/attention.c"
 NORMS = "nmt/native/norms.c"
@@ -87,9 +88,15 @@ MUTATIONS = (
     Mutation("parts of wanted numbers begun anew", SAMPLED, "n_sum, n_near, 1);", "n_sum, n_near, 0);", WANTED),
     Mutation("NaN not wanted", SAMPLED, "_CMP_NEQ_UQ", "_CMP_NEQ_OQ", WANTED),
     Mutation("the last of four not made", SAMPLED, "PARTS(which - begin, 4)", "(which - begin) / 4", WANTED),
-    Mutation("sums of the first rows for all", SAMPLED, "sums + row / ROWS * n_col + column", "sums + column", WANTED),
+    Mutation(
+        "sums of the first rows for all", SAMPLED, "parts + row / ROWS * n_col + column", "parts + column", WANTED
+    ),
     Mutation("all made where little is wanted", SAMPLED, "MANY 0.45", "MANY 0.0", WANTED),
     Mutation("little made where much is wanted", SAMPLED, "MANY 0.45", "MANY 2.0", WANTED),
+    Mutation(
+        "the last part of the rows not summed", NUMBERS, "part < n_part", "part + 1 < n_part", NATIVE + " -k summed"
+    ),
+    Mutation("the rest of a matrix not turned", PASSES, "UP_TO(r + LANES, end)", "r", NATIVE + " -k turned"),
     Mutation("the first strip taken for all", SPARSE, "RIGHT(d, s), b, c + FIRST(s)", "RIGHT(d, s), b, c", ZEROS),
     Mutation(
         "a bias added with each part of a sum",

@@ -40,8 +40,8 @@ MUTATIONS = (
     Mutation(
         "and only its gradient does",
         LOSS,
-        "d_weight[self._pad_idx] += self._each * self._hidden",
-        "d_weight[self._pad_idx] += 0.0",
+        "gradient[self._pad_idx] = 0.0",
+        "gradient[self._pad_idx] += 0.0",
         INVARIANCE + " -k finite",
     ),
     Mutation(

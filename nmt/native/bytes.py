@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.native.compiler import library
-from nmt.native.kernels import place, room, why_not
+from nmt.native.kernels import place, room, why_not, workroom
 
 PANEL, GROUP = 16, 8  # columns, and numbers of a sum, that are multiplied at a time
 MOST = 127  # of the whole numbers from 0 on that stand for states
@@ -62,7 +62,7 @@ class BytesLaidOut:
         known = x.dtype == torch.uint8
         assert (known or x.dtype == torch.float32) and (plus is None or plus.dtype == torch.float32)
         assert x.size(1) == (n_in + -n_in % PANEL if known else n_in)
-        _held, mine = room(n_thread * self._room)
+        mine = workroom(n_thread * self._room)
         library().multiply_bytes(
             *(place(one) for one in (out, plus, states)),
             place(x if known else None),

@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import threading
 from ctypes import c_void_p
 
 import torch
@@ -34,11 +35,12 @@ def why_not() -> str:
 
 def takes(*tensors: Tensor) -> bool:
     """Whether kernels are switched on and can work on these."""
-    return (
-        _used is not None
-        and all(tensor.device.type == "cpu" and tensor.dtype in _TYPES for tensor in tensors)
-        and not torch.compiler.is_compiling()
-    )
+    if _used is None:
+        return False
+    for tensor in tensors:
+        if not tensor.is_cpu or tensor.dtype not in _TYPES:
+            return False
+    return not torch.compiler.is_compiling()
 
 
 def half(tensor: Tensor) -> int:
@@ -55,6 +57,22 @@ def room(size: int) -> tuple[Tensor, c_void_p]:
     """So many bytes, and where they begin: with a line of the cache."""
     held = torch.empty(size + _LINE, dtype=torch.uint8)
     return held, c_void_p(-(-held.data_ptr() // _LINE) * _LINE)
+
+
+class _Rooms(threading.local):
+    held = torch.empty(0, dtype=torch.uint8)  # each thread's own, which grows
+
+
+_rooms = _Rooms()
+
+
+def workroom(size: int) -> c_void_p:
+    """Where so many bytes begin, with a line of the cache, for a kernel to work in: the next call in this thread may
+    get the same ones, so that none need be found for each product."""
+    if len(_rooms.held) < size + _LINE:
+        _rooms.held, place = room(size)
+        return place
+    return c_void_p(-(-_rooms.held.data_ptr() // _LINE) * _LINE)
 
 
 def switched_on() -> ctypes.CDLL:

@@ -183,17 +183,17 @@ ALWAYS void backward_row(const gradient *g, const int d_half, const int x_half, 
 
 /* d_x = the gradient of x by that of `out`, d, or by d + also, which then are fp32 and bf16; and + beside: that of what else
    x enters. dropped: the same as it goes back through the dropout of what was added to x. also, beside and dropped may be
-   absent. sums: (n_row / ROWS rounded up, 2, n_col), gradients of weight and bias by ROWS rows each, to be added up in
+   absent. sums: (2, n_col), the gradients of weight and bias. room: (2, n_col) for each ROWS rows, whose sums are added up in
    their order. */
 void normalise_backward(void *d_x, void *dropped, int dropped_half, uint64_t seed, int n_drop, float scale, const void *d,
                         int d_half, const bf16 *also, const void *x, int x_half, const void *beside, const float *weight,
-                        const float *mean, const float *rate, int centred, float *sums, int64_t n_row, int64_t n_col,
-                        int n_thread) {
+                        const float *mean, const float *rate, int centred, float *sums, float *room, int64_t n_row,
+                        int64_t n_col, int n_thread) {
   const gradient g = {d, x, beside, also, weight, d_x, dropped, dropped_half, centred, n_drop, seed, scale, n_col};
 #pragma omp parallel for schedule(static) num_threads(n_thread)
   for (int64_t part = 0; part < (n_row + ROWS - 1) / ROWS; part++) {
     const int64_t end = (part + 1) * ROWS < n_row ? (part + 1) * ROWS : n_row;
-    float *of_weight = sums + 2 * part * n_col, *of_bias = of_weight + n_col;
+    float *of_weight = room + 2 * part * n_col, *of_bias = of_weight + n_col;
     memset(of_weight, 0, 8 * n_col);
     for (int64_t row = part * ROWS; row < end; row++) {
       const int64_t first = row * n_col, ahead = first + AHEAD * n_col;
@@ -216,4 +216,5 @@ void normalise_backward(void *d_x, void *dropped, int dropped_half, uint64_t see
         BACKWARD(1, 1, 0);
     }
   }
+  add_parts(sums, room, PARTS(n_row, ROWS), 2 * n_col);
 }

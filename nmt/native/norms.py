@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nmt.native.kernels import half, place, switched_on
+from nmt.native.kernels import half, place, switched_on, workroom
+from nmt.native.passes import size_of_sums
 
 
 class Dropping(NamedTuple):
@@ -114,7 +115,7 @@ class Norm(NamedTuple):
     ) -> tuple[Tensor, Tensor]:
         """Writes the gradient of x, and that as it goes back through dropout; returns those of weight and bias."""
         n_row, n_col = moments.size(1), x.size(-1)
-        sums = torch.empty(-(-n_row // switched_on().rows_a_sum()), 2, n_col)
+        sums = torch.empty(2, n_col)
         switched_on().normalise_backward(
             place(d_x),
             place(dropped),
@@ -130,8 +131,9 @@ class Norm(NamedTuple):
             *(place(one) for one in moments),
             c_int(self.centred),
             place(sums),
+            workroom(size_of_sums(n_row, 2 * n_col)),
             *(c_int64(size) for size in (n_row, n_col)),
             c_int(torch.get_num_threads()),
         )
-        d_weight, d_bias = sums.sum(0).unbind()
+        d_weight, d_bias = sums.unbind()
         return d_weight, d_bias

@@ -138,6 +138,14 @@ ALWAYS halves narrowed(vector x) {
 #endif
 }
 
+/* total = the sum of n_part rows of n numbers each, in their order. */
+static inline void add_parts(float *restrict total, const float *restrict parts, int64_t n_part, int64_t n) {
+  memset(total, 0, 4 * n);
+  for (int64_t part = 0; part < n_part; part++)
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) total[i] += parts[part * n + i];
+}
+
 /* LANES numbers of a tensor from `first` on, and one. */
 ALWAYS vector vector_at(const void *x, int64_t first, int half) {
   return half ? widened(*(const halves *)((const bf16 *)x + first)) : *(const vector *)((const float *)x + first);

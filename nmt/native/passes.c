@@ -6,6 +6,7 @@
 
 #include "numbers.h"
 
+#define LINE 16 /* numbers of a line of the cache */
 #define AHEAD 8 /* blocks that are fetched before their turn */
 
 /* -- dropout ------------------------------------------------------------------------------------------------------ */
@@ -102,18 +103,36 @@ void exponents(void *z, int half, const int64_t *gold, float kept, float *total,
   }
 }
 
+/* to (n_col, n_row) = from (n_row, n_col), turned. */
+void turn(float *to, const float *from, int64_t n_row, int64_t n_col, int n_thread) {
+#pragma omp parallel for schedule(static) num_threads(n_thread)
+  for (int64_t row = 0; row < n_row; row += LINE) { /* so that a line of the cache is written at once */
+    const int64_t end = UP_TO(row + LINE, n_row);
+    for (int64_t c = 0; c < n_col; c += 4)
+      for (int64_t r = row; r < end; r += LANES) {
+        if (r + LANES <= end && c + 4 <= n_col)
+          turn_four(to + c * n_row + r, n_row, from + r * n_col + c, n_col);
+        else
+          for (int64_t i = c; i < UP_TO(c + 4, n_col); i++)
+            for (int64_t j = r; j < UP_TO(r + LANES, end); j++) to[i * n_row + j] = from[j * n_col + i];
+      }
+  }
+}
+
 /* -- sums over rows ----------------------------------------------------------------------------------------------- */
 
-/* Sums of columns over ROWS rows each, (n_row / ROWS rounded up, n_col), to be added up in their order: so they do not
-   depend on the number of threads. With `hidden`, the output of a ReLU, x is a gradient, and first becomes that of the
-   input: 0 where the output is 0. */
+/* Rows whose sums are one part of those over all rows. */
 int rows_a_sum(void) { return ROWS; }
 
-void column_sums(void *x, const void *hidden, int half, int64_t n_row, int64_t n_col, float *sums, int n_thread) {
+/* Sums of columns, (n_col). With `hidden`, the output of a ReLU, x is a gradient, and first becomes that of the input: 0
+   where the output is 0. room: a row of n_col for each ROWS rows. Their sums are added up in their order, so nothing
+   depends on the number of threads. */
+void column_sums(void *x, const void *hidden, int half, int64_t n_row, int64_t n_col, float *sums, float *room,
+                 int n_thread) {
 #pragma omp parallel for schedule(static) num_threads(n_thread)
   for (int64_t part = 0; part < (n_row + ROWS - 1) / ROWS; part++) {
     int64_t end = (part + 1) * ROWS < n_row ? (part + 1) * ROWS : n_row;
-    float *sum = sums + part * n_col, d[BLOCK], h[BLOCK];
+    float *sum = room + part * n_col, d[BLOCK], h[BLOCK];
     memset(sum, 0, 4 * n_col);
     for (int64_t row = part * ROWS; row < end; row++)
       for (int64_t i = 0; i < n_col; i += BLOCK) {
@@ -129,6 +148,7 @@ void column_sums(void *x, const void *hidden, int half, int64_t n_row, int64_t n
         for (int64_t j = 0; j < n; j++) sum[i + j] += d[j];
       }
   }
+  add_parts(sums, room, PARTS(n_row, ROWS), n_col);
 }
 
 /* The sum of the squares of n_tensor tensors of fp32, in parts of PART numbers each, to be added up in their order. */

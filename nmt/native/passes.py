@@ -9,7 +9,7 @@ from ctypes import c_float, c_int, c_int64, c_uint64, c_void_p
 import torch
 from torch import Tensor
 
-from nmt.native.kernels import half, place, switched_on
+from nmt.native.kernels import half, place, switched_on, workroom
 
 
 def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float, dtype: torch.dtype) -> Tensor:
@@ -86,10 +86,18 @@ def exponents(z: Tensor, gold: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     return total, value
 
 
+def turned(x: Tensor) -> Tensor:
+    """(N, D) fp32 -> (D, N), which is dense."""
+    assert x.is_contiguous() and x.dtype == torch.float32
+    out = torch.empty(x.size(1), x.size(0))
+    switched_on().turn(place(out), place(x), *(c_int64(size) for size in x.shape), c_int(torch.get_num_threads()))
+    return out
+
+
 def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
     """(N, D) -> (D,) fp32. hidden: the output of a ReLU; then x is its gradient, and becomes that of the input."""
     assert x.is_contiguous() and (hidden is None or hidden.is_contiguous())
-    sums = torch.empty(-(-len(x) // switched_on().rows_a_sum()), x.size(1))
+    sums = torch.empty(x.size(1))
     switched_on().column_sums(
         place(x),
         None if hidden is None else place(hidden),
@@ -97,9 +105,16 @@ def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
         c_int64(x.size(0)),
         c_int64(x.size(1)),
         place(sums),
+        workroom(size_of_sums(*x.shape)),
         c_int(torch.get_num_threads()),
     )
-    return sums.sum(0)
+    return sums
+
+
+def size_of_sums(n_row: int, n_col: int) -> int:
+    """Bytes of the sums of columns of parts of rows, which kernels add up."""
+    n_part: int = -(-n_row // switched_on().rows_a_sum())
+    return 4 * n_part * n_col
 
 
 def norm(tensors: Sequence[Tensor]) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nmt.native.compiler import library
-from nmt.native.kernels import half, place, room, switched_on, takes, why_not
-from nmt.native.passes import add_bias, add_to, column_sums
+from nmt.native.kernels import half, place, room, switched_on, takes, why_not, workroom
+from nmt.native.passes import add_bias, add_to, column_sums, size_of_sums, turned
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
 HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one
@@ -49,7 +49,7 @@ def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
     b_dense = b.mT.is_contiguous()
     b = b if b_dense else b.contiguous()
     out = torch.empty(*a.shape[:2], b.size(2))
-    _held, mine = room(n_thread * library().room_of_thread())
+    mine = workroom(n_thread * library().room_of_thread())
     library().multiply_each(
         place(out),
         place(a),
@@ -98,8 +98,8 @@ def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         out = product(a, b)
         return out, column_sums(out, kept)
     out, n_thread = torch.empty_like(kept), torch.get_num_threads()
-    sums = torch.empty(-(-len(a) // switched_on().rows_a_sum()), b.size(1))
-    _held, mine = room(n_thread * library().room_of_sampled())
+    sums = torch.empty(b.size(1))
+    mine = workroom(n_thread * library().room_of_sampled() + size_of_sums(*kept.shape))
     library().multiply_where(
         place(out),
         place(sums),
@@ -110,7 +110,7 @@ def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         mine,
         c_int(n_thread),
     )
-    return out, sums.sum(0)
+    return out, sums
 
 
 def _is_sampled(a: Tensor, b: Tensor, kept: Tensor) -> bool:
@@ -127,7 +127,7 @@ def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype, *, zeros_in: T
     if _is_gradient_in_tiles(d_out, x):
         return _gradient(torch.empty(d_out.size(1), x.size(1)), d_out, x, add=False).to(dtype)
     if zeros_in is x and _in_kernels(d_out, x) and library().has_panels():
-        return product(x.t(), d_out, zeros=True).t().contiguous().to(dtype)
+        return turned(product(x.t(), d_out, zeros=True)).to(dtype)
     return product(d_out.t(), x, zeros=zeros_in is d_out).to(dtype)
 
 
@@ -157,7 +157,7 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
     assert out.is_contiguous() and out.dtype == torch.float32
     d_out, x, n_thread = d_out.contiguous(), x.contiguous(), torch.get_num_threads()
     narrow, wide = sorted((d_out, x), key=lambda one: one.size(1))
-    _held, mine = room(n_thread * library().room_of_gradient())
+    mine = workroom(n_thread * library().room_of_gradient())
     library().weight_gradient(
         place(out),
         c_int(add),
@@ -191,7 +191,7 @@ def _multiply(
     assert out.is_contiguous() and out.dtype == torch.float32
     a, b, n_thread = _by_rows_or_columns(a), _by_rows_or_columns(b), torch.get_num_threads()
     a_dense, b_dense = a.stride(1) == 1, b.stride(1) != 1
-    _held, mine = room(n_thread * library().room_of_thread())
+    mine = workroom(n_thread * library().room_of_thread())
     library().multiply(
         place(out),
         c_int(add),

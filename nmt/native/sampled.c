@@ -108,10 +108,11 @@ static void put(workroom *mine, float *out, int64_t n_col, int64_t n_row, int64_
 }
 
 /* out (n_row, n_col) = a (n_row, n_sum) · b (n_sum, n_col) where `by`, (n_row, n_col), is not zero; elsewhere zero.
-   sums: of each column of it, for each ROWS rows. n_sum: a multiple of what numbers_a_sum says.
-   room: room_of_sampled bytes for each thread, from a multiple of 64 on. */
+   sums: of each column of it, (n_col). n_sum: a multiple of what numbers_a_sum says.
+   room: room_of_sampled bytes for each thread, from a multiple of 64 on, and a row of n_col numbers for each ROWS rows. */
 void multiply_where(float *out, float *sums, const float *by, const float *a, const float *b, int64_t n_row, int64_t n_col,
                     int64_t n_sum, char *room, int n_thread) {
+  float *parts = (float *)((workroom *)room + n_thread);
 #pragma omp parallel num_threads(n_thread)
   {
     const int64_t n_part = PARTS(n_row, ROWS), me = omp_get_thread_num(), all = omp_get_num_threads();
@@ -129,9 +130,10 @@ void multiply_where(float *out, float *sums, const float *by, const float *a, co
           else
             multiply_fours(mine, a + row * n_sum + k, n_sum, n_near, 0);
         }
-        put(mine, out + first, n_col, n_near, n, sums + row / ROWS * n_col + column);
+        put(mine, out + first, n_col, n_near, n, parts + row / ROWS * n_col + column);
       }
   }
+  add_parts(sums, parts, PARTS(n_row, ROWS), n_col);
 }
 
 int room_of_sampled(void) { return sizeof(workroom); }

@@ -123,6 +123,16 @@ def test_columns_are_summed_through_a_relu_or_without(shape, dtype, generator):
     assert near(sums, exact.sum(0), 1e-6) and torch.equal(x.double(), exact)
 
 
+def test_sums_of_no_rows_are_zero():
+    assert torch.equal(passes.column_sums(torch.empty(0, 5)), torch.zeros(5))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 4), (16, 8), (17, 9), (40, 256), (1024, 30)])
+def test_a_matrix_is_turned(shape, generator):
+    x = torch.randn(shape, generator=generator)
+    assert torch.equal(passes.turned(x), x.t()) and passes.turned(x).is_contiguous()
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (5, 17), (3, 300)])
 @pytest.mark.parametrize("relu", [False, True])
 @TYPES

@@ -66,7 +66,7 @@ class _Consistency(torch.autograd.Function):
         ]
         entropy, apart = even[0].loss + even[1].loss, torch.zeros((), dtype=exact, device=weight.device)
         d_p, d_q = torch.empty_like(p_in, dtype=exact), torch.empty_like(q_in, dtype=exact)
-        d_weight = torch.zeros_like(weight, dtype=exact)
+        d_weight = even[0].by_weight(len(weight)).add_(even[1].by_weight(len(weight)))
         with torch.autocast(device, enabled=False):
             for start in range(0, p_in.size(0), chunk):
                 rows = slice(start, start + chunk)
@@ -97,7 +97,7 @@ class _Consistency(torch.autograd.Function):
                 else:
                     d_weight += d_logits.t() @ hidden
             for part, d_hidden in zip(even, (d_p, d_q), strict=True):
-                part.add_gradient(d_hidden, d_weight)
+                d_hidden += part.by_hidden()
         ctx.save_for_backward(d_p, d_q, d_weight)
         ctx.dtypes = p_hidden.dtype, q_hidden.dtype, weight.dtype
         ctx.mark_non_differentiable(entropy)

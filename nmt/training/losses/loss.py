@@ -137,11 +137,15 @@ class EvenPart:
         self._weight = weight.sum(0, dtype=exact) - weight[pad_idx]
         self.loss = -self._each * (self._hidden * self._weight).sum()
 
-    def add_gradient(self, d_hidden: Tensor, d_weight: Tensor) -> None:
-        """Add the gradients by hidden and weight to (N, D) and (V, D)."""
-        d_hidden -= self._each * self._weight
-        d_weight -= self._each * self._hidden
-        d_weight[self._pad_idx] += self._each * self._hidden
+    def by_hidden(self) -> Tensor:
+        """The gradient by each row of hidden: (D,)."""
+        return -self._each * self._weight
+
+    def by_weight(self, n_class: int) -> Tensor:
+        """The gradient by weight: (V, D), to which others may be added."""
+        gradient = (-self._each * self._hidden).expand(n_class, -1).contiguous()
+        gradient[self._pad_idx] = 0.0
+        return gradient
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -179,7 +183,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         even = EvenPart(hidden_in[:n_row], weight_in, smoothing, pad_idx, exact)
         loss = even.loss
         d_hidden = torch.empty_like(hidden, dtype=exact) if need_grad else None
-        d_weight = torch.zeros_like(weight, dtype=exact) if need_grad else None
+        d_weight = even.by_weight(len(weight)) if need_grad else None
         with torch.autocast(device, enabled=False):
             # One place for all of them: it is in the cache.
             logits = hidden_in.new_empty(min(chunk, len(hidden_in)), weight.size(0))
@@ -201,21 +205,24 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     d_weight.addmm_(p_in.t(), h)
                 else:
                     d_weight += p_in.t() @ h
-            if smoothing and d_hidden is not None and d_weight is not None:
-                even.add_gradient(d_hidden, d_weight)
+            if smoothing and d_hidden is not None:
+                d_hidden += even.by_hidden()
         if d_hidden is not None and scale != 1.0:
             d_hidden *= scale
         ctx.save_for_backward(*(t for t in (d_hidden, d_weight) if t is not None))
-        ctx.hidden_dtype, ctx.weight_dtype = hidden.dtype, weight.dtype
+        ctx.hidden_dtype, ctx.weight_dtype, ctx.own = hidden.dtype, weight.dtype, own
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden, d_weight = ctx.saved_tensors
-        (grad,) = grads
+        # In place, since that of the weight is as large as the vocabulary: so there is one backward pass, and no other.
+        # What torch.compile saved it would have to copy.
+        scaled = torch.Tensor.mul_ if ctx.own else torch.mul
+        grad = grads[0].to(d_hidden.dtype)
         return (
-            (d_hidden * grad.to(d_hidden.dtype)).to(ctx.hidden_dtype),
-            (d_weight * grad).to(ctx.weight_dtype),
+            scaled(d_hidden, grad).to(ctx.hidden_dtype),
+            scaled(d_weight, grad).to(ctx.weight_dtype),
             None,
             None,
             None,
