@@ -49,8 +49,8 @@ MUTATIONS = (
     Mutation(
         "the gradient of a weight left turned",
         "nmt/native/products.py",
-        "c_int(narrow is x),",
-        "c_int(0),",
+        "        narrow is x,\n",
+        "        0,\n",
         IN_TILES,
     ),
     Mutation(

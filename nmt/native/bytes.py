@@ -4,7 +4,6 @@ N rows, D and E columns.
 """
 
 import functools
-from ctypes import c_int, c_int64
 
 import torch
 import torch.nn.functional as F
@@ -33,13 +32,12 @@ class BytesLaidOut:
         """What a sum stands for is sum · scale + bias, (E,) both. affine: what states of fp32 are multiplied by, and
         what is then added, (D,) both, to be rounded to 0 to MOST; None: they only are to be rounded."""
         self._size = n_out, n_in = whole.shape
-        library().size_of_bytes.restype = library().room_of_bytes.restype = c_int64
-        sizes = c_int64(n_out), c_int64(n_in)
+        sizes = n_out, n_in
         self._held, self._laid = room(library().size_of_bytes(*sizes))
         library().lay_out_bytes(self._laid, place(whole.contiguous()), *sizes)
         self._scale, self._bias = (F.pad(one.float(), (0, -n_out % PANEL)) for one in (scale, bias))
         self._affine = [F.pad(one.float(), (0, -n_in % GROUP)) for one in affine] if affine else [None, None]
-        self._room = library().room_of_bytes(c_int64(n_in))
+        self._room = library().room_of_bytes(n_in)
 
     def times(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """(N, D) fp32, or what `states` made -> (N, E) fp32, to which plus, of that shape, is added.
@@ -71,7 +69,9 @@ class BytesLaidOut:
             self._laid,
             place(self._scale),
             place(self._bias),
-            *(c_int64(size) for size in (len(x), n_out, n_in)),
+            len(x),
+            n_out,
+            n_in,
             mine,
-            c_int(n_thread),
+            n_thread,
         )

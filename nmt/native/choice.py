@@ -1,7 +1,5 @@
 """The kernel that looks for the best continuations of hypotheses, called with tensors."""
 
-from ctypes import c_int, c_int64
-
 import torch
 from torch import Tensor
 
@@ -17,15 +15,15 @@ def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tenso
     best, column, log_total = torch.empty(n_row, n), torch.empty(n_row, n, dtype=torch.int64), torch.empty(n_row)
     switched_on().choose(
         place(logits),
-        c_int(half(logits)),
-        c_int64(n_row),
-        c_int64(n_col),
+        half(logits),
+        n_row,
+        n_col,
         place(never),
-        c_int(len(never)),
-        c_int(n),
+        len(never),
+        n,
         place(best),
         place(column),
         place(log_total),
-        c_int(torch.get_num_threads()),
+        torch.get_num_threads(),
     )
     return best, column, log_total

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nmt.native.openmp import NoOpenMP, find_openmp
+from nmt.native.signatures import declare
 
 _HERE = Path(__file__).parent
 _SOURCES = (
@@ -85,7 +86,7 @@ def _load() -> ctypes.CDLL:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "kernels.so"
                 _compile(command, openmp, path)
-                return ctypes.CDLL(str(path))  # which stays, though its file goes
+                return _declared(path)  # which stays, though its file goes
         except OSError as error:
             raise NotCompiled(str(error)) from None
 
@@ -97,7 +98,11 @@ def _kept(command: list[str], openmp: Path) -> ctypes.CDLL:
     if not _is_whole(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _compile(command, openmp, path)
-    return ctypes.CDLL(str(path))
+    return _declared(path)
+
+
+def _declared(path: Path) -> ctypes.CDLL:
+    return declare(ctypes.CDLL(str(path)), ((_HERE / name).read_text(encoding="utf-8") for name in _SOURCES))
 
 
 def _is_whole(path: Path) -> bool:

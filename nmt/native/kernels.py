@@ -5,7 +5,6 @@
 
 import ctypes
 import threading
-from ctypes import c_void_p
 
 import torch
 from torch import Tensor
@@ -48,15 +47,15 @@ def half(tensor: Tensor) -> int:
     return int(tensor.dtype == torch.bfloat16)
 
 
-def place(tensor: Tensor | None) -> c_void_p | None:
+def place(tensor: Tensor | None) -> int | None:
     """Where a tensor begins; None where there is none."""
-    return None if tensor is None else c_void_p(tensor.data_ptr())
+    return None if tensor is None else tensor.data_ptr()
 
 
-def room(size: int) -> tuple[Tensor, c_void_p]:
+def room(size: int) -> tuple[Tensor, int]:
     """So many bytes, and where they begin: with a line of the cache."""
     held = torch.empty(size + _LINE, dtype=torch.uint8)
-    return held, c_void_p(-(-held.data_ptr() // _LINE) * _LINE)
+    return held, -(-held.data_ptr() // _LINE) * _LINE
 
 
 class _Rooms(threading.local):
@@ -66,13 +65,13 @@ class _Rooms(threading.local):
 _rooms = _Rooms()
 
 
-def workroom(size: int) -> c_void_p:
+def workroom(size: int) -> int:
     """Where so many bytes begin, with a line of the cache, for a kernel to work in: the next call in this thread may
     get the same ones, so that none need be found for each product."""
     if len(_rooms.held) < size + _LINE:
         _rooms.held, place = room(size)
         return place
-    return c_void_p(-(-_rooms.held.data_ptr() // _LINE) * _LINE)
+    return -(-_rooms.held.data_ptr() // _LINE) * _LINE
 
 
 def switched_on() -> ctypes.CDLL:

@@ -3,7 +3,6 @@
 What is allocated here is returned. N rows, D columns.
 """
 
-from ctypes import c_float, c_int, c_int64, c_uint64
 from typing import NamedTuple
 
 import torch
@@ -19,10 +18,6 @@ class Dropping(NamedTuple):
     seed: int = 0
     n_drop: int = 0
     scale: float = 1.0
-
-    def for_kernels(self) -> tuple[c_uint64, c_int, c_float]:
-        """The fields as kernels take them."""
-        return c_uint64(self.seed), c_int(self.n_drop), c_float(self.scale)
 
 
 class Norm(NamedTuple):
@@ -42,16 +37,17 @@ class Norm(NamedTuple):
         out, moments = torch.empty_like(x, dtype=dtype), torch.empty(2, x.numel() // x.size(-1))
         switched_on().normalise(
             place(out),
-            c_int(half(out)),
+            half(out),
             place(x),
-            c_int(half(x)),
+            half(x),
             place(self.weight),
             place(self.bias),
             *(place(one) for one in moments),
-            c_int(self.centred),
-            c_float(self.eps),
-            *(c_int64(size) for size in (moments.size(1), x.size(-1))),
-            c_int(torch.get_num_threads()),
+            self.centred,
+            self.eps,
+            moments.size(1),
+            x.size(-1),
+            torch.get_num_threads(),
         )
         return out, moments
 
@@ -70,16 +66,17 @@ class Norm(NamedTuple):
             place(also),
             place(total),
             place(x),
-            c_int(half(x)),
+            half(x),
             place(residual),
-            *dropping.for_kernels(),
+            *dropping,
             place(self.weight),
             place(self.bias),
             *(place(one) for one in moments),
-            c_int(self.centred),
-            c_float(self.eps),
-            *(c_int64(size) for size in (moments.size(1), x.size(-1))),
-            c_int(torch.get_num_threads()),
+            self.centred,
+            self.eps,
+            moments.size(1),
+            x.size(-1),
+            torch.get_num_threads(),
         )
         return out, also, total, moments
 
@@ -119,21 +116,22 @@ class Norm(NamedTuple):
         switched_on().normalise_backward(
             place(d_x),
             place(dropped),
-            c_int(dropped is not None and half(dropped)),
-            *dropping.for_kernels(),
+            dropped is not None and half(dropped),
+            *dropping,
             place(d_out),
-            c_int(half(d_out)),
+            half(d_out),
             place(also),
             place(x),
-            c_int(half(x)),
+            half(x),
             place(beside),
             place(self.weight),
             *(place(one) for one in moments),
-            c_int(self.centred),
+            self.centred,
             place(sums),
             workroom(size_of_sums(n_row, 2 * n_col)),
-            *(c_int64(size) for size in (n_row, n_col)),
-            c_int(torch.get_num_threads()),
+            n_row,
+            n_col,
+            torch.get_num_threads(),
         )
         d_weight, d_bias = sums.unbind()
         return d_weight, d_bias

@@ -4,7 +4,7 @@ What is allocated here is returned. N rows, D columns.
 """
 
 from collections.abc import Sequence
-from ctypes import c_float, c_int, c_int64, c_uint64, c_void_p
+from ctypes import c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -29,16 +29,16 @@ def add_to(total: Tensor, x: Tensor) -> None:
 def _drop_add(out: Tensor, x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float) -> None:
     switched_on().drop_add(
         place(out),
-        c_int(half(out)),
+        half(out),
         place(x),
-        c_int(half(x)),
+        half(x),
         place(residual),
-        c_int(0 if residual is None else half(residual)),
-        c_int64(x.numel()),
-        c_uint64(seed),
-        c_int(n_drop),
-        c_float(scale),
-        c_int(torch.get_num_threads()),
+        0 if residual is None else half(residual),
+        x.numel(),
+        seed,
+        n_drop,
+        scale,
+        torch.get_num_threads(),
     )
 
 
@@ -47,11 +47,11 @@ def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
     assert x.is_contiguous()
     switched_on().add_bias(
         place(x),
-        c_int(half(x)),
+        half(x),
         place(bias),
-        c_int(relu),
-        *(c_int64(size) for size in x.shape),
-        c_int(torch.get_num_threads()),
+        relu,
+        *x.shape,
+        torch.get_num_threads(),
     )
     return x
 
@@ -59,9 +59,7 @@ def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
 def decide(like: Tensor, seed: int, n_drop: int) -> Tensor:
     """Which elements `drop_add` lets stay: ones and zeros, int16, of the shape of `like`."""
     out = torch.empty(like.shape, dtype=torch.int16)
-    switched_on().decide(
-        place(out), c_int64(out.numel()), c_uint64(seed), c_int(n_drop), c_int(torch.get_num_threads())
-    )
+    switched_on().decide(place(out), out.numel(), seed, n_drop, torch.get_num_threads())
     return out
 
 
@@ -74,14 +72,14 @@ def exponents(z: Tensor, gold: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     total, value = torch.empty(2, len(z)).unbind()
     switched_on().exponents(
         place(z),
-        c_int(half(z)),
+        half(z),
         place(gold),
-        c_float(kept),
+        kept,
         place(total),
         place(value),
-        c_int64(z.size(0)),
-        c_int64(z.size(1)),
-        c_int(torch.get_num_threads()),
+        z.size(0),
+        z.size(1),
+        torch.get_num_threads(),
     )
     return total, value
 
@@ -90,7 +88,7 @@ def turned(x: Tensor) -> Tensor:
     """(N, D) fp32 -> (D, N), which is dense."""
     assert x.is_contiguous() and x.dtype == torch.float32
     out = torch.empty(x.size(1), x.size(0))
-    switched_on().turn(place(out), place(x), *(c_int64(size) for size in x.shape), c_int(torch.get_num_threads()))
+    switched_on().turn(place(out), place(x), *x.shape, torch.get_num_threads())
     return out
 
 
@@ -101,12 +99,12 @@ def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
     switched_on().column_sums(
         place(x),
         None if hidden is None else place(hidden),
-        c_int(half(x)),
-        c_int64(x.size(0)),
-        c_int64(x.size(1)),
+        half(x),
+        x.size(0),
+        x.size(1),
         place(sums),
         workroom(size_of_sums(*x.shape)),
-        c_int(torch.get_num_threads()),
+        torch.get_num_threads(),
     )
     return sums
 
@@ -126,8 +124,8 @@ def norm(tensors: Sequence[Tensor]) -> Tensor:
     switched_on().squares(
         (c_void_p * len(size))(*(tensor.data_ptr() for tensor in tensors)),
         (c_int64 * len(size))(*size),
-        c_int64(len(size)),
+        len(size),
         place(sums),
-        c_int(torch.get_num_threads()),
+        torch.get_num_threads(),
     )
     return sums.sum().sqrt().float()

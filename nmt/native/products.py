@@ -5,7 +5,6 @@ N rows, D and E columns.
 """
 
 import functools
-from ctypes import c_int, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -54,11 +53,12 @@ def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
         place(out),
         place(a),
         place(b),
-        c_int(b_dense),
-        c_int(symmetric),
-        *(c_int64(size) for size in (*out.shape, a.size(2))),
+        b_dense,
+        symmetric,
+        *out.shape,
+        a.size(2),
         mine,
-        c_int(n_thread),
+        n_thread,
     )
     return out
 
@@ -79,10 +79,9 @@ class LaidOut:
     def __init__(self, weight: Tensor) -> None:
         self.shape = weight.shape
         self._weight = weight = weight.contiguous()
-        library().size_laid_out.restype = c_int64
-        n_out, n_in = (c_int64(size) for size in weight.shape)
+        n_out, n_in = weight.shape
         self._held, self._place = room(library().size_laid_out(n_out, n_in))
-        library().lay_out(self._place, place(weight), n_in, c_int(1), n_out, n_in)
+        library().lay_out(self._place, place(weight), n_in, 1, n_out, n_in)
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x · weightT + bias, (..., D) -> (..., E). x may have many zeros, as in `product`."""
@@ -106,9 +105,10 @@ def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         place(kept),
         place(a),
         place(b),
-        *(c_int64(size) for size in (*out.shape, a.size(1))),
+        *out.shape,
+        a.size(1),
         mine,
-        c_int(n_thread),
+        n_thread,
     )
     return out, sums
 
@@ -118,7 +118,7 @@ def _is_sampled(a: Tensor, b: Tensor, kept: Tensor) -> bool:
     if not _in_kernels(a, b) or not library().has_panels() or a.size(1) % library().numbers_a_sum():
         return False
     dense = a.is_contiguous() and b.is_contiguous() and kept.is_contiguous()
-    return dense and bool(library().is_sampled(place(kept), *(c_int64(size) for size in kept.shape)))
+    return dense and bool(library().is_sampled(place(kept), *kept.shape))
 
 
 def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype, *, zeros_in: Tensor | None = None) -> Tensor:
@@ -160,13 +160,15 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
     mine = workroom(n_thread * library().room_of_gradient())
     library().weight_gradient(
         place(out),
-        c_int(add),
-        c_int(narrow is x),
+        add,
+        narrow is x,
         place(narrow),
         place(wide),
-        *(c_int64(size) for size in (narrow.size(1), wide.size(1), len(x))),
+        narrow.size(1),
+        wide.size(1),
+        len(x),
         mine,
-        c_int(n_thread),
+        n_thread,
     )
     return out
 
@@ -181,7 +183,7 @@ def _multiply(
     a: Tensor,
     b: Tensor,
     *,
-    laid: c_void_p | None = None,
+    laid: int | None = None,
     add: bool = False,
     bias: Tensor | None = None,
     relu: bool = False,
@@ -189,29 +191,35 @@ def _multiply(
 ) -> Tensor:
     """laid: b as it is laid out, if it is."""
     assert out.is_contiguous() and out.dtype == torch.float32
-    a, b, n_thread = _by_rows_or_columns(a), _by_rows_or_columns(b), torch.get_num_threads()
-    a_dense, b_dense = a.stride(1) == 1, b.stride(1) != 1
-    mine = workroom(n_thread * library().room_of_thread())
+    (a, a_stride, a_dense), (b, b_stride, rows_dense) = _as_factor(a), _as_factor(b)
+    n_thread = torch.get_num_threads()
     library().multiply(
-        place(out),
-        c_int(add),
-        place(a),
-        c_int64(a.stride(0) if a_dense else a.stride(1)),
-        c_int(a_dense),
-        place(b),
-        c_int64(b.stride(1) if b_dense else b.stride(0)),
-        c_int(b_dense),
+        out.data_ptr(),
+        add,
+        a.data_ptr(),
+        a_stride,
+        a_dense,
+        b.data_ptr(),
+        b_stride,
+        not rows_dense,
         laid,
         place(bias),
-        c_int(relu),
-        c_int(zeros),
-        *(c_int64(size) for size in (*out.shape, a.size(1))),
-        mine,
-        c_int(n_thread),
+        relu,
+        zeros,
+        *out.shape,
+        a.size(1),
+        workroom(n_thread * library().room_of_thread()),
+        n_thread,
     )
     return out
 
 
-def _by_rows_or_columns(x: Tensor) -> Tensor:
-    """The matrix with the numbers of a row, or of a column, side by side; copied where neither are."""
-    return x if 1 in x.stride() else x.contiguous()
+def _as_factor(x: Tensor) -> tuple[Tensor, int, bool]:
+    """A matrix whose rows, or columns, are dense, copied if neither are; how far those are apart; and whether it is the
+    rows."""
+    of_row, of_number = x.stride()
+    if of_number == 1:
+        return x, of_row, True
+    if of_row == 1:
+        return x, of_number, False
+    return x.contiguous(), x.size(1), True
