@@ -1,7 +1,7 @@
 """What the kernels take and return, as their sources in C declare it.
 
-So it is said once. A call with too few numbers, or with one where a place is wanted, is an error in Python, and numbers
-need not be told their types one by one, which took as long as all else that a call does.
+So it is said once: numbers need not be told their types at each call, and a call with too few, or with one where a
+place is wanted, is an error in Python.
 """
 
 import ctypes

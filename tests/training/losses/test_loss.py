@@ -90,6 +90,22 @@ def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, compiled, monk
         torch.testing.assert_close(one.double(), other, rtol=3e-6, atol=3e-5)
 
 
+@pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+def test_with_kernels_the_gradient_is_scaled_in_place_and_asked_for_once(kernels_asked):
+    hidden, weight, gold = example(torch.float32)
+    exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    wanted = torch.autograd.grad(by_target_distributions(*exact, gold, 0.1, 1.0) / 3, exact)
+    kernels.use(True)
+    found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1) / 3
+    kernels.use(False)
+    assert kernels_asked["exponents"]
+    grads = torch.autograd.grad(found, (hidden, weight), retain_graph=True)
+    for one, other in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=3e-6, atol=3e-6)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # and no factor twice
+        torch.autograd.grad(found, (hidden, weight))
+
+
 def test_without_smoothing_it_is_the_negative_log_likelihood():
     hidden, weight, gold = example()
     logp = log_softmax(hidden @ weight.t(), -1).gather(-1, gold.unsqueeze(-1)).squeeze(-1)
