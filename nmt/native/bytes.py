@@ -32,9 +32,8 @@ class BytesLaidOut:
         """What a sum stands for is sum · scale + bias, (E,) both. affine: what states of fp32 are multiplied by, and
         what is then added, (D,) both, to be rounded to 0 to MOST; None: they only are to be rounded."""
         self._size = n_out, n_in = whole.shape
-        sizes = n_out, n_in
-        self._held, self._laid = room(library().size_of_bytes(*sizes))
-        library().lay_out_bytes(self._laid, place(whole.contiguous()), *sizes)
+        self._held, self._laid = room(library().size_of_bytes(n_out, n_in))
+        library().lay_out_bytes(self._laid, place(whole.contiguous()), n_out, n_in)
         self._scale, self._bias = (F.pad(one.float(), (0, -n_out % PANEL)) for one in (scale, bias))
         self._affine = [F.pad(one.float(), (0, -n_in % GROUP)) for one in affine] if affine else [None, None]
         self._room = library().room_of_bytes(n_in)

@@ -96,10 +96,11 @@ typedef struct {
   int add, relu;
 } goal;
 
+#define EACH(number) for (int v = 0; v < n_vector; v++) number /* what is done with each vector of a strip */
+
 /* The sums of a row of a strip of n_vector vectors, all of which are columns of the result. */
 ALWAYS void put(const int n_vector, const goal *to, int64_t row, vector *sum) {
   vector *out = (vector *)(to->out + row * to->stride);
-#define EACH(number) for (int v = 0; v < n_vector; v++) number
   if (to->add) EACH(sum[v] += out[v];)
   if (to->bias) EACH(sum[v] += ((const vector *)to->bias)[v];)
   if (to->relu) EACH(sum[v] = (vector)((integers)sum[v] & ~(sum[v] < 0.0f));)
