@@ -13,6 +13,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import bench_decoding
+import bench_peak
 import bench_start
 import bench_training
 import bench_waiting
@@ -115,6 +116,29 @@ def test_the_contender_that_is_compiled_reads_a_recipe_that_says_so(monkeypatch,
     assert "with compile" in capsys.readouterr().out
 
 
+def test_an_update_is_held_against_the_peak_just_before_and_after_it(monkeypatch, capsys):
+    peaks = iter([9e9, 1e9, 4e9, 2e9])  # those of the first round, which warms up, do not count
+
+    class Contender:
+        name, ready = bench_training.OURS, {"padding": 0.0, "first": 1.0}
+
+        def __init__(self, name, argv):
+            pass
+
+        def ask(self, **order):
+            return {"peak": next(peaks)} if "peak" in order else {"seconds": 1.0, "tokens": 1.0, "flops": 1e9}
+
+        def leave(self):
+            pass
+
+    monkeypatch.setattr(bench_training, "Contender", Contender)
+    flags = ["--batches", "1", "--rounds", "1", "--arithmetic", "bf16", "--peers"]
+    monkeypatch.setattr(sys, "argv", ["bench_training.py", *flags])
+    bench_training.main()
+    said = capsys.readouterr().out
+    assert " 25%" in said and "bf16 3 GFLOP/s, at its best 9" in said
+
+
 def test_the_peak_of_a_gpu_is_that_of_many_wide_products_between_two_marks(monkeypatch):
     queue = []
 
@@ -138,7 +162,7 @@ def test_the_peak_of_a_gpu_is_that_of_many_wide_products_between_two_marks(monke
             queue.append("product")
 
     monkeypatch.setattr("torch.cuda.Event", Mark)
-    assert bench_training._seconds_on_gpu(Matrix(), Matrix()) == pytest.approx(0.002)
+    assert bench_peak._seconds_on_gpu(Matrix(), Matrix()) == pytest.approx(0.002)
     assert [bench_training.parse(flags).peak_size for flags in ([], ["--device", "cuda"])] == [2048, 8192]
     assert bench_training.parse(["--device", "cuda", "--peak-size", "64"]).peak_size == 64
 

@@ -20,8 +20,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from bench_peak import PEAK_SIZE, peak
 from bench_peers import PEERS, PeerStep
-from torch import Tensor
 
 from nmt.data.arrays.ragged import Ragged
 from nmt.data.batching.mixture import Rows
@@ -43,8 +43,6 @@ from nmt.training.starting.materials import new_model
 OURS = "nmt"
 # Median length of a sentence in subwords, and the standard deviation of its logarithm.
 LENGTHS = {"newstest": (24.0, 0.6), "multi30k": (13.0, 0.33)}
-# Width of the matrices that measure the peak: on a GPU wide enough for each of its processors to be busy to the end.
-PEAK_SIZE = {"cpu": 2048, "cuda": 8192}
 # What a column runs in: precision, and whether fp32 products of the CPU go to oneDNN.
 ARITHMETIC = {"fp32": ("fp32", False), "fp32-onednn": ("fp32", True), "bf16": ("bf16", False)}
 
@@ -96,31 +94,6 @@ def switch(arithmetic: str, device: torch.device) -> Precision:
     return precision
 
 
-def peak(precision: Precision, device: torch.device, n: int) -> float:
-    """FLOP/s of the best of several products of n x n matrices; on a GPU of several rows of products."""
-    dtype = torch.bfloat16 if precision.name == "bf16" else torch.float32
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    if device.type == "cuda":
-        return 2 * n**3 / min(_seconds_on_gpu(a, b) for _ in range(5))
-    best = float("inf")
-    for _ in range(12):
-        begin = time.perf_counter()
-        _ = a @ b
-        best = min(best, time.perf_counter() - begin)
-    return 2 * n**3 / best
-
-
-def _seconds_on_gpu(a: Tensor, b: Tensor, n_product: int = 12) -> float:
-    """Seconds of one a @ b. Many lie between two marks in the GPU's queue: neither their order nor the wait counts."""
-    begin, end = (cast(Any, torch.cuda.Event)(enable_timing=True) for _ in range(2))  # which has no type hints
-    begin.record()
-    for _ in range(n_product):
-        _ = a @ b
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / 1000 / n_product  # it answers in milliseconds
-
-
 # -- a contender, in a process of its own ------------------------------------------------------------------------------
 
 
@@ -165,7 +138,8 @@ def contend(args: argparse.Namespace) -> None:
         order = json.loads(line)
         precision = switch(order["arithmetic"], device)
         if "peak" in order:
-            tell(peak=peak(precision, device, order["peak"]))
+            dtype = torch.bfloat16 if precision.name == "bf16" else torch.float32
+            tell(peak=peak(dtype, device, order["peak"]))
             continue
         begin = time.perf_counter()
         for n in order["batches"]:
@@ -226,15 +200,22 @@ def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
     # On a GPU the step after is prepared while this one runs, so only a whole pass has a duration.
     units = [everything] if args.device == "cuda" else [[n] for n in everything]
     answers: dict[tuple[str, str, int], list[dict[str, float]]] = {}
-    peaks: dict[str, list[float]] = {}
+    peaks: dict[str, list[float]] = {name: [] for name in args.arithmetic}
+
+    def peak_now(arithmetic: str) -> float:
+        found = ours.ask(arithmetic=arithmetic, peak=args.peak_size)["peak"]
+        peaks[arithmetic].append(args.peak * 1e12 if args.peak else found)
+        return peaks[arithmetic][-1]
+
     for turn in range(args.rounds + 1):  # the first round warms up
-        for arithmetic in args.arithmetic:
-            found = ours.ask(arithmetic=arithmetic, peak=args.peak_size)["peak"]
-            peaks.setdefault(arithmetic, []).append(args.peak * 1e12 if args.peak else found)
         for n, batches in enumerate(units):
             for arithmetic in args.arithmetic:
+                before = peak_now(arithmetic)
                 for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
                     answer = contender.ask(arithmetic=arithmetic, batches=batches)
+                    after = peak_now(arithmetic)
+                    answer["share"] = answer["flops"] / answer["seconds"] / max(before, after)
+                    before = after
                     if turn:
                         answers.setdefault((contender.name, arithmetic, n), []).append(answer)
     speed: dict[tuple[str, str], float] = {}
@@ -246,7 +227,7 @@ def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
             seconds = sum(statistics.median(a["seconds"] for a in unit) for unit in mine)
             work = sum(unit[0]["flops"] for unit in mine) / seconds
             speed[contender.name, arithmetic] = sum(unit[0]["tokens"] for unit in mine) / seconds
-            share = work / max(peaks[arithmetic])
+            share = statistics.median(a["share"] for unit in mine for a in unit)
             print(
                 f"{arithmetic:14}{contender.name:12}{speed[contender.name, arithmetic]:16,.0f}{work / 1e9:10,.0f}"
                 f"{share:9.0%}"
@@ -255,7 +236,9 @@ def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
         contender.leave()
     for line in verdicts(speed, args):
         print(line)
-    print("matrix peak: " + ", ".join(f"{name} {max(found) / 1e9:,.0f} GFLOP/s" for name, found in peaks.items()))
+    for name, found in peaks.items():
+        middle, best = statistics.median(found) / 1e9, max(found) / 1e9
+        print(f"matrix peak: {name} {middle:,.0f} GFLOP/s, at its best {best:,.0f}")
     if args.device == "cuda" and not load_resolved(args.recipe).train.compile:
         # The last of two flags counts.
         recipe = make_recipe(args, args.recipe.with_name("compiled.yaml"), **{"train.compile": "true"})

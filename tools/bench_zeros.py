@@ -41,7 +41,7 @@ def ways(hidden: Tensor, d_model: int) -> dict[str, Callable[[bool], Tensor]]:
 
     return {
         "d_hidden": d_hidden,
-        "output": lambda zeros: products.linear(hidden, second, torch.zeros(d_model), zeros=zeros),
+        "output": lambda zeros: products.linear(hidden, [second], torch.zeros(d_model), zeros=zeros),
         "d_input": lambda zeros: products.product(hidden, first, zeros=zeros),
         "d_w_1": lambda zeros: products.weight_gradient(
             hidden, rows, torch.float32, zeros_in=hidden if zeros else None

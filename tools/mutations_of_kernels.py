@@ -7,6 +7,8 @@ PASSES = "nmt/native/passes.c"
 ATTENTION = "nmt/native/attention.c"
 NORMS = "nmt/native/norms.c"
 TILES = "nmt/native/tiles.c"
+HALVES = "nmt/native/half_products.c"
+OF_HALVES = "tests/native/test_half_products.py"
 PANELS = "nmt/native/panels.c"
 SPARSE = "nmt/native/sparse.c"
 SAMPLED = "nmt/native/sampled.c"
@@ -60,11 +62,24 @@ MUTATIONS = (
         "NULL,",
         IN_TILES,
     ),
+    Mutation("half of a step of bf16 left out", "nmt/native/tiles.h", "_tile_dpbf16ps(3, 5, 7);", ";", OF_HALVES),
+    Mutation(
+        "the next rows of bf16 laid out in part",
+        HALVES,
+        "to_lay * (j + 1) / n_panel",
+        "to_lay * j / n_panel",
+        OF_HALVES,
+    ),
+    Mutation("a second weight laid over the first", HALVES, " + first / STEP + step)", " + step)", OF_HALVES),
+    Mutation("sums of columns of each panel alone", HALVES, "if (sums && row % ROWS)", "if (0)", OF_HALVES),
+    Mutation("what is not kept of bf16 let through", HALVES, "if (task->kept) x[t] =", "if (0) x[t] =", OF_HALVES),
+    Mutation("NaN of bf16 hidden by a ReLU", HALVES, "& ~(x[t] < 0.0f)", "& (x[t] > 0.0f)", OF_HALVES),
+    Mutation("the bias of a layer in bf16 left out", HALVES, "if (task->bias) bias[t]", "if (0) bias[t]", OF_HALVES),
     Mutation(
         "the smallest pieces of numbers left out of a product",
         TILES,
-        "LEFT(0); RIGHT(2); MULTIPLY; /*",
-        "LEFT(0); /*",
+        "UPPER(0); FIRST(2); UPPER_FIRST; SECOND(2); UPPER_SECOND; LOWER(0); LOWER_FIRST; LOWER_SECOND;",
+        "UPPER(0); LOWER(0);",
         IN_TILES,
     ),
     Mutation("long sums of tiles begun anew", TILES, "plus = k > 0 || to->add", "plus = to->add", IN_TILES),

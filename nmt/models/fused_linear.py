@@ -80,19 +80,19 @@ class _Together(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, n: int, *parameters: Tensor) -> tuple[Tensor, ...]:
         dtype, weights, biases = dtype_of_products(x), parameters[:n], parameters[n:]
         rows = x.to(dtype).flatten(0, -2)
-        weight = torch.cat([one.to(dtype) for one in weights])
-        ctx.save_for_backward(rows, weight)
+        factors = products.as_factors(rows, weights)
+        ctx.save_for_backward(rows, *factors)
         ctx.x_dtype, ctx.dtype, ctx.widths = x.dtype, weights[0].dtype, [len(one) for one in weights]
         ctx.has_bias = bool(biases)
         with torch.autocast("cpu", enabled=False):
-            out = products.linear(rows, weight, torch.cat(biases).float() if biases else None)
+            out = products.linear(rows, factors, torch.cat(biases).float() if biases else None)
         return torch.split(out.view(*x.shape[:-1], -1), ctx.widths, -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight = ctx.saved_tensors
+        rows, *factors = ctx.saved_tensors
         d_out = _side_by_side(grads).flatten(0, -2).contiguous()
-        d_x = products.product(d_out, weight).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
+        d_x = products.product_by(d_out, factors).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
         d_weight = products.weight_gradient(d_out, rows, ctx.dtype)
         d_bias = torch.split(passes.column_sums(d_out).to(ctx.dtype), ctx.widths) if ctx.has_bias else ()
         return d_x, None, *torch.split(d_weight, ctx.widths), *d_bias
@@ -107,11 +107,13 @@ class _ReluBetween(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:
         dtype = dtype_of_products(x)
-        rows, first, second = x.to(dtype).flatten(0, -2), w_1.to(dtype), w_2.to(dtype)
+        rows = x.to(dtype).flatten(0, -2)
+        (first,) = products.as_factors(rows, [w_1])
         with torch.autocast("cpu", enabled=False):
             # Not oneDNN's product with the activation in it, in which NaN becomes 0.
-            hidden = products.linear(rows, first, b_1.float(), relu=True)
-            out = products.linear(hidden, second, b_2.float(), zeros=True)
+            hidden = products.linear(rows, [first], b_1.float(), relu=True)
+            (second,) = products.as_factors(hidden, [w_2])
+            out = products.linear(hidden, [second], b_2.float(), zeros=True)
         ctx.save_for_backward(rows, hidden, first, second)
         ctx.x_dtype, ctx.dtype = x.dtype, w_1.dtype
         return out.view(*x.shape[:-1], -1)
@@ -123,7 +125,7 @@ class _ReluBetween(torch.autograd.Function):
         d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype, zeros_in=hidden), passes.column_sums(d_out)
         d_hidden, d_b_1 = products.product_where(d_out, second, hidden)  # back through the ReLU, too
         d_w_1 = products.weight_gradient(d_hidden, rows, ctx.dtype, zeros_in=d_hidden)
-        d_x = products.product(d_hidden, first, zeros=True)
+        d_x = products.product_by(d_hidden, [first], zeros=True)
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
         return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter
 

@@ -33,6 +33,7 @@ _SOURCES = (
     "sampled.c",
     "bytes.c",
     "weight_gradient.c",
+    "half_products.c",
     "attention.c",
     "choice.c",
 )

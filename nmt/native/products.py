@@ -5,10 +5,12 @@ N rows, D and E columns.
 """
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from nmt.native import half_products
 from nmt.native.compiler import library
 from nmt.native.kernels import half, place, room, switched_on, takes, why_not, workroom
 from nmt.native.passes import add_bias, add_to, column_sums, size_of_sums, turned
@@ -34,6 +36,8 @@ def fp32_in_kernels() -> bool:
 def product(a: Tensor, b: Tensor, out: Tensor | None = None, *, zeros: bool = False) -> Tensor:
     """a · b, (N, D) and (D, E) -> (N, E), in `out` if that is given. zeros: a may have many, which kernels then leave
     out: the result is the same to the bit, if all is finite."""
+    if half_products.takes_product(a, [b]):
+        return half_products.multiply(a, [b], out=out)
     if not _in_kernels(a, b):
         return torch.mm(a, b, out=out) if out is not None else a @ b
     return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b, zeros=zeros)
@@ -63,14 +67,37 @@ def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
     return out
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False, zeros: bool = False) -> Tensor:
+def as_factors(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """The weights (E, D) of layers that read x, for `linear` and `product_by`: as they are where kernels take them so,
+    or else in the type of x, and one below the other in one."""
+    if half_products.takes_weights(x, weights):
+        return list(weights)
+    weights = [weight.to(x.dtype) for weight in weights]
+    return weights if len(weights) == 1 else [torch.cat(weights)]
+
+
+def linear(
+    x: Tensor, weights: Sequence[Tensor], bias: Tensor | None = None, *, relu: bool = False, zeros: bool = False
+) -> Tensor:
     """x · weightT + bias, (N, D), (E, D) and (E,) fp32 -> (N, E), and the ReLU of that if wanted; kernels are used.
-    zeros: x may have many, as in `product`."""
+    weights: one, or several, which lie one below the other. zeros: x may have many, as in `product`."""
+    turned = [weight.t() for weight in weights]
+    if half_products.takes_product(x, turned):
+        return half_products.multiply(x, turned, beside=True, bias=bias, relu=relu)
+    (weight,) = as_factors(x, weights)
     if _in_kernels(x, weight):
         return _multiply(torch.empty(len(x), len(weight)), x, weight.t(), bias=bias, relu=relu, zeros=zeros)
     out = x @ weight.t()
     # Not torch's addmm, which first writes biases where the product is to be added to them.
     return out if bias is None else add_bias(out, bias, relu=relu)
+
+
+def product_by(d_out: Tensor, weights: Sequence[Tensor], *, zeros: bool = False) -> Tensor:
+    """d_out · weight, (N, E) and (E, D) -> (N, D): the gradient of what `linear` reads by that of what it makes."""
+    if half_products.takes_product(d_out, weights):
+        return half_products.multiply(d_out, weights)
+    (weight,) = as_factors(d_out, weights)
+    return product(d_out, weight, zeros=zeros)
 
 
 class LaidOut:
@@ -92,7 +119,12 @@ class LaidOut:
 
 def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     """a · b, (N, D) and (D, E) -> (N, E), where `kept`, (N, E), is not zero, and zero elsewhere; and the sums of its
-    columns, (E,) fp32. Kernels make no more than that if little of `kept` is not zero: in another order of sums."""
+    columns, (E,) fp32. Kernels make no more than that if little of `kept` is not zero: in another order of sums. b may
+    be a weight of fp32 where the others are of bf16."""
+    if half_products.takes_product(a, [b]):
+        sums = torch.empty(b.size(1))
+        return half_products.multiply(a, [b], kept=kept, sums=sums), sums
+    b = b.to(a.dtype)
     if not _is_sampled(a, b, kept):
         out = product(a, b)
         return out, column_sums(out, kept)

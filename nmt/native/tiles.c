@@ -105,9 +105,17 @@ static void lay_right(char *to, factor x, int64_t row, int64_t n, int64_t first,
 
 /* -- multiplication ----------------------------------------------------------------------------------------------- */
 
-#define LEFT(p) BOTH(4, 5, a + (p) * 2 * TILE)
-#define RIGHT(p) BOTH(6, 7, b + (p) * 2 * TILE)
-#define MULTIPLY _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7)
+#define UPPER(p) _tile_loadd(4, a + (p) * 2 * TILE, 64)
+#define LOWER(p) _tile_loadd(5, a + (p) * 2 * TILE + TILE, 64)
+#define FIRST(p) _tile_loadd(6, b + (p) * 2 * TILE, 64)
+#define SECOND(p) _tile_loadd(7, b + (p) * 2 * TILE + TILE, 64)
+#define UPPER_FIRST _tile_dpbf16ps(0, 4, 6)
+#define UPPER_SECOND _tile_dpbf16ps(1, 4, 7)
+#define LOWER_FIRST _tile_dpbf16ps(2, 5, 6)
+#define LOWER_SECOND _tile_dpbf16ps(3, 5, 7)
+/* The products of all pairs of which one side is new: loads stand between products, as in `multiply_halves`. */
+#define NEW_LEFT(p) UPPER(p); UPPER_FIRST; UPPER_SECOND; LOWER(p); LOWER_FIRST; LOWER_SECOND
+#define NEW_RIGHT(p) FIRST(p); UPPER_FIRST; LOWER_FIRST; SECOND(p); UPPER_SECOND; LOWER_SECOND
 
 /* A panel times another: four tiles, of which `sums` has the parts that were made before, if the sums go on. They go to
    `upper`, 16 rows of two tiles, and `lower`, 16 more; stride: bytes from row to row of a tile, next: to the second tile. */
@@ -116,12 +124,12 @@ ALWAYS void multiply_panels(char *upper, char *lower, int64_t stride, int64_t ne
   WRITTEN(a);
   begin_sums(goes_on ? sums : NULL);
   for (int64_t s = 0; s < n_step; s++, a += STEP_OF_PANEL, b += STEP_OF_PANEL) {
-    LEFT(0); RIGHT(2); MULTIPLY; /* each pair of pieces differs from the one before in one of them */
-    RIGHT(1); MULTIPLY;
-    LEFT(1); MULTIPLY;
-    RIGHT(0); MULTIPLY;
-    LEFT(2); MULTIPLY;
-    LEFT(0); MULTIPLY;
+    UPPER(0); FIRST(2); UPPER_FIRST; SECOND(2); UPPER_SECOND; LOWER(0); LOWER_FIRST; LOWER_SECOND;
+    NEW_RIGHT(1); /* each pair of pieces differs from the one before in one of them */
+    NEW_LEFT(1);
+    NEW_RIGHT(0);
+    NEW_LEFT(2);
+    NEW_LEFT(0);
   }
   _tile_stored(0, upper, stride);
   _tile_stored(1, upper + next, stride);

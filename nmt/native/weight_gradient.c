@@ -53,21 +53,9 @@ ALWAYS void lay_columns(char *to, const bf16 *at, int64_t stride) {
   }
 }
 
-/* 32 columns of 32 rows as two tiles of the right factor: of two rows each, pairs. */
-ALWAYS void lay_pairs(char *to, const bf16 *at, int64_t stride) {
-  const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
-                                         36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
-  for (int64_t i = 0; i < SIDE; i++) {
-    const __m512i a = _mm512_loadu_si512(at + 2 * i * stride), b = _mm512_loadu_si512(at + (2 * i + 1) * stride);
-    _mm512_store_si512(to + 64 * i, _mm512_permutex2var_epi16(a, first, b));
-    _mm512_store_si512(to + TILE + 64 * i, _mm512_permutex2var_epi16(a, second, b));
-  }
-}
-
 ALWAYS void lay_step(char *to, const bf16 *at, int64_t stride, const int right) {
   if (right) {
-    lay_pairs(to, at, stride);
+    lay_pairs(to, at, 0, stride, 1);
   } else {
     lay_columns(to, at, stride);
     lay_columns(to + TILE, at + SIDE, stride);
@@ -94,25 +82,6 @@ ALWAYS void lay(char *to, factor x, const int right, int64_t column, int64_t end
 }
 
 /* -- multiplication ----------------------------------------------------------------------------------------------- */
-
-/* to = sums + a panel times another, four tiles each; sums may be absent. */
-ALWAYS void multiply_panels(char *to, const char *sums, const char *a, const char *b, int64_t n_step) {
-  WRITTEN(a);
-  begin_sums(sums);
-  for (int64_t s = 0; s < n_step; s++, a += 2 * TILE, b += 2 * TILE) {
-    BOTH(4, 5, a);
-    _tile_stream_loadd(6, b, 64); /* once, while the other panel, which is read again, is to stay in the first cache */
-    _tile_stream_loadd(7, b + TILE, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, to, 64);
-  _tile_stored(1, to + TILE, 64);
-  _tile_stored(2, to + 2 * TILE, 64);
-  _tile_stored(3, to + 3 * TILE, 64);
-}
 
 /* Four tiles, (2, 2) of (16, 16), to a row and a column of the result. */
 static void put(const target *to, const float *sums, int64_t row, int64_t column) {
@@ -153,7 +122,7 @@ static void multiply_part(const target *to, factor a, factor b, int64_t n_sum, i
         for (int64_t i = 0; i < n_left; i++)
           for (int64_t j = 0; j < n_right; j++) {
             char *sums = room + (i * n_right + j) * OF_SUMS, *place = k + depth == n_sum ? last : sums;
-            multiply_panels(place, k ? sums : NULL, left + i * size, right + j * size, PARTS(depth, STEP));
+            multiply_halves(place, k ? sums : NULL, left + i * size, right + j * size, PARTS(depth, STEP));
             if (place == last) put(to, (float *)last, r + i * PANEL, c + j * PANEL);
           }
       }

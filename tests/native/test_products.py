@@ -77,8 +77,8 @@ def test_a_linear_layer_adds_its_bias_before_the_relu(size, relu, dtype, generat
     x, weight = (torch.randn(shape, generator=generator).to(dtype) for shape in ((n, d), (e, d)))
     bias = torch.randn(e, generator=generator)
     exact = x.double() @ weight.double().t() + bias.double()
-    assert near(products.linear(x, weight, bias, relu=relu), exact.relu() if relu else exact, 2 * ERROR[dtype])
-    assert near(products.linear(x, weight), exact - bias.double(), ERROR[dtype])
+    assert near(products.linear(x, [weight], bias, relu=relu), exact.relu() if relu else exact, 2 * ERROR[dtype])
+    assert near(products.linear(x, [weight]), exact - bias.double(), ERROR[dtype])
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0)])
@@ -116,7 +116,7 @@ def test_what_is_not_finite_stays_visible_in_a_product(wrong, of, generator):
     lost = torch.zeros(40, 60, dtype=torch.bool)
     lost[7 if of == "a" else slice(None), slice(None) if of == "a" else 11] = True
     assert torch.equal(~found.isfinite(), lost)
-    assert not products.linear(a, b.t().contiguous(), torch.zeros(60), relu=True)[lost].isfinite().all()
+    assert not products.linear(a, [b.t().contiguous()], torch.zeros(60), relu=True)[lost].isfinite().all()
 
 
 @IN_KERNELS
@@ -183,8 +183,8 @@ def test_without_the_zeros_of_a_factor_a_product_is_the_same_to_the_bit(size, a_
     for share in (0.0, 0.1, 0.5):
         a = laid(mostly_zeros((n, d), share, generator), a_laid)
         for relu in (False, True):
-            found = products.linear(a, laid(b, b_laid).t(), bias, relu=relu, zeros=True)
-            assert torch.equal(found, products.linear(a, laid(b, b_laid).t(), bias, relu=relu))
+            found = products.linear(a, [laid(b, b_laid).t()], bias, relu=relu, zeros=True)
+            assert torch.equal(found, products.linear(a, [laid(b, b_laid).t()], bias, relu=relu))
         assert torch.equal(products.product(a, laid(b, b_laid), zeros=True), products.product(a, b))
 
 
@@ -209,7 +209,7 @@ def test_what_is_not_finite_among_zeros_stays_visible(wrong, generator):
     a[9, 71] = wrong
     found = products.product(a, b, zeros=True)
     assert not found[9].isfinite().any() and found[[*range(9), *range(10, 100)]].isfinite().all()
-    assert not products.linear(a, b.t().contiguous(), torch.zeros(60), relu=True, zeros=True)[9].isfinite().all()
+    assert not products.linear(a, [b.t().contiguous()], torch.zeros(60), relu=True, zeros=True)[9].isfinite().all()
 
 
 @pytest.mark.parametrize("n_thread", [1, 3])
@@ -261,9 +261,9 @@ def test_in_kernels_a_weight_that_is_laid_out_once_gives_the_same_bits(size, gen
     x, weight = torch.randn(n, d, generator=generator), torch.randn(e, d, generator=generator)
     bias = torch.randn(e, generator=generator)
     laid = products.LaidOut(weight.t().contiguous().t())
-    assert torch.equal(laid.linear(x, None), products.linear(x, weight))
+    assert torch.equal(laid.linear(x, None), products.linear(x, [weight]))
     found = laid.linear(torch.stack([x, -x]), bias)
-    assert torch.equal(found[0], products.linear(x, weight, bias)) and found.shape == (2, n, e)
+    assert torch.equal(found[0], products.linear(x, [weight], bias)) and found.shape == (2, n, e)
 
 
 @IN_PANELS
@@ -273,7 +273,7 @@ def test_by_a_weight_that_is_laid_out_zeros_of_many_rows_are_not_multiplied(gene
         x = mostly_zeros((n, 300), share, generator)
         x[:, 5] = 0.0
         found = products.LaidOut(weight).linear(x, bias)
-        assert torch.equal(found, products.linear(x, weight, bias))
+        assert torch.equal(found, products.linear(x, [weight], bias))
         spoilt = weight.clone()
         spoilt[:, 5] = torch.inf  # which only who multiplies by zero finds
         assert bool(products.LaidOut(spoilt).linear(x, bias).isfinite().all()) is left_out
@@ -282,8 +282,8 @@ def test_by_a_weight_that_is_laid_out_zeros_of_many_rows_are_not_multiplied(gene
 @IN_KERNELS
 def test_a_linear_layer_of_fp32_is_multiplied_in_kernels(generator):
     x, weight = torch.randn(70, 600, generator=generator), torch.randn(80, 600, generator=generator)
-    assert torch.equal(products.linear(x, weight), products.product(x, weight.t()))
-    assert not torch.equal(products.linear(x, weight), x @ weight.t())  # whose sums are made in another order
+    assert torch.equal(products.linear(x, [weight]), products.product(x, weight.t()))
+    assert not torch.equal(products.linear(x, [weight]), x @ weight.t())  # whose sums are made in another order
 
 
 @IN_KERNELS

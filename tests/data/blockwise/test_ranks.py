@@ -160,10 +160,11 @@ def test_a_rank_that_never_comes_is_named_and_nothing_is_written(tmp_path, capfd
     recipe = recipe_in(tmp_path)
     started = [start(recipe, tmp_path / "out", 2, 3)]
     wait_until_there(tmp_path, "2-of-3")
-    started.append(start(recipe, tmp_path / "out", 0, 3, "--rank-timeout", 1))
+    # Longer than rank 2 takes to answer on a machine that is busy.
+    started.append(start(recipe, tmp_path / "out", 0, 3, "--rank-timeout", 4))
     assert codes_of(started) == [1, 1]
     told = capfd.readouterr().err
-    assert "rank 0 of 3 waited 1 s for rank 1 of 3, which did not come" in told
+    assert "rank 0 of 3 waited 4 s for rank 1 of 3, which did not come" in told
     assert "rank 2 of 3: rank 0 (process " in told and not (tmp_path / "out").exists()
     assert codes_of([start(recipe, tmp_path / "out", 1, 2, "--rank-timeout", 1)]) == [1]
     assert "rank 1 of 2 waited 1 s for rank 0 of 2" in capfd.readouterr().err
