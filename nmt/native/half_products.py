@@ -28,7 +28,7 @@ def _fits(n_sum: int, n_col: int) -> bool:
 def takes_product(a: Tensor, parts: Sequence[Tensor]) -> bool:
     """Whether kernels multiply a, (N, D), by matrices (D, E), of which several lie one below the other, or one beside
     the other."""
-    if len(a) < _MANY or not takes(a, *parts) or not half(a) or not a.is_contiguous() or not _has_tiles():
+    if not half(a) or len(a) < _MANY or not takes(a, *parts) or not _has_tiles() or not a.is_contiguous():
         return False
     return all(_fits(*part.shape) for part in parts) and _fits(a.size(1), parts[0].size(1))
 
