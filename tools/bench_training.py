@@ -2,7 +2,8 @@
 
 The whole step counts: forward, loss, backward, clipping, the check for what is not finite, Adam. Each contender lives
 in a process of its own, and they take turns batch by batch, so that what the machine does meanwhile hits them alike;
-figures are made of medians. Target tokens are counted with </s> and without padding. Compare within one run only.
+figures are made of medians. Target tokens are counted with </s> and without padding. Compare within one run only. The
+peak is that of matrix products just before or after a batch, whichever is more; of the shares the median counts.
 With AVX2 alone ours does not multiply what a ReLU makes zero, which is more after some updates: --trained.
 """
 

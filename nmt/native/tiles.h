@@ -62,7 +62,7 @@ ALWAYS void lay_pairs(char *to, const void *x, int64_t first, int64_t stride, co
 }
 
 /* to = sums + a panel of bf16 times another, four tiles; of each step two of both. sums may be absent. Loads stand between
-   products: a tile that one still reads may not be loaded anew, least of all where two threads share a core and its tiles. */
+   products, not before them all, so that each waits for no more than it reads. */
 ALWAYS void multiply_halves(char *to, const char *sums, const char *a, const char *b, int64_t n_step) {
   WRITTEN(a);
   begin_sums(sums);
