@@ -10,10 +10,8 @@
 #ifdef HAS_TILES
 #define NEAR (1 << 20)      /* bytes of the right factor that the second cache holds beside the rest */
 #define FEW 4               /* panels of it, for which it pays to lay out one of the left factor */
-#define LINE 64             /* bytes, */
-#define OF_LINE 32          /* and numbers */
-#define OF_STEP (2 * TILE)  /* bytes of the numbers of a panel that are summed at once, */
-#define OF_SUMS (4 * TILE)  /* and of the sums of two panels */
+#define LINE 64             /* bytes, of STEP numbers */
+#define OF_STEP (2 * TILE)  /* bytes of the numbers of a panel that are summed at once */
 
 /* What is made: (n_row, n_col), of sums of n_sum numbers. */
 typedef struct {
@@ -68,7 +66,7 @@ static void lay_lines(char *to, const task *task, int64_t row, int64_t line, int
   const int64_t n_step = task->n_sum / STEP;
   int64_t i = line / n_step, s = line % n_step;
   for (; line < end; line++) {
-    const bf16 *at = task->a + (row + i) * task->n_sum + s * OF_LINE;
+    const bf16 *at = task->a + (row + i) * task->n_sum + s * STEP;
     *(__m512i *)(to + s * OF_STEP + i * LINE) = row + i < task->n_row ? _mm512_loadu_si512(at) : (__m512i){0};
     if (++s == n_step) i++, s = 0;
   }

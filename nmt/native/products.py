@@ -80,11 +80,11 @@ def linear(
     x: Tensor, weights: Sequence[Tensor], bias: Tensor | None = None, *, relu: bool = False, zeros: bool = False
 ) -> Tensor:
     """x · weightT + bias, (N, D), (E, D) and (E,) fp32 -> (N, E), and the ReLU of that if wanted; kernels are used.
-    weights: one, or several, which lie one below the other. zeros: x may have many, as in `product`."""
+    weights: as `as_factors` gives them. zeros: x may have many, as in `product`."""
     turned = [weight.t() for weight in weights]
     if half_products.takes_product(x, turned):
         return half_products.multiply(x, turned, beside=True, bias=bias, relu=relu)
-    (weight,) = as_factors(x, weights)
+    (weight,) = weights
     if _in_kernels(x, weight):
         return _multiply(torch.empty(len(x), len(weight)), x, weight.t(), bias=bias, relu=relu, zeros=zeros)
     out = x @ weight.t()
@@ -93,10 +93,11 @@ def linear(
 
 
 def product_by(d_out: Tensor, weights: Sequence[Tensor], *, zeros: bool = False) -> Tensor:
-    """d_out · weight, (N, E) and (E, D) -> (N, D): the gradient of what `linear` reads by that of what it makes."""
+    """d_out · weight, (N, E) and (E, D) -> (N, D): the gradient of what `linear` reads by that of what it makes, with
+    the same weights."""
     if half_products.takes_product(d_out, weights):
         return half_products.multiply(d_out, weights)
-    (weight,) = as_factors(d_out, weights)
+    (weight,) = weights
     return product(d_out, weight, zeros=zeros)
 
 
@@ -120,11 +121,10 @@ class LaidOut:
 def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     """a · b, (N, D) and (D, E) -> (N, E), where `kept`, (N, E), is not zero, and zero elsewhere; and the sums of its
     columns, (E,) fp32. Kernels make no more than that if little of `kept` is not zero: in another order of sums. b may
-    be a weight of fp32 where the others are of bf16."""
+    be a weight as `as_factors` gives it."""
     if half_products.takes_product(a, [b]):
         sums = torch.empty(b.size(1))
         return half_products.multiply(a, [b], kept=kept, sums=sums), sums
-    b = b.to(a.dtype)
     if not _is_sampled(a, b, kept):
         out = product(a, b)
         return out, column_sums(out, kept)

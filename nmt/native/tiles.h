@@ -8,10 +8,11 @@
 #if defined __AMX_BF16__ && defined __AVX512BF16__ && defined __AVX512BW__
 #define HAS_TILES
 
-#define SIDE 16          /* rows of a tile, and columns of the result of two */
-#define STEP 32          /* numbers that are summed at once */
-#define PANEL (2 * SIDE) /* rows, or columns, that are multiplied at a time */
-#define TILE 1024        /* bytes */
+#define SIDE 16            /* rows of a tile, and columns of the result of two */
+#define STEP 32            /* numbers that are summed at once */
+#define PANEL (2 * SIDE)   /* rows, or columns, that are multiplied at a time */
+#define TILE 1024          /* bytes, */
+#define OF_SUMS (4 * TILE) /* and of the sums of two panels */
 
 /* What is written before is in memory: not of all instructions on tiles does GCC know that they read it. */
 #define WRITTEN(place) __asm__ volatile("" : : "r"(place) : "memory")

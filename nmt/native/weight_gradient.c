@@ -13,7 +13,6 @@
 #define WIDTH 768             /* and columns */
 #define SUMS (HEIGHT * 384)   /* of them, */
 #define OF_PANEL (DEPTH / STEP * 2 * TILE) /* bytes of a panel, at most */
-#define OF_SUMS (4 * TILE)    /* and of the sums of two */
 #define ROOM (4 * SUMS + OF_PANEL * ((HEIGHT + WIDTH) / PANEL) + OF_SUMS)
 
 /* (n_sum, n) numbers, row by row. */
