@@ -43,12 +43,8 @@ def ways(hidden: Tensor, d_model: int) -> dict[str, Callable[[bool], Tensor]]:
         "d_hidden": d_hidden,
         "output": lambda zeros: products.linear(hidden, [second], torch.zeros(d_model), zeros=zeros),
         "d_input": lambda zeros: products.product(hidden, first, zeros=zeros),
-        "d_w_1": lambda zeros: products.weight_gradient(
-            hidden, rows, torch.float32, zeros_in=hidden if zeros else None
-        ),
-        "d_w_2": lambda zeros: products.weight_gradient(
-            rows, hidden, torch.float32, zeros_in=hidden if zeros else None
-        ),
+        "d_w_1": lambda zeros: products.weight_gradient(hidden, rows, torch.float32, zeros_in="d_out" if zeros else ""),
+        "d_w_2": lambda zeros: products.weight_gradient(rows, hidden, torch.float32, zeros_in="x" if zeros else ""),
     }
 
 

@@ -7,6 +7,7 @@ PASSES = "nmt/native/passes.c"
 ATTENTION = "nmt/native/attention.c"
 NORMS = "nmt/native/norms.c"
 TILES = "nmt/native/tiles.c"
+WIDENED = "tests/native/test_bf16_in_fp32.py"
 HALVES = "nmt/native/half_products.c"
 OF_HALVES = "tests/native/test_half_products.py"
 PANELS = "nmt/native/panels.c"
@@ -47,6 +48,34 @@ MUTATIONS = (
     ),
     Mutation(
         "the future seen end to end", ATTENTION, "s->causal && t + 1 < key.n", "s->causal && t + 2 < key.n", NATIVE
+    ),
+    Mutation(
+        "instructions that the processor has not",
+        PRODUCTS,
+        "  return 1;\n#else\n  return 0;\n#endif\n}\n",
+        "  return 0;\n#else\n  return 1;\n#endif\n}\n",
+        WIDENED,
+    ),
+    Mutation(
+        "a widened product not put where it is wanted",
+        "nmt/native/products.py",
+        "found.to(a.dtype) if out is None else out.copy_(found)",
+        "found.to(a.dtype)",
+        WIDENED,
+    ),
+    Mutation(
+        "the ReLU's mask of a widened gradient lost",
+        "nmt/native/products.py",
+        "product_where(widened(a), widened(b), widened(kept))",
+        "product_where(widened(a), widened(b), widened(kept) + 1)",
+        WIDENED,
+    ),
+    Mutation(
+        "validation in bf16 where torch is slow",
+        "nmt/training/precision.py",
+        'self.name == "bf16" and self.kernels and products',
+        "False and products",
+        "tests/training/test_precision.py",
     ),
     Mutation(
         "the gradient of a weight left turned",

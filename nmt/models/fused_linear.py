@@ -26,6 +26,12 @@ def together(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
     return _together(x, len(plain), *(layer.weight for layer in plain), *biases)
 
 
+def through(x: Tensor, layer: nn.Module) -> Tensor:
+    """What one layer makes of x, (..., D) -> (..., d_out)"""
+    (out,) = together(x, [layer])
+    return out
+
+
 def _beside_each_other(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
     """The same on a GPU, where one wide product takes less time than narrow ones, and so do those of its gradient.
     Without gradients where the matrices lie so: see `lay_beside_each_other`."""
@@ -91,7 +97,7 @@ class _Together(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, *factors = ctx.saved_tensors
-        d_out = _side_by_side(grads).flatten(0, -2).contiguous()
+        d_out = products.widened(_side_by_side(grads).flatten(0, -2).contiguous())
         d_x = products.product_by(d_out, factors).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
         d_weight = products.weight_gradient(d_out, rows, ctx.dtype)
         d_bias = torch.split(passes.column_sums(d_out).to(ctx.dtype), ctx.widths) if ctx.has_bias else ()
@@ -120,11 +126,11 @@ class _ReluBetween(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        rows, hidden, first, second = ctx.saved_tensors
-        d_out = grads[0].flatten(0, -2).contiguous()
-        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype, zeros_in=hidden), passes.column_sums(d_out)
+        rows, hidden, first, second = map(products.widened, ctx.saved_tensors)
+        d_out = products.widened(grads[0].flatten(0, -2).contiguous())
+        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype, zeros_in="x"), passes.column_sums(d_out)
         d_hidden, d_b_1 = products.product_where(d_out, second, hidden)  # back through the ReLU, too
-        d_w_1 = products.weight_gradient(d_hidden, rows, ctx.dtype, zeros_in=d_hidden)
+        d_w_1 = products.weight_gradient(d_hidden, rows, ctx.dtype, zeros_in="d_out")
         d_x = products.product_by(d_hidden, [first], zeros=True)
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
         return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter

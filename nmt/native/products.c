@@ -80,3 +80,12 @@ void multiply_each(float *out, const float *a, const float *b, int b_dense, int 
   }
 }
 #endif
+
+/* Whether the processor has instructions for products of bf16. */
+int multiplies_half(void) {
+#if defined __AVX512BF16__ || defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+  return 1;
+#else
+  return 0;
+#endif
+}

@@ -1,11 +1,15 @@
 """Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or panels, as the processor has them, beside
 panels without the zeros of a factor, or of the result; and in tiles the gradients of weights of bf16.
 
+Where the processor has no instructions for products of bf16, which then take torch ten times as long as those of fp32,
+they are made of fp32: each product of two such numbers is one, to the bit, and sums are rounded as ever at their end.
+
 N rows, D and E columns.
 """
 
 import functools
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,11 +37,25 @@ def fp32_in_kernels() -> bool:
     return bool(error < HONEST * usual)
 
 
+@functools.cache
+def bf16_in_fp32() -> bool:
+    """Whether products of bf16 are made of fp32."""
+    return not why_not() and not library().multiplies_half()
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in the type that it is multiplied in, for who multiplies by it more than once."""
+    return x.float() if half(x) and takes(x) and bf16_in_fp32() else x
+
+
 def product(a: Tensor, b: Tensor, out: Tensor | None = None, *, zeros: bool = False) -> Tensor:
     """a · b, (N, D) and (D, E) -> (N, E), in `out` if that is given. zeros: a may have many, which kernels then leave
     out: the result is the same to the bit, if all is finite."""
     if half_products.takes_product(a, [b]):
         return half_products.multiply(a, [b], out=out)
+    if _are_widened(a, b):
+        found = product(widened(a), widened(b), zeros=zeros)
+        return found.to(a.dtype) if out is None else out.copy_(found)
     if not _in_kernels(a, b):
         return torch.mm(a, b, out=out) if out is not None else a @ b
     return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b, zeros=zeros)
@@ -85,6 +103,8 @@ def linear(
     if half_products.takes_product(x, turned):
         return half_products.multiply(x, turned, beside=True, bias=bias, relu=relu)
     (weight,) = weights
+    if _are_widened(x, weight):
+        return linear(widened(x), [widened(weight)], bias, relu=relu, zeros=zeros).to(x.dtype)
     if _in_kernels(x, weight):
         return _multiply(torch.empty(len(x), len(weight)), x, weight.t(), bias=bias, relu=relu, zeros=zeros)
     out = x @ weight.t()
@@ -125,6 +145,9 @@ def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     if half_products.takes_product(a, [b]):
         sums = torch.empty(b.size(1))
         return half_products.multiply(a, [b], kept=kept, sums=sums), sums
+    if _are_widened(a, b, kept):
+        out, sums = product_where(widened(a), widened(b), widened(kept))
+        return out.to(a.dtype), sums
     if not _is_sampled(a, b, kept):
         out = product(a, b)
         return out, column_sums(out, kept)
@@ -153,18 +176,24 @@ def _is_sampled(a: Tensor, b: Tensor, kept: Tensor) -> bool:
     return dense and bool(library().is_sampled(place(kept), *kept.shape))
 
 
-def weight_gradient(d_out: Tensor, x: Tensor, dtype: torch.dtype, *, zeros_in: Tensor | None = None) -> Tensor:
+def weight_gradient(
+    d_out: Tensor, x: Tensor, dtype: torch.dtype, *, zeros_in: Literal["d_out", "x", ""] = ""
+) -> Tensor:
     """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight by those of its outputs. zeros_in:
     the one of both that may have many zeros, as in `product`."""
+    if _are_widened(d_out, x):
+        d_out, x = widened(d_out), widened(x)
     if _is_gradient_in_tiles(d_out, x):
         return _gradient(torch.empty(d_out.size(1), x.size(1)), d_out, x, add=False).to(dtype)
-    if zeros_in is x and _in_kernels(d_out, x) and library().has_panels():
+    if zeros_in == "x" and _in_kernels(d_out, x) and library().has_panels():
         return turned(product(x.t(), d_out, zeros=True)).to(dtype)
-    return product(d_out.t(), x, zeros=zeros_in is d_out).to(dtype)
+    return product(d_out.t(), x, zeros=zeros_in == "d_out").to(dtype)
 
 
 def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
     """Add d_outT · x, (N, E)T · (N, D), to total, (E, D) of fp32: the gradient of a weight by those of its outputs."""
+    if _are_widened(d_out, x):
+        d_out, x = widened(d_out), widened(x)
     if _in_kernels(d_out, x):
         _multiply(total, d_out.t(), x, add=True)
     elif _is_gradient_in_tiles(d_out, x):
@@ -203,6 +232,11 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
         n_thread,
     )
     return out
+
+
+def _are_widened(*factors: Tensor) -> bool:
+    """Whether any of these is."""
+    return any(map(half, factors)) and takes(*factors) and bf16_in_fp32()
 
 
 def _in_kernels(a: Tensor, b: Tensor) -> bool:

@@ -46,6 +46,13 @@ class Precision:
         else:
             _mkldnn_matmul().fp32_precision = "bf16" if self.fast_fp32 else "none"
 
+    def measuring(self) -> AbstractContextManager[object]:
+        """The context that validation runs in: that of training, or fp32 where kernels alone are fast in bf16, which
+        are for training."""
+        if self.name == "bf16" and self.kernels and products.bf16_in_fp32():
+            return nullcontext()
+        return self.autocast()
+
     def autocast(self) -> AbstractContextManager[object]:
         """The context that forward passes run in."""
         if self.name == "fp32":
@@ -67,6 +74,8 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     told = f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor"
     if not why_not and chosen.name == "fp32" and products.fp32_in_kernels():
         told += ", which multiply fp32, too, as exactly as others"
+    if chosen.name == "bf16" and products.bf16_in_fp32():
+        told += "; it has no instructions for bf16, whose products are made of fp32: exact, and no faster than fp32"
     return replace(chosen, kernels=not why_not, why=f"{chosen.why}; {told}")
 
 

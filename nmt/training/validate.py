@@ -155,7 +155,7 @@ class Validator:
         """The summed loss of a batch and how many tokens were found; None where memory ran out."""
         try:
             there = batch.to(model.device)
-            with self.precision.autocast():
+            with self.precision.measuring():
                 logits = model(there.src_seq, there.trg_seq)
             loss, hits = _loss_and_hits(logits, there.gold)
             return float(loss), int(hits)
@@ -187,7 +187,7 @@ class Validator:
 
         translator = Translator(model, self.subwords, self.decode, limits=self.limits)
         try:
-            with self.precision.autocast():
+            with self.precision.measuring():
                 found = list(translator.translate(self.src, ask))
         except OutOfMemory:  # which speaks to who translates
             raise OutOfMemory(
@@ -208,7 +208,7 @@ class Validator:
 
     def _attention(self, translator: Translator, drawn: Translation) -> Alignment:
         """Where the model looked at the source while it wrote a translation."""
-        with self.precision.autocast():
+        with self.precision.measuring():
             attns = translator.attention(drawn)
         seen = sentence_of(attns, drawn.src_ids, drawn.hypotheses[0].ids, self.subwords, drawn.text)
         return seen.alignment("cross")

@@ -149,6 +149,24 @@ def test_who_asks_for_an_arithmetic_gets_it_unmeasured(monkeypatch):
         choose_precision(TrainConfig(precision="fp16"), CPU)
 
 
+@pytest.mark.parametrize("slow", [True, False])
+def test_validation_of_bf16_is_in_fp32_where_torch_is_slow_in_that(slow, monkeypatch):
+    monkeypatch.setattr(room.products, "bf16_in_fp32", lambda: slow)
+    x = torch.ones(2, 2)
+    for how in ("auto", "torch"):
+        chosen = choose_precision(TrainConfig(precision="bf16", kernels=how), CPU)
+        slower = slow and chosen.kernels
+        with chosen.measuring():
+            assert (x @ x).dtype == (torch.float32 if slower else torch.bfloat16)
+        with chosen.autocast():
+            assert (x @ x).dtype == torch.bfloat16
+        assert ("has no instructions for bf16" in chosen.why) == slower
+    plain = choose_precision(TrainConfig(precision="fp32"), CPU)
+    with plain.measuring():
+        assert (x @ x).dtype == torch.float32
+    assert "bf16" not in plain.why
+
+
 @pytest.mark.parametrize("begin", [launch, lambda recipe: check(recipe, print), lambda recipe: list(selftest(recipe))])
 def test_a_gpu_that_is_not_there_ends_training_as_it_ends_translation(recipe_of, begin, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel
 from nmt.models.dropout import Dropout
 from nmt.models.droppable import WordEmbedding
+from nmt.models.fused_linear import through
 from nmt.models.norms import normed
 from nmt.models.stream import Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
@@ -323,7 +324,7 @@ class Transformer(TranslationModel):
 
         known: what lexical attention looks at, where `mask` lets it. rotation: that of the states' positions.
         """
-        end: Tensor = self.prj_transform(hidden)
+        end = through(hidden, self.prj_transform)
         if self.lexical_attn is None:
             return end
         found: Tensor = self.lexical_attn(hidden, known["lex_k"], known["lex_words"], mask, rotation)

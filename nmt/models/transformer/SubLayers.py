@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nmt.models.depthwise import convolved, convolved_within
 from nmt.models.dropout import Dropout
-from nmt.models.fused_linear import relu_between, together
+from nmt.models.fused_linear import relu_between, through, together
 from nmt.models.norms import added_and_normed, parted
 from nmt.models.stream import Stream, behind
 from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
@@ -89,8 +89,7 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, query: Tensor, rotation: Rotation = None) -> Tensor:
         """(B, T, D), from `before` -> (B, H, T, d_k)"""
-        (q,) = together(query, [self.w_qs])
-        return self._queries(q, rotation)
+        return self._queries(through(query, self.w_qs), rotation)
 
     def _queries(self, q: Tensor, rotation: Rotation) -> Tensor:
         """(B, T, H·d_k) -> (B, H, T, d_k), normalised and turned as the recipe says."""
@@ -121,8 +120,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """What is to be added to the residual, (B, T, D), and weights or None."""
         output, attn = self.attention(q, k, v, mask, return_attns)
-        (output,) = together(output.transpose(1, 2).flatten(2), [self.fc])
-        return output, attn
+        return through(output.transpose(1, 2).flatten(2), self.fc), attn
 
     def readers(self) -> list[nn.Linear]:
         """The projections that may read the same input."""
@@ -176,15 +174,14 @@ class PositionwiseFeedForward(nn.Module):
         """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
         if self.kind == "relu" and not self.act_dropout.is_active:
             return relu_between(x, self.w_1, self.w_2)
-        transformed: Tensor = self.w_2(self.act_dropout(self._activate(x)))
-        return transformed
+        return through(self.act_dropout(self._activate(x)), self.w_2)
 
     def _activate(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, d_inner)"""
         if self.kind == "swiglu":
             hidden, gate = together(x, [self.w_1, self.w_3])
             return F.silu(hidden) * gate
-        hidden = self.w_1(x)
+        hidden = through(x, self.w_1)
         if self.kind == "relu":
             return F.relu(hidden, inplace=True)
         if self.kind == "gelu":
@@ -244,14 +241,13 @@ class LexicalAttention(nn.Module):
 
     def keys(self, enc_output: Tensor, rotation: Rotation = None) -> Tensor:
         """(B, S, D) -> (B, 1, S, d_k)"""
-        k: Tensor = self.w_ks(enc_output).unsqueeze(1)
+        k = through(enc_output, self.w_ks).unsqueeze(1)
         return k if rotation is None else rotate(k, rotation)
 
     def forward(self, x: Tensor, k: Tensor, words: Tensor, mask: Mask, rotation: Rotation = None) -> Tensor:
         """States x: (B, T, D), their keys, the embedded source words (B, S, D), mask: (B, 1, 1, S) -> (B, T, D)"""
-        q = self.w_qs(x).unsqueeze(1)
+        q = through(x, self.w_qs).unsqueeze(1)
         if rotation is not None:
             q = rotate(q, rotation)
         found, _ = self.attention(q, k, words.unsqueeze(1), mask)
-        looked_up: Tensor = self.fc(self.dropout(found.squeeze(1)))
-        return looked_up
+        return through(self.dropout(found.squeeze(1)), self.fc)

@@ -236,7 +236,7 @@ def seconds_of(validator: Validator, engine: Engine, speed: float) -> float:
     decode = validator.decode.model_copy(update={"max_len_a": n_trg / n_src, "max_len_b": 1})
     some = validator.src[:: max(1, len(validator.src) // _N_TRANSLATED)][:_N_TRANSLATED]
     begin = time.perf_counter()
-    with engine.precision.autocast():
+    with engine.precision.measuring():
         n_done = sum(1 for _ in Translator(engine.model, validator.subwords, decode).translate(some))
     return forced + (time.perf_counter() - begin) * len(validator.src) / n_done
 

@@ -109,7 +109,7 @@ def _is_learnt_by_heart(engine: Engine, batch: Batch) -> tuple[bool, str]:
 def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, beam: int) -> tuple[bool, str]:
     decode = recipe.decode
     wanted = [[i for i in row if i not in (EOS, PAD)] for row in batch.gold.tolist()]
-    with engine.precision.autocast():
+    with engine.precision.measuring():
         how = BeamSettings(
             bos=BOS,
             eos=EOS,

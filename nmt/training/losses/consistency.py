@@ -56,7 +56,8 @@ class _Consistency(torch.autograd.Function):
         device = weight.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         exact = torch.promote_types(weight.dtype, torch.float32)
-        p_in, q_in, weight_in = p_hidden.to(dtype), q_hidden.to(dtype), weight.to(dtype)
+        p_in, q_in, weight_in = (products.widened(x.to(dtype)) for x in (p_hidden, q_hidden, weight))
+        dtype = weight_in.dtype
         # Two passes, so twice the logits of a chunk of the loss.
         chunk = max(32, chunk_bytes(weight.device) // (weight.size(0) * 8))
 

@@ -171,7 +171,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         exact = torch.promote_types(weight.dtype, torch.float32)
         need_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         hidden = hidden if scale == 1.0 else hidden * scale
-        hidden_in, weight_in = hidden.to(dtype), weight.to(dtype)
+        hidden_in, weight_in = products.widened(hidden.to(dtype)), products.widened(weight.to(dtype))
+        dtype = hidden_in.dtype
         own = kernels.takes(hidden_in, weight)
         pass_over = _compiled_nll_and_gradient() if compiled and not own else nll_and_gradient
         chunk = chunk_bytes(hidden.device) // (weight.size(0) * (dtype.itemsize if own else 4))
