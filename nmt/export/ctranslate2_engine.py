@@ -36,6 +36,7 @@ _ITS_FILES = ("config.json", "shared_vocabulary.json", "source_vocabulary.json",
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
 _OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
 _KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len"}
+_KNOWN |= {"trg_lang"}  # that of the model, or it is refused as a line's own is
 _KNOWN |= {"align_layer", "align_head", "align_when"}  # which a run may have stored, and nothing here asks for
 
 

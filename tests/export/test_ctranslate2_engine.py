@@ -125,6 +125,7 @@ def test_minimum_bayes_risk_chooses_among_their_hypotheses(folders):
     [
         (["--decode.samples", 4, "--decode.top_p", 0.9], "decode.samples: 4 (by default 0), decode.top_p: 0.9"),
         (["--mbr", 8], "decode.samples: 8"),
+        (["--trg-lang", "fr"], "decode.trg_lang: fr, but the model translates into trg: choose one of those"),
         (["--decode.precision", "bf16"], "nmt-export --quantization"),
         (["--attention", "a.png"], "--attention"),
         (["--checkpoint", "update-1"], "--checkpoint"),
@@ -132,6 +133,16 @@ def test_minimum_bayes_risk_chooses_among_their_hypotheses(folders):
 )
 def test_what_ctranslate2_has_not_is_refused_by_name(translate, flags, message):
     assert message in translate("ct2", "--engine", "ctranslate2", *flags, code=2)[1]
+
+
+def test_the_language_that_the_model_writes_may_be_named(translate, folders, tmp_path):
+    lang = nmt.load(folders / "run", device="cpu").recipe.data.trg_lang
+    engine = "--engine", "ctranslate2"
+    plain = translate("ct2", *engine)[0]
+    assert translate("ct2", *engine, "--trg-lang", lang)[0] == plain
+    lines = [json.dumps({"source": line, "trg_lang": lang}) for line in SOURCE.split("\n")[:-1]]
+    (tmp_path / "own").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert translate("ct2", *engine, "--input", tmp_path / "own", "--input-format", "jsonl")[0] == plain
 
 
 def test_every_option_that_changes_the_search_is_known_or_refused():
