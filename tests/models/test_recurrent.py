@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from promises import check_autocast_to_bf16, check_steps_of_a_search
 
 from nmt.models.build import build_model
+from nmt.models.lstm import Modules
 from nmt.models.lstm.Layers import turned
 from nmt.models.lstm.Models import FeedingDecoder, Seq2Seq
 from nmt.models.lstm.Modules import Recurrence
@@ -328,16 +329,22 @@ def test_autocast_to_bf16_trains_and_decodes(batch, architecture, cell):
     assert (found.float() - exact[:, 0]).abs().max() < 0.1 * exact.abs().max()
 
 
+@pytest.mark.parametrize("widens", [False, True])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_under_autocast_the_kernels_get_the_type_that_was_asked_for(cell, monkeypatch):
-    seen, kernel = [], getattr(torch, cell)
+def test_under_autocast_the_kernels_get_the_type_that_was_asked_for(cell, widens, monkeypatch):
+    """Or its numbers in fp32, where the processor does not multiply it."""
+    seen, rounded, kernel = [], [], getattr(torch, cell)
 
     def spy(x, state, weights, *how):
         states = state if isinstance(state, tuple) else (state,)
-        seen.append(({tensor.dtype for tensor in (x, *states, *weights)}, torch.is_autocast_enabled("cpu")))
+        read = x, *states, *weights
+        seen.append(({tensor.dtype for tensor in read}, torch.is_autocast_enabled("cpu")))
+        rounded.append(all(torch.equal(tensor, tensor.bfloat16()) for tensor in read))
         return kernel(x, state, weights, *how)
 
     monkeypatch.setattr(torch, cell, spy)
+    if widens:
+        monkeypatch.setattr(Modules, "widened", lambda x: x.float())
     torch.manual_seed(1)
     recurrence = Recurrence(ModelConfig(architecture="seq2seq", cell=cell), 3, 4)
     x, visible = torch.randn(2, 5, 3, requires_grad=True), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
@@ -348,7 +355,8 @@ def test_under_autocast_the_kernels_get_the_type_that_was_asked_for(cell, monkey
         assert {part.dtype for part in (output, *last)} == {torch.bfloat16 if half else torch.float32}
         loss = output.float().square().sum() + sum(part.float().sum() for part in last)
         grads.append(torch.autograd.grad(loss, (x, *recurrence.parameters())))
-    assert seen == [({torch.float32}, False), ({torch.bfloat16}, False)]
+    assert seen == [({torch.float32}, False), ({torch.float32 if widens else torch.bfloat16}, False)]
+    assert rounded == [False, True]
     for exact, found in zip(*grads, strict=True):  # they reach the weights in full precision
         assert found.dtype == torch.float32
         assert (found - exact).norm() < 0.05 * exact.norm()

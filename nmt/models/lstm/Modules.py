@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.dropout import Dropout
+from nmt.models.fused_linear import through
+from nmt.native.products import widened
 from nmt.recipe.model_options import ModelConfig
 
 State = tuple[Tensor, ...]  # of one layer: (B, width) tensors, h first; an LSTM has c as well
@@ -79,12 +81,13 @@ class Recurrence(nn.Module):
         if casts:
             dtype = torch.get_autocast_dtype(device)
             x, before, weights = x.to(dtype), tuple(h.to(dtype) for h in before), [w.to(dtype) for w in weights]
+        wide, states, weights = widened(x), tuple(map(widened, before)), [widened(w) for w in weights]
         with torch.autocast(device, enabled=False) if casts else nullcontext():
             if self.is_lstm:
-                output, *after = torch.lstm(x, before, weights, *_HOW, torch.is_grad_enabled(), False, True)
+                output, *after = torch.lstm(wide, states, weights, *_HOW, torch.is_grad_enabled(), False, True)
             else:
-                output, *after = torch.gru(x, before[0], weights, *_HOW, torch.is_grad_enabled(), False, True)
-        last = [part.squeeze(0) for part in after]
+                output, *after = torch.gru(wide, states[0], weights, *_HOW, torch.is_grad_enabled(), False, True)
+        output, last = output.to(x.dtype), [part.squeeze(0).to(x.dtype) for part in after]
         if visible is not None:
             n_real = visible.sum(1, keepdim=True)
             end = (n_real - 1).clamp(min=0).unsqueeze(2).expand(-1, 1, output.size(2))
@@ -154,8 +157,7 @@ class GeneralScore(DotScore):
         nn.init.eye_(self.w_ks.weight)
 
     def keys(self, memory: Tensor) -> Tensor:
-        keys: Tensor = self.w_ks(memory)
-        return keys
+        return through(memory, self.w_ks)
 
 
 class AdditiveScore(nn.Module):
@@ -170,12 +172,11 @@ class AdditiveScore(nn.Module):
 
     def keys(self, memory: Tensor) -> Tensor:
         """(B, S, D) -> (B, S, D)"""
-        keys: Tensor = self.w_ks(memory)
-        return keys
+        return through(memory, self.w_ks)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """(B, N, D), (B, S, D) -> (B, N, S)"""
-        agreement = torch.tanh(self.w_qs(query).unsqueeze(2) + keys.unsqueeze(1))  # (B, N, S, D)
+        agreement = torch.tanh(through(query, self.w_qs).unsqueeze(2) + keys.unsqueeze(1))  # (B, N, S, D)
         score: Tensor = self.v(agreement)
         return score.squeeze(3)
 
