@@ -24,6 +24,7 @@ from mutation import Mutation
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("nmt", "tests", "tools", "recipes", "pyproject.toml")
+_NONE_COLLECTED = 5  # how pytest ends where there was no test to run
 LONGEST = 300  # seconds; a test that hangs has seen the mutation too
 
 PARTS = (mutations_of_kernels, mutations_of_models, mutations_of_search, mutations_of_training)
@@ -52,6 +53,8 @@ def run_tests(tree: Path, arguments: str) -> str:
         )
     except subprocess.TimeoutExpired:
         return "red"
+    if done.returncode == _NONE_COLLECTED and re.search(rb"\b[0-9]+ skipped\b", done.stdout):
+        return "skipped"  # the file as a whole
     if done.returncode:
         return "red" if done.returncode == 1 else f"pytest ended with {done.returncode}"
     return "GREEN" if re.search(rb"\b[0-9]+ passed\b", done.stdout) else "skipped"
