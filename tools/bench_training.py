@@ -32,6 +32,7 @@ from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.native.allocator import keep_freed_blocks
 from nmt.native.kernels import why_not
+from nmt.native.products import has_wide_panels
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 from nmt.training.engine import Engine
@@ -44,8 +45,13 @@ from nmt.training.starting.materials import new_model
 OURS = "nmt"
 # Median length of a sentence in subwords, and the standard deviation of its logarithm.
 LENGTHS = {"newstest": (24.0, 0.6), "multi30k": (13.0, 0.33)}
-# What a column runs in: precision, and whether fp32 products of the CPU go to oneDNN.
-ARITHMETIC = {"fp32": ("fp32", False), "fp32-onednn": ("fp32", True), "bf16": ("bf16", False)}
+# What a column runs in: precision, and whether fp32 products of the CPU go to oneDNN, or ours to kernels for AVX-512.
+ARITHMETIC = {
+    "fp32": ("fp32", False, False),
+    "fp32-onednn": ("fp32", True, False),
+    "fp32-panels": ("fp32", False, True),
+    "bf16": ("bf16", False, False),
+}
 
 
 class Synthetic:
@@ -89,8 +95,9 @@ def flops(recipe: Recipe, n_vocab: int, n_src: int, n_trg: int) -> float:
 
 def switch(arithmetic: str, device: torch.device) -> Precision:
     """Set the machine to a column's arithmetic."""
-    name, fast = ARITHMETIC[arithmetic]
-    precision = Precision(name, "for the benchmark", device.type, fast, kernels=device.type == "cpu" and not why_not())
+    name, fast, panels = ARITHMETIC[arithmetic]
+    own = device.type == "cpu" and not why_not()
+    precision = Precision(name, "for the benchmark", device.type, fast, kernels=own, panels=own and panels)
     precision.apply()
     return precision
 
@@ -354,7 +361,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if args.peers is None:
         args.peers = [] if args.device == "cuda" or args.command else sorted(PEERS)
     if args.arithmetic is None:
-        args.arithmetic = ["bf16"] if args.device == "cuda" else ["fp32"] if args.command else list(ARITHMETIC)
+        everything = [name for name, (*_, panels) in ARITHMETIC.items() if has_wide_panels() or not panels]
+        args.arithmetic = ["bf16"] if args.device == "cuda" else ["fp32"] if args.command else everything
     args.peak_size = args.peak_size or PEAK_SIZE[args.device]
     if args.command and (not args.data or args.trained):
         parser.error("--command trains from files, from the start: name a folder with --data, and no --trained")

@@ -70,9 +70,11 @@ def main() -> None:
     args = parser.parse_args()
     if why_not := kernels.why_not():
         sys.exit(f"bench_zeros: error: no kernels here: {why_not}")
-    kernels.use(True)
+    kernels.use(True, wide_panels=True)
     if not kernels.switched_on().has_panels():
-        sys.exit("bench_zeros: error: zeros are left out on processors with AVX2 and no AVX-512, which this is not")
+        sys.exit(
+            "bench_zeros: error: zeros are left out on processors with AVX2 or AVX-512 and no AMX, which this is not"
+        )
     keep_freed_blocks(in_large_pages=True)  # as nmt-train does
     torch.manual_seed(1)
     for share in SHARES:

@@ -8,7 +8,7 @@
 #include "products.h"
 
 /* With instructions of its own for such sums a processor needs none of this. */
-#if defined HAS_PANELS && !defined __AVXVNNI__
+#if defined HAS_PANELS && !defined __AVX512F__ && !defined __AVXVNNI__
 #include <immintrin.h>
 
 #define HEIGHT 4  /* rows, */

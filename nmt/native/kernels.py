@@ -15,12 +15,21 @@ N_CHANCE = 2**16  # a decision of dropout is one of this many equally likely val
 _LINE = 64  # bytes of the cache
 _TYPES = (torch.float32, torch.bfloat16)
 _used: ctypes.CDLL | None = None  # the library, while it is switched on
+_wide_panels = False
 
 
-def use(wanted: bool) -> None:
-    """Switch the kernels on or off, for all that follows in this process. Raises NotCompiled where there are none."""
-    global _used
-    _used = library() if wanted else None
+def use(wanted: bool, *, wide_panels: bool = False) -> None:
+    """Switch the kernels on or off, for all that follows in this process. Raises NotCompiled where there are none.
+
+    wide_panels: with AVX-512 they multiply fp32, too, which other libraries may do faster there.
+    """
+    global _used, _wide_panels
+    _used, _wide_panels = library() if wanted else None, wanted and wide_panels
+
+
+def in_wide_panels() -> bool:
+    """Whether they were told to multiply fp32 with AVX-512."""
+    return _wide_panels
 
 
 def why_not() -> str:

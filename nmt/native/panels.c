@@ -1,7 +1,7 @@
-/* Matrix products of fp32 for processors of AVX2: what MKL and oneDNN make, nearer to all that such a processor can.
+/* Matrix products of fp32 for processors without tiles: what MKL and oneDNN make, nearer to all that one with AVX2 can.
 
    Six rows times two vectors of columns are twelve sums, which with the numbers that they grow by fill its 16 registers: two
-   products a cycle, if all is read from the first cache. So a panel of columns is laid out as it is read, number of a sum
+   products a cycle, if all is read from the first cache. Of the 32 of AVX-512 fourteen rows fill as many. So a panel of columns is laid out as it is read, number of a sum
    by number of a sum, and meets all the rows that lie in the second cache before the next one comes (Goto and van de Geijn
    2008, "Anatomy of high-performance matrix multiplication"; Van Zee and van de Geijn 2015, "BLIS").
 
@@ -11,9 +11,13 @@
 #include "products.h"
 
 #ifdef HAS_PANELS
-#define HEIGHT 6          /* rows, */
+#ifdef __AVX512F__
+#define HEIGHT 14         /* rows, */
+#else
+#define HEIGHT 6
+#endif
 #define PANEL (2 * LANES) /* and columns, that are multiplied at a time, DEPTH numbers of a sum; */
-#define NEAR 96           /* rows, multiples of HEIGHT, that lie in the second cache, */
+#define NEAR (96 / HEIGHT * HEIGHT) /* rows that lie in the second cache, */
 #define WIDTH 512         /* and columns that are laid out */
 #define APART (DEPTH + 16) /* numbers from one row to the next, where rows are copied */
 #define AHEAD 12          /* numbers of a sum that are fetched before their turn: each is far from the one before */
@@ -74,6 +78,7 @@ ALWAYS void multiply_strip(const int n_row, const target *to, int64_t row, int64
   }
   for (int64_t k = 0; k < depth; k++, panel += PANEL) {
     const vector left = *(const vector *)panel, right = *(const vector *)(panel + LANES);
+#pragma GCC unroll 14
     for (int r = 0; r < n_row; r++) {
       const float x = a[r * of_row + k * of_number];
       sum[r][0] += x * left;
@@ -110,6 +115,16 @@ ALWAYS void multiply_strips(const target *to, int64_t row, int64_t n, int64_t co
     multiply_strip(n_row, to, row + r, column + c, left, of_row, of_number, panel, depth, plus, bias, relu);  \
     break;
       switch (UP_TO(n - r, HEIGHT)) {
+#if HEIGHT > 6
+        STRIP(14)
+        STRIP(13)
+        STRIP(12)
+        STRIP(11)
+        STRIP(10)
+        STRIP(9)
+        STRIP(8)
+        STRIP(7)
+#endif
         STRIP(6)
         STRIP(5)
         STRIP(4)
@@ -143,10 +158,13 @@ void multiply_part(const target *to, factor a, factor b, const char *laid, int64
         if (a.dense) {
           const float *left = a.at + r * a.stride + k;
           int64_t stride = a.stride;
-          if (stride % 1024 == 0) { /* rows so far apart meet in the same few lines of the first cache */
+          /* Rows so far apart meet in the same few lines of the first cache; and for where each of many rows is there are
+             not enough registers, unless that is known. */
+          if (stride % 1024 == 0 || HEIGHT > 6) {
             for (int64_t i = 0; i < n; i++) memcpy(strips + i * APART, left + i * stride, 4 * depth);
             left = strips, stride = APART;
           }
+          if (HEIGHT > 6) stride = APART;
           multiply_strips(to, r, n, c, width, left, HEIGHT * stride, stride, 1, right, depth, plus, bias, relu);
         } else {
           lay_strips(strips, a, r, n, k, depth);
@@ -167,8 +185,11 @@ void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col,
 
 int room_of_part(void) { return ROOM; }
 
-/* Whether products are made in panels here. */
+
+/* Whether products can be made in panels here, and in those of AVX-512, which others may be faster than. */
 int has_panels(void) { return 1; }
+int has_wide_panels(void) { return LANES == 16; }
 #else
 int has_panels(void) { return 0; }
+int has_wide_panels(void) { return 0; }
 #endif

@@ -2,7 +2,6 @@
    is `tiles.c` or `panels.c`, whichever the processor has, or `sparse.c` where there are many zeros. */
 
 #include "products.h"
-#include "tiles.h"
 
 #if defined HAS_TILES || defined HAS_PANELS
 /* Bytes that a thread needs. */

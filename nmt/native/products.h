@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "numbers.h"
+#include "tiles.h"
 
 /* (n, depth) numbers, of which those of a sum are `dense`, one behind the other, or `stride` numbers apart. */
 typedef struct {
@@ -19,8 +19,8 @@ typedef struct {
   int add, relu;
 } target;
 
-/* Where the processor has AVX2 and no more: its 16 registers of 8 numbers are what panels are made for. */
-#if defined __AVX2__ && defined __FMA__ && !defined __AVX512F__
+/* Where the processor has AVX2 or AVX-512, and no tiles: panels are made for its 16 registers of 8 numbers, or 32 of 16. */
+#if defined __AVX2__ && defined __FMA__ && !defined HAS_TILES
 #define HAS_PANELS
 #define DEPTH 256 /* numbers of a sum, added one to the other; of a longer one such parts are added up */
 #endif

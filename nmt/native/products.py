@@ -16,17 +16,31 @@ from torch import Tensor
 
 from nmt.native import half_products
 from nmt.native.compiler import library
-from nmt.native.kernels import half, place, room, switched_on, takes, why_not, workroom
+from nmt.native.kernels import half, in_wide_panels, place, room, switched_on, takes, why_not, workroom
 from nmt.native.passes import add_bias, add_to, column_sums, size_of_sums, turned
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
 HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one
 
 
-@functools.cache
 def fp32_in_kernels() -> bool:
-    """Whether kernels multiply fp32: the processor has tiles or AVX2 alone, and a product against fp64 shows that they
-    are as exact as others."""
+    """Whether kernels multiply fp32: the processor has tiles, or AVX2 alone, or AVX-512 and they were told to; and a
+    product against fp64 shows that they are as exact as others."""
+    return _multiplies_fp32() and (in_wide_panels() or not library().has_wide_panels())
+
+
+def has_wide_panels() -> bool:
+    """Whether they can be told to."""
+    return _multiplies_fp32() and bool(library().has_wide_panels())
+
+
+def in_panels(a: Tensor, weight: Tensor) -> Tensor:
+    """a · weightT of fp32, (N, D) and (E, D) -> (N, E), in panels, whatever is switched on: to see how fast that is."""
+    return _multiply(torch.empty(len(a), len(weight)), a, weight.t())
+
+
+@functools.cache
+def _multiplies_fp32() -> bool:
     if why_not() or not (library().has_tiles() or library().has_panels()):
         return False
     generator = torch.Generator().manual_seed(0)
@@ -170,7 +184,7 @@ def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 def _is_sampled(a: Tensor, b: Tensor, kept: Tensor) -> bool:
     """Whether it pays to make only some of a · b."""
-    if not _in_kernels(a, b) or not library().has_panels() or a.size(1) % library().numbers_a_sum():
+    if not _in_kernels(a, b) or not library().has_sampled() or a.size(1) % library().numbers_a_sum():
         return False
     dense = a.is_contiguous() and b.is_contiguous() and kept.is_contiguous()
     return dense and bool(library().is_sampled(place(kept), *kept.shape))

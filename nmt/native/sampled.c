@@ -7,7 +7,7 @@
 
 #include "products.h"
 
-#ifdef HAS_PANELS
+#if defined HAS_PANELS && !defined __AVX512F__
 #include <immintrin.h>
 
 #define DEEP 64   /* numbers of a sum, */
@@ -143,4 +143,9 @@ int numbers_a_sum(void) { return DEEP; }
 int is_sampled(const float *by, int64_t n_row, int64_t n_col) {
   return share_there((factor){by, n_col, 1}, n_row, n_col) < MANY;
 }
+
+/* Whether products are sampled here. */
+int has_sampled(void) { return 1; }
+#else
+int has_sampled(void) { return 0; }
 #endif

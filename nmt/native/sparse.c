@@ -14,14 +14,19 @@
 #include <immintrin.h>
 
 #define DEEP 64                  /* numbers of a sum, as many as a word has bits, */
-#define MOST 11                  /* vectors of columns, which are a strip, */
+#ifdef __AVX512F__
+#define MOST 8                   /* vectors of columns, which are a strip, */
+#define MANY 0.6                 /* share of what is not zero up to which it pays to leave out the rest */
+#else
+#define MOST 11
+#define MANY 0.75
+#endif
 #define NEAR 128                 /* and rows, a multiple of DEEP, that are multiplied at a time */
 #define WIDTH (3 * MOST * LANES) /* columns that are laid out */
 #define AHEAD 12                 /* rows that are fetched before their turn: each is far from the one before */
 #define SEEN 32                  /* rows, or columns, that tell how many zeros there are */
 #define FEWEST 64                /* rows, for which it pays to lay out the right factor, */
 #define NEARLY 0.95              /* share of what is not zero in two of them where it is not worth it to look further, */
-#define MANY 0.75                /* share of what is not zero up to which it pays to leave out the rest */
 
 typedef struct {
   float right[DEPTH * WIDTH], sums[NEAR * WIDTH], left[NEAR * DEEP];
@@ -49,14 +54,23 @@ static void lay_strip(float *to, factor b, int64_t column, int64_t n, int64_t fi
   }
 }
 
+/* Which numbers are not zero, as NaN is not: bits. */
+ALWAYS uint64_t not_zero(vector x) {
+#ifdef __AVX512F__
+  return _mm512_cmp_ps_mask((__m512)x, (__m512){0}, _CMP_NEQ_UQ);
+#else
+  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+#endif
+}
+
 /* DEEP numbers of a row are copied; which of them are not zero, as NaN is not. */
 ALWAYS uint64_t lay_row(float *to, const float *row) {
   uint64_t there = 0;
 #pragma GCC unroll 8
   for (int k = 0; k < DEEP; k += LANES) {
-    const __m256 x = _mm256_loadu_ps(row + k);
-    _mm256_storeu_ps(to + k, x);
-    there |= (uint64_t)_mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_UQ)) << k;
+    const vector x = *(const vector *)(row + k);
+    *(vector *)(to + k) = x;
+    there |= not_zero(x) << k;
   }
   return there;
 }
@@ -85,7 +99,11 @@ static void lay_rows(float *to, uint64_t *there, factor a, int64_t n, int64_t de
 
 /* x · y + sum, rounded once. Of a strip of one vector, whose sums are one chain, GCC would make a product and a sum. */
 ALWAYS vector fused(float x, vector y, vector sum) {
+#ifdef __AVX512F__
+  return (vector)_mm512_fmadd_ps(_mm512_set1_ps(x), (__m512)y, (__m512)sum);
+#else
   return (vector)_mm256_fmadd_ps(_mm256_set1_ps(x), (__m256)y, (__m256)sum);
+#endif
 }
 
 /* Where the sums of a strip go, n_col columns of each row, once they are complete. */
@@ -163,9 +181,11 @@ static void multiply_by(int n_vector, float *sums, float *a, uint64_t *there, co
     VECTORS(6)
     VECTORS(7)
     VECTORS(8)
+#if MOST > 8
     VECTORS(9)
     VECTORS(10)
     VECTORS(11)
+#endif
   }
 }
 

@@ -11,7 +11,6 @@
    No sum depends on the number of threads, or on what other rows there are. */
 
 #include "products.h"
-#include "tiles.h"
 
 #ifdef HAS_TILES
 #include <sys/syscall.h>

@@ -40,7 +40,9 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
 def _write(run: Run, recipe: Recipe, engine: Engine, state: TrainState, tensors: dict[str, dict[str, Tensor]]) -> None:
     run.must_be_held()
     metric = recipe.valid.metric
-    arithmetic = {name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32", "kernels")}
+    arithmetic = {
+        name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32", "kernels", "panels")
+    }
     checkpoint.save(run.checkpoint(state.update), tensors, {**state.to_json(metric), "arithmetic": arithmetic})
     prune(run, recipe, state)
 

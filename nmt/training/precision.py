@@ -19,7 +19,8 @@ from nmt.recipe.training_options import TrainConfig
 _SHAPE = (2048, 512, 2048)  # a feed-forward product of a base model, 2,048 tokens
 _TRIES = 5  # of each way to multiply
 _HOPELESS = 4.0  # times the fastest so far: a way that takes longer is not tried again
-_WORTH = 1.3  # a path must be this much faster before auto takes it
+_WORTH = 1.3  # a path must be this much faster before auto takes it,
+_NEARLY = 0.9  # or so nearly as fast, if it leaves out zeros, which are half of what a ReLU makes and more
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Precision:
 
     name: fp32, bf16 or fp16. why: one line for the user. fast_fp32: whether fp32 products of the CPU go to oneDNN.
     kernels: whether what lies between products on a CPU is done by kernels of our own, which round in other places.
+    panels: whether those multiply fp32 with AVX-512, too.
     A run keeps the arithmetic that it began with, or a resumed run would not be the same run.
     """
 
@@ -36,10 +38,11 @@ class Precision:
     device: str
     fast_fp32: bool = False
     kernels: bool = False
+    panels: bool = False
 
     def apply(self) -> None:
         """Switch the machine to this arithmetic."""
-        kernels.use(self.kernels)
+        kernels.use(self.kernels, wide_panels=self.panels)
         set_up(self.device)
         if self.device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 where a product stays in fp32
@@ -67,20 +70,20 @@ class Precision:
 
 def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     """The precision of a new run on this device, with the kernels that it has."""
-    chosen = _choose(config.precision, device)
     if device.type != "cpu" or config.kernels == "torch":
-        return chosen
+        return _choose(config.precision, device, kernels_too=False)
     why_not = kernels.why_not()
+    chosen = _choose(config.precision, device, kernels_too=not why_not)
     told = f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor"
-    if not why_not and chosen.name == "fp32" and products.fp32_in_kernels():
+    if not why_not and chosen.name == "fp32" and products.fp32_in_kernels() and not products.has_wide_panels():
         told += ", which multiply fp32, too, as exactly as others"
     if chosen.name == "bf16" and products.bf16_in_fp32():
         told += "; it has no instructions for bf16, whose products are made of fp32: exact, and no faster than fp32"
     return replace(chosen, kernels=not why_not, why=f"{chosen.why}; {told}")
 
 
-def _choose(wanted: str, device: torch.device) -> Precision:
-    """auto, fp32, bf16 or fp16 -> the arithmetic of products."""
+def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precision:
+    """auto, fp32, bf16 or fp16 -> the arithmetic of products. kernels_too: whether those may be kernels'."""
     if device.type == "cuda":
         if wanted != "auto":
             return Precision(wanted, "as the recipe says", "cuda")
@@ -91,20 +94,23 @@ def _choose(wanted: str, device: torch.device) -> Precision:
         raise MachineError("precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
     if wanted != "auto":  # nothing is measured: the same recipe gives the same bits on every run
         return Precision(wanted, "as the recipe says", "cpu")
-    speed = _speeds()
+    speed = _speeds(kernels_too and products.has_wide_panels())
     usual, switched, bf16 = speed["fp32"], speed["fp32 through oneDNN"], speed["bf16"]
     fast = switched > _WORTH * usual and onednn_is_honest()
     fp32 = switched if fast else usual
     path = "fp32 products through oneDNN" if fast else "fp32 products through torch's default library"
+    in_panels = speed.get("fp32 in panels", 0.0)
+    if panels := in_panels > _NEARLY * fp32:
+        fp32, path = in_panels, "fp32 products in kernels, which leave out zeros"
     figures = f"measured: fp32 {fp32:.0f}, bf16 {bf16:.0f} GFLOP/s; {path}"
     if bf16 > _WORTH * fp32:
         return Precision("bf16", figures, "cpu")
-    return Precision("fp32", figures, "cpu", fast)
+    return Precision("fp32", figures, "cpu", fast, panels=panels)
 
 
 @functools.cache
-def _speeds() -> dict[str, float]:
-    """GFLOP/s of each way to multiply, at its best: 0 for one that this torch has not.
+def _speeds(panels: bool) -> dict[str, float]:
+    """GFLOP/s of each way to multiply, at its best: 0 for one that this torch has not. panels: those of kernels, too.
 
     The ways take turns, and the best of many tries counts: other work on the machine slows down all alike. Measured
     once, so that what is tried before a run is in the arithmetic that the run will have.
@@ -115,6 +121,8 @@ def _speeds() -> dict[str, float]:
         "fp32 through oneDNN": (_product(torch.float32), True),
         "bf16": (_product(torch.bfloat16), False),
     }
+    if panels:
+        ways["fp32 in panels"] = (_product(torch.float32, products.in_panels), False)
     best = dict.fromkeys(ways, float("inf"))
     for attempt in range(_TRIES + 1):
         for name, (product, switched) in ways.items():

@@ -76,8 +76,8 @@ def test_of_the_products_around_a_relu_five_may_leave_out_zeros(monkeypatch):
         return multiply(out, a, b, zeros=zeros, **options)
 
     kernels.use(True)
-    if not products.fp32_in_kernels() or not kernels.library().has_panels():
-        pytest.skip("no panels are multiplied on this processor")
+    if not products.fp32_in_kernels() or not kernels.library().has_sampled():
+        pytest.skip("no products are sampled on this processor")
     monkeypatch.setattr(products, "_multiply", spied)
     for n, bias, n_whole in ((8, 0.0, 2), (64, -1.0, 1)):  # of the wide one, too, only some of the gradient is made
         seen.clear()

@@ -56,7 +56,9 @@ def test_no_padding_is_read_where_they_make_attention(recipe_of, chosen):
 
 
 def remembered(run, update):
-    return json.loads((run.checkpoint(update) / checkpoint.STATE).read_bytes())["arithmetic"]["kernels"]
+    arithmetic = json.loads((run.checkpoint(update) / checkpoint.STATE).read_bytes())["arithmetic"]
+    assert set(arithmetic) == {"name", "device", "fast_fp32", "kernels", "panels"}
+    return arithmetic["kernels"]
 
 
 def test_they_are_chosen_where_they_can_be_had(without_compiler):

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from nmt.errors import MachineError
+from nmt.native import kernels
 from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as room
 from nmt.training.checking.check import check
 from nmt.training.checking.selftest import selftest
+from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
-from nmt.training.starting.launch import launch
+from nmt.training.starting.launch import _same_precision, launch
 
 CPU = torch.device("cpu")
 
@@ -56,6 +58,41 @@ def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times,
     assert found.name == name
     assert found.fast_fp32 == (fast and name == "fp32")
     assert found.why.startswith("measured: fp32 ") and ("oneDNN" in found.why) == fast
+
+
+@pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+@pytest.mark.parametrize(
+    ("in_panels", "onednn", "bf16", "name", "taken"),
+    [
+        (0.95, 1.0, 0.3, "fp32", True),  # as fast without zeros
+        (0.85, 1.0, 0.3, "fp32", False),
+        (1.7, 2.0, 0.3, "fp32", False),
+        (1.9, 2.0, 2.4, "fp32", True),
+        (1.9, 1.0, 2.4, "fp32", True),  # bf16 is not worth it beside them
+        (1.0, 1.0, 1.4, "bf16", False),
+    ],
+)
+def test_panels_for_avx_512_are_taken_where_they_are_fast(in_panels, onednn, bf16, name, taken, monkeypatch):
+    known = {"fp32": 1.0, "fp32 through oneDNN": onednn, "bf16": bf16}
+    monkeypatch.setattr(room, "onednn_is_honest", lambda: True)
+    monkeypatch.setattr(room.products, "has_wide_panels", lambda: True)
+    monkeypatch.setattr(room, "_speeds", lambda panels: {**known, **({"fp32 in panels": in_panels} if panels else {})})
+    found = choose_precision(TrainConfig(), CPU)
+    assert (found.name, found.panels) == (name, taken)
+    assert ("in kernels, which leave out zeros" in found.why) == (in_panels > 0.9 * max(1.0, onednn))
+    for config in (TrainConfig(kernels="torch"), TrainConfig(precision="fp32")):
+        assert not choose_precision(config, CPU).panels
+
+
+def test_a_run_goes_on_in_the_panels_that_it_began_in(recipe_of):
+    began = {"name": "fp32", "device": "cpu", "fast_fp32": False, "kernels": not kernels.why_not()}
+    for known, wide in (({}, False), ({"panels": False}, False), ({"panels": True}, True)):
+        found = _same_precision(recipe_of(), {"arithmetic": {**began, **known}}, CPU, Ranks())
+        assert found.panels is wide
+        found.apply()
+        assert kernels.in_wide_panels() == (wide and found.kernels)
+    kernels.use(False)
+    assert not kernels.in_wide_panels()
 
 
 def test_what_is_tried_before_a_run_is_in_the_arithmetic_of_the_run(monkeypatch):

@@ -60,7 +60,7 @@ def of_begin(recipe_of, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
-    monkeypatch.setattr(precision, "_speeds", lambda: {"fp32": 1.0, "fp32 through oneDNN": 1.0, "bf16": 9.0})
+    monkeypatch.setattr(precision, "_speeds", lambda _: {"fp32": 1.0, "fp32 through oneDNN": 1.0, "bf16": 9.0})
     monkeypatch.setattr(precision, "set_up", lambda _: None)
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda _: None)
     monkeypatch.setattr(kernels, "why_not", lambda: "")
@@ -80,7 +80,7 @@ def of_begin(recipe_of, monkeypatch):
                     found.dtype.append(torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype)
             raise Begun
 
-        monkeypatch.setattr(kernels, "use", lambda wanted: found.kernels.append(wanted))
+        monkeypatch.setattr(kernels, "use", lambda wanted, **_: found.kernels.append(wanted))
         monkeypatch.setattr(Precision, "apply", noted)
         for command in (
             launch.launch,

@@ -202,13 +202,15 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
     """The arithmetic that the run began with, or a choice for a new run: one for all ranks."""
     remembered = state.get("arithmetic", {})
     if remembered.get("device") == device.type:
-        name, fast, wanted = remembered["name"], remembered["fast_fp32"], remembered.get("kernels", False)
-        mine = Precision(name, "as the run began", device.type, fast, wanted)
+        name, fast = remembered["name"], remembered["fast_fp32"]
+        later = (remembered.get(key, False) for key in ("kernels", "panels"))  # than the first runs
+        mine = Precision(name, "as the run began", device.type, fast, *later)
     else:
         mine = choose_precision(recipe.train, device)
         names = ("fp32", "bf16", "fp16")
-        name, fast, wanted = ranks.tell(names.index(mine.name), mine.fast_fp32, mine.kernels)
-        mine = replace(mine, name=names[int(name)], fast_fp32=bool(fast), kernels=bool(wanted))
+        name, *switches = ranks.tell(names.index(mine.name), mine.fast_fp32, mine.kernels, mine.panels)
+        fast, wanted, panels = map(bool, switches)
+        mine = replace(mine, name=names[int(name)], fast_fp32=fast, kernels=wanted, panels=panels)
     why_not = kernels.why_not() if mine.kernels else ""
     if ranks.any(bool(why_not)):
         mine = replace(
