@@ -7,8 +7,10 @@ from torch import nn
 
 from nmt.models import fused_linear
 from nmt.models.fused_linear import relu_between, together
+from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.native import kernels, products
 from nmt.native.attention import Attention
+from nmt.recipe.model_options import ModelConfig
 
 NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
 TYPES = pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
@@ -103,6 +105,22 @@ def test_layers_are_themselves_where_they_are_not_plain_or_not_trained():
         assert torch.equal(together(x, [plain])[0], plain(x))
     mixed = [plain, nn.Linear(8, 4, bias=False)]
     assert all(torch.equal(one, layer(x)) for one, layer in zip(together(x, mixed), mixed, strict=True))
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("act_dropout", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["relu", "gelu", "swiglu", "relu2"])
+def test_every_feed_forward_layer_has_the_same_gradient_in_kernels(kind, act_dropout):
+    torch.manual_seed(1)
+    layer = PositionwiseFeedForward(ModelConfig(d_model=16, d_inner=32, ffn=kind, act_dropout=act_dropout, dropout=0.0))
+    x, weight, found = torch.randn(2, 5, 16, requires_grad=True), torch.randn(2, 5, 16), []
+    for used, trained in ((False, False), (True, False), (True, True)):
+        kernels.use(used)
+        output = layer.train(trained)(x)
+        found.append(torch.autograd.grad((output * weight).sum(), (x, *layer.parameters())))
+    exact, alike, dropped = found
+    assert same(alike, exact, 1e-5) and all(gradient.isfinite().all() for gradient in dropped)
+    assert all(map(torch.allclose, dropped, alike)) == (act_dropout == 0.0)
 
 
 def test_parts_that_lie_side_by_side_are_not_copied():

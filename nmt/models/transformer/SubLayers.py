@@ -183,7 +183,7 @@ class PositionwiseFeedForward(nn.Module):
             return F.silu(hidden) * gate
         hidden = through(x, self.w_1)
         if self.kind == "relu":
-            return F.relu(hidden, inplace=True)
+            return F.relu(hidden)
         if self.kind == "gelu":
             return F.gelu(hidden)
         return F.relu(hidden).square()  # relu2
