@@ -1,9 +1,10 @@
 /* Matrix products of fp32 for processors without tiles: what MKL and oneDNN make, nearer to all that one with AVX2 can.
 
    Six rows times two vectors of columns are twelve sums, which with the numbers that they grow by fill its 16 registers: two
-   products a cycle, if all is read from the first cache. Of the 32 of AVX-512 fourteen rows fill as many. So a panel of columns is laid out as it is read, number of a sum
-   by number of a sum, and meets all the rows that lie in the second cache before the next one comes (Goto and van de Geijn
-   2008, "Anatomy of high-performance matrix multiplication"; Van Zee and van de Geijn 2015, "BLIS").
+   products a cycle, if all is read from the first cache. With AVX-512 there are 32 of them, for fourteen rows. So a panel of
+   columns is laid out as it is read, number of a sum by number of a sum, and meets all the rows that lie in the second cache
+   before the next one comes (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication"; Van Zee and
+   van de Geijn 2015, "BLIS").
 
    Each thread makes a part of the result for itself. No sum depends on the number of threads, or on what other rows there
    are. */
@@ -158,13 +159,12 @@ void multiply_part(const target *to, factor a, factor b, const char *laid, int64
         if (a.dense) {
           const float *left = a.at + r * a.stride + k;
           int64_t stride = a.stride;
-          /* Rows so far apart meet in the same few lines of the first cache; and for where each of many rows is there are
-             not enough registers, unless that is known. */
+          /* Rows so far apart meet in the same few lines of the first cache; and to say where each of fourteen is takes more
+             registers than there are, unless the compiler knows how far they are apart. */
           if (stride % 1024 == 0 || HEIGHT > 6) {
             for (int64_t i = 0; i < n; i++) memcpy(strips + i * APART, left + i * stride, 4 * depth);
             left = strips, stride = APART;
           }
-          if (HEIGHT > 6) stride = APART;
           multiply_strips(to, r, n, c, width, left, HEIGHT * stride, stride, 1, right, depth, plus, bias, relu);
         } else {
           lay_strips(strips, a, r, n, k, depth);
@@ -184,7 +184,6 @@ void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col,
 }
 
 int room_of_part(void) { return ROOM; }
-
 
 /* Whether products can be made in panels here, and in those of AVX-512, which others may be faster than. */
 int has_panels(void) { return 1; }

@@ -249,7 +249,7 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
 
 
 def _are_widened(*factors: Tensor) -> bool:
-    """Whether any of these is."""
+    """Whether any of these is, before it is multiplied."""
     return any(map(half, factors)) and takes(*factors) and bf16_in_fp32()
 
 
