@@ -78,7 +78,7 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     if not why_not and chosen.name == "fp32" and products.fp32_in_kernels() and not products.has_wide_panels():
         told += ", which multiply fp32, too, as exactly as others"
     if chosen.name == "bf16" and products.bf16_in_fp32():
-        told += "; it has no instructions for bf16, whose products are made of fp32: exact, and no faster than fp32"
+        told += ", which has no instructions for bf16: products of it are made of fp32, exact and no faster than those"
     return replace(chosen, kernels=not why_not, why=f"{chosen.why}; {told}")
 
 
