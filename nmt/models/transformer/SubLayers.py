@@ -183,7 +183,7 @@ class PositionwiseFeedForward(nn.Module):
             return F.silu(hidden) * gate
         hidden = through(x, self.w_1)
         if self.kind == "relu":
-            return F.relu(hidden)
+            return F.relu(hidden)  # not in place: what kernels return is a view
         if self.kind == "gelu":
             return F.gelu(hidden)
         return F.relu(hidden).square()  # relu2
