@@ -9,12 +9,14 @@ NORMS = "nmt/native/norms.c"
 TILES = "nmt/native/tiles.c"
 WIDENED = "tests/native/test_bf16_in_fp32.py"
 HALVES = "nmt/native/half_products.c"
+IN_EITHER = "nmt/native/halves.h"  # tiles, or registers
 OF_HALVES = "tests/native/test_half_products.py"
 PANELS = "nmt/native/panels.c"
 SPARSE = "nmt/native/sparse.c"
 SAMPLED = "nmt/native/sampled.c"
 BYTES = "nmt/native/bytes.c"
 IN_TILES = "tests/native/test_products.py -k in_tiles"
+GRADIENTS = "tests/native/test_products.py -k gradient"
 IN_PANELS = "tests/native/test_products.py -k in_panels"
 ZEROS = "tests/native/test_products.py -k zeros"
 WANTED = "tests/native/test_products.py -k where"
@@ -96,28 +98,49 @@ MUTATIONS = (
         "nmt/native/products.py",
         "        narrow is x,\n",
         "        0,\n",
-        IN_TILES,
+        GRADIENTS,
     ),
     Mutation(
         "long sums of a weight's gradient begun anew",
         "nmt/native/weight_gradient.c",
         "k ? sums : NULL,",
         "NULL,",
-        IN_TILES,
+        GRADIENTS,
     ),
-    Mutation("half of a step of bf16 left out", "nmt/native/tiles.h", "_tile_dpbf16ps(3, 5, 7);", ";", OF_HALVES),
+    Mutation("half of a step of bf16 left out", IN_EITHER, "_tile_dpbf16ps(3, 5, 7);", ";", f"{OF_HALVES} -k in_tiles"),
+    Mutation(
+        "half of a pair of vectors left out",
+        IN_EITHER,
+        "sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, right);",
+        ";",
+        f"{OF_HALVES} -k in_registers",
+    ),
+    Mutation(
+        "a panel that is not whole read as one that is",
+        HALVES,
+        "left = room, apart = LINE, of_step = OF_STEP;",
+        "left = room;",
+        f"{OF_HALVES} -k in_registers",
+    ),
+    Mutation(
+        "the last strip of a panel where the one before is",
+        HALVES,
+        "panel, row + 2 * STRIP,",
+        "panel, row + STRIP,",
+        f"{OF_HALVES} -k in_registers",
+    ),
     Mutation(
         "the next rows of bf16 laid out in part",
         HALVES,
         "to_lay * (j + 1) / n_panel",
         "to_lay * j / n_panel",
-        OF_HALVES,
+        f"{OF_HALVES} -k in_tiles",
     ),
     Mutation("a second weight laid over the first", HALVES, " + first / STEP + step)", " + step)", OF_HALVES),
-    Mutation("sums of columns of each panel alone", HALVES, "if (sums && row % ROWS)", "if (0)", OF_HALVES),
+    Mutation("sums of columns of each panel alone", HALVES, "if (found.sums && row % ROWS)", "if (0)", OF_HALVES),
     Mutation("what is not kept of bf16 let through", HALVES, "if (task->kept) x[t] =", "if (0) x[t] =", OF_HALVES),
     Mutation("NaN of bf16 hidden by a ReLU", HALVES, "& ~(x[t] < 0.0f)", "& (x[t] > 0.0f)", OF_HALVES),
-    Mutation("the bias of a layer in bf16 left out", HALVES, "if (task->bias) bias[t]", "if (0) bias[t]", OF_HALVES),
+    Mutation("the bias of a layer in bf16 left out", HALVES, "if (task->bias) found", "if (0) found", OF_HALVES),
     Mutation(
         "the smallest pieces of numbers left out of a product",
         TILES,

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests of the kernels as they are compiled for processors with AMX, and with AVX-512 alone, on an x86-64 processor that
-# need have neither: their instructions are worked out in C. Minutes. bash tools/test_emulated.sh [PYTEST ARGUMENTS]
+# Tests of the kernels as they are compiled for processors with AMX, with AVX-512 and its instructions for bf16, and with
+# AVX-512 alone, on an x86-64 processor that need have none of them: their instructions are worked out in C. Minutes.
+# bash tools/test_emulated.sh [PYTEST ARGUMENTS]
 set -euo pipefail
 # shellcheck source=tools/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -27,4 +28,5 @@ emulate() {  # $1: what the processor is said to have; the rest: what a compiler
 }
 
 emulate "AVX-512 and AMX" -D__AVX512F__ -D__AVX512BW__ -D__AVX512BF16__ -D__AMX_BF16__
-emulate "AVX-512" -D__AVX512F__ -D__AVX512BW__
+emulate "AVX-512 and its bf16" -D__AVX512F__ -D__AVX512BW__ -D__AVX512BF16__ -U__AMX_BF16__
+emulate "AVX-512" -D__AVX512F__ -D__AVX512BW__ -U__AVX512BF16__ -U__AMX_BF16__

@@ -23,6 +23,7 @@ _HERE = Path(__file__).parent
 _SOURCES = (
     "numbers.h",
     "tiles.h",
+    "halves.h",
     "products.h",
     "passes.c",
     "norms.c",

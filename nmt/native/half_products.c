@@ -1,16 +1,15 @@
-/* Products of bf16 in tiles, (N, D) by (D, E), whose left factor has its rows dense: what a layer makes of its inputs, and
-   their gradient by that of its outputs. What follows a product is done with its sums as they are made.
+/* Products of bf16, (N, D) by (D, E), whose left factor has its rows dense: what a layer makes of its inputs, and their
+   gradient by that of its outputs. What follows a product is done with its sums as they are made.
 
    The right factor is laid out by tiles as a whole. Of it as many columns as the second cache of a core holds are multiplied
-   by one panel of 32 rows after the other; the next panel is laid out meanwhile. A sum is made at once, whole, in its tile:
-   none depends on the number of threads, or on what other rows there are. */
+   by one panel of 32 rows after the other. For tiles the next panel is laid out meanwhile; registers read it where it is. A
+   sum is made at once, whole: none depends on the number of threads, or on what other rows there are. */
 
-#include "tiles.h"
+#include "halves.h"
 
-#ifdef HAS_TILES
+#ifdef HAS_HALVES
 #define NEAR (1 << 20)      /* bytes of the right factor that the second cache holds beside the rest */
 #define FEW 4               /* panels of it, for which it pays to lay out one of the left factor */
-#define LINE 64             /* bytes, of STEP numbers */
 #define OF_STEP (2 * TILE)  /* bytes of the numbers of a panel that are summed at once */
 
 /* What is made: (n_row, n_col), of sums of n_sum numbers. */
@@ -74,40 +73,50 @@ static void lay_lines(char *to, const task *task, int64_t row, int64_t line, int
 
 /* -- multiplication ----------------------------------------------------------------------------------------------- */
 
-/* What will be written, and read beside it. */
-ALWAYS void fetch(const task *task, int64_t row, int64_t column) {
-  for (int64_t i = 0; i < UP_TO(task->n_row - row, PANEL); i++) {
+/* What will be written of n rows and a panel of columns, and read beside it. */
+ALWAYS void fetch(const task *task, int64_t row, int64_t n, int64_t column) {
+  for (int64_t i = 0; i < n; i++) {
     const int64_t place = (row + i) * task->n_col + column;
     __builtin_prefetch(task->out + place, 1);
     if (task->kept) __builtin_prefetch(task->kept + place);
   }
 }
 
-/* Four tiles of sums to a row and a column of the result. */
-static void put(const task *task, const float *tiles, int64_t row, int64_t column) {
-  float *sums = task->sums ? task->sums + row / ROWS * task->n_col + column : NULL;
-  vector bias[2] = {0}, total[2] = {0};
+/* What belongs to two vectors of columns: what is added to each row, and the sums of rows of the result. */
+typedef struct {
+  vector bias[2], total[2];
+  float *sums; /* may be absent */
+} columns;
+
+ALWAYS columns columns_at(const task *task, int64_t row, int64_t column) {
+  columns found = {.sums = task->sums ? task->sums + row / ROWS * task->n_col + column : NULL};
   for (int t = 0; t < 2; t++) {
-    if (task->bias) bias[t] = *(const vector *)(task->bias + column + t * SIDE);
-    if (sums && row % ROWS) total[t] = *(const vector *)(sums + t * SIDE); /* of the panel before */
+    if (task->bias) found.bias[t] = *(const vector *)(task->bias + column + t * SIDE);
+    if (found.sums && row % ROWS) found.total[t] = *(const vector *)(found.sums + t * SIDE); /* of rows before */
   }
-  for (int64_t i = 0; i < UP_TO(task->n_row - row, PANEL); i++) {
-    const float *from = tiles + i / SIDE * 2 * SIDE * SIDE + i % SIDE * SIDE;
-    const int64_t place = (row + i) * task->n_col + column;
-    vector x[2];
-    for (int t = 0; t < 2; t++) {
-      x[t] = *(const vector *)(from + t * SIDE * SIDE) + bias[t];
-      if (task->relu) x[t] = (vector)((integers)x[t] & ~(x[t] < 0.0f));
-      if (task->kept) x[t] = (vector)((integers)x[t] & (vector_at(task->kept, place + t * SIDE, 1) != 0.0f));
-    }
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)x[1], (__m512)x[0]);
-    _mm512_storeu_si512(task->out + place, both);
-    total[0] += widened((halves)_mm512_castsi512_si256(both));
-    total[1] += widened((halves)_mm512_extracti64x4_epi64(both, 1));
-  }
-  for (int t = 0; t < 2 && sums; t++) *(vector *)(sums + t * SIDE) = total[t];
+  return found;
 }
 
+ALWAYS void keep_sums(const columns *columns) {
+  for (int t = 0; t < 2 && columns->sums; t++) *(vector *)(columns->sums + t * SIDE) = columns->total[t];
+}
+
+/* Two vectors of sums, to a place of the result. */
+ALWAYS void put(const task *task, columns *columns, int64_t place, vector left, vector right) {
+  vector x[2] = {left, right};
+  for (int t = 0; t < 2; t++) {
+    x[t] += columns->bias[t];
+    if (task->relu) x[t] = (vector)((integers)x[t] & ~(x[t] < 0.0f));
+    if (task->kept) x[t] = (vector)((integers)x[t] & (vector_at(task->kept, place + t * SIDE, 1) != 0.0f));
+  }
+  const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)x[1], (__m512)x[0]);
+  _mm512_storeu_si512(task->out + place, both);
+  if (!columns->sums) return;
+  columns->total[0] += widened((halves)_mm512_castsi512_si256(both));
+  columns->total[1] += widened((halves)_mm512_extracti64x4_epi64(both, 1));
+}
+
+#ifdef HAS_TILES
 /* Bytes that a thread needs: two panels of the left factor, of which one is laid out while the other is multiplied, and
    sums. */
 ALWAYS int64_t room_of_part(int64_t n_sum) { return 2 * (n_sum / STEP * OF_STEP) + OF_SUMS; }
@@ -116,21 +125,67 @@ ALWAYS int64_t room_of_part(int64_t n_sum) { return 2 * (n_sum / STEP * OF_STEP)
 static void multiply_part(const task *task, const char *right, int64_t row, int64_t end_row, int64_t first, int64_t end,
                           char *room) {
   const int64_t n_step = task->n_sum / STEP, size = n_step * OF_STEP, n_panel = end - first, n_line = PANEL * n_step;
-  char *left = room, *next = room + size, *sums = room + 2 * size;
+  char *left = room, *next = room + size;
+  const float *sums = (const float *)(room + 2 * size);
   lay_lines(left, task, row, 0, n_line);
   for (; row < end_row; row += PANEL) {
-    const int64_t to_lay = row + PANEL < end_row ? n_line : 0;
+    const int64_t to_lay = row + PANEL < end_row ? n_line : 0, n = UP_TO(end_row - row, PANEL);
     for (int64_t j = 0; j < n_panel; j++) {
       const int64_t column = (first + j) * PANEL;
-      fetch(task, row, column);
-      multiply_halves(sums, NULL, left, right + (first + j) * size, n_step);
+      fetch(task, row, n, column);
+      multiply_halves((char *)sums, NULL, left, right + (first + j) * size, n_step);
       lay_lines(next, task, row + PANEL, to_lay * j / n_panel, to_lay * (j + 1) / n_panel);
-      put(task, (const float *)sums, row, column);
+      columns columns = columns_at(task, row, column);
+      for (int64_t i = 0; i < n; i++) {
+        const float *from = sums + i / SIDE * 2 * SIDE * SIDE + i % SIDE * SIDE;
+        put(task, &columns, (row + i) * task->n_col + column, *(const vector *)from,
+            *(const vector *)(from + SIDE * SIDE));
+      }
+      keep_sums(&columns);
     }
     char *other = left;
     left = next, next = other;
   }
 }
+#else
+/* Bytes that a thread needs: for a panel of the left factor that is not whole. */
+ALWAYS int64_t room_of_part(int64_t n_sum) { return n_sum / STEP * OF_STEP; }
+
+/* A strip of up to n rows times a panel, to a row and a column of the result. */
+ALWAYS void multiply_to(const task *task, const int n, const char *a, int64_t apart, int64_t of_step, const char *b,
+                        int64_t row, int64_t column) {
+  const int64_t n_row = UP_TO(task->n_row - row, n);
+  if (n_row <= 0) return;
+  __m512 sum[STRIP][2] = {0};
+  fetch(task, row, n_row, column);
+  multiply_strip(sum, n, a, apart, of_step, b, task->n_sum / STEP);
+  columns columns = columns_at(task, row, column);
+#pragma GCC unroll 11
+  for (int i = 0; i < n; i++)
+    if (i < n_row) put(task, &columns, (row + i) * task->n_col + column, (vector)sum[i][0], (vector)sum[i][1]);
+  keep_sums(&columns);
+}
+
+/* Rows row .. end_row, a multiple of ROWS where not all, and panels `first` .. end of columns of the result. */
+static void multiply_part(const task *task, const char *right, int64_t row, int64_t end_row, int64_t first, int64_t end,
+                          char *room) {
+  const int64_t n_step = task->n_sum / STEP;
+  for (; row < end_row; row += PANEL) {
+    const char *left = (const char *)(task->a + row * task->n_sum);
+    int64_t apart = 2 * task->n_sum, of_step = LINE;
+    if (end_row - row < PANEL) {
+      lay_lines(room, task, row, 0, PANEL * n_step);
+      left = room, apart = LINE, of_step = OF_STEP;
+    }
+    for (int64_t j = first; j < end; j++) {
+      const char *panel = right + j * n_step * OF_STEP;
+      for (int64_t i = 0; i < 2 * STRIP; i += STRIP)
+        multiply_to(task, STRIP, left + i * apart, apart, of_step, panel, row + i, j * PANEL);
+      multiply_to(task, PANEL - 2 * STRIP, left + 2 * STRIP * apart, apart, of_step, panel, row + 2 * STRIP, j * PANEL);
+    }
+  }
+}
+#endif
 
 /* Bytes that `multiply_half` needs: for the sums of columns, and for each thread. */
 int64_t room_of_half(int64_t n_row, int64_t n_col, int64_t n_sum, int n_thread) {
@@ -161,8 +216,19 @@ void multiply_half(bf16 *out, const bf16 *a, const char *laid, const float *bias
                     UP_TO((block + 1) * width, n_panel), rest + me * room_of_part(n_sum));
       at += count;
     }
-    _tile_release();
+    release();
   }
   if (sums) add_parts(sums, task.sums, n_unit, n_col);
 }
 #endif
+
+/* Whether products of bf16 can be made here. */
+int has_half_products(void) {
+#ifdef HAS_TILES
+  return has_tiles();
+#elif defined HAS_HALVES
+  return 1;
+#else
+  return 0;
+#endif
+}

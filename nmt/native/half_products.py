@@ -1,4 +1,4 @@
-"""Products of bf16 on a CPU in tiles: what layers make of their inputs, and the gradient of those.
+"""Products of bf16 on a CPU in kernels: what layers make of their inputs, and the gradient of those.
 
 N rows, D and E columns. The right factor is one matrix or several, of bf16 or of fp32, which is made bf16 on its way.
 """
@@ -16,8 +16,9 @@ _MANY = 128  # rows, beside which laying out the right factor is little
 
 
 @functools.cache
-def _has_tiles() -> bool:
-    return bool(library().has_tiles())
+def in_kernels() -> bool:
+    """Whether kernels make products of bf16: the processor has instructions for them, of AVX-512 or AMX."""
+    return bool(library().has_half_products())
 
 
 @functools.cache
@@ -28,7 +29,7 @@ def _fits(n_sum: int, n_col: int) -> bool:
 def takes_product(a: Tensor, parts: Sequence[Tensor]) -> bool:
     """Whether kernels multiply a, (N, D), by matrices (D, E), of which several lie one below the other, or one beside
     the other."""
-    if not half(a) or len(a) < _MANY or not takes(a, *parts) or not _has_tiles() or not a.is_contiguous():
+    if not half(a) or len(a) < _MANY or not takes(a, *parts) or not in_kernels() or not a.is_contiguous():
         return False
     return all(_fits(*part.shape) for part in parts) and _fits(a.size(1), parts[0].size(1))
 

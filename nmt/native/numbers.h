@@ -16,6 +16,12 @@
 #else
 #define LANES 8
 #endif
+#if defined __AVX512BF16__ && defined __AVX512BW__
+#define HAS_HALVES /* instructions for products of bf16, */
+#ifdef __AMX_BF16__
+#define HAS_TILES  /* of tiles at a time */
+#endif
+#endif
 #define ALWAYS static inline __attribute__((always_inline))
 #define BLOCK 256 /* numbers that elementwise passes hold at a time: multiples of 4, so that words of chance are whole */
 #define ROWS 64 /* rows whose sums are one part of the sums over all rows */

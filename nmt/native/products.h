@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "tiles.h"
+#include "numbers.h"
 
 /* (n, depth) numbers, of which those of a sum are `dense`, one behind the other, or `stride` numbers apart. */
 typedef struct {

@@ -1,5 +1,5 @@
 """Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or panels, as the processor has them, beside
-panels without the zeros of a factor, or of the result; and in tiles the gradients of weights of bf16.
+panels without the zeros of a factor, or of the result; and of bf16 the gradients of weights.
 
 Where the processor has no instructions for products of bf16, which then take torch ten times as long as those of fp32,
 they are made of fp32: each product of two such numbers is one, to the bit, and sums are rounded as ever at their end.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmt.native import half_products
 from nmt.native.compiler import library
-from nmt.native.kernels import half, in_wide_panels, place, room, switched_on, takes, why_not, workroom
+from nmt.native.kernels import half, in_wide_panels, place, room, takes, why_not, workroom
 from nmt.native.passes import add_bias, add_to, column_sums, size_of_sums, turned
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
@@ -197,7 +197,7 @@ def weight_gradient(
     the one of both that may have many zeros, as in `product`."""
     if _are_widened(d_out, x):
         d_out, x = widened(d_out), widened(x)
-    if _is_gradient_in_tiles(d_out, x):
+    if _is_half_gradient(d_out, x):
         return _gradient(torch.empty(d_out.size(1), x.size(1)), d_out, x, add=False).to(dtype)
     if zeros_in == "x" and _in_kernels(d_out, x) and library().has_panels():
         return turned(product(x.t(), d_out, zeros=True)).to(dtype)
@@ -210,7 +210,7 @@ def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
         d_out, x = widened(d_out), widened(x)
     if _in_kernels(d_out, x):
         _multiply(total, d_out.t(), x, add=True)
-    elif _is_gradient_in_tiles(d_out, x):
+    elif _is_half_gradient(d_out, x):
         _gradient(total, d_out, x, add=True)
     elif half(x):
         add_to(total, d_out.t() @ x)
@@ -218,13 +218,11 @@ def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
         total.addmm_(d_out.t(), x)
 
 
-def _is_gradient_in_tiles(d_out: Tensor, x: Tensor) -> bool:
+def _is_half_gradient(d_out: Tensor, x: Tensor) -> bool:
     """Whether kernels multiply these, of bf16. oneDNN takes much longer for a product whose first factor is read by
     columns than for others."""
     return (
-        takes(d_out, x)
-        and bool(half(d_out) and half(x) and d_out.numel() and x.numel())
-        and bool(switched_on().has_tiles())
+        takes(d_out, x) and bool(half(d_out) and half(x) and d_out.numel() and x.numel()) and half_products.in_kernels()
     )
 
 

@@ -13,6 +13,8 @@
 #include "products.h"
 
 #ifdef HAS_TILES
+#include "tiles.h"
+
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -212,7 +214,7 @@ void multiply_part(const target *to, factor a, factor b, const char *laid, int64
                         c + j * PANEL, k, n_step - s, s > 0, k + depth == n_sum);
       }
     }
-  _tile_release();
+  release();
 }
 
 int64_t size_laid_out(int64_t n_col, int64_t n_sum) { return PARTS(n_col, PANEL) * PARTS(n_sum, STEP) * STEP_OF_PANEL; }

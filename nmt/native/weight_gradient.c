@@ -1,14 +1,18 @@
-/* The gradient of a weight in tiles of bf16: products whose sums, over all the words of a batch, are far longer than the
+/* The gradient of a weight of bf16: products whose sums, over all the words of a batch, are far longer than the
    result is wide, of factors that both are read by columns.
 
    Each thread makes a part of the result for itself. The sums of as many columns as fit lie in the second cache of its core,
    and beside them what is to be added: some rows of both factors, laid out by tiles. No sum depends on the number of
    threads. */
 
-#include "tiles.h"
+#include "halves.h"
 
+#ifdef HAS_HALVES
 #ifdef HAS_TILES
-#define DEPTH 384             /* numbers of a sum that are laid out at a time: a panel of them lies in the first cache */
+#define DEPTH 384             /* numbers of a sum that are laid out at a time: a panel of them lies in the first cache, */
+#else
+#define DEPTH 256             /* or two do, of which one is read for each strip of the other */
+#endif
 #define HEIGHT 512            /* rows of the result that are made at a time, at most, */
 #define WIDTH 768             /* and columns */
 #define SUMS (HEIGHT * 384)   /* of them, */
@@ -69,6 +73,7 @@ ALWAYS void lay(char *to, factor x, const int right, int64_t column, int64_t end
       char *place = to + ((c - column) / PANEL * n_step + step) * 2 * TILE;
       const bf16 *at = x.at + (first + step * STEP) * x.n + c;
       const int64_t n_row = depth - step * STEP, n_col = end - c;
+      for (int64_t i = 0; i < STEP && n_row >= 2 * STEP; i++) __builtin_prefetch(at + (STEP + i) * x.n, 0, 2);
       if (n_row >= STEP && n_col >= PANEL) {
         lay_step(place, at, x.n, right);
         continue;
@@ -148,7 +153,7 @@ void weight_gradient(float *out, int add, int turned, const bf16 *a, const bf16 
     multiply_part(&to, (factor){a, n_row}, (factor){b, n_col}, n_sum, n_left * i / down * PANEL,
                   UP_TO(n_left * (i + 1) / down * PANEL, n_row), n_right * j / across * PANEL,
                   UP_TO(n_right * (j + 1) / across * PANEL, n_col), room + me * ROOM);
-    _tile_release();
+    release();
   }
 }
 #endif

@@ -1,4 +1,4 @@
-"""Products of bf16 in tiles, and what is done with their sums, against fp64."""
+"""Products of bf16 in kernels, and what is done with their sums, against fp64."""
 
 import pytest
 import torch
@@ -9,14 +9,20 @@ from nmt.native import half_products, kernels, products
 
 if why_not := kernels.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
-if not kernels.library().has_tiles():
-    pytest.skip("this processor has no tiles", allow_module_level=True)
+if not half_products.in_kernels():
+    pytest.skip("this processor has no instructions of AVX-512 for bf16", allow_module_level=True)
 
 SIZES = [(1, 32, 32), (31, 64, 96), (64, 256, 32), (65, 288, 64), (97, 32, 160), (130, 544, 1056), (40, 1120, 64)]
+HAS_TILES = bool(kernels.library().has_tiles())
+MADE_IN = [
+    pytest.param(True, marks=pytest.mark.skipif(not HAS_TILES, reason="this processor has no tiles"), id="in_tiles"),
+    pytest.param(True, marks=pytest.mark.skipif(HAS_TILES, reason="this processor has tiles"), id="in_registers"),
+]
 
 
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch):
+@pytest.fixture(autouse=True, params=MADE_IN)
+def switched_on(request, monkeypatch):
+    """Once for tiles, once for registers, of which a processor multiplies bf16 in one."""
     kernels.use(True)
     monkeypatch.setattr(half_products, "_MANY", 1)
     n_thread = torch.get_num_threads()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmt.native import kernels, products
+from nmt.native import half_products, kernels, products
 
 if why_not := kernels.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
@@ -16,6 +16,9 @@ SIZES = [
 ]
 IN_TILES = pytest.mark.skipif(not kernels.library().has_tiles(), reason="this processor has no tiles")
 IN_PANELS = pytest.mark.skipif(not kernels.library().has_panels(), reason="no panels are multiplied on this processor")
+IN_HALVES = pytest.mark.skipif(
+    not half_products.in_kernels(), reason="this processor has no instructions of AVX-512 for bf16"
+)
 MADE_IN = [pytest.param(True, marks=IN_TILES, id="in_tiles"), pytest.param(True, marks=IN_PANELS, id="in_panels")]
 IN_KERNELS = pytest.mark.usefixtures("made_in")
 
@@ -303,9 +306,9 @@ def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(
     d_out, x = (torch.randn(n, width, generator=generator).to(dtype) for width in widths)
     if not in_kernels:
         monkeypatch.setattr(products, "fp32_in_kernels", lambda: False)
-        monkeypatch.setattr(kernels.switched_on(), "has_tiles", lambda: 0)
+        monkeypatch.setattr(half_products, "in_kernels", lambda: False)
     # Sums of numbers of bf16 are of fp32, which is the result's type, but where torch makes them.
-    unrounded = products.bf16_in_fp32() or (in_kernels and kernels.library().has_tiles())
+    unrounded = products.bf16_in_fp32() or (in_kernels and half_products.in_kernels())
     error = 3e-6 if unrounded else ERROR[dtype]
     found, exact = products.weight_gradient(d_out, x, torch.float32), d_out.double().t() @ x.double()
     assert found.is_contiguous() and found.dtype == torch.float32
@@ -319,9 +322,9 @@ def test_the_gradient_of_a_weight_is_the_product_however_it_is_made(
     assert near(total, exact, error)
 
 
-@IN_TILES
+@IN_HALVES
 @pytest.mark.parametrize("widths", [(1100, 600), (600, 1100), (70, 1700)])
-def test_in_tiles_a_gradient_too_wide_for_the_cache_is_made_in_parts_to_the_same_bits(widths, generator):
+def test_a_gradient_in_bf16_too_wide_for_the_cache_is_made_in_parts_to_the_same_bits(widths, generator):
     d_out, x = (torch.randn(900, width, generator=generator).bfloat16() for width in widths)
     whole = products.weight_gradient(d_out, x, torch.float32)
     assert near(whole, d_out.double().t() @ x.double(), 3e-6)
@@ -332,7 +335,7 @@ def test_in_tiles_a_gradient_too_wide_for_the_cache_is_made_in_parts_to_the_same
     assert torch.equal(few, whole[40:60])
 
 
-@IN_TILES
+@IN_HALVES
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_what_is_not_finite_stays_visible_in_a_gradient(wrong, generator):
     d_out, x = (torch.randn(50, width, generator=generator).bfloat16() for width in (40, 60))

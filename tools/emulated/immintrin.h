@@ -17,6 +17,7 @@ typedef long long __m128i __attribute__((vector_size(16), may_alias));
 typedef long long __m256i __attribute__((vector_size(32), may_alias));
 typedef long long __m512i __attribute__((vector_size(64), may_alias));
 typedef float __m512 __attribute__((vector_size(64), may_alias));
+typedef short __m512bh __attribute__((vector_size(64), may_alias));
 typedef uint16_t __mmask16;
 
 /* The numbers of a register, as wide as an instruction takes them. */
@@ -147,6 +148,12 @@ MADE __m512i _mm512_set1_epi16(short value) {
   return x.whole;
 }
 
+MADE __m512i _mm512_set1_epi32(int value) {
+  numbers_of x;
+  for (int i = 0; i < 16; i++) x.of32[i] = (uint32_t)value;
+  return x.whole;
+}
+
 static inline __m512i registered(const short *from_the_last) {
   numbers_of x;
   for (int i = 0; i < 32; i++) x.of16[i] = (uint16_t)from_the_last[31 - i];
@@ -211,6 +218,22 @@ MADE __m512i _mm512_cvtne2ps_pbh(__m512 above, __m512 below) {
 }
 
 MADE __m256i _mm512_cvtneps_pbh(__m512 a) { return ((numbers_of){.whole = _mm512_cvtne2ps_pbh(a, a)}).half[0]; }
+
+/* Of each pair the second product is added first, then the first one, each rounded once with its sum. */
+MADE __m512 _mm512_dpbf16_ps(__m512 sums, __m512bh left, __m512bh right) {
+  const numbers_of a = {.whole = (__m512i)left}, b = {.whole = (__m512i)right};
+  numbers_of out = {.floats = sums};
+  for (int i = 0; i < 16; i++) {
+    float sum = without_subnormals(out.of32[i]);
+    for (int second = 1; second >= 0; second--) {
+      const float x = without_subnormals((uint32_t)a.of16[2 * i + second] << 16);
+      const float y = without_subnormals((uint32_t)b.of16[2 * i + second] << 16);
+      sum = without_subnormals(bits_in(__builtin_fmaf(x, y, sum)));
+    }
+    out.number[i] = sum;
+  }
+  return out.floats;
+}
 
 /* -- tiles -------------------------------------------------------------------------------------------------------- */
 
