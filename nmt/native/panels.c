@@ -14,15 +14,17 @@
 #ifdef HAS_PANELS
 #ifdef __AVX512F__
 #define HEIGHT 14         /* rows, */
+#define LAID (2 * DEPTH)  /* numbers of a sum that are laid out at a time, for as many parts of sums one after the other */
 #else
 #define HEIGHT 6
+#define LAID DEPTH
 #endif
 #define PANEL (2 * LANES) /* and columns, that are multiplied at a time, DEPTH numbers of a sum; */
 #define NEAR (96 / HEIGHT * HEIGHT) /* rows that lie in the second cache, */
-#define WIDTH 512         /* and columns that are laid out */
-#define APART (DEPTH + 16) /* numbers from one row to the next, where rows are copied */
+#define WIDTH ((1 << 17) / LAID)    /* and columns that are laid out, half a megabyte */
+#define APART (LAID + 16) /* numbers from one row to the next, where rows are copied */
 #define AHEAD 12          /* numbers of a sum that are fetched before their turn: each is far from the one before */
-#define ROOM (4 * (DEPTH * WIDTH + APART * NEAR)) /* bytes */
+#define ROOM (4 * (LAID * WIDTH + APART * NEAR)) /* bytes */
 
 /* -- layout ------------------------------------------------------------------------------------------------------- */
 
@@ -74,14 +76,16 @@ ALWAYS void multiply_strip(const int n_row, const target *to, int64_t row, int64
   float *out = to->out + row * to->n_col + column, part[HEIGHT * PANEL], part_of_bias[PANEL];
   vector sum[HEIGHT][2];
   for (int r = 0; r < n_row; r++) {
-    __builtin_prefetch(out + r * to->n_col, 1);
+    for (int64_t c = 0; c < PANEL; c += 16) __builtin_prefetch(out + r * to->n_col + c, 1);
     sum[r][0] = sum[r][1] = (vector){0};
   }
+  const float *at[PARTS(HEIGHT, 3)]; /* where every third row is: all of them would take too many registers */
+  for (int i = 0; i < PARTS(HEIGHT, 3); i++) at[i] = a + 3 * i * of_row;
   for (int64_t k = 0; k < depth; k++, panel += PANEL) {
     const vector left = *(const vector *)panel, right = *(const vector *)(panel + LANES);
 #pragma GCC unroll 14
     for (int r = 0; r < n_row; r++) {
-      const float x = a[r * of_row + k * of_number];
+      const float x = at[r / 3][r % 3 * of_row + k * of_number];
       sum[r][0] += x * left;
       sum[r][1] += x * right;
     }
@@ -109,34 +113,37 @@ ALWAYS void multiply_strips(const target *to, int64_t row, int64_t n, int64_t co
                             int64_t of_strip, int64_t of_row, const int64_t of_number, const float *panel, int64_t depth,
                             int plus, const float *bias, int relu) {
   for (int64_t c = 0; c < width; c += PANEL, panel += depth * PANEL)
-    for (int64_t r = 0; r < n; r += HEIGHT) {
-      const float *left = a + r / HEIGHT * of_strip;
-#define STRIP(n_row)                                                                                          \
-  case n_row:                                                                                                 \
-    multiply_strip(n_row, to, row + r, column + c, left, of_row, of_number, panel, depth, plus, bias, relu);  \
+    for (int64_t r = 0; r < n; r += HEIGHT)
+      for (int64_t k = 0; k < depth; k += DEPTH) {
+        const int last = k + DEPTH >= depth;
+        const float *left = a + r / HEIGHT * of_strip + k * of_number;
+#define STRIP(n_row)                                                                                            \
+  case n_row:                                                                                                   \
+    multiply_strip(n_row, to, row + r, column + c, left, of_row, of_number, panel + k * PANEL,                  \
+                   UP_TO(depth - k, DEPTH), plus || k > 0, last ? bias : NULL, last && relu);                   \
     break;
-      switch (UP_TO(n - r, HEIGHT)) {
+        switch (UP_TO(n - r, HEIGHT)) {
 #if HEIGHT > 6
-        STRIP(14)
-        STRIP(13)
-        STRIP(12)
-        STRIP(11)
-        STRIP(10)
-        STRIP(9)
-        STRIP(8)
-        STRIP(7)
+          STRIP(14)
+          STRIP(13)
+          STRIP(12)
+          STRIP(11)
+          STRIP(10)
+          STRIP(9)
+          STRIP(8)
+          STRIP(7)
 #endif
-        STRIP(6)
-        STRIP(5)
-        STRIP(4)
-        STRIP(3)
-        STRIP(2)
-        STRIP(1)
+          STRIP(6)
+          STRIP(5)
+          STRIP(4)
+          STRIP(3)
+          STRIP(2)
+          STRIP(1)
+        }
       }
-    }
 }
 
-/* Where panels of a right factor of n columns begin in one that is laid out as a whole, DEPTH numbers of a sum after DEPTH
+/* Where panels of a right factor of n columns begin in one that is laid out as a whole, LAID numbers of a sum after LAID
    others. k: their first number, of which there are `depth`. */
 ALWAYS int64_t place_of(int64_t column, int64_t k, int64_t depth, int64_t n) {
   return PARTS(n, PANEL) * PANEL * k + column * depth;
@@ -146,10 +153,10 @@ const int unit_of_rows = HEIGHT, unit_of_columns = PANEL;
 
 void multiply_part(const target *to, factor a, factor b, const char *laid, int64_t n_sum, int64_t row, int64_t end_row,
                    int64_t column, int64_t end_column, char *room) {
-  float *panels = (float *)room, *strips = panels + DEPTH * WIDTH;
-  for (int64_t k = 0; k < n_sum; k += DEPTH)
+  float *panels = (float *)room, *strips = panels + LAID * WIDTH;
+  for (int64_t k = 0; k < n_sum; k += LAID)
     for (int64_t c = column; c < end_column; c += WIDTH) {
-      const int64_t depth = UP_TO(n_sum - k, DEPTH), width = UP_TO(end_column - c, WIDTH);
+      const int64_t depth = UP_TO(n_sum - k, LAID), width = UP_TO(end_column - c, WIDTH);
       const int plus = k > 0 || to->add, last = k + depth == n_sum, relu = last && to->relu;
       const float *bias = last ? to->bias : NULL;
       const float *right = laid ? (const float *)laid + place_of(c, k, depth, to->n_col) : panels;
@@ -159,9 +166,7 @@ void multiply_part(const target *to, factor a, factor b, const char *laid, int64
         if (a.dense) {
           const float *left = a.at + r * a.stride + k;
           int64_t stride = a.stride;
-          /* Rows so far apart meet in the same few lines of the first cache; and to say where each of fourteen is takes more
-             registers than there are, unless the compiler knows how far they are apart. */
-          if (stride % 1024 == 0 || HEIGHT > 6) {
+          if (stride % 1024 == 0) { /* rows so far apart meet in the same few lines of the first cache */
             for (int64_t i = 0; i < n; i++) memcpy(strips + i * APART, left + i * stride, 4 * depth);
             left = strips, stride = APART;
           }
@@ -177,8 +182,8 @@ void multiply_part(const target *to, factor a, factor b, const char *laid, int64
 int64_t size_laid_out(int64_t n_col, int64_t n_sum) { return 4 * PARTS(n_col, PANEL) * PANEL * n_sum; }
 
 void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col, int64_t n_sum) {
-  for (int64_t k = 0; k < n_sum; k += DEPTH) {
-    const int64_t depth = UP_TO(n_sum - k, DEPTH);
+  for (int64_t k = 0; k < n_sum; k += LAID) {
+    const int64_t depth = UP_TO(n_sum - k, LAID);
     lay_panels((float *)to + place_of(0, k, depth, n_col), (factor){b, stride, dense}, 0, n_col, k, depth);
   }
 }

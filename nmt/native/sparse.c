@@ -16,11 +16,10 @@
 #define DEEP 64                  /* numbers of a sum, as many as a word has bits, */
 #ifdef __AVX512F__
 #define MOST 8                   /* vectors of columns, which are a strip, */
-#define MANY 0.6                 /* share of what is not zero up to which it pays to leave out the rest */
 #else
 #define MOST 11
-#define MANY 0.75
 #endif
+#define MANY 0.75                /* share of what is not zero up to which it pays to leave out the rest */
 #define NEAR 128                 /* and rows, a multiple of DEEP, that are multiplied at a time */
 #define WIDTH (3 * MOST * LANES) /* columns that are laid out */
 #define AHEAD 12                 /* rows that are fetched before their turn: each is far from the one before */
