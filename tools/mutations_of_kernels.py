@@ -21,6 +21,7 @@ IN_PANELS = "tests/native/test_products.py -k in_panels"
 ZEROS = "tests/native/test_products.py -k zeros"
 WANTED = "tests/native/test_products.py -k where"
 PRODUCTS = "nmt/native/products.c"
+OF_PRODUCTS = "nmt/native/products.h"
 MANY = "tests/native/test_products.py -k many"
 IN_BYTES = "tests/native/test_bytes.py"
 NATIVE = "tests/native/test_native_kernels.py"
@@ -161,13 +162,13 @@ MUTATIONS = (
     Mutation("the last columns without a bias", SPARSE, "if (to->bias) x += to->bias[c];", "", ZEROS),
     Mutation("the last columns past a ReLU", SPARSE, "to->relu && x < 0.0f ? 0.0f : x", "x", ZEROS),
     Mutation("the last columns not added", SPARSE, "to->add ? sums[c] + out[c] : sums[c]", "sums[c]", ZEROS),
-    Mutation("NaN taken for a zero", SPARSE, "setzero_ps(), _CMP_NEQ_UQ", "setzero_ps(), _CMP_NEQ_OQ", ZEROS),
+    Mutation("NaN taken for a zero", OF_PRODUCTS, "THERE _CMP_NEQ_UQ", "THERE _CMP_NEQ_OQ", ZEROS),
     Mutation("zeros looked for where there are few", SPARSE, "MANY 0.75", "MANY 2.0", ZEROS),
     Mutation("zeros never left out", SPARSE, "MANY 0.75", "MANY 0.0", ZEROS),
     Mutation("zeros looked for in few rows", SPARSE, "FEWEST 64", "FEWEST 1", ZEROS),
     Mutation("two rows without zeros wanted", SPARSE, "NEARLY 0.95", "NEARLY 0.0", ZEROS),
     Mutation("parts of wanted numbers begun anew", SAMPLED, "n_sum, n_near, 1);", "n_sum, n_near, 0);", WANTED),
-    Mutation("NaN not wanted", SAMPLED, "_CMP_NEQ_UQ", "_CMP_NEQ_OQ", WANTED),
+    Mutation("NaN not wanted", OF_PRODUCTS, "THERE _CMP_NEQ_UQ", "THERE _CMP_NEQ_OQ", WANTED),
     Mutation("the last of four not made", SAMPLED, "PARTS(which - begin, 4)", "(which - begin) / 4", WANTED),
     Mutation(
         "sums of the first rows for all", SAMPLED, "parts + row / ROWS * n_col + column", "parts + column", WANTED

@@ -184,7 +184,7 @@ def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 def _is_sampled(a: Tensor, b: Tensor, kept: Tensor) -> bool:
     """Whether it pays to make only some of a · b."""
-    if not _in_kernels(a, b) or not library().has_sampled() or a.size(1) % library().numbers_a_sum():
+    if not _in_kernels(a, b) or not library().has_panels() or a.size(1) % library().numbers_a_sum():
         return False
     dense = a.is_contiguous() and b.is_contiguous() and kept.is_contiguous()
     return dense and bool(library().is_sampled(place(kept), *kept.shape))

@@ -7,11 +7,13 @@
 
 #include "products.h"
 
-#if defined HAS_PANELS && !defined __AVX512F__
-#include <immintrin.h>
-
+#ifdef HAS_PANELS
 #define DEEP 64   /* numbers of a sum, */
-#define BESIDE 64 /* columns, */
+#ifdef __AVX512F__
+#define BESIDE 96 /* columns, */
+#else
+#define BESIDE 64
+#endif
 #define NEAR 512  /* and rows, a multiple of ROWS, that are multiplied at a time */
 #define AHEAD 12  /* rows that are fetched before their turn: each is far from the one before */
 #define MANY 0.45 /* share of what is wanted up to which it pays to leave out the rest */
@@ -51,10 +53,13 @@ static void list(workroom *mine, const float *by, int64_t n_col, int64_t n_row, 
     prefetch(by, AHEAD * n_col, n, 0, 0);
     int64_t c = 0;
     for (; c + LANES <= n; c += LANES) {
-      const int there = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(by + c), _mm256_setzero_ps(), _CMP_NEQ_UQ));
-      const uint64_t columns = places[there] + 0x0101010101010101u * c;
-      memcpy(which, &columns, 8);
-      which += __builtin_popcount(there);
+      const int there = not_zero(*(const vector *)(by + c));
+      for (int byte = 0; byte < LANES / 8; byte++) {
+        const int eight = there >> 8 * byte & 255;
+        const uint64_t columns = places[eight] + 0x0101010101010101u * (c + 8 * byte);
+        memcpy(which, &columns, 8);
+        which += __builtin_popcount(eight);
+      }
     }
     for (; c < n; c++)
       if (by[c] != 0.0f) *which++ = c;
@@ -66,23 +71,42 @@ static void list(workroom *mine, const float *by, int64_t n_col, int64_t n_row, 
 
 /* -- multiplication ----------------------------------------------------------------------------------------------- */
 
+/* The totals of four vectors. */
+ALWAYS quarter totals(const vector *sum) {
+#ifdef __AVX512F__
+  vector pair[2];
+  for (int i = 0; i < 2; i++) {
+    const __m512i a = (__m512i)sum[2 * i], b = (__m512i)sum[2 * i + 1];
+    pair[i] = (vector)_mm512_unpacklo_epi32(a, b) + (vector)_mm512_unpackhi_epi32(a, b);
+  }
+  const __m512i a = (__m512i)pair[0], b = (__m512i)pair[1];
+  const vector all = (vector)_mm512_unpacklo_epi64(a, b) + (vector)_mm512_unpackhi_epi64(a, b);
+  quarter part[4];
+  memcpy(part, &all, sizeof part);
+  return (part[0] + part[1]) + (part[2] + part[3]);
+#else
+  const __m256 left = _mm256_hadd_ps((__m256)sum[0], (__m256)sum[1]), right = _mm256_hadd_ps((__m256)sum[2], (__m256)sum[3]);
+  const __m256 all = _mm256_hadd_ps(left, right);
+  return (quarter)_mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+#endif
+}
+
 /* What is wanted of n_row rows of a and the columns that are laid out is made, or added to what is. */
 ALWAYS void multiply_fours(workroom *mine, const float *a, int64_t n_sum, int64_t n_row, const int plus) {
   const uint8_t *which = mine->which;
   quarter *made = (quarter *)mine->made;
   for (int64_t r = 0; r < n_row; r++, a += n_sum) {
-    __m256 left[DEEP / LANES];
-    for (int k = 0; k < DEEP / LANES; k++) left[k] = _mm256_loadu_ps(a + k * LANES);
+    vector left[DEEP / LANES];
+    for (int k = 0; k < DEEP / LANES; k++) left[k] = *(const vector *)(a + k * LANES);
     for (const quarter *end = made + mine->n_four[r]; made < end; made++, which += 4) {
-      __m256 sum[4];
+      vector sum[4];
       for (int i = 0; i < 4; i++) {
-        const float *right = mine->right + which[i] * DEEP;
-        sum[i] = _mm256_mul_ps(left[0], _mm256_loadu_ps(right));
+        const vector *right = (const vector *)(mine->right + which[i] * DEEP);
+        sum[i] = left[0] * right[0];
 #pragma GCC unroll 8
-        for (int k = 1; k < DEEP / LANES; k++) sum[i] = _mm256_fmadd_ps(left[k], _mm256_loadu_ps(right + k * LANES), sum[i]);
+        for (int k = 1; k < DEEP / LANES; k++) sum[i] += left[k] * right[k];
       }
-      const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(sum[0], sum[1]), _mm256_hadd_ps(sum[2], sum[3]));
-      quarter found = (quarter)_mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+      quarter found = totals(sum);
       if (plus) found += *made;
       *made = found;
     }
@@ -143,9 +167,4 @@ int numbers_a_sum(void) { return DEEP; }
 int is_sampled(const float *by, int64_t n_row, int64_t n_col) {
   return share_there((factor){by, n_col, 1}, n_row, n_col) < MANY;
 }
-
-/* Whether products are sampled here. */
-int has_sampled(void) { return 1; }
-#else
-int has_sampled(void) { return 0; }
 #endif

@@ -11,8 +11,6 @@
 #include "products.h"
 
 #ifdef HAS_PANELS
-#include <immintrin.h>
-
 #define DEEP 64                  /* numbers of a sum, as many as a word has bits, */
 #ifdef __AVX512F__
 #define MOST 8                   /* vectors of columns, which are a strip, */
@@ -51,15 +49,6 @@ static void lay_strip(float *to, factor b, int64_t column, int64_t n, int64_t fi
     }
     for (int64_t c = b.dense ? 0 : n; c < width; c++) to[k * width + c] = c < n ? at[c * b.stride + k] : 0.0f;
   }
-}
-
-/* Which numbers are not zero, as NaN is not: bits. */
-ALWAYS uint64_t not_zero(vector x) {
-#ifdef __AVX512F__
-  return _mm512_cmp_ps_mask((__m512)x, (__m512){0}, _CMP_NEQ_UQ);
-#else
-  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_setzero_ps(), _CMP_NEQ_UQ));
-#endif
 }
 
 /* DEEP numbers of a row are copied; which of them are not zero, as NaN is not. */

@@ -75,7 +75,8 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     why_not = kernels.why_not()
     chosen = _choose(config.precision, device, kernels_too=not why_not)
     told = f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor"
-    if not why_not and chosen.name == "fp32" and products.fp32_in_kernels() and not products.has_wide_panels():
+    multiplies = not why_not and (chosen.panels or (not products.has_wide_panels() and products.fp32_in_kernels()))
+    if multiplies and chosen.name == "fp32":
         told += ", which multiply fp32, too, as exactly as others"
     if chosen.name == "bf16" and products.bf16_in_fp32():
         told += ", which has no instructions for bf16: products of it are made of fp32, exact and no faster than those"
@@ -92,9 +93,10 @@ def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precisio
         return Precision("fp16", f"{torch.cuda.get_device_name(device)} has no fast bf16", "cuda")
     if wanted == "fp16":
         raise MachineError("precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
+    can_panels = kernels_too and products.has_wide_panels()
     if wanted != "auto":  # nothing is measured: the same recipe gives the same bits on every run
-        return Precision(wanted, "as the recipe says", "cpu")
-    speed = _speeds(kernels_too and products.has_wide_panels())
+        return Precision(wanted, "as the recipe says", "cpu", panels=can_panels)
+    speed = _speeds(can_panels)
     usual, switched, bf16 = speed["fp32"], speed["fp32 through oneDNN"], speed["bf16"]
     fast = switched > _WORTH * usual and onednn_is_honest()
     fp32 = switched if fast else usual
@@ -104,7 +106,7 @@ def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precisio
         fp32, path = in_panels, "fp32 products in kernels, which leave out zeros"
     figures = f"measured: fp32 {fp32:.0f}, bf16 {bf16:.0f} GFLOP/s; {path}"
     if bf16 > _WORTH * fp32:
-        return Precision("bf16", figures, "cpu")
+        return Precision("bf16", figures, "cpu", panels=panels)
     return Precision("fp32", figures, "cpu", fast, panels=panels)
 
 

@@ -77,8 +77,8 @@ def test_of_the_products_around_a_relu_five_may_leave_out_zeros(monkeypatch):
         seen.append((zeros, (a == 0).float().mean().item() > 0.2))
         return multiply(out, a, b, zeros=zeros, **options)
 
-    kernels.use(True)
-    if not products.fp32_in_kernels() or not kernels.library().has_sampled():
+    kernels.use(True, wide_panels=True)
+    if not products.fp32_in_kernels() or not kernels.library().has_panels():
         pytest.skip("no products are sampled on this processor")
     monkeypatch.setattr(products, "_multiply", spied)
     for n, bias, n_whole in ((8, 0.0, 2), (64, -1.0, 1)):  # of the wide one, too, only some of the gradient is made

@@ -231,7 +231,7 @@ def test_where_another_is_zero_a_product_is_zero_and_columns_are_summed_up(size,
         assert not found[kept == 0].any()
 
 
-@pytest.mark.skipif(not kernels.library().has_sampled(), reason="no products are sampled on this processor")
+@pytest.mark.skipif(not kernels.library().has_panels(), reason="no products are sampled on this processor")
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_where_little_is_wanted_of_a_product_no_more_is_made(wrong, generator, monkeypatch):
     made, n_product = products.product, []

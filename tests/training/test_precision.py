@@ -69,7 +69,8 @@ def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times,
         (1.7, 2.0, 0.3, "fp32", False),
         (1.9, 2.0, 2.4, "fp32", True),
         (1.9, 1.0, 2.4, "fp32", True),  # bf16 is not worth it beside them
-        (1.0, 1.0, 1.4, "bf16", False),
+        (1.0, 1.0, 1.4, "bf16", True),  # for what stays in fp32
+        (0.8, 1.0, 1.4, "bf16", False),
     ],
 )
 def test_panels_for_avx_512_are_taken_where_they_are_fast(in_panels, onednn, bf16, name, taken, monkeypatch):
@@ -80,8 +81,16 @@ def test_panels_for_avx_512_are_taken_where_they_are_fast(in_panels, onednn, bf1
     found = choose_precision(TrainConfig(), CPU)
     assert (found.name, found.panels) == (name, taken)
     assert ("in kernels, which leave out zeros" in found.why) == (in_panels > 0.9 * max(1.0, onednn))
-    for config in (TrainConfig(kernels="torch"), TrainConfig(precision="fp32")):
-        assert not choose_precision(config, CPU).panels
+    assert not choose_precision(TrainConfig(kernels="torch"), CPU).panels
+
+
+@pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_who_names_the_arithmetic_has_panels_wherever_there_are_any(name, monkeypatch):
+    for has in (True, False):
+        monkeypatch.setattr(room.products, "has_wide_panels", lambda has=has: has)
+        assert choose_precision(TrainConfig(precision=name), CPU).panels is has
+        assert not choose_precision(TrainConfig(precision=name, kernels="torch"), CPU).panels
 
 
 def test_a_run_goes_on_in_the_panels_that_it_began_in(recipe_of):
