@@ -1,4 +1,4 @@
-"""What it saves to leave out zeros, of products of fp32 on a CPU with AVX2 alone: python tools/bench_zeros.py --help
+"""What it saves to leave out zeros, of fp32 on a CPU with AVX2 or AVX-512: python tools/bench_zeros.py --help
 
 Hidden units of a ReLU are drawn of which given shares are not zero, of some units more and of some fewer. Each of the
 four products of a feed-forward sub-layer that read them, or their gradients, is made of all numbers and without zeros
