@@ -154,7 +154,7 @@ MUTATIONS = (
     Mutation("many products of the first factor", PRODUCTS, "a + matrix * n_row * n_sum", "a", MANY),
     Mutation("nothing below the diagonal", PRODUCTS, "(symmetric ? n_matrix : 0)", "0", MANY),
     Mutation("too little above the diagonal", PRODUCTS, "symmetric ? end : n_row", "symmetric ? column : n_row", MANY),
-    Mutation("the first of several rows copied", PANELS, "left + i * stride, 4 * depth", "left, 4 * depth", IN_PANELS),
+    Mutation("the first of several rows copied", PANELS, "left + i * of_row, 4 * depth", "left, 4 * depth", IN_PANELS),
     Mutation("long sums of panels begun anew", PANELS, "plus = k > 0 || to->add", "plus = to->add", IN_PANELS),
     Mutation("sums without zeros begun anew", SPARSE, "n, d > 0,", "n, 0,", ZEROS),
     Mutation("long sums without zeros begun anew", SPARSE, "add = k > 0 || to->add", "add = to->add", ZEROS),
@@ -187,7 +187,9 @@ MUTATIONS = (
         "bias = to->bias",
         "tests/native/test_products.py -k bias",
     ),
-    Mutation("two numbers behind the last of a strip", PANELS, "k + 1 < depth && r + LANES", "r + LANES", IN_PANELS),
+    Mutation(
+        "rows of panels read as if none lay side by side", PANELS, "a.dense ? a.stride : 1,", "a.stride,", IN_PANELS
+    ),
     Mutation(
         "a panel that is laid out found elsewhere",
         PANELS,
