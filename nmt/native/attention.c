@@ -99,24 +99,29 @@ ALWAYS side side_of(const int32_t *start, int64_t n, int64_t sentence) {
   return (side){n, sentence * n, sentence, 0};
 }
 
-/* Where a sentence begins in a tensor, and how far on the next does. */
+/* Where a sentence begins in a tensor, and how far on from one of its n_head heads the next begins, if need be that of the
+   next sentence. */
 ALWAYS int64_t first_of(const heads *x, side of) { return of.end_to_end ? of.before * x->place : of.sentence * x->sentence; }
-ALWAYS int64_t next_of(const heads *x, side of) { return of.end_to_end ? of.n * x->place : x->sentence; }
+ALWAYS int64_t next_of(const heads *x, side of, int64_t head, int64_t n_head) {
+  return head + 1 < n_head ? x->head : (of.end_to_end ? of.n * x->place : x->sentence) - head * x->head;
+}
 
 /* One head of a sentence as (places, wide) fp32, with zeros behind the width, and behind the places, up to LANES. */
-static void read_head(float *to, int64_t wide, const heads *from, side of, int64_t head, int64_t width, int half) {
-  const int64_t begin = first_of(from, of) + head * from->head, next = next_of(from, of);
+static void read_head(float *to, int64_t wide, const heads *from, side of, int64_t head, int64_t n_head, int64_t width,
+                      int half) {
+  const int64_t begin = first_of(from, of) + head * from->head, next = next_of(from, of, head, n_head);
   for (int64_t place = 0; place < of.n; place++, to += wide) {
     int64_t first = begin + place * from->place;
-    prefetch(from->data, first + next, width, half, 0); /* of the next sentence */
+    prefetch_early(from->data, first + next, width, half);
     load(to, from->data, first, width, half);
     for (int64_t i = width; i < wide; i++) to[i] = 0.0f;
   }
   memset(to, 0, 4 * (up(of.n) - of.n) * wide);
 }
 
-static void write_head(const heads *to, const float *from, int64_t wide, side of, int64_t head, int64_t width, int half) {
-  const int64_t begin = first_of(to, of) + head * to->head, next = next_of(to, of);
+static void write_head(const heads *to, const float *from, int64_t wide, side of, int64_t head, int64_t n_head,
+                       int64_t width, int half) {
+  const int64_t begin = first_of(to, of) + head * to->head, next = next_of(to, of, head, n_head);
   for (int64_t place = 0; place < of.n; place++, from += wide) {
     int64_t first = begin + place * to->place;
     prefetch(to->data, first + next, width, half, 1);
@@ -211,10 +216,10 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
       const int64_t each = read_masks(seen, sees, wide, s, asks, looks_at);
       for (int64_t head = 0; head < n_head; head++) {
         float *p = weight + (asks.before * n_head + head * n_query) * wide;
-        read_head(query, wide_k, q, asks, head, d_k, s->half);
+        read_head(query, wide_k, q, asks, head, n_head, d_k, s->half);
         if (head % n_share == 0) {
-          read_head(key, wide_k, k, looks_at, head / n_share, d_k, s->half);
-          read_head(value, wide_v, v, looks_at, head / n_share, d_v, s->half);
+          read_head(key, wide_k, k, looks_at, head / n_share, s->n_group, d_k, s->half);
+          read_head(value, wide_v, v, looks_at, head / n_share, s->n_group, d_v, s->half);
           transpose(turned, wide, key, wide_k, in_use, wide_k);
         }
         multiply(p, wide, query, wide_k, 1, turned, wide, n_query, in_use, d_k, 0);
@@ -228,7 +233,7 @@ int attend(const shape *s, const heads *q, const heads *k, const heads *v, const
                   kept(*(vector *)(p + t * wide + i), decision + t * apart + i, s->n_drop, s->scale_up);
         }
         multiply(found, wide_v, s->n_drop ? used : p, wide, 1, value, wide_v, n_query, wide_v, n_key, 0);
-        write_head(out, found, wide_v, asks, head, d_v, s->half);
+        write_head(out, found, wide_v, asks, head, n_head, d_v, s->half);
       }
     }
     free(query);
@@ -258,11 +263,11 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
       for (int64_t head = 0; head < n_head; head++) {
         const int64_t group = head / n_share, again = head % n_share != 0;
         const float *p = weight + (asks.before * n_head + head * n_query) * wide;
-        read_head(query, wide_k, q, asks, head, d_k, s->half);
-        read_head(d_found, wide_v, d_out, asks, head, d_v, s->half);
+        read_head(query, wide_k, q, asks, head, n_head, d_k, s->half);
+        read_head(d_found, wide_v, d_out, asks, head, n_head, d_v, s->half);
         if (!again) {
-          read_head(key, wide_k, k, looks_at, group, d_k, s->half);
-          read_head(value, wide_v, v, looks_at, group, d_v, s->half);
+          read_head(key, wide_k, k, looks_at, group, s->n_group, d_k, s->half);
+          read_head(value, wide_v, v, looks_at, group, s->n_group, d_v, s->half);
           transpose(turned, wide, value, wide_v, in_use, wide_v);
         }
         multiply(d_score, wide, d_found, wide_v, 1, turned, wide, n_query, in_use, d_v, 0);
@@ -284,10 +289,10 @@ int attend_backward(const shape *s, const heads *q, const heads *k, const heads 
         multiply(d_value, wide_v, s->n_drop ? used : p, 1, wide, d_found, wide_v, n_key, wide_v, n_query, again);
         multiply(d_query, wide_k, d_score, wide, 1, key, wide_k, n_query, wide_k, n_key, 0);
         multiply(d_key, wide_k, d_score, 1, wide, query, wide_k, n_key, wide_k, n_query, again);
-        write_head(d_q, d_query, wide_k, asks, head, d_k, s->half);
+        write_head(d_q, d_query, wide_k, asks, head, n_head, d_k, s->half);
         if ((head + 1) % n_share == 0) {
-          write_head(d_k_out, d_key, wide_k, looks_at, group, d_k, s->half);
-          write_head(d_v_out, d_value, wide_v, looks_at, group, d_v, s->half);
+          write_head(d_k_out, d_key, wide_k, looks_at, group, s->n_group, d_k, s->half);
+          write_head(d_v_out, d_value, wide_v, looks_at, group, s->n_group, d_v, s->half);
         }
       }
     }
