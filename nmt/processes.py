@@ -14,7 +14,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -113,17 +113,16 @@ def serve(make: Callable[[dict[str, Any]], Answering]) -> int:
     tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    answers.write(_BEGIN)
-    answers.flush()
+    with _heard():
+        answers.write(_BEGIN)
+        answers.flush()
     # A thread, so that it ends at once when nobody wants an answer any more.
     threading.Thread(target=_read, args=(tasks,), daemon=True).start()
 
     def say(answer: Content) -> None:
-        try:
+        with _heard():
             write_packed(answers, answer)
             answers.flush()
-        except OSError:
-            os._exit(1)  # nobody is there any more to tell it to, and Python would try again in its end
 
     try:
         answering = make(tasks.get())
@@ -137,6 +136,15 @@ def serve(make: Callable[[dict[str, Any]], Answering]) -> int:
             say(answering(task))
         except NmtError as error:
             say(_told(error))
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[None]:
+    """End the process where nobody is there any more to tell anything to; Python would try again in its end."""
+    try:
+        yield
+    except OSError:
+        os._exit(1)
 
 
 def _told(error: NmtError) -> Content:

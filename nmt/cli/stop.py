@@ -6,17 +6,21 @@ Translation finishes lines where somebody reads them, and drops them where there
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+_AGAIN = 0.01  # seconds until a signal comes again that came where nothing can be raised
+
 
 class Stop:
     """Ends the command at a signal, with the exit code that a shell expects. A context manager.
 
-    At once, but inside `finishing`: there `ask` does it; and a second signal does it at once.
+    At once, but inside `finishing`: there `ask` does it; and a second signal does it at once. What it raises in a
+    destructor, or in what a weak reference calls, Python would tell of and forget: there the signal comes again.
     """
 
     def __init__(self, names: Sequence[str] = ("SIGINT", "SIGTERM")) -> None:
@@ -24,12 +28,18 @@ class Stop:
         self._ended = 0  # number of the signal that has ended the command
         self._waits = False
         self._before: dict[int, Any] = {}
+        self._tell_ignored = sys.unraisablehook
+        self._again: threading.Timer | None = None
 
     def __enter__(self) -> "Stop":
+        self._tell_ignored, sys.unraisablehook = sys.unraisablehook, self._ignored
         self._before = _catch(self._names, self._note)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        sys.unraisablehook = self._tell_ignored
+        if self._again is not None:
+            self._again.cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         # Code in C that was interrupted may make an error of its own of it.
@@ -60,6 +70,15 @@ class Stop:
             raise SystemExit(128 + number)
         self._number = number
         _tell(number, "stopping after the lines in work; again: at once")
+
+    def _ignored(self, what: "sys.UnraisableHookArgs") -> None:
+        if not self._ended or what.exc_type is not SystemExit:
+            self._tell_ignored(what)
+            return
+        # In a while, when this place is left: here it would be ignored again.
+        self._again = threading.Timer(_AGAIN, os.kill, (os.getpid(), self._ended))
+        self._again.daemon = True
+        self._again.start()
 
 
 class StopSignal:
