@@ -10,6 +10,7 @@ RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
 
 import errno
 import os
+import shlex
 import shutil
 import socket
 import time
@@ -21,13 +22,13 @@ from typing import Any, NamedTuple
 import torch
 
 from nmt import checkpoint
-from nmt.data.stored.manifest import RUN_DATA
 from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.errors import MachineError, NmtError, RunError
 from nmt.files import lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import Undrawn, build_model
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import RUN_DATA
 from nmt.recipe.reader import load_resolved
 from nmt.run_folder import RECIPE, check_is_run, is_run
 
@@ -201,7 +202,8 @@ class Run:
                     "ctranslate2 does, or name the run that was exported."
                 )
             wrong = "; ".join(damaged.values()) or "nothing was saved yet"
-            raise RunError(f"{self.folder}: no checkpoint to translate with ({wrong}). Train first: nmt-train RECIPE.")
+            train = shlex.join(["nmt-train", str(self.folder)])
+            raise RunError(f"{self.folder}: no checkpoint to translate with ({wrong}). Train first: {train}")
         best = state.get("best_update")
         return self.checkpoint(best) if best in self.updates() else folder
 

@@ -16,7 +16,8 @@ _OPENING = """\
 One YAML file is the whole truth of an experiment. A new one needs a `name` and two pairs of files; everything else has
 a default. Any option can be overridden on the command line by its dotted name: `nmt-train RECIPE --optim.lr 5e-4`.
 
-- Names of corpus files are looked for in the current folder, then in the folder that `NMT_DATA` names.
+- Names are looked for beside the recipe, then in the current folder, those of corpus files also in the folder that
+  `NMT_DATA` names.
 - Only `true` and `false` are truth values, `1e-4` is a number and `no` is Norwegian; anchors, aliases and tags are
   refused, and so is a key that is written twice.
 - Everything that is wrong is told at once, before any work: file, line, option, what was found and what is expected.

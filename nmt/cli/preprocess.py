@@ -30,7 +30,8 @@ Read the parallel text of RECIPE, drop the training pairs that teach nothing, le
 nmt-train reads. Without a recipe, name the files: --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR; a recipe
 for them, to train with and to edit, is then DIR/recipe.yaml. Files are UTF-8, plain or compressed (.gz, .zst, .xz), a
 sentence a line; a recipe may also name TSV, JSONL, Parquet, Arrow, datasets and stdin (docs/formats.md). Relative names
-are looked for in the current folder, then in the folder that the environment variable NMT_DATA names."""
+are looked for beside the recipe, then in the current folder, then in the one that the environment variable NMT_DATA
+names."""
 
 # What a small corpus of one's own is trained with when there is no recipe: sizes and steps that suit some ten
 # thousand to a million pairs, normalisation before the sub-layers because it trains without careful tuning.

@@ -18,6 +18,7 @@ from nmt.cli.begin import importing
 from nmt.cli.command import run
 from nmt.cli.parser import Parser, add_override_flags, overrides_of
 from nmt.recipe.reader import read_recipe
+from nmt.run_folder import RECIPE, is_run
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on
@@ -32,7 +33,8 @@ def train(args: argparse.Namespace) -> int:
         with importing():
             from nmt.cli.train_job import verify
 
-        return verify(Path(args.recipe))
+        named = Path(args.recipe)
+        return verify(named.parent if named.name == RECIPE and is_run(named.parent) else named)
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
     with importing():
         from nmt.cli.train_job import check, selftest, train
@@ -44,7 +46,7 @@ def train(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = Parser(prog="nmt-train", description=_DESCRIPTION)
-    parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; with --verify a run folder")
+    parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to go on with it")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--verify",

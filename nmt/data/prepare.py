@@ -116,7 +116,7 @@ def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
     else:
         inputs = survey(job.sources, facts_of(job.sources))
     job.lap("hash")
-    given = find_subwords(*recipe.subwords.vocab_names) if recipe.subwords.vocab_from else None
+    given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else None
     if given:
         inputs += given.facts()
     settings = settings_of(recipe)

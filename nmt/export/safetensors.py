@@ -6,6 +6,7 @@ FOLDER/  recipe.yaml  subwords.json  data.json  model/{model.safetensors, state.
 `nmt.load` and nmt-translate take it for a run; the weights become fp32 again when they are read.
 """
 
+import json
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from nmt import checkpoint
 from nmt.errors import RunError
 from nmt.export.precisions import PRECISIONS
 from nmt.models.base import SearchModel
+from nmt.recipe.places import DATA_AT
 from nmt.recipe.stored import ALIGN_RECORD, RECORD
 from nmt.run import Run
 
@@ -23,7 +25,11 @@ def copy_front_end(run: Run, folder: Path) -> None:
     """Put recipe, subwords, and what is known of the training data into a folder: what reading and writing take."""
     there = Run(folder)
     for source, target in zip(_front_end(run), _front_end(there), strict=True):
-        if source.exists():
+        if source == run.data_file and source.exists():
+            known = checkpoint.read_json(source)
+            told = {key: value for key, value in known.items() if key != DATA_AT}  # the folder is of no use elsewhere
+            target.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8", newline="\n")
+        elif source.exists():
             shutil.copyfile(source, target)
 
 

@@ -8,12 +8,13 @@ has a file of its own, such as `data_options.py`; here is the rest, and the reci
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from nmt.recipe.contradictions import find_contradictions
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.places import Origin, is_of_run, is_prepared
 from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.recipe.section import Count, PlainName, PositiveInt, Section
 from nmt.recipe.subword_options import SubwordsConfig
@@ -52,15 +53,43 @@ class Recipe(Section):
     valid: ValidConfig = Field(default_factory=lambda: ValidConfig(), description="Validation.")
     decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Translation.")
 
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    @property
+    def origin(self) -> Origin:
+        """Where the recipe comes from, and so where the names in it are looked for."""
+        return self._origin
+
+    def coming_from(self, origin: Origin) -> Self:
+        """The same recipe from elsewhere."""
+        same = self.model_copy()
+        same._origin = origin
+        return same
+
+    @property
+    def data_name(self) -> str:
+        """The folder of the prepared data as the recipe names it."""
+        return self.data.out or f"prepared/{self.name}"
+
     @property
     def data_folder(self) -> Path:
         """Where nmt-preprocess writes and nmt-train reads."""
-        return Path(self.data.out or f"prepared/{self.name}")
+        if self._gives("data.out", self.data.out):
+            return Path(self.data_name)
+        own = self.origin.prepared or self.origin.data_of_run()
+        return own or self.origin.find("data.out", self.data_name, is_prepared)
 
     @property
     def run_folder(self) -> Path:
         """Where nmt-train writes and nmt-translate reads."""
-        return Path(self.train.out or f"runs/{self.name}")
+        name = self.train.out or f"runs/{self.name}"
+        if self._gives("train.out", self.train.out):
+            return Path(name)
+        return self.origin.run or self.origin.find("train.out", name, is_of_run)
+
+    def _gives(self, option: str, value: str) -> bool:
+        """Whether the command line names a folder, by its option or, where that is empty, by the name."""
+        return option in self.origin.given or (not value and "name" in self.origin.given)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

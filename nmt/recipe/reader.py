@@ -12,6 +12,7 @@ from nmt.recipe.complaints import Complaint, in_order, of_validation, option_at,
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import Origin
 from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
 
 Overrides = Sequence[tuple[str, str]]
@@ -25,12 +26,16 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     path: None for a recipe made of overrides and defaults alone.
     Raises RecipeError with all complaints at once, in the order of the lines.
     """
-    return _read(_content(path) if path is not None else b"", str(path), overrides)
+    if path is None:
+        return _read(b"", "the command line", overrides)
+    path = _file_of(Path(path))
+    origin = Origin(path, frozenset(name for name, _ in overrides))
+    return _read(_content(path), str(path), overrides).coming_from(origin)
 
 
 def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
     """A recipe with overrides laid over it. Raises RecipeError, as `read_recipe` does."""
-    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides)
+    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides).coming_from(recipe.origin)
 
 
 def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
@@ -73,13 +78,16 @@ def recipe_text(recipe: Recipe) -> str:
     return "\n".join(_lines(recipe)) + "\n"
 
 
-def _content(path: Path | str) -> bytes:
+def _file_of(path: Path) -> Path:
+    """The recipe that a path names: its own, or that in a run or a folder of prepared data."""
+    return inside if (inside := path / "recipe.yaml").is_file() else path
+
+
+def _content(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        if (inside := Path(path) / "recipe.yaml").is_file():  # of a run, or of prepared data
-            raise RecipeError(f"{path} is a folder: name the recipe in it, {inside}") from None
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
 
 

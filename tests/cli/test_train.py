@@ -154,5 +154,6 @@ def test_verify_of_no_run_is_a_mistake(tmp_path, capsys):
     assert main(["--verify", str(tmp_path)]) == 2
     assert "is not a run folder" in capsys.readouterr().err
     (tmp_path / "recipe.yaml").write_text("", encoding="utf-8")
-    assert main(["--verify", str(tmp_path / "recipe.yaml")]) == 2
+    (tmp_path / "log.jsonl").write_text("", encoding="utf-8")
+    assert main(["--verify", str(tmp_path / "log.jsonl")]) == 2
     assert capsys.readouterr().err.endswith(f"is a file: name the run folder that it is in, {tmp_path}\n")

@@ -64,7 +64,7 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
         if data.temperature != 1.0 or any(weight != 1.0 for weight in weights):
             raise RecipeError(
                 f"data.train: {len(weights)} corpora in the recipe, but the data was prepared from {len(sizes)}, so "
-                "that weights and data.temperature cannot be told apart. Prepare it again: nmt-preprocess RECIPE."
+                "that weights and data.temperature cannot be told apart. Prepare it again with nmt-preprocess."
             )
         weights = [1.0] * len(sizes)
     largest = max(sizes)

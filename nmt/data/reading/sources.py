@@ -22,6 +22,7 @@ from nmt.files import sha256_of
 from nmt.recipe.corpus_contradictions import STDIN, names_of
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import Origin
 
 _ENDINGS = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 # A command that makes TSV of CSV, also in docs/formats.md: what ends lines or columns of TSV becomes a space.
@@ -186,7 +187,7 @@ def find_sources(recipe: Recipe) -> list[Source]:
     complaints: list[str] = []
     sources = []
     for number, (split, files) in enumerate(named):  # the training corpora come first
-        sources += [replace(source, corpus=number) for source in _sources_of(split, files, complaints)]
+        sources += [replace(source, corpus=number) for source in _sources_of(split, files, complaints, recipe.origin)]
     # Datasets last: to look into one may be to download it.
     for is_dataset in (False, True):
         for source in sources:
@@ -202,21 +203,21 @@ def find_sources(recipe: Recipe) -> list[Source]:
     return sources
 
 
-def _sources_of(split: str, files: CorpusFiles, complaints: list[str]) -> list[Source]:
+def _sources_of(split: str, files: CorpusFiles, complaints: list[str], origin: Origin) -> list[Source]:
     """A corpus as the recipe names it, as sources: a pair of files each, or a file or dataset with both sides."""
     option = f"data.{split.partition('-')[0]}"
-    columns = files.src_column, files.trg_column
+    columns, folders = (files.src_column, files.trg_column), origin.folders(option)
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
-        loaded = Loaded(dataset_place(files.dataset), files.subset, files.split)
+        loaded = Loaded(dataset_place(files.dataset, folders), files.subset, files.split)
         src, trg = (Text(str(loaded), loaded, "dataset", column) for column in columns)
         return [Source(split, src, trg)]
     if files.file is not None:
-        found = locate(names_of(files.file), option, complaints)
+        found = locate(names_of(files.file), option, complaints, folders)
         together = [(named, named) for named in found]
         names_columns = (any(isinstance(column, str) for column in columns),) * 2
     else:
-        sides = [locate(names_of(names), option, complaints) for names in (files.src, files.trg)]
+        sides = [locate(names_of(names), option, complaints, folders) for names in (files.src, files.trg)]
         together = partners(sides[0], sides[1], option, complaints)
         names_columns = isinstance(columns[0], str), isinstance(columns[1], str)
     sources = []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays.columns import as_numpy
 from nmt.data.arrays.ragged import Ragged, places
-from nmt.data.stored.manifest import SUBWORDS, changed_settings, read_manifest, settings_of, verify_files
+from nmt.data.stored.manifest import SUBWORDS, changed_settings, prepare_again, read_manifest, settings_of, verify_files
 from nmt.data.text.split_names import VALID, set_of
 from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
@@ -82,7 +82,7 @@ class Prepared:
         if self.subwords.sha256 != manifest["subwords_sha256"]:
             raise DataError(
                 f"{folder}: {SUBWORDS} has SHA-256 {self.subwords.sha256}, but the pairs were encoded with "
-                f"{manifest['subwords_sha256']}. Prepare the data again: nmt-preprocess RECIPE --overwrite."
+                f"{manifest['subwords_sha256']}. {prepare_again(folder)}"
             )
         self.train = self._corpus("train")
         # Pairs of each training corpus, which lie one after the other.
@@ -90,7 +90,7 @@ class Prepared:
         if sum(self.sizes) != self.train.n_pair:
             raise DataError(
                 f"{folder}: the manifest tells of {sum(self.sizes):,} training pairs, train.arrow has "
-                f"{self.train.n_pair:,}. Prepare the data again: nmt-preprocess RECIPE --overwrite."
+                f"{self.train.n_pair:,}. {prepare_again(folder)}"
             )
         splits = [name.removesuffix(".arrow") for name in manifest["files"] if name.endswith(".arrow")]
         found = {name: split for split in splits if (name := set_of(split)) is not None}
@@ -116,9 +116,7 @@ class Prepared:
     def _corpus(self, split: str) -> Corpus:
         name = f"{split}.arrow"
         if name not in self.manifest["files"]:
-            raise DataError(
-                f"{self.folder}: no {name} in it. Prepare the data again: nmt-preprocess RECIPE --overwrite."
-            )
+            raise DataError(f"{self.folder}: no {name} in it. {prepare_again(self.folder)}")
         fingerprint = self.manifest["files"][name]["sha256"]
         return Corpus(self.folder / name, (self.subwords.src.size, self.subwords.trg.size), fingerprint)
 

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nmt.data.stored.manifest import MANIFEST, RECIPE, read_manifest
+from nmt.data.stored.manifest import RECIPE, read_manifest
 from nmt.errors import DataError, MachineError
 from nmt.files import exchange, lock_file, sync_file, sync_folder
+from nmt.recipe.places import MANIFEST
 
 # What a disk answers that fails or is full.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS}

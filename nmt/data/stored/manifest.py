@@ -5,6 +5,7 @@ It is written last. A folder without it, or with other bytes than it says, is no
 
 import json
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,13 @@ from nmt.recipe.compare import differences
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import MANIFEST
 
 FORMAT = 1
-MANIFEST = "manifest.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.json"
 PAGE = "report.html"
 SUBWORDS = "subwords.json"
-RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was trained with
 # Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
 HASHED_BYTES = 1 << 30
 
@@ -110,9 +110,9 @@ def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a prepared folder; a DataError where there is none of ours."""
     path = folder / MANIFEST
-    again = "Prepare the data again: nmt-preprocess RECIPE."
+    again = prepare_again(folder)
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder of prepared data. Make it: nmt-preprocess RECIPE.")
+        raise DataError(f"{folder}: no such folder of prepared data. Name one that nmt-preprocess wrote.")
     if not path.is_file() or path.is_symlink():
         raise DataError(f"{folder}: not a folder of prepared data, or an incomplete one: no {MANIFEST}. {again}")
     if path.stat().st_size > _LARGEST:
@@ -136,6 +136,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def prepare_again(folder: Path) -> str:
+    """How a folder that cannot be used is made again, for the end of a message."""
+    recipe = folder / RECIPE
+    command = ["nmt-preprocess", str(recipe), "--overwrite"] if recipe.is_file() else ["nmt-preprocess", "RECIPE"]
+    return f"Prepare the data again: {shlex.join(command)}"
+
+
 def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
     """Compare every file with the manifest: its size first, so that nothing shorter is ever mapped into memory."""
     for name, expected in manifest["files"].items():
@@ -150,7 +157,7 @@ def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _refuse(path: Path, what: str) -> None:
-    raise DataError(f"{path}: {what}. Prepare the data again: nmt-preprocess RECIPE --overwrite.")
+    raise DataError(f"{path}: {what}. {prepare_again(path.parent)}")
 
 
 def _are_corpora(corpora: Any, n_pair: Any) -> bool:

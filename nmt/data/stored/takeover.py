@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from nmt.data.arrays.ragged import Ragged
 from nmt.data.stored.arrow import dtype_of_ids
 from nmt.data.stored.corpus import Corpus, Prepared
-from nmt.data.stored.manifest import HASHED_BYTES, MANIFEST, read_manifest
+from nmt.data.stored.manifest import HASHED_BYTES, read_manifest
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.errors import DataError
 from nmt.files import sha256_of
+from nmt.recipe.places import MANIFEST
 
 # Another number, and what was encoded before is encoded anew.
 _VERSION = 1

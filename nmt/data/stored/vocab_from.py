@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from nmt.data.stored.manifest import MANIFEST, RUN_DATA, SUBWORDS, read_manifest
+from nmt.data.stored.manifest import SUBWORDS, read_manifest
 from nmt.data.text.placeholders import kinds_of, shown
 from nmt.data.vocabulary.learn import SEED_PIECES, Lines, count_words, learn_merges, learnt_from, most_frequent
 from nmt.data.vocabulary.letters import BYTE_OF, in_characters, in_letters, in_words, units_of
@@ -21,6 +21,7 @@ from nmt.data.vocabulary.subwords import LONGEST_PIECE, N_SPECIAL, Codec, Subwor
 from nmt.data.vocabulary.unigram import learn_scores
 from nmt.errors import DataError
 from nmt.files import parse_json, sha256_of
+from nmt.recipe.places import MANIFEST, RUN_DATA, Origin
 from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS, SubwordsConfig
 
 # Old pieces are letters to the trainer of new merges: one code point each, beyond the surrogates.
@@ -60,18 +61,19 @@ class Given:
         ]
 
 
-def find_subwords(*places: str) -> Given:
+def find_subwords(*names: str, origin: Origin | None = None) -> Given:
     """The files of what subwords.vocab_from names: a run, a folder of prepared data, or a file itself, or two."""
-    return Given(tuple(map(_found, places)))
+    return Given(tuple(_found(name, origin or Origin()) for name in names))
 
 
-def _found(place: str) -> Path:
-    path = Path(place)
+def _found(name: str, origin: Origin) -> Path:
+    option = "subwords.vocab_from"
+    path = origin.find(option, name, lambda place: place.is_file() or (place / SUBWORDS).is_file())
     found = path / SUBWORDS if path.is_dir() else path
     if not found.is_file():
         raise DataError(
-            f"subwords.vocab_from: no {found}. Name a run (runs/NAME), a folder of prepared data (prepared/NAME), a "
-            f"{SUBWORDS} itself, or a model of SentencePiece ({' or '.join(SENTENCEPIECE_ENDINGS)})."
+            f"{option}: no {found}: {origin.tried(option, name)}. Name a run (runs/NAME), a folder of prepared data "
+            f"(prepared/NAME), a {SUBWORDS} itself, or a model of SentencePiece ({' or '.join(SENTENCEPIECE_ENDINGS)})."
         )
     return found
 

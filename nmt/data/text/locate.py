@@ -1,4 +1,4 @@
-"""From the names in a recipe to files: relative ones also in the folder that NMT_DATA names, and patterns.
+"""From the names in a recipe to files: relative ones in several folders, and patterns.
 
 Whether they can be read is asked in `reading/sources.py`.
 """
@@ -25,11 +25,13 @@ class Named:
     wild: tuple[str, ...] | None = None
 
 
-def locate(names: Sequence[str], option: str, complaints: list[str]) -> list[Named]:
+def locate(
+    names: Sequence[str], option: str, complaints: list[str], folders: Sequence[Path] = (Path(),)
+) -> list[Named]:
     """The files of some names, patterns replaced by what they match, in the order of its names. What is not there is
-    complained about.
+    complained about. folders: where to look before the one that NMT_DATA names.
     """
-    found = [each for name in names for each in _locate(name, option, complaints)]
+    found = [each for name in names for each in _locate(name, option, complaints, folders)]
     for each in found:
         try:
             each.name.encode("utf-8")
@@ -40,9 +42,9 @@ def locate(names: Sequence[str], option: str, complaints: list[str]) -> list[Nam
     return found
 
 
-def dataset_place(name: str) -> str:
+def dataset_place(name: str, folders: Sequence[Path] = (Path(),)) -> str:
     """The folder of a dataset, where there is one of the name; else the name."""
-    there = (folder / name for folder in _folders(name))
+    there = (folder / name for folder in _folders(name, folders))
     return str(next((path for path in there if path.is_dir()), name))
 
 
@@ -79,10 +81,10 @@ def _by_wildcards(side: Sequence[Named]) -> dict[tuple[str, ...], Named]:
     return {wild: named for wild, named in found.items() if wild} if len(found) == len(side) else {}
 
 
-def _locate(name: str, option: str, complaints: list[str]) -> list[Named]:
+def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path]) -> list[Named]:
     if name == STDIN:
         return [Named("stdin", Path(STDIN))]
-    folders = _folders(name)
+    folders = _folders(name, before)
     for folder in folders:
         if (folder / name).exists():
             return [Named(name, folder / name)]
@@ -94,16 +96,17 @@ def _locate(name: str, option: str, complaints: list[str]) -> list[Named]:
                 matched = ((each, shape.fullmatch(each)) for each in found)
                 return [Named(each, folder / each, _wild(match)) for each, match in matched]
     places = " and ".join(str((folder / name).absolute()) for folder in folders)
-    plain = len(folders) == 1 and not Path(name).is_absolute()
-    hint = " (NMT_DATA, a second folder to look in, is not set)" if plain else ""
+    plain = not os.environ.get("NMT_DATA") and not Path(name).is_absolute()
+    hint = " (NMT_DATA, one more folder to look in, is not set)" if plain else ""
     what = "no file matches" if is_pattern else "no file"
     complaints.append(f"{option}: {what} {name}: tried {places}{hint}.".replace("\n", "\\n"))
     return [Named(name, None)]
 
 
-def _folders(name: str) -> list[Path]:
-    inside = not Path(name).is_absolute() and os.environ.get("NMT_DATA")
-    return [Path(), Path(inside)] if inside else [Path()]
+def _folders(name: str, before: Sequence[Path]) -> list[Path]:
+    if Path(name).is_absolute():
+        return [Path()]
+    return [*before, *map(Path, filter(None, [os.environ.get("NMT_DATA")]))]
 
 
 def _wild(match: re.Match[str] | None) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 from nmt import checkpoint
 from nmt.data.stored.corpus import Prepared
@@ -11,6 +12,7 @@ from nmt.errors import NmtError, RunError
 from nmt.files import write_durably
 from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import DATA_AT
 from nmt.recipe.reader import write_recipe
 from nmt.recipe.stored import kept
 from nmt.run import USUAL_SRC_LEN, Newest, Run
@@ -27,11 +29,18 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
     if run.begun:
         origin = {"init_from": run.recipe().train.init_from}  # its own, whether the recipe still names it or not
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
+        _note_data(run, checkpoint.read_json(run.data_file), data)
     else:
         write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
         about = {**_fingerprint(data), USUAL_SRC_LEN: usual_len(data.train.src_len)}
-        write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
+        _note_data(run, about, data)
     write_recipe(kept(recipe, run.recipe_file), run.recipe_file)  # last: it marks the folder as a run
+
+
+def _note_data(run: Run, about: dict[str, Any], data: Prepared) -> None:
+    """Write what a run knows of its data, and where that is: it is found from any folder."""
+    text = json.dumps({**about, DATA_AT: str(data.folder.absolute())}, indent=1) + "\n"
+    write_durably(run.data_file, text.encode("utf-8"))
 
 
 def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
@@ -72,11 +81,9 @@ def _is_only_begun(run: Run) -> bool:
     try:
         if run.subwords_file.name in names:
             Subwords.load(run.subwords_file)
-        return run.data_file.name not in names or set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN} == {
-            "train",
-            "valid",
-            "subwords",
-        }
+        if run.data_file.name not in names:
+            return True
+        return set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN, DATA_AT} == {"train", "valid", "subwords"}
     except (NmtError, TypeError):
         return False
 

@@ -95,11 +95,11 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
 
     Raises RunError when it names no run, or this one.
     """
-    place, found = Path(recipe.train.init_from), _origin(recipe)
+    place, found = recipe.train.init_from, _origin(recipe)
     if found is None:
         raise RunError(
-            f"train.init_from: {place} is no run. Name a folder that nmt-train wrote, runs/NAME, or a checkpoint in "
-            "it, runs/NAME/checkpoints/update-00012000."
+            f"train.init_from: {place} is no run: {recipe.origin.tried('train.init_from', place)}. Name a folder that "
+            "nmt-train wrote, runs/NAME, or a checkpoint in it, runs/NAME/checkpoints/update-00012000."
         )
     run, name = found
     if run.folder.resolve() == recipe.run_folder.resolve():
@@ -112,10 +112,10 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
 
 def _origin(recipe: Recipe) -> tuple[Run, str | None] | None:
     """What `find_origin` returns, whichever run that is; None where there is no run."""
-    place = Path(recipe.train.init_from)
-    for folder, name in ((place, None), (place.parent, place.name), (place.parent.parent, place.name)):
-        if Run(folder).exists:
-            return Run(folder), name
+    for place in recipe.origin.places("train.init_from", recipe.train.init_from):
+        for folder, name in ((place, None), (place.parent, place.name), (place.parent.parent, place.name)):
+            if Run(folder).exists:
+                return Run(folder), name
     return None
 
 

@@ -1,5 +1,6 @@
 """What a recipe asks for before anything is trained or measured: packages, prepared data, a model."""
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,12 @@ def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
 def open_data(recipe: Recipe) -> Prepared:
     """The prepared data of a recipe, after checking that it was made from this recipe's data and subwords."""
     folder = recipe.data_folder
+    if not folder.exists():
+        command = shlex.join(["nmt-preprocess", str(recipe.origin.file or "RECIPE")])
+        raise DataError(
+            f"data.out: no prepared data at {recipe.data_name}: {recipe.origin.tried('data.out', recipe.data_name)}. "
+            f"Make it: {command}; or name the folder: --data.out FOLDER"
+        )
     data = Prepared.open(folder)
     if changed := data.differences(recipe):
         told = [f"{folder} was prepared with other settings: {'; '.join(changed)}."]

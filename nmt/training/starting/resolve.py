@@ -72,7 +72,7 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     tree["model"] = _given(recipe.model)  # the rest are defaults, which a preset may change, or mean nothing to it
     tree[section] |= options
     try:
-        return Recipe.model_validate(tree)
+        return Recipe.model_validate(tree).coming_from(recipe.origin)
     except ValidationError as error:
         complaints = "\n".join(f"{name}: {text}" for name, text in of_validation(error))
         raise RecipeError(

@@ -1,0 +1,95 @@
+"""Where the names in a recipe are looked for.
+
+Beside the recipe, then in the current folder. A recipe in a run or in prepared data was written by a command that was
+given somewhere else, mostly two folders above it (prepared/NAME, runs/NAME), so it is looked for there, too. What the
+command line names is looked for in the current folder first. What is nowhere is made in the current folder.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmt.files import parse_json
+
+MANIFEST = "manifest.json"  # in a folder of prepared data
+RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was trained with
+DATA_AT = "folder"  # key of RUN_DATA: where that data was
+_ABOVE = 2
+_NAME_FILES = ("src", "trg", "file", "dataset")
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether the folder has prepared data in it."""
+    return (folder / MANIFEST).is_file()
+
+
+def is_of_run(folder: Path) -> bool:
+    """Whether a run was begun in the folder."""
+    return (folder / RUN_DATA).is_file()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a recipe comes from: its file, None without one, and the options that the command line gave.
+
+    Recipes that say the same are equal, wherever they come from.
+    """
+
+    file: Path | None = field(default=None, compare=False)
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+
+    @property
+    def prepared(self) -> Path | None:
+        """The folder of prepared data that the recipe lies in."""
+        return self.file.parent if self.file and is_prepared(self.file.parent) else None
+
+    @property
+    def run(self) -> Path | None:
+        """The run folder that the recipe lies in."""
+        return self.file.parent if self.file and is_of_run(self.file.parent) else None
+
+    def folders(self, option: str) -> list[Path]:
+        """The folders in which what an option names is looked for, in this order."""
+        here, beside = Path(), self._beside()
+        found: dict[Path, Path] = {}
+        for folder in [here, *beside] if self._is_given(option) else [*beside, here]:
+            found.setdefault(folder.absolute(), folder)
+        return list(found.values())
+
+    def find(self, option: str, name: str, is_there: Callable[[Path], bool]) -> Path:
+        """The first place of a name where what it names is; where it is nowhere, its place in the current folder."""
+        return next((place for place in self.places(option, name) if is_there(place)), Path(name))
+
+    def places(self, option: str, name: str) -> list[Path]:
+        """The paths that `find` tries."""
+        return list(dict.fromkeys(folder / name for folder in self.folders(option)))
+
+    def tried(self, option: str, name: str) -> str:
+        """The same for a message."""
+        return f"tried {' and '.join(str(place.absolute()) for place in self.places(option, name))}"
+
+    def data_of_run(self) -> Path | None:
+        """Where the data of the run was that the recipe lies in, if it is still there."""
+        try:
+            told: Any = parse_json((self.run / RUN_DATA).read_bytes()) if self.run else None
+        except (OSError, ValueError):
+            return None
+        place = told.get(DATA_AT) if isinstance(told, dict) else None
+        return Path(place) if isinstance(place, str) and is_prepared(Path(place)) else None
+
+    def _is_given(self, option: str) -> bool:
+        """Whether the command line gave the option, or a file in one of the mappings that it holds."""
+        in_option = (name for name in self.given if name.startswith(f"{option}."))
+        return option in self.given or any(name.rpartition(".")[2] in _NAME_FILES for name in in_option)
+
+    def _beside(self) -> list[Path]:
+        if self.file is None:
+            return []
+        folder, here = self.file.parent, Path.cwd()
+        found = [folder]
+        for above in folder.resolve().parents[:_ABOVE] if self.prepared or self.run else ():
+            found.append(Path() if above == here else above)
+            if above == here:  # what lies above the current folder belongs to other work
+                break
+        return found

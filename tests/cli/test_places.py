@@ -1,0 +1,133 @@
+"""Names in a recipe: found beside it first, and by every command, wherever it is given."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nmt.api import load
+from nmt.cli.preprocess import main as preprocess
+from nmt.cli.train import main as train
+from nmt.data.stored.corpus import Prepared
+from nmt.errors import DataError
+from nmt.recipe.reader import changed, read_recipe, write_recipe
+
+TINY = """
+    --model.preset tiny --model.d_model 16 --model.d_inner 16 --model.n_head 2 --model.n_enc_layer 1
+    --model.n_dec_layer 1 --train.device cpu --train.precision fp32 --train.kernels torch --optim.name adamw
+    --valid.translate false --valid.metric loss --subwords.vocab_size 280 --train.updates 2
+"""
+FILES = """
+    --train corpus/train.de corpus/train.en --valid corpus/valid.de corpus/valid.en --langs de en --out prepared/mine
+"""
+
+
+def write(folder, n=40):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, first in (("train", 0), ("valid", 90)):
+        for side in ("de", "en"):
+            lines = (f"{side} number {chr(97 + i % 26)}{chr(97 + i // 26)} is here\n" for i in range(first, first + n))
+            (folder / f"{name}.{side}").write_text("".join(lines), encoding="utf-8", newline="\n")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A project with a corpus, prepared data and a run of two updates, all named from its folder."""
+    home = tmp_path_factory.mktemp("places") / "project"
+    write(home / "corpus")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        assert preprocess([*FILES.split(), *TINY.split()]) == 0
+        assert train(["prepared/mine/recipe.yaml"]) == 0
+    return home
+
+
+@pytest.fixture
+def project(made, tmp_path, monkeypatch):
+    """A copy of it, so another folder than that in which it was made, seen from a third one."""
+    shutil.copytree(made, tmp_path / "project")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "project"
+
+
+def test_a_prepared_folder_trains_from_anywhere_and_finds_its_run_again(project, capsys):
+    assert train(["../project/prepared/mine/recipe.yaml", "--train.updates", "3"]) == 0
+    assert "going on from update-00000002" in capsys.readouterr().err
+    assert not Path("runs").exists() and (project / "runs/mine/checkpoints/update-00000003").is_dir()
+
+
+def test_a_moved_prepared_folder_trains_a_new_run_where_one_stands(project, capsys):
+    shutil.move(project / "prepared/mine", "moved")
+    assert train(["moved/recipe.yaml"]) == 0
+    assert Path("runs/mine/model").is_dir()
+
+
+@pytest.mark.parametrize("name", ["../project/runs/mine", "../project/runs/mine/recipe.yaml"])
+def test_a_run_goes_on_by_its_own_name(project, capsys, name):
+    assert train([name, "--train.updates", "3"]) == 0
+    assert "going on from update-00000002" in capsys.readouterr().err
+    assert not Path("runs").exists()
+    assert train([name, "--verify"]) == 0
+    assert "whole" in capsys.readouterr().out
+
+
+def test_a_moved_run_finds_the_data_where_it_was(project, made):
+    shutil.move(project / "runs/mine", "mine")
+    assert load("mine").recipe.data_folder == made / "prepared/mine"
+    assert train(["mine", "--train.updates", "3"]) == 0
+    assert load("mine", checkpoint="update-00000003")
+
+
+def test_a_run_finds_data_that_moved_with_it(project):
+    (project / "runs/mine/data.json").write_text("{}\n", encoding="utf-8")  # of a run that noted no folder
+    assert load("../project/runs/mine").recipe.data_folder.samefile(project / "prepared/mine")
+
+
+def test_what_the_command_line_names_is_meant_from_the_current_folder(project):
+    recipe = read_recipe("../project/runs/mine", [("data.out", "data"), ("train.out", "runs/other")])
+    assert (recipe.data_folder, recipe.run_folder) == (Path("data"), Path("runs/other"))
+    assert read_recipe("../project/runs/mine", [("name", "new")]).run_folder == Path("runs/new")
+
+
+def test_files_are_found_beside_the_recipe_then_here(project, monkeypatch, capsys):
+    monkeypatch.setenv("NMT_DATA", "nowhere")
+    recipe = project / "corpus/r.yaml"
+    lines = ("name: r", "data: {train: {src: train.de, trg: train.en}, valid: {src: valid.de, trg: valid.en}}")
+    recipe.write_text("\n".join([*lines, "subwords: {vocab_size: 280}"]), encoding="utf-8")
+    assert preprocess(["../project/corpus/r.yaml"]) == 0
+    assert Path("prepared/r/manifest.json").is_file()
+    write(Path(), n=30)
+    capsys.readouterr()
+    assert preprocess(["../project/corpus/r.yaml", "--data.out", "a"]) == 0
+    assert "40 train" in capsys.readouterr().err  # those beside it
+    given = ["--data.train.src", "train.de", "--data.train.trg", "train.en", "--data.out", "b"]
+    assert preprocess(["../project/corpus/r.yaml", *given]) == 0
+    assert "30 train" in capsys.readouterr().err
+    (project / "corpus/train.de").unlink()
+    Path("train.de").unlink()
+    assert preprocess(["../project/corpus/r.yaml", "--data.out", "c"]) == 2
+    told = capsys.readouterr().err
+    assert f"no file train.de: tried {Path.cwd() / '../project/corpus/train.de'} and {Path.cwd() / 'train.de'}" in told
+    assert f" and {Path.cwd() / 'nowhere/train.de'}" in told
+
+
+def test_another_runs_weights_and_subwords_are_found_beside_the_recipe(project, capsys):
+    recipe = project / "more.yaml"
+    shutil.copy(project / "prepared/mine/recipe.yaml", recipe)
+    options = [("data.out", "x"), ("subwords.vocab_from", "runs/mine"), ("train.init_from", "runs/mine")]
+    write_recipe(changed(read_recipe(recipe), options), recipe)
+    assert preprocess(["../project/more.yaml"]) == 0
+    assert train(["../project/more.yaml", "--train.out", "more"]) == 0
+    assert "first weights from" in capsys.readouterr().err
+
+
+def test_data_that_is_nowhere_is_named_with_every_place_and_the_command(project, capsys):
+    recipe = project / "new.yaml"
+    recipe.write_text("name: new\n", encoding="utf-8")
+    assert train(["../project/new.yaml"]) == 2
+    told = capsys.readouterr().err
+    places = f"tried {Path.cwd() / '../project/prepared/new'} and {Path.cwd() / 'prepared/new'}"
+    assert f"no prepared data at prepared/new: {places}. Make it: nmt-preprocess ../project/new.yaml;" in told
+    with pytest.raises(DataError, match="no such folder of prepared data"):
+        Prepared.open("nowhere")
