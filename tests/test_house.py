@@ -18,6 +18,7 @@ LAYER = {
     "errors": 0,
     "extras": 0,
     "files": 0,
+    "languages": 0,
     "native": 0,
     "pack": 0,
     "processes": 0,
@@ -38,12 +39,14 @@ LAYER = {
     "cli": 4,
     "": 4,  # the package itself, which is the way in from Python
 }
-# The exceptions: every room may see the errors and what makes files durable, processes speak in what is packed, and a
-# run folder is made of checkpoints.
+# The exceptions: every room may see the errors and what makes files durable, recipes know languages, processes speak in
+# what is packed, and a run folder is made of checkpoints.
 ALSO = {
     ("device", "errors"),
     ("recipe", "errors"),
     ("recipe", "files"),
+    ("recipe", "languages"),
+    ("languages", "errors"),
     ("extras", "errors"),
     ("torchrun", "errors"),
     ("processes", "errors"),

@@ -22,6 +22,7 @@ from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
 from nmt.data.stored.manifest import PAGE
 from nmt.errors import RecipeError
+from nmt.languages import canonical
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 
@@ -152,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     files.add_argument("--valid", help="validation files", nargs=2, metavar=two)
     files.add_argument("--test", help="test files", nargs=2, metavar=two)
-    files.add_argument("--langs", help="language codes, as in: --langs de en", nargs=2, metavar=two)
+    files.add_argument("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
     files.add_argument("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_override_flags(parser)
     return run("nmt-preprocess", preprocess, parser, argv)
@@ -183,6 +184,13 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     if args.test:
         told.append(("data.test", _yaml({"src": args.test[0], "trg": args.test[1]})))
     return read_recipe(None, [*OWN_CORPUS, *told, *_overrides(args)])
+
+
+def _language(code: str) -> str:
+    try:
+        return canonical(code)
+    except RecipeError as error:
+        raise argparse.ArgumentTypeError(str(error).removesuffix(".")) from None
 
 
 def _number(text: str) -> int:

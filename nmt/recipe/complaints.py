@@ -72,6 +72,8 @@ def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
             for line in str(found["ctx"]["error"]).split("\n"):
                 dotted, _, text = line.partition(": ")
                 yield dotted, text
+        elif found["type"] == "language":
+            yield name, found["msg"]
         elif found["type"] == "extra_forbidden":
             yield name, f"unknown option{_nearest(name)}"
         elif found["type"] == "missing":

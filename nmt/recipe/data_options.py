@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from nmt.languages import UNTOLD
 from nmt.recipe.filter_options import FilterConfig, OwnFilters
 from nmt.recipe.protect_options import ProtectConfig
-from nmt.recipe.section import Count, PositiveFloat, PositiveInt, Section
+from nmt.recipe.section import Count, LanguageCode, PositiveFloat, PositiveInt, Section
 from nmt.recipe.tag_options import Tagged
 
 
@@ -63,7 +64,7 @@ class CorpusFiles(Tagged):
 class TrainingCorpus(OwnFilters, CorpusFiles):
     """One corpus to train on, how often its pairs are visited, and by which filters of its own they are chosen."""
 
-    src_lang: str | None = Field(
+    src_lang: LanguageCode | None = Field(
         None, description="Language of the source side, where it is not data.src_lang: for the filters."
     )
     drop_flagged: bool = Field(
@@ -99,8 +100,14 @@ class ValidationSet(CorpusFiles):
 class _Sources(Section):
     """Where the pairs come from."""
 
-    src_lang: str = Field("src", description="Language of the source side, as a code: de, en, no.")
-    trg_lang: str = Field("trg", description="Language of the target side, as a code.")
+    src_lang: LanguageCode = Field(
+        UNTOLD,
+        description="Language of the source side: de, pt-BR, zho_Hans, japanese; und: not told; x-NAME: a made-up one.",
+    )
+    trg_lang: LanguageCode = Field(
+        UNTOLD,
+        description="Language of the target side. The scripts that are expected and the words of BLEU follow it.",
+    )
     generate: Literal["dates"] | None = Field(
         None, description="Make the corpus instead of reading files: the date task."
     )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from nmt.recipe.section import Count, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
+from nmt.recipe.section import Count, LanguageCode, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
 from nmt.recipe.tag_options import Tag
 
 # What changes how samples are drawn, and means nothing where none are.
@@ -91,7 +91,7 @@ class DecodeConfig(Section):
         description="Whether a subword comes from where the model looked when it wrote it, or a step later, when it "
         "had read it (Chen et al. 2020, SHIFT-ATT), which fits some deep models better. See --tune-alignment.",
     )
-    trg_lang: str = Field(
+    trg_lang: LanguageCode = Field(
         "", description="Of a model for several target languages: the one to translate into; empty: data.trg_lang."
     )
     tags: list[Tag] = Field(

@@ -17,6 +17,7 @@ from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
 
 Overrides = Sequence[tuple[str, str]]
 
+_RESOLVED = "# The whole truth of this run: every option, resolved.\n"
 _NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
 
 
@@ -35,7 +36,8 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
 
 def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
     """A recipe with overrides laid over it. Raises RecipeError, as `read_recipe` does."""
-    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides).coming_from(recipe.origin)
+    content = (_RESOLVED + recipe_text(recipe)).encode("utf-8")
+    return _read(content, "the recipe", overrides).coming_from(recipe.origin)
 
 
 def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
@@ -44,6 +46,8 @@ def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
     complaints = [Complaint(*fault) for fault in document.faults]
     places: dict[str, Mark | None] = dict(document.marks)
     value = {} if document.value is None else document.value
+    # Languages that were not known by their codes have been written down as they were told: such recipes stay readable.
+    known_languages = languages_in(value) if content.startswith(_RESOLVED.encode()) else frozenset()
     if isinstance(value, dict):
         for title, _ in sections():
             if title in value and value[title] is None:  # a title over nothing, or over comments
@@ -53,7 +57,7 @@ def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
             complaints.extend(_override(value, places, name, text, anew))
     if complaints and not value:  # not YAML at all: what options it lacks is no news
         raise RecipeError(in_order(complaints, source))
-    recipe, found = _validate(value)
+    recipe, found = _validate(value, known_languages)
     known = {complaint.name for complaint in complaints}
     complaints += [Complaint(_place(name, text, places), name, text) for name, text in found if name not in known]
     if complaints:
@@ -69,8 +73,7 @@ def load_resolved(path: Path | str) -> Recipe:
 
 def write_recipe(recipe: Recipe, path: Path | str) -> None:
     """Write a recipe with every option spelled out, whole or not at all. Reading it gives an equal recipe."""
-    text = "# The whole truth of this run: every option, resolved.\n" + recipe_text(recipe)
-    write_durably(Path(path), text.encode("utf-8"))
+    write_durably(Path(path), (_RESOLVED + recipe_text(recipe)).encode("utf-8"))
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -147,17 +150,29 @@ def _each(corpora: list[Any], place: str, option: str) -> Iterator[str]:
         yield f"{place}.{n}.{option}" + (f" ({key}: {_scalar(known[key])})" if key else "")
 
 
-def _validate(value: Any) -> tuple[Recipe | None, list[tuple[str, str]]]:
-    """The recipe, or (dotted name, complaint) pairs. Contradictions are looked for even among other mistakes."""
+def languages_in(value: Any) -> frozenset[str]:
+    """The languages of a recipe's raw value, wherever they are told."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found: set[str] = set()
+    for key, part in parts:
+        found |= {part} if key in ("src_lang", "trg_lang") and isinstance(part, str) else languages_in(part)
+    return frozenset(found)
+
+
+def _validate(value: Any, known_languages: frozenset[str]) -> tuple[Recipe | None, list[tuple[str, str]]]:
+    """The recipe, or (dotted name, complaint) pairs. Contradictions are looked for even among other mistakes.
+
+    known_languages: codes that are let through as they are.
+    """
     try:
-        return Recipe.model_validate(value), []
+        return Recipe.model_validate(value, context=known_languages), []
     except ValidationError as error:
         found = list(of_validation(error))
         bad = [option_at(issue["loc"], issue["type"]) for issue in error.errors(include_url=False)]
     if not isinstance(value, dict) or () in bad:
         return None, found
     try:  # with the mistaken options left out, the defaults stand in for them
-        Recipe.model_validate({"name": "unnamed", **_without(value, bad)})
+        Recipe.model_validate({"name": "unnamed", **_without(value, bad)}, context=known_languages)
     except ValidationError as error:
         wrong = {name for name, _ in found}
         more = [(name, text) for name, text in of_validation(error) if name not in wrong]

@@ -3,7 +3,11 @@
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from nmt.errors import RecipeError
+from nmt.languages import canonical
 
 MOST_THREADS = 1024  # of a process: with some thousands OpenMP, which computes with them, ends it without a word
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -21,6 +25,19 @@ Duration = Annotated[
     ),
 ]
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+
+
+def _language(code: str, info: ValidationInfo) -> str:
+    """The one form of a language code. One that is not known stays where the context has it: it was stored so."""
+    try:
+        return canonical(code) if code else code
+    except RecipeError as error:
+        if code in (info.context or ()):
+            return code
+        raise PydanticCustomError("language", "{told}", {"told": str(error)}) from None
+
+
+LanguageCode = Annotated[str, AfterValidator(_language)]
 
 
 class Section(BaseModel):

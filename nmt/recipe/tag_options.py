@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nmt.recipe.section import Section
+from nmt.recipe.section import LanguageCode, Section
 
 # A tag is shown as <tag>; a digit at its beginning would make <2fr> of 2fr, which is a language's.
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=50)]
@@ -13,7 +13,7 @@ Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=50)]
 class Tagged(Section):
     """Pairs that a model can tell from others."""
 
-    trg_lang: str | None = Field(
+    trg_lang: LanguageCode | None = Field(
         None,
         description="Language of the target side, where it is not data.trg_lang. If the training corpora have several, "
         "every source begins with a control symbol that says into which, and nmt-translate takes --trg-lang.",

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nmt.errors import DataError
-from nmt.evaluation.metrics import bleu_tokens, exact_match, score, tokenised_note
+from nmt.evaluation.metrics import bleu_tokens, exact_match, score, tokenised_note, unspaced_note
+from nmt.languages import canonical
 
 # From the table in sacreBLEU's README: BLEU (13a) and chrF2 on newstest2017 en-de. Of one that begins with a mark, and
 # of one that does not.
@@ -138,25 +139,63 @@ def test_the_line_for_people_has_name_signature_and_score():
     assert re.match(r"BLEU\|nrefs:1\|case:mixed\|.*version:\S+ = 100\.0 ", found.text)
 
 
-@pytest.mark.parametrize("code", ["zh", "zh-CN", "zh_Hant", "ZH"])
+@pytest.mark.parametrize("code", ["zh", "zh-CN", "zh_Hant", "ZH", "zho_Hans", "cmn", "yue", "chinese"])
 def test_chinese_has_its_own_tokens(code):
     found = score(["我们去公园。"], ["我们走公园。"], trg_lang=code)
     assert "tok:zh" in found["bleu"].signature
     assert 0 < found["ter"].value < 100
 
 
-@pytest.mark.parametrize("code", ["ja", "ko"])
+@pytest.mark.parametrize("code", ["ja", "jpn", "jpn_Jpan", "japanese", "ko", "kor_Hang"])
 def test_missing_tokens_of_a_language_are_replaced_and_said(code, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     tokens, note = bleu_tokens(code)
     assert tokens == "char"
-    assert f"sacrebleu[{code}]" in note
+    assert f"sacrebleu[{canonical(code)}]" in note
     assert "tok:char" in score(["a b"], ["a b"], ("bleu",), trg_lang=code)["bleu"].signature
 
 
-@pytest.mark.parametrize("code", ["", "de", "en", "trg", "zhx"])
+@pytest.mark.parametrize("code", ["", "de", "en", "trg", "zhx", "vi", "hi", "x-dates"])
 def test_other_languages_are_scored_with_13a(code):
     assert bleu_tokens(code) == ("13a", None)
+
+
+@pytest.mark.parametrize("code", ["th", "tha", "tha_Thai", "khm_Khmr", "my", "mya", "lo", "bo", "dz", "thai"])
+def test_languages_without_spaces_are_scored_by_characters_and_it_is_said(code):
+    tokens, note = bleu_tokens(code)
+    assert tokens == "char" and "BLEU counts characters (tok:char): " in note and "no spaces between words" in note
+    # A character in the middle of each line is lost: of the words that spaces set apart nearly none is left.
+    references = ["ฉันไม่รู้ว่าจะพูดอะไรดี", "เขาเป็นเพื่อนของฉัน", "วันนี้อากาศดีมาก"]
+    hypotheses = [line[: len(line) // 2] + line[len(line) // 2 + 1 :] for line in references]
+    found = score(hypotheses, references, ("bleu",), trg_lang=code)["bleu"]
+    assert "tok:char" in found.signature and found.value > 75 > 20 > score(hypotheses, references)["bleu"].value
+
+
+def test_references_without_spaces_are_noticed_where_bleu_counts_words():
+    japanese, spaced = (
+        ["彼は水泳が得意ではなかった。", "私はテニス部員です。"],
+        ["彼 は 水泳 が 得意 で は なかっ た 。"],
+    )
+    for code in ("", "x-own", "xx", "en"):
+        note = unspaced_note(japanese, code)
+        assert note is not None and "look written without spaces (11 letters a word)" in note
+    assert unspaced_note(japanese, "ja") is None
+    for other in (
+        spaced,
+        [],
+        [""],
+        ["A dog runs.", "Donaudampfschifffahrtsgesellschaftskapitän"],
+        ["파란 셔츠를 입은 남자가"],
+    ):
+        assert unspaced_note(other, "") is None
+
+
+def test_intervals_stay_within_the_scale():
+    references = ["a b c d e f", "x", "y", "z", "v w"] * 4
+    for found in score(
+        ["a b c d e f", *["q q q q q q q q q"] * 19], references, intervals=True, n_bootstrap=50
+    ).values():
+        assert found.low >= 0.0 and (found.name == "TER" or found.high <= 100.0), found.text
 
 
 def test_tokenised_references_are_noticed_and_raw_ones_are_not():

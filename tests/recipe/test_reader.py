@@ -4,7 +4,7 @@ import pytest
 
 from nmt.errors import RecipeError
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import load_resolved, read_recipe, recipe_text, write_recipe
+from nmt.recipe.reader import changed, load_resolved, read_recipe, recipe_text, write_recipe
 
 
 @pytest.fixture
@@ -317,3 +317,30 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(OSError):
         write_recipe(Recipe(name="x"), tmp_path / "resolved.yaml")
     assert [file.name for file in tmp_path.iterdir()] == ["resolved.yaml"]
+
+
+def test_languages_are_read_by_any_of_their_codes_and_names(read):
+    text = "name: x\ndata: {src_lang: zho_Hans, trg_lang: japanese, train: {src: a, trg: b, trg_lang: eng}}\n"
+    recipe = read(text, [("decode.trg_lang", "jpn_Jpan"), ("data.valid", "{src: a, trg: b, trg_lang: x-own}")])
+    assert (recipe.data.src_lang, recipe.data.trg_lang, recipe.decode.trg_lang) == ("zh-Hans", "ja", "ja")
+    assert (recipe.data.train[0].trg_lang, recipe.data.valid[0].trg_lang) == ("en", "x-own")
+
+
+def test_an_unknown_language_is_refused_where_it_stands_with_the_nearest(complaints):
+    text = "name: x\ndata:\n  src_lang: cz\n  train: {src: a, trg: b, src_lang: jp}\n"
+    found = complaints(text, [("decode.trg_lang", "englsh")])
+    assert [one.partition(". Expected")[0] for one in found] == [
+        "command line: decode.trg_lang: 'englsh' is no language code (did you mean en, English?)",
+        "recipe.yaml:3: data.src_lang: 'cz' is no language code (did you mean cs, Czech?)",
+        "recipe.yaml:4: data.train.0.src_lang: 'jp' is no language code (did you mean ja, Japanese?)",
+    ]
+
+
+def test_a_recipe_that_was_stored_with_an_unknown_language_stays_readable(read, tmp_path):
+    write_recipe(read("name: x\ndata: {src_lang: x-old, trg_lang: ja}\n"), tmp_path / "stored.yaml")
+    text = (tmp_path / "stored.yaml").read_text(encoding="utf-8").replace("x-old", "dates").replace("ja", "jpn")
+    recipe = read(text)
+    assert (recipe.data.src_lang, recipe.data.trg_lang) == ("dates", "ja")
+    assert changed(recipe, [("decode.beam", "3")]).data == recipe.data
+    with pytest.raises(RecipeError, match=r"command line: decode\.trg_lang: 'jp' is no"):
+        changed(recipe, [("decode.trg_lang", "jp")])

@@ -41,6 +41,17 @@ def test_a_change_is_told_by_name():
     assert changes(entry(2, 1.0, {"pairs": {}}), {**NOW, "pairs": {"pairs": 50, "new": 1}}, "loss") == {}
 
 
+@pytest.mark.parametrize(
+    "then, now, tokens, changed",
+    [("eng", "en", "13a", False), ("ja", "ja", "char", False), ("zh-CN", "zh-CN", "zh", False),
+     ("jpn", "ja", "char", True), ("th", "th", "char", True), ("yue", "yue", "zh", True), ("kok", "kok", "13a", False)],
+)  # fmt: skip
+def test_bleu_of_an_earlier_version_is_compared_where_it_counted_the_same_tokens(then, now, tokens, changed):
+    now = {"translations": {"trg_lang": now, "tokens": tokens}}
+    assert bool(changes(entry(2, 1.0, {"translations": {"trg_lang": then}}), now, "bleu")) == changed
+    assert changes(entry(2, 1.0, now), now, "bleu") == {}
+
+
 def test_what_the_numbers_of_a_set_rest_on(recipe_of):
     def how(data=None, **options):
         recipe = recipe_of(data=data or {}, **options)

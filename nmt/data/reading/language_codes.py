@@ -1,4 +1,4 @@
-"""What is odd about the languages of a recipe: codes that are not known, or that stand in a file like text."""
+"""What is odd about the languages of a recipe: no script known of them, or their codes stand in a file like text."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 from nmt.data.reading.fields import Reading
 from nmt.data.reading.sources import Source
 from nmt.data.text.scripts import scripts_of
+from nmt.languages import language_of
 from nmt.recipe.data_options import DataConfig
 
-_LONGEST = 1000  # bytes of a text that is compared with a code
+_LONGEST = 100  # bytes of a text that is compared with a code
 
 
 def unknown_languages(data: DataConfig) -> list[str]:
@@ -30,6 +31,6 @@ def codes_as_text(sources: Sequence[Source], data: DataConfig) -> Iterator[str]:
         texts = source.src, source.trg
         if all(isinstance(text.place, Path) and text.form == "tsv" and not text.header for text in texts):
             first = next(source.pairs(reading), ())
-            found = [text.strip().casefold() if isinstance(text, str) else None for text in first]
-            if found == [data.src_lang.casefold(), data.trg_lang.casefold()]:
+            found = [language_of(text.strip()).code if isinstance(text, str) else "" for text in first]
+            if found == [data.src_lang, data.trg_lang]:
                 yield f"{source.src.name}:{source.first_number}"

@@ -26,8 +26,8 @@ _NOTES = {
     "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
     "protected": "{n} pairs have items of data.protect, the same on both sides: placeholders stand for them",
     "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
-    "language": "{n} language codes are not known, as de or zh-Hant are, so that no pair is dropped for another "
-    "script (data.min_script)",
+    "language": "of {n} languages no script is known, so that no pair is dropped for another script (data.min_script; "
+    "und: data.src_lang or data.trg_lang is not told)",
     "header": "{n} files of TSV have the language codes as their first pair: header: true says that it names columns",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }

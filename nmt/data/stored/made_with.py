@@ -7,7 +7,7 @@ from typing import Any
 
 from nmt.data.stored.manifest import changes_of_settings, settings_known, settings_of
 from nmt.data.text.split_names import split_of
-from nmt.data.text.tags import language_of
+from nmt.data.text.tags import told_language
 from nmt.recipe.data_options import DataConfig, TrainingCorpus
 from nmt.recipe.fields import all_fields
 from nmt.recipe.filter_options import FilterConfig
@@ -77,7 +77,7 @@ def _tagged(
 
 def _tags(files: Tagged, wanted: list[str], trg_lang: str, one_lang: bool) -> _Own:
     """What a corpus has to say otherwise to have these tags. one_lang: all corpora have to be in the usual language."""
-    if files.tags != (tags := [tag.strip("<>") for tag in wanted if not language_of(tag)]):
+    if files.tags != (tags := [tag.strip("<>") for tag in wanted if not told_language(tag)]):
         yield "tags", tags
     for lang in [trg_lang] if one_lang else _languages(wanted):
         if (files.trg_lang or trg_lang) != lang:
@@ -85,7 +85,7 @@ def _tags(files: Tagged, wanted: list[str], trg_lang: str, one_lang: bool) -> _O
 
 
 def _languages(tags: list[str]) -> list[str]:
-    return [lang for tag in tags if (lang := language_of(tag))]
+    return [lang for tag in tags if (lang := told_language(tag))]
 
 
 def _written(value: Any) -> str:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.text.lines import write_lines
-from nmt.data.text.tags import tags_of_splits
+from nmt.data.text.tags import alike, tags_of_splits
 from nmt.errors import DataError
 from nmt.files import parse_json, sha256_of
+from nmt.languages import language_of
 from nmt.recipe.compare import differences
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
@@ -85,10 +86,21 @@ def settings_known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any
     """
     plain = settings_of(Recipe(name="plain"))
     known = {**there, **{section: {**plain[section], **there.get(section, {})} for section in ("data", "subwords")}}
+    known["data"] = _in_one_form(known["data"])
     for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
         off = type(here["data"][name])(0)
         known["data"][name] = here["data"][name] if here["data"][name] in (plain["data"][name], 0) else off
     return known
+
+
+def _in_one_form(data: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the data with each language by the code that recipes have for it."""
+    found = {
+        name: language_of(value).code if name.endswith(("src_lang", "trg_lang")) and isinstance(value, str) else value
+        for name, value in data.items()
+    }
+    tags = {split: [list(map(alike, each)) for each in corpora] for split, corpora in (data["tags"] or {}).items()}
+    return found | {"tags": tags}
 
 
 def later_filters(there: dict[str, Any], here: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.stored.manifest import SUBWORDS, read_manifest
 from nmt.data.text.placeholders import kinds_of, shown
+from nmt.data.text.tags import alike
 from nmt.data.vocabulary.learn import SEED_PIECES, Lines, count_words, learn_merges, learnt_from, most_frequent
 from nmt.data.vocabulary.letters import BYTE_OF, in_characters, in_letters, in_words, units_of
 from nmt.data.vocabulary.sentencepiece_file import codec_of, is_sentencepiece
@@ -129,7 +130,7 @@ def reuse(
     symbols = (*old.src.symbols, *(symbol for symbol in config.symbols if symbol not in old.src.symbols))
     wanted = config.model_copy(update={"symbols": symbols})
 
-    all_tags = (*old.src.tags, *(tag for tag in tags if tag not in old.src.tags))
+    all_tags = (*old.src.tags, *(tag for tag in tags if alike(tag) not in map(alike, old.src.tags)))
     names = (*old.src.placeholders, *(name for name in placeholders if name not in old.src.placeholders))
 
     def grown(codec: Codec, *lines: Lines, tags: Sequence[str] = ()) -> Codec:

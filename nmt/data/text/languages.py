@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from nmt.errors import DataError
 from nmt.extras import missing
+from nmt.languages import language_of
 
 # Written so much alike that statistics of bytes can well be wrong: no reason to drop a sentence.
 _ALIKE = (
@@ -25,7 +26,7 @@ _ALIKE = (
     {"ku", "sdh"},
     {"uz", "uzs"},
 )
-_OTHER_NAMES = {"nb": "no", "iw": "he", "in": "id", "sh": "hr", "cmn": "zh", "fil": "tl", "mo": "ro"}
+_OTHER_NAMES = {"nb": "no", "fil": "tl"}  # of the package
 # A name, a heading or an exclamation is of no language in particular.
 _FEW_LETTERS = 20
 _LETTER = re.compile(r"[^\W\d_]")
@@ -58,7 +59,7 @@ def identifier() -> tuple[Identify, frozenset[str]]:
 def languages_like(code: str) -> frozenset[str]:
     """The language of a code and those that may be taken for it; "zxx", no language at all, passes everywhere."""
     _, known = identifier()
-    primary = re.split(r"[-_]", code.lower())[0]
+    primary = language_of(code).primary
     primary = _OTHER_NAMES.get(primary, primary)
     if primary not in known:
         raise DataError(

@@ -1,12 +1,14 @@
-"""Scripts: which ones a language is written in, and how much of a text is written in them.
+"""Scripts: ranges of code points (those of the Unicode blocks), and how much of a text is written in them.
 
-Scripts are ranges of code points (those of the Unicode blocks), not languages: Russian passes for Bulgarian here. Which
-language a text is in is asked in `languages.py`.
+Russian passes for Bulgarian here. The scripts of a language are told in `nmt/languages.py`, the language of a text in
+`text/languages.py`.
 """
 
 import functools
 import re
 from re import Pattern
+
+from nmt.languages import UNSPACED, language_of
 
 # By the codes of ISO 15924; East Asian ones with the other scripts that their texts are full of.
 _HAN = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
@@ -51,68 +53,15 @@ _RANGES = {
     "Thai": "\u0e00-\u0e7f",
     "Tibt": "\u0f00-\u0fff",
 }
-_ALIASES = {"Hans": "Hani", "Hant": "Hani", "Hira": "Jpan", "Kana": "Jpan"}
-
-# Codes of ISO 639-1 and 639-3. Where several scripts are in use, each of them is right.
-_WRITTEN_IN = {
-    "Latn": "af afr ak an ay az bcl ber bi bm br bs bos ca cat ceb ch co crh cs ces cy cym da dan de deu ger ee en "
-    "eng eo es spa et est eu eus ff fi fin fil fj fo fr fra fre fy ga gle gd gl glg gn gv ha haw hmn hr hrv "
-    "ht hu hun ia id ind ig ilo io is isl it ita iu jv kab kg ki kk kl kr ku kmr la lb lg li lij ln lt lit "
-    "ltg lu lv lav mg mh mi min ms msa mt mlt na nan nb nob nd ng nl nld nn nno no nor nr nso ny oc om pag "
-    "pap pl pol pt por qu rm rn ro ron rum rw sc se sg sh sk slk sl slv sm sn so sq sqi sr srp ss st su sv "
-    "swe sw swa szl tg tk tl tn to tpi tr tur ts tt tw ty tzm uz vec ve vi vie vo wa war wo xh yo za zgh zu",
-    "Cyrl": "ab av az ba be bel bg bul bs bxr ce chm crh cu cv kk kv ky mhr mk mkd mn mo myv os ru rus sah sh sr srp "
-    "tg tk tt tyv udm uk ukr uz",
-    "Arab": "ar ara arz ary az bal ckb dv fa fas ha kk ks ku lrc ms mzn pnb prs ps sd tg ug ur uz",
-    "Deva": "awa bh bho brx doi gom hi hin hne ks mag mai mr ne new sa sat sd",
-    "Grek": "el ell grc pnt",
-    "Hebr": "he heb iw hbo lad yi",
-    "Armn": "hy hye hyw",
-    "Geor": "ka kat xmf",
-    "Beng": "as bn ben bpy mni",
-    "Guru": "pa",
-    "Gujr": "gu",
-    "Orya": "or",
-    "Taml": "ta tam",
-    "Telu": "te tel",
-    "Knda": "kn tcy",
-    "Mlym": "ml",
-    "Sinh": "si",
-    "Thai": "th tha",
-    "Laoo": "lo",
-    "Tibt": "bo dz",
-    "Mymr": "my mya shn",
-    "Khmr": "km",
-    "Ethi": "am amh gez ti tig",
-    "Hani": "zh zho cmn yue wuu lzh hak gan nan",
-    "Jpan": "ja jpn",
-    "Kore": "ko kor",
-    "Mong": "mn",
-    "Thaa": "dv",
-    "Nkoo": "nqo",
-    "Cans": "cr iu",
-    "Cher": "chr",
-    "Mtei": "mni",
-    "Olck": "sat",
-    "Syrc": "arc syc",
-    "Tfng": "ber kab zgh tzm",
-}
-
 # Under so many bytes of other scripts a text says little: a name, a product, an abbreviation.
 _FEW = 15
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|\S+\.(?:com|org|net|html?|php|pdf)\b\S*", re.IGNORECASE)
 
 
-@functools.cache
 def scripts_of(language: str) -> frozenset[str]:
-    """The scripts of a language code, such as de, zh-Hant, sr_Latn or pt-BR; none where the language is not known."""
-    primary, *subtags = re.split(r"[-_]", language.lower())
-    for subtag in subtags:
-        script = _ALIASES.get(subtag.capitalize(), subtag.capitalize())
-        if script in _RANGES:
-            return frozenset({script})
-    found = {script for script, languages in _WRITTEN_IN.items() if primary in languages.split()}
-    return frozenset(found)
+    """The scripts of a language code; none where they are not all known here."""
+    found = language_of(language).scripts
+    return found if found <= _RANGES.keys() else frozenset()
 
 
 def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -> bool:
@@ -136,6 +85,11 @@ def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -
 def letters_of_others(scripts: frozenset[str]) -> Pattern[str]:
     """What finds letters of all other scripts."""
     return _letters(scripts)[1]
+
+
+def letters_unspaced() -> Pattern[str]:
+    """What finds letters of scripts that are written without spaces."""
+    return _letters(frozenset(UNSPACED & _RANGES.keys()))[0]
 
 
 @functools.cache

@@ -7,6 +7,7 @@ They are ids of the source vocabulary that no text can become.
 
 from nmt.data.text.split_names import split_of
 from nmt.errors import RecipeError
+from nmt.languages import language_of
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.protect_options import PER_KIND
@@ -19,9 +20,15 @@ def language_tag(lang: str) -> str:
     return f"<2{lang}>"
 
 
-def language_of(tag: str) -> str | None:
+def told_language(tag: str) -> str | None:
     """The language that a tag says, None if it says something else: no other begins with a digit."""
     return tag.removeprefix("<2").removesuffix(">") if tag.startswith("<2") else None
+
+
+def alike(tag: str) -> str:
+    """The tag as it is made now: vocabularies may have that of a language by another code of it."""
+    lang = told_language(tag)
+    return tag if lang is None else language_tag(language_of(lang).code)
 
 
 def tags_of(pairs: Tagged, data: DataConfig) -> tuple[str, ...]:
@@ -82,11 +89,11 @@ class Tagging:
     """
 
     def __init__(self, decode: DecodeConfig, known: tuple[str, ...], usual_lang: str, learnt: tuple[str, ...]) -> None:
-        self._decode, self._known, self._usual_lang = decode, known, usual_lang
-        self._languages = [lang for tag in known if (lang := language_of(tag))]
-        self._is_told = any(map(language_of, learnt))
-        if not self._is_told and usual_lang not in self._languages:
-            self._languages.insert(0, usual_lang)
+        self._decode, self._known, self._usual_lang = decode, known, language_of(usual_lang).code
+        self._languages = [language_of(lang).code for tag in known if (lang := told_language(tag))]
+        self._is_told = any(map(told_language, learnt))
+        if not self._is_told and self._usual_lang not in self._languages:
+            self._languages.insert(0, self._usual_lang)
         self._of_all = tuple(decode.tags)
         self._check_tags(self._of_all, "decode.tags")
         if decode.trg_lang:
@@ -95,7 +102,7 @@ class Tagging:
     def __call__(self, trg_lang: str | None = None, tags: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """The tags of a line. trg_lang, tags: what it says of itself, None where it says nothing."""
         asked_for = trg_lang or self._decode.trg_lang
-        lang = asked_for or self._usual_lang
+        lang = language_of(asked_for).code if asked_for else self._usual_lang
         if lang not in self._languages:
             asked = f"{lang}, but" if asked_for else "not given, and"
             where, how = ("", "") if trg_lang else ("decode.", " with --trg-lang")
@@ -108,12 +115,12 @@ class Tagging:
         of_language = language_tag(lang)
         more = (f"<{tag}>" for tag in (self._of_all if tags is None else tags))
         # A model for one language was trained without its tag, though its vocabulary may be that of a run for several.
-        is_before = of_language in self._known and (self._is_told or lang != self._usual_lang)
+        is_before = of_language in map(alike, self._known) and (self._is_told or lang != self._usual_lang)
         return (*([of_language] if is_before else []), *more)
 
     def _check_tags(self, tags: tuple[str, ...], name: str) -> None:
         if unknown := [tag for tag in tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
-            others = ", ".join(tag[1:-1] for tag in self._known if not language_of(tag))
+            others = ", ".join(tag[1:-1] for tag in self._known if not told_language(tag))
             raise RecipeError(
                 f"{name}: {unknown[0]} is no tag that the model was trained with (it knows {others or 'none'})."
             )

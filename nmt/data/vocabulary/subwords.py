@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models
 
 from nmt.data.text.lines import write_lines
 from nmt.data.text.placeholders import character, kinds_of, shown
+from nmt.data.text.tags import alike
 from nmt.data.vocabulary.learn import CutWords, Lines, learn
 from nmt.data.vocabulary.letters import BYTE_OF, in_letters, in_words, normalised, units_of
 from nmt.data.vocabulary.sentencepiece_text import SentencePiece, Speller
@@ -101,7 +102,8 @@ class Codec:
 
     def tag_ids(self, tags: Sequence[str]) -> list[int]:
         """The ids of tags that the vocabulary has."""
-        return [self.n_text + self.tags.index(tag) for tag in tags]
+        known = list(map(alike, self.tags))
+        return [self.n_text + known.index(alike(tag)) for tag in tags]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""

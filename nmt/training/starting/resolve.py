@@ -17,6 +17,7 @@ from nmt.recipe.complaints import of_validation
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.presets import preset_for
+from nmt.recipe.reader import languages_in
 from nmt.recipe.training_options import BatchConfig
 from nmt.training.device_memory import memory_left
 from nmt.training.parallel import Ranks
@@ -72,7 +73,7 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     tree["model"] = _given(recipe.model)  # the rest are defaults, which a preset may change, or mean nothing to it
     tree[section] |= options
     try:
-        return Recipe.model_validate(tree).coming_from(recipe.origin)
+        return Recipe.model_validate(tree, context=languages_in(tree)).coming_from(recipe.origin)
     except ValidationError as error:
         complaints = "\n".join(f"{name}: {text}" for name, text in of_validation(error))
         raise RecipeError(

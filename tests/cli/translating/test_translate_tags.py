@@ -100,7 +100,7 @@ def test_what_the_model_does_not_know_is_refused_with_its_line(translate, line, 
 
 
 def test_where_no_language_is_the_usual_one_each_line_has_to_say_it(translate, tmp_path):
-    run = str(make_run(tmp_path / "open", {**OPTIONS, "data.trg_lang": "xx"}, TAGS).folder)
+    run = str(make_run(tmp_path / "open", {**OPTIONS, "data.trg_lang": "x-none"}, TAGS).folder)
     found, _ = translate([{"source": SHIP, "trg_lang": "fr"}], run=run)
     assert told(found[0]) == ["<2fr>"]
     _, err = translate([{"source": SHIP, "trg_lang": "fr"}, {"source": SHIP}], run=run, code=2)

@@ -286,11 +286,11 @@ def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_t
     assert "Others: empty side 1 (" in told and "\n" not in told
 
 
-def test_language_codes_that_are_not_known_are_noted(tmp_path):
-    found = report_of(tmp_path, src_lang="german", trg_lang="english")
-    assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["german", "english"]
-    assert any("2 language codes are not known" in text and "german, english" in text for text in remarks(found))
-    for name, how in {"known": {}, "off": {"src_lang": "german", "min_script": 0.0}}.items():
+def test_languages_of_no_known_script_are_noted(tmp_path):
+    found = report_of(tmp_path, src_lang="x-made", trg_lang="und")
+    assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["x-made", "und"]
+    assert any("of 2 languages no script is known" in text and "x-made, und" in text for text in remarks(found))
+    for name, how in {"known": {"src_lang": "german"}, "off": {"src_lang": "und", "min_script": 0.0}}.items():
         (tmp_path / name).mkdir()
         assert "language" not in report_of(tmp_path / name, **how)["notes"]
 

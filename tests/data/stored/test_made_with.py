@@ -71,3 +71,15 @@ def test_of_data_that_was_not_generated_the_seed_counted_for_nothing():
     there, recipe = settings_of(recipe_of()), recipe_of(generate="dates")
     assert flags_of_settings(there, recipe) == ("--data.generate null", {"data.generate", "seed"})
     assert flags_of_settings(settings_of(recipe), recipe_of())[0] == "--data.generate dates --seed 1"
+
+
+def test_data_made_with_other_codes_of_its_languages_are_the_same():
+    recipe = recipe_of(train=[{"src_lang": "nl"}, {"trg_lang": "ja"}], src_lang="de", trg_lang="und")
+    there = settings_of(recipe)
+    data = {**there["data"], "src_lang": "german", "trg_lang": "trg", "train.0.src_lang": "nld_Latn"}
+    data["tags"] = {split: [[tag.replace("und", "trg").replace("ja", "jpn") for tag in each] for each in corpora]
+                    for split, corpora in data["tags"].items()}  # fmt: skip
+    assert "<2jpn>" in str(data["tags"]) and changed_settings({**there, "data": data}, there) == []
+    assert changed_settings({**there, "data": {**data, "src_lang": "jp"}}, there) == [
+        "data.src_lang: 'jp' there, 'de' here"
+    ]

@@ -6,10 +6,11 @@ import nmt
 from nmt import checkpoint
 from nmt.data.prepare import prepare
 from nmt.data.stored.corpus import Prepared
-from nmt.data.text.tags import known_tags, tags_of
+from nmt.data.text.tags import Tagging, known_tags, tags_of
 from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError
 from nmt.models.build import build_model
+from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
@@ -66,7 +67,8 @@ def test_the_language_is_told_where_there_are_several_and_tags_where_there_are_a
         return [tags_of(corpus, data) for corpus in data.train], known_tags(data)
 
     assert tags({}, {}) == ([(), ()], ())
-    assert tags({}, {"trg_lang": "en"}) == ([(), ()], ())  # it was the same
+    for same in ("en", "eng", "eng_Latn", "English"):
+        assert tags({}, {"trg_lang": same}) == ([(), ()], ())
     assert tags({}, {"trg_lang": "fr"}) == ([("<2en>",), ("<2fr>",)], ("<2en>", "<2fr>"))
     assert tags({}, {"tags": ["bt", "news"]}) == ([(), ("<bt>", "<news>")], ("<bt>", "<news>"))
     assert tags({"tags": ["bt"]}, {"trg_lang": "fr"})[0] == [("<2en>", "<bt>"), ("<2fr>",)]
@@ -137,7 +139,7 @@ def test_a_line_is_translated_into_the_language_that_is_asked_for(tmp_path):
 
 def test_a_model_with_no_usual_language_wants_to_be_told(tmp_path):
     corpora = ({"trg_lang": "fr"}, {"trg_lang": "en"})
-    model = run_of(recipe_in(tmp_path, *corpora, valid={"trg_lang": "en"}, trg_lang="xx"), tmp_path)
+    model = run_of(recipe_in(tmp_path, *corpora, valid={"trg_lang": "en"}, trg_lang="x-none"), tmp_path)
     with pytest.raises(RecipeError, match="not given, and the model translates into en, fr"):
         model.translate(["ein Haus"])
     assert len(model.translate(["ein Haus"], trg_lang="fr")) == 1
@@ -173,3 +175,16 @@ def test_tags_need_room_in_the_vocabulary(tmp_path):
         made(recipe_in(tmp_path, tags))
     tags["tags"].pop()
     assert made(recipe_in(tmp_path, tags))[0].subwords.src.size <= 300
+
+
+def test_a_vocabulary_with_the_tag_of_a_language_by_another_code_is_told_it_all_the_same(tmp_path):
+    data, _ = made(recipe_in(tmp_path, {}, {"trg_lang": "fr"}))
+    codec = data.subwords.src
+    by_another_code = ("<2eng>", "<2fra_Latn>")
+    ids = codec.tag_ids(["<2en>", "<2fr>"])
+    codec.tags = by_another_code
+    assert codec.tag_ids(["<2en>", "<2fr>"]) == codec.tag_ids(by_another_code) == ids
+    tagging = Tagging(DecodeConfig(trg_lang="fra"), by_another_code, "en", by_another_code)
+    assert codec.tag_ids(tagging()) == ids[1:] and codec.tag_ids(tagging("eng_Latn")) == ids[:1]
+    with pytest.raises(RecipeError, match="trg_lang: it, but the model translates into en, fr"):
+        tagging("ita")

@@ -1,0 +1,182 @@
+"""Languages: one form for the many codes of a language, and what is known of it: scripts, spaces, capitals.
+
+Codes of ISO 639-1 and 639-3, of BCP 47 (zh-Hant, pt-BR), of FLORES (zho_Hans) and English names are read, by the
+package langcodes. Made-up languages have the codes that BCP 47 leaves to everybody: x-NAME, or qaa to qtz. Text of no
+language is zxx, of many languages mul, and und is a language that is not told. No text is looked at here.
+"""
+
+import contextlib
+import difflib
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nmt.errors import RecipeError
+
+if TYPE_CHECKING:  # takes some 70 ms to import, which --help has no use for
+    from langcodes import Language as Tag
+
+UNTOLD = "und"
+# Scripts by ISO 15924, each with the languages written in it, by the shortest codes. East Asian ones stand for all that
+# their texts are full of. Where several scripts are in use, each of them is right. Languages that are not here have the
+# scripts of CLDR, which knows rare uses, too, such as Hindi in Latin letters.
+_WRITTEN_IN = {
+    "Latn": "af ak an ay az ber bi bik bm br bs ca ceb ch co crh cs cy da de ee en eo es et eu ff fi fil fj fo fr fy "
+    "ga gd gl gn gv ha haw hmn hr ht hu ia id ig ilo io is it iu jv kab kg ki kk kl kr ku la lb lg li lij ln lt ltg "
+    "lu lv mg mh mi min ms mt na nan nb nd ng nl nn no nr nso ny oc om pag pap pl pt qu rm rn ro rw sc se sg sk sl sm "
+    "sn so sq sr ss st su sv sw szl tg tk tn to tpi tr ts tt ty tzm uz ve vec vi vo wa war wo xh yo za zgh zu",
+    "Cyrl": "ab av az ba be bg bs bua ce chm crh cu cv kk kv ky mk mn myv os ro ru sah sr tg tk tt tyv udm uk uz",
+    "Arab": "ar ary arz az azb bal ckb dv fa ha kk ks ku lah lrc ms mzn ps sd tg ug ur uz",
+    "Deva": "awa bho brx doi gom hi hne ks mag mai mr ne new sa sat sd",
+    "Grek": "el grc pnt",
+    "Hebr": "hbo he lad yi",
+    "Armn": "hy hyw",
+    "Geor": "ka xmf",
+    "Beng": "as bn bpy mni",
+    "Guru": "pa",
+    "Gujr": "gu",
+    "Orya": "or",
+    "Taml": "ta",
+    "Telu": "te",
+    "Knda": "kn tcy",
+    "Mlym": "ml",
+    "Sinh": "si",
+    "Thai": "th",
+    "Laoo": "lo",
+    "Tibt": "bo dz",
+    "Mymr": "my shn",
+    "Khmr": "km",
+    "Ethi": "am gez ti tig",
+    "Hani": "gan hak lzh nan wuu yue zh",
+    "Jpan": "ja",
+    "Kore": "ko",
+    "Mong": "mn",
+    "Thaa": "dv",
+    "Nkoo": "nqo",
+    "Cans": "cr iu",
+    "Cher": "chr",
+    "Mtei": "mni",
+    "Olck": "sat",
+    "Syrc": "arc syc",
+    "Tfng": "ber kab tzm zgh",
+}
+_WITHIN = {"Hans": "Hani", "Hant": "Hani", "Hira": "Jpan", "Kana": "Jpan", "Hang": "Kore"}
+UNSPACED = frozenset({"Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Java", "Bali", "Lana", "Talu"})
+_WITH_CAPITALS = frozenset({"Latn", "Cyrl", "Grek", "Armn", "Copt", "Glag", "Adlm", "Osge", "Dsrt"})
+_OF_NO_LANGUAGE = frozenset({UNTOLD, "mul", "zxx", "mis"})
+# Words for a side that no language was told of; that they are codes of very small languages is by chance.
+_SIDES = frozenset({"", "src", "trg", "tgt"})
+_NO_REGION = frozenset({"XX", "ZZ"})  # of en_XX and the like, the codes of mBART
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """A language, maybe as it is written in one script or region.
+
+    code: the one form of all codes of it. primary: the code without script and region. scripts: those it is written in,
+    by ISO 15924 with Hani, Jpan and Kore for East Asia; none where they are not known.
+    """
+
+    code: str
+    primary: str
+    scripts: frozenset[str]
+    is_known: bool = True
+
+    @property
+    def name(self) -> str:
+        """The English name: Japanese, Chinese (Simplified); the code of what has none."""
+        if self.code.startswith("x-") or not self.is_known:
+            return self.code
+        from langcodes import Language as Tag
+
+        found = Tag.get(self.code).display_name("en")
+        return self.code if found.startswith("Unknown language [") else found
+
+    @property
+    def is_unspaced(self) -> bool:
+        """Written without spaces between words."""
+        return bool(self.scripts) and self.scripts <= UNSPACED
+
+    @property
+    def has_capitals(self) -> bool:
+        """Written in letters of two cases, of which a sentence begins with the large one; assumed where not known."""
+        return not self.scripts or bool(self.scripts & _WITH_CAPITALS)
+
+
+@functools.cache
+def language_of(code: str) -> Language:
+    """The language of a code or English name; of one that is not known, a language of which nothing is known."""
+    tag = _tag_of(code)
+    if tag is None:
+        return Language(code, code, frozenset(), is_known=False)
+    primary = tag.language or (UNTOLD if tag.private is None else tag.to_tag())
+    scripts = _scripts_of(primary)
+    if tag.script:
+        own = frozenset({_WITHIN.get(tag.script, tag.script)})
+        if own == scripts and tag.script not in ("Hans", "Hant"):
+            tag = tag.update_dict({"script": None})
+        scripts = own
+    return Language(tag.to_tag(), primary, scripts)
+
+
+def canonical(code: str) -> str:
+    """The one form of a language's codes. Raises RecipeError for one that is not known, with the nearest that is."""
+    if not (found := language_of(code)).is_known:
+        nearest = _nearest(code)
+        meant = f" (did you mean {nearest}, {language_of(nearest).name}?)" if nearest else ""
+        raise RecipeError(
+            f"{code!r} is no language code{meant}. Expected one like de, pt-BR or zho_Hans, or x-NAME for a made-up "
+            "language."
+        )
+    return found.code
+
+
+def _tag_of(code: str) -> "Tag | None":
+    """What langcodes makes of a code or an English name; None where it is neither."""
+    import langcodes
+
+    text = code.strip().replace("_", "-")
+    if text.lower() in _SIDES:
+        text = UNTOLD
+    tag = None
+    with contextlib.suppress(ValueError):  # of a shape that no code has
+        tag = langcodes.Language.get(text)
+    if tag is None or not tag.is_valid():
+        if len(text) < 4:  # too short for a name
+            return None
+        try:
+            tag = langcodes.find(code.strip(), "en")
+        except LookupError:
+            return None
+    if tag.territory in _NO_REGION:
+        tag = tag.update_dict({"territory": None})
+    return tag.prefer_macrolanguage()
+
+
+def _scripts_of(primary: str) -> frozenset[str]:
+    """The scripts of a language, by its shortest code."""
+    if primary in _OF_NO_LANGUAGE or primary.startswith("x-"):
+        return frozenset()
+    if found := {script for script, languages in _WRITTEN_IN.items() if primary in languages.split()}:
+        return frozenset(found)
+    from langcodes.data_dicts import LIKELY_SUBTAGS
+
+    likely = (
+        full.split("-")[1] for part, full in LIKELY_SUBTAGS.items() if part == primary or part.startswith(f"{primary}-")
+    )
+    return frozenset(_WITHIN.get(script, script) for script in likely)
+
+
+def _nearest(code: str) -> str:
+    """The code that was probably meant by one that is not known: that of a country's language, or of a name; or ""."""
+    import langcodes
+
+    text = code.strip().lower()
+    if len(text) == 2 and (country := langcodes.Language.get(f"und-{text}")).is_valid() and text != "xx":
+        return country.maximize().language or ""
+    known = sorted({language for languages in _WRITTEN_IN.values() for language in languages.split()})
+    names = {language_of(one).name.lower(): one for one in known} | {one: one for one in known}
+    close = difflib.get_close_matches(text, names, n=1, cutoff=0.7)
+    if not close and len(text) == 2:
+        close = [one for one in known if len(one) == 2 and one[0] == text[0]]
+    return names[close[0]] if close else ""

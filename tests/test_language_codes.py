@@ -1,0 +1,82 @@
+"""Codes and names of languages in one form, and what is known of a language."""
+
+import subprocess
+import sys
+
+import pytest
+
+from nmt.errors import RecipeError
+from nmt.languages import canonical, language_of
+
+ONE_FORM = {
+    "ja": ("ja", "JA", "jpn", "jpn_Jpan", "ja_XX", "japanese", "Japanese"),
+    "zh": ("zh", "zho", "chi", "cmn", "Chinese"),
+    "zh-Hans": ("zho_Hans", "zh-hans", "cmn_Hans", "Simplified Chinese"),
+    "zh-Hant": ("zho_Hant", "zh_hant"),
+    "yue": ("yue", "zh-yue", "Cantonese"),
+    "ar": ("ar", "ara", "arb", "arb_Arab"),
+    "fa": ("fas", "per", "pes", "pes_Arab", "Persian"),
+    "sw": ("swh", "swa", "swh_Latn"),
+    "ne": ("npi", "nep", "npi_Deva"),
+    "nb": ("nob", "nb", "nob_Latn"),
+    "ko": ("kor", "kor_Hang", "Korean"),
+    "he": ("iw", "heb", "heb_Hebr"),
+    "pt-BR": ("pt_br", "pt-BR", "Brazilian Portuguese"),
+    "sr-Latn": ("sr_Latn", "srp_Latn", "hbs", "sh"),
+    "und": ("und", "src", "trg", "tgt", ""),
+    "x-dates": ("x-dates", "X-dates", "x_dates"),
+    "zxx": ("zxx",),
+}
+
+
+@pytest.mark.parametrize("code", ONE_FORM)
+def test_all_codes_and_names_of_a_language_are_one(code):
+    assert {each: canonical(each) for each in ONE_FORM[code]} == dict.fromkeys(ONE_FORM[code], code)
+    assert canonical(code) == code
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    {"jp": "ja, Japanese", "cz": "cs, Czech", "cn": "zh, Chinese", "ua": "uk, Ukrainian", "gr": "el, Greek",
+     "np": "ne, Nepali", "dk": "da, Danish", "englsh": "en, English", "germn": "de, German"}.items(),
+)  # fmt: skip
+def test_an_unknown_code_is_refused_with_the_nearest_known(code, meant):
+    with pytest.raises(RecipeError, match=rf"^'{code}' is no language code \(did you mean {meant}\?\)\. Expected one"):
+        canonical(code)
+
+
+@pytest.mark.parametrize("code", ["xx", "dates", "zh-classical", "en_US.UTF-8", "a", "!"])
+def test_what_is_near_no_language_is_refused_with_an_example(code):
+    with pytest.raises(RecipeError, match=r"is no language code.* Expected one like de, pt-BR or zho_Hans, or x-NAME"):
+        canonical(code)
+    assert not language_of(code).is_known and language_of(code).code == code and language_of(code).name == code
+
+
+UNSPACED = ["zh", "zho_Hant", "yue", "wuu", "lzh", "ja", "th", "km", "my", "lo", "bo", "dz", "mya_Mymr", "jav_Java"]
+SPACED = ["ko", "vi", "de", "hi", "ar", "am", "ka", "jv", "nan", "und", "zxx", "x-dates", "mn", "xx"]
+
+
+def test_languages_without_spaces_between_words_are_known():
+    assert [code for code in UNSPACED + SPACED if language_of(code).is_unspaced] == UNSPACED
+
+
+def test_languages_without_capitals_are_known():
+    with_capitals = ["de", "ru", "el", "hy", "sr", "vi", "uz", "und", "x-dates"]
+    without = ["ka", "hi", "ar", "ja", "th", "am", "ko", "bo", "he"]
+    assert [code for code in with_capitals + without if language_of(code).has_capitals] == with_capitals
+
+
+def test_english_names_are_told():
+    names = {code: language_of(code).name for code in ("jpn", "zho_Hans", "pt-BR", "x-dates", "und")}
+    assert names == {
+        "jpn": "Japanese",
+        "zho_Hans": "Chinese (Simplified)",
+        "pt-BR": "Portuguese (Brazil)",
+        "x-dates": "x-dates",
+        "und": "Unknown language",
+    }
+
+
+def test_the_package_of_codes_is_imported_only_when_asked():
+    code = "import sys, nmt.languages, nmt.recipe.fields as f; f.all_fields(); sys.exit('langcodes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
