@@ -34,6 +34,8 @@ from nmt.run_folder import RECIPE, check_is_run, is_run
 
 # Key of data.json beside the fingerprints: subwords that most source lines of training have at most.
 USUAL_SRC_LEN = "usual_src_len"
+# Another: characters of a target for one of its source, by target language.
+USUAL_RATIOS = "usual_ratios"
 
 # The user named a place that is not theirs; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
@@ -92,6 +94,12 @@ class Run:
         """What `training/starting/claim.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
         length = self._told_of_data().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
+
+    def usual_ratios(self) -> dict[str, float]:
+        """Entry of data.json under USUAL_RATIOS; empty for a run that was begun before there was one."""
+        found = self._told_of_data().get(USUAL_RATIOS)
+        known = found if isinstance(found, dict) else {}
+        return {name: ratio for name, ratio in known.items() if isinstance(ratio, float) and ratio > 0}
 
     def subwords(self) -> Subwords:
         """The vocabulary of the run. Raises RunError for another than that which it was trained with."""

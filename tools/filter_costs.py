@@ -48,8 +48,7 @@ class Corpus(NamedTuple):
 
 def dropped_of(corpus: Corpus, config: FilterConfig) -> list[int]:
     """Numbers of the pairs, from 0, that these filters drop."""
-    usual = usual_ratio(corpus.pairs, config.max_ratio_spread) if config.max_ratio_spread else None
-    filters = filters_of(config, DataConfig().max_len, corpus.languages, usual)
+    filters = filters_of(config, DataConfig().max_len, corpus.languages, usual_ratio(corpus.pairs, config))
     dropped = {number for number, pair in enumerate(corpus.pairs) if reason_to_drop(*pair, filters)}
     left = [number for number in range(len(corpus.pairs)) if number not in dropped]
     src, trg = ([corpus.pairs[number][side] or "" for number in left] for side in (0, 1))

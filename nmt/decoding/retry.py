@@ -16,7 +16,7 @@ N_SAMPLES, EPSILON = 16, 0.02  # enough to leave a loop behind; what is unlikeli
 FIRST = "first"  # the name of the translation that there was before any try
 MENDED, BETTER, KEPT = "mended", "better", "kept"
 
-Why = Callable[[str, Translation], list[str]]
+Why = Callable[[Request, Translation], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ def mend(
     translation of a line. Of translations with equally many reasons the first stays. Samples cannot be made to contain
     phrases, so where these are required none are drawn.
     """
-    answers = [Answer(one, why(request.source, one)) for request, one in zip(requests, found, strict=True)]
+    answers = [Answer(one, why(request, one)) for request, one in zip(requests, found, strict=True)]
     for name, translator in again.items():
         wrong = [number for number, answer in enumerate(answers) if answer.reasons]
         wrong = [number for number in wrong if not (translator.config.samples and requests[number].requires)]
         for number, other in zip(wrong, translator.translate([requests[number] for number in wrong]), strict=True):
-            answer, reasons = answers[number], why(requests[number].source, other)
+            answer, reasons = answers[number], why(requests[number], other)
             if len(reasons) < len(answer.reasons):
                 answers[number] = Answer(other, reasons, name)
             else:

@@ -6,6 +6,7 @@ Reasons, not verdicts: a name repeats itself in good translations too.
 import re
 from collections import Counter
 
+from nmt.data.filters.ratio import UsualRatio, is_unusual
 from nmt.data.text.items import PATTERNS
 from nmt.decoding.constraints.request import is_blank
 from nmt.decoding.translation import Translation
@@ -20,25 +21,27 @@ _DIGITS = re.compile(r"\d{1,3}(?:[.,'\u202f\u00a0 ]\d{3})+(?!\d)|\d{2,}")
 _UNCHANGED = re.compile("|".join(PATTERNS[kind] for kind in ("tag", "url", "email")))
 _FAR_ENOUGH = 5_000  # characters that are looked at: a line may be of any size
 _SHORTEST_COPY = 4  # words: a name or two may well stay as they are
-_SHORT = 40  # bytes: as in the filter of training pairs, a ratio of short lines says little
+_LONG_COPY = 40  # bytes
 
 
-def reasons(source: str, output: str, max_ratio: float) -> list[str]:
+def reasons(source: str, output: str, max_ratio: float, usual_ratio: float | None = None) -> list[str]:
     """Why a translation looks wrong, of `empty`, `repeated`, `copied`, `lost`, `ratio`; [] if nothing does.
 
-    max_ratio: data.max_ratio of the recipe, the largest ratio of lengths in UTF-8 bytes that training has seen.
+    max_ratio, usual_ratio: as for `is_out_of_ratio`.
     """
     checks = {
         EMPTY: is_empty(source, output),
         REPEATED: is_repeated(source, output),
         COPIED: is_copied(source, output),
         LOST: bool(lost(source, output)),
-        RATIO: is_out_of_ratio(source, output, max_ratio),
+        RATIO: is_out_of_ratio(source, output, max_ratio, usual_ratio),
     }
     return [name for name, found in checks.items() if found]
 
 
-def complaints(line: str, translation: Translation, max_ratio: float, low_score: float) -> list[str]:
+def complaints(
+    line: str, translation: Translation, max_ratio: float, low_score: float, usual_ratio: float | None = None
+) -> list[str]:
     """`reasons` of the best translation of a line, and those that lie in how it was found: `cap`, `low`, `missing`,
     `doubled` and `unmet`.
 
@@ -48,7 +51,7 @@ def complaints(line: str, translation: Translation, max_ratio: float, low_score:
         return []
     best = translation.hypotheses[0]
     found = [] if best.finished else [CAP]
-    found += reasons(line, translation.text, max_ratio)
+    found += reasons(line, translation.text, max_ratio, usual_ratio)
     found += [LOW] * is_low(best.score, len(best.ids) + 1, low_score)
     found += [MISSING] * bool(translation.missing) + [DOUBLED] * bool(translation.doubled)
     return found + [UNMET] * bool(translation.unmet)
@@ -72,7 +75,7 @@ def is_repeated(source: str, output: str) -> bool:
 def is_copied(source: str, output: str) -> bool:
     """Whether the output is the source, and that is longer than a name."""
     words = source.split()
-    return words == output.split() and (len(words) >= _SHORTEST_COPY or len(source.encode()) >= _SHORT)
+    return words == output.split() and (len(words) >= _SHORTEST_COPY or len(source.encode()) >= _LONG_COPY)
 
 
 def lost(source: str, output: str) -> list[str]:
@@ -86,10 +89,20 @@ def lost(source: str, output: str) -> list[str]:
     return sorted(missing.elements()) + [number for number in _numbers(source) if number not in digits]
 
 
-def is_out_of_ratio(source: str, output: str, max_ratio: float) -> bool:
-    """Whether no pair of such lengths was trained on."""
-    n_src, n_out = len(source.encode()), len(output.encode())
-    return max(n_src, n_out) >= _SHORT and max(n_src, n_out) > max_ratio * min(n_src, n_out)
+def is_out_of_ratio(source: str, output: str, max_ratio: float, usual_ratio: float | None = None) -> bool:
+    """Whether data.max_ratio dropped all training pairs of such lengths.
+
+    max_ratio: data.max_ratio of the recipe. usual_ratio: characters of a target for one of its source, as learnt from
+    the training pairs. Where that is not known, as in runs begun long ago, neither characters nor UTF-8 bytes may be in
+    a ratio around 1.
+    """
+    if not max_ratio:
+        return False
+    median = usual_ratio or 1.0
+    usual = UsualRatio(median, median / max_ratio, median * max_ratio)
+    if not is_unusual(len(source), len(output), usual):
+        return False
+    return usual_ratio is not None or is_unusual(len(source.encode()), len(output.encode()), usual)
 
 
 def _numbers(text: str) -> list[str]:

@@ -16,13 +16,13 @@ class FilterConfig(Section):
 
     max_ratio: NonNegativeFloat = Field(
         4.0,
-        description="Largest ratio of the two sides' UTF-8 bytes; short pairs (under 40 bytes both) are exempt; 0: any "
-        "ratio.",
+        description="Largest factor by which the ratio of the two sides' characters may differ from the median of its "
+        "corpus; short pairs (under 40 characters both) are exempt; 0: any ratio.",
     )
     max_ratio_spread: NonNegativeFloat = Field(
         0.0,
-        description="The same, learnt: how far the logarithm of the ratio may be from the corpus's median, in robust "
-        "standard deviations (6 is mild); 0: any.",
+        description="The same, in robust standard deviations of the logarithm of that ratio (6 is mild); where both "
+        "are given, the narrower one counts; 0: any.",
     )
     drop_identical: bool = Field(True, description="Drop training pairs whose two sides are the same text.")
     drop_control: bool = Field(

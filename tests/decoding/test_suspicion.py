@@ -72,10 +72,22 @@ def test_what_was_lost_is_named(source, output, wanted):
 
 
 def test_a_ratio_that_training_has_not_seen():
-    assert is_out_of_ratio("word " * 20, "x", 4.0)
-    assert is_out_of_ratio("x", "word " * 20, 4.0)
-    assert not is_out_of_ratio("Ja.", "Certainly, I will.", 4.0)  # short lines are exempt, as in training
-    assert not is_out_of_ratio("word " * 20, "word " * 6, 4.0)
+    for usual in (1.0, None):
+        assert is_out_of_ratio("word " * 20, "x", 4.0, usual)
+        assert is_out_of_ratio("x", "word " * 20, 4.0, usual)
+        assert not is_out_of_ratio("Ja.", "Certainly, I will.", 4.0, usual)  # short lines are exempt, as in training
+        assert not is_out_of_ratio("word " * 20, "word " * 6, 4.0, usual)
+        assert not is_out_of_ratio("word " * 20, "", 0.0, usual)
+    assert is_out_of_ratio("word " * 20, "word " * 6, 4.0, 1.3) and not is_out_of_ratio(
+        "word " * 20, "字" * 8, 4.0, 0.3
+    )
+
+
+def test_without_a_usual_ratio_only_what_is_odd_in_characters_and_in_bytes_is_out_of_it():
+    """As for runs that were begun before it was learnt: three bytes a character are no reason, nor is Chinese."""
+    assert not is_out_of_ratio("word " * 20, "က" * 140, 4.0)
+    assert not is_out_of_ratio("word " * 20, "字" * 20, 4.0)
+    assert is_out_of_ratio("word " * 20, "字" * 8, 4.0)
 
 
 @pytest.mark.parametrize(

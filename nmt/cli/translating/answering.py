@@ -135,6 +135,7 @@ class Answering:
                     self.unfinished[run] = None
         again = tries(decode) if args.retry_suspect else {}
         self._again: dict[str, Translator] = {name: model.translator(one) for name, one in again.items()}
+        self._usual_ratios = Run(args.run[0]).usual_ratios()
         self._scores, self._writes_json = bool(args.score), args.format == "jsonl"
         self._aligns = wants_alignments(args)
         self._wanted = (args.layer, args.head) if args.with_attention else None
@@ -195,9 +196,12 @@ class Answering:
             return witness.words(number, src_ids, trg_ids, items)
         return witness.fields(number, src_ids, trg_ids, told, items)
 
-    def _why(self, line: str, translation: Translation) -> list[str]:
-        """What speaks against a translation."""
-        return complaints(line, translation, self.recipe.data.max_ratio, self.recipe.decode.low_score)
+    def _why(self, request: Request, translation: Translation) -> list[str]:
+        """Reasons against a translation."""
+        data, decode = self.recipe.data, self.recipe.decode
+        trg_lang = request.trg_lang or decode.trg_lang or data.trg_lang
+        usual_ratio = self._usual_ratios.get(trg_lang)
+        return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio)
 
 
 def answer_of(text: str) -> Told:

@@ -18,6 +18,7 @@ from nmt.cli.translating.recall import BUDGET
 from nmt.errors import NmtError
 from nmt.files import remove_leftovers, replacing, sha256_of
 from nmt.recipe.options import Recipe
+from nmt.run import Run
 
 OUTPUT = "output"  # the mark of an output that is written and about to get its name
 
@@ -46,6 +47,7 @@ def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, A
         del decode["decode.cuda_graphs"]
     about = {"nmt": version, "model": fingerprints(args), "memory": BUDGET}
     about |= {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
+    about |= {"usual ratios": Run(args.run[0]).usual_ratios()}
     found: dict[str, Any] = json.loads(json.dumps({**about, **flags, **decode}))
     return found
 

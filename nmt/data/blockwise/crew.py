@@ -215,8 +215,7 @@ def _surveyed(sources: Sequence[Source], config: DataConfig, tasks: Tasks) -> It
         ((src, trg),) = facts_of([source])
         answer: dict[str, Any] = {"src": src, "trg": trg}
         if source.split == "train" and src["n_line"] == trg["n_line"]:
-            spread = config.filters_of(source.corpus).max_ratio_spread
-            usual = learn_ratio(source, spread, config, Bar(disable=True))
+            usual = learn_ratio(source, config.filters_of(source.corpus), config, Bar(disable=True))
             found_there = indexed(source, _reading_of(config), usual)
             answer |= {**found_there._asdict(), "blocks": found_there.blocks.tobytes()}
         yield answer

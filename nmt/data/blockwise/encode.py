@@ -87,8 +87,10 @@ def encode_training_pairs(
     for path in filter(None, cut_words):
         path.unlink()
     corpora = []
-    for told, each in zip(kept.corpora(), sums.values(), strict=True):
-        corpora.append({**told, "rows": each.facts()._asdict()})
+    for (n, each), told in zip(sums.items(), kept.corpora(), strict=True):
+        usual = report.learnt_ratios.get(told["name"])
+        about = {"trg_lang": config.languages_of(n)[1], "usual_ratio": usual.median if usual else None}
+        corpora.append({**told, **about, "rows": each.facts()._asdict()})
         if told["n_pair"] and each.made_of in taken:
             talk(
                 f"{told['name']}: the rows of {told['n_pair']:,} pairs are taken over from {taken[each.made_of].folder}"

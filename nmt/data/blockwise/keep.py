@@ -22,7 +22,7 @@ from nmt.data.blockwise.blocks import N_PAIR, blocks_of
 from nmt.data.blockwise.kept import KeptPairs
 from nmt.data.filters.clean import most_bytes, oddities
 from nmt.data.filters.filter_block import CODES, KEPT
-from nmt.data.filters.ratio import UsualRatio, usual_ratio
+from nmt.data.filters.ratio import MOST_LEARNT, UsualRatio, usual_ratio
 from nmt.data.filters.seen import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.reading.fields import Flaw, Policy, Reading
 from nmt.data.reading.sources import Source
@@ -95,11 +95,8 @@ def keep_training_pairs(
     survey = report.survey = Survey(folder, sources, held_out)
     longest = longest_read(config)
     if index is None:
-        with progress_bar("learning the ratio", report.n_read) as bar:
-            usual = [
-                learn_ratio(source, filters.max_ratio_spread, config, bar)
-                for source, filters in zip(training, own, strict=True)
-            ]
+        with progress_bar("learning the ratio", min(report.n_read, MOST_LEARNT * len(training))) as bar:
+            usual = [learn_ratio(source, filters, config, bar) for source, filters in zip(training, own, strict=True)]
     else:
         usual = [each.usual for each in index]
         _note_of_index(training, index, report)
@@ -296,10 +293,8 @@ def _note_joined(report: DataReport, name: str, number: int) -> None:
     report.note("line_feed", f"{name}:{number}")
 
 
-def learn_ratio(source: Source, spread: float, config: DataConfig, bar: Bar) -> UsualRatio | None:
-    """What ratio of lengths is usual in a corpus, if pairs are to be dropped by it: one more pass over its files."""
-    if not spread:
-        return None
+def learn_ratio(source: Source, filters: FilterConfig, config: DataConfig, bar: Bar) -> UsualRatio | None:
+    """Learn the usual ratio of lengths of a corpus, if its filters ask for that, from the beginning of its files."""
     # What is odd is noted when the pairs are kept.
     reading = Reading(config.bad_utf8, config.bad_records, longest_read(config))
 
@@ -308,7 +303,7 @@ def learn_ratio(source: Source, spread: float, config: DataConfig, bar: Bar) -> 
             bar.update()
             yield (None if isinstance(src, Flaw) else src), (None if isinstance(trg, Flaw) else trg)
 
-    return usual_ratio(shown(), spread)
+    return usual_ratio(shown(), filters)
 
 
 def progress_bar(what: str, total: int) -> Bar:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nmt.data.filters.ratio import UsualRatio, is_too_unlike, is_unusual
+from nmt.data.filters.ratio import UsualRatio, is_unusual
 from nmt.data.filters.seen import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
 from nmt.data.text.damage import has_control, is_damaged, is_mostly_symbols, repeats_itself
 from nmt.data.text.languages import identifier, is_in_another_language, languages_like
@@ -22,7 +22,6 @@ EMPTY = "empty side"
 IDENTICAL = "identical sides"
 TOO_LONG = "too long"
 RATIO = "length ratio"
-UNUSUAL_RATIO = "unusual ratio"
 CONTROL = "control characters"
 DAMAGED = "damaged text"
 SCRIPT = "another script"
@@ -37,7 +36,6 @@ REASONS = (
     IDENTICAL,
     TOO_LONG,
     RATIO,
-    UNUSUAL_RATIO,
     CONTROL,
     DAMAGED,
     SCRIPT,
@@ -70,17 +68,16 @@ def filters_of(
     learnt from the corpus.
     """
     most, src_scripts, trg_scripts = most_bytes(max_len), *map(scripts_of, languages)
-    ratio, share, symbols, repeats = config.max_ratio, config.min_script, config.max_symbols, config.max_repeats
+    share, symbols, repeats = config.min_script, config.max_symbols, config.max_repeats
     # Functions that close over their bounds: calls with keywords take twice the time, and there are many.
     asked: list[tuple[object, str, Callable[[str, str], bool]]] = [
         (True, EMPTY, _has_empty_side),
         (config.drop_identical, IDENTICAL, _is_copy),
         (True, TOO_LONG, lambda src, trg: _has_more_bytes(src, trg, most)),
-        (ratio, RATIO, lambda src, trg: is_too_unlike(src, trg, ratio)),
         (
-            config.max_ratio_spread and usual,
-            UNUSUAL_RATIO,
-            lambda src, trg: usual is not None and is_unusual(src, trg, usual),
+            usual and (config.max_ratio or config.max_ratio_spread),
+            RATIO,
+            lambda src, trg: usual is not None and is_unusual(len(src), len(trg), usual),
         ),
         (config.drop_control, CONTROL, lambda src, trg: has_control(src) or has_control(trg)),
         (config.drop_damaged, DAMAGED, lambda src, trg: is_damaged(src) or is_damaged(trg)),

@@ -70,8 +70,7 @@ def conditions_of(
         clean.EMPTY: either(lambda side: side.is_odd | (side.n_byte == 0)),
         clean.IDENTICAL: lambda src, trg: src.is_odd | trg.is_odd | (src.n_byte == trg.n_byte),
         clean.TOO_LONG: either(lambda side: side.n_byte > most),
-        clean.RATIO: lambda src, trg: _is_unlike(src, trg, config.max_ratio),
-        clean.UNUSUAL_RATIO: lambda src, trg: _is_unusual(src, trg, usual),
+        clean.RATIO: lambda src, trg: _is_unusual(src, trg, usual),
         clean.CONTROL: either(lambda side: side.found(CONTROL_CHARACTERS)),
         clean.DAMAGED: either(lambda side: side.found(SUSPECT) | side.found(_REPLACEMENT)),
         clean.SCRIPT: is_other_script,
@@ -84,17 +83,11 @@ def _none(side: Units) -> Mask:
     return np.zeros(len(side), dtype=bool)
 
 
-def _is_unlike(src: Units, trg: Units, max_ratio: float) -> Mask:
-    longer, shorter = np.maximum(src.n_byte, trg.n_byte), np.minimum(src.n_byte, trg.n_byte)
-    found: Mask = (longer >= SHORT) & (longer > max_ratio * shorter)
-    return found
-
-
 def _is_unusual(src: Units, trg: Units, usual: UsualRatio | None) -> Mask:
     if usual is None:
         return _none(src)
-    is_usual = (usual.low * src.n_byte <= trg.n_byte) & (trg.n_byte <= usual.high * src.n_byte)
-    found: Mask = (np.maximum(src.n_byte, trg.n_byte) >= SHORT) & ~is_usual
+    is_usual = (usual.low * src.n_char <= trg.n_char) & (trg.n_char <= usual.high * src.n_char)
+    found: Mask = (np.maximum(src.n_char, trg.n_char) >= SHORT) & ~is_usual
     return found
 
 

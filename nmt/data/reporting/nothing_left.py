@@ -16,7 +16,6 @@ _OPTIONS = {
     clean.IDENTICAL: "drop_identical",
     clean.TOO_LONG: "max_len",
     clean.RATIO: "max_ratio",
-    clean.UNUSUAL_RATIO: "max_ratio_spread",
     clean.CONTROL: "drop_control",
     clean.DAMAGED: "drop_damaged",
     clean.SCRIPT: "min_script",

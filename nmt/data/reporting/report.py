@@ -30,7 +30,7 @@ class DataReport:
     first: dict[str, list[str]] = field(default_factory=dict)
     examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
-    learnt_ratios: dict[str, UsualRatio] = field(default_factory=dict)  # of each source file that is filtered so
+    learnt_ratios: dict[str, UsualRatio] = field(default_factory=dict)  # of each source file, by its name
     noted: dict[str, list[str]] = field(default_factory=dict)
     survey: Survey | None = None
     vocabulary: VocabularyUse | None = None

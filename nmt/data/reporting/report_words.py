@@ -119,16 +119,17 @@ def _first(texts: Sequence[str], what: str, n: int = 0) -> Iterable[str]:
 
 def remarks(facts: Facts) -> list[str]:
     """What was learnt and what is odd but harmless."""
-    lines = [
-        f"{name}: the target has {usual['median']:.2f} times the bytes of its source, as a rule; kept: "
+    usual_ratios = [
+        f"{name}: the target has {usual['median']:.2f} times the characters of its source, as a rule; kept: "
         f"{usual['low']:.2f} to {usual['high']:.2f}"
         for name, usual in facts["usual_ratio"].items()
     ]
+    lines = []
     for key, text in _NOTES.items():
         if n := facts["notes"].get(key):
             places = f": {shortened(facts['noted'][key])}" if key in facts["noted"] else ""
             lines.append(f"note: {text.format(n=f'{n:,}')}{places}")
-    return lines
+    return lines + usual_ratios
 
 
 def by_corpus(facts: Facts, *, most: int | None = None) -> list[str]:

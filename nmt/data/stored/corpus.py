@@ -99,6 +99,11 @@ class Prepared:
         self.valid = next(iter(self.valid_sets.values()))
         self.test = self._corpus("test") if "test.arrow" in manifest["files"] else None
 
+    def usual_ratios(self) -> dict[str, float]:
+        """Characters of a target for one of its source, by target language: the median of its largest corpus."""
+        corpora = sorted(self.manifest["corpora"], key=lambda each: int(each["n_pair"]))
+        return {each["trg_lang"]: each["usual_ratio"] for each in corpora if each.get("usual_ratio")}
+
     @classmethod
     def open(cls, folder: Path | str) -> "Prepared":
         """Check the manifest, then sizes and hashes, then structure; a DataError names what is wrong."""

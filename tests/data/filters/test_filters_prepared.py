@@ -67,7 +67,7 @@ def test_each_corpus_has_a_usual_ratio_of_its_own(tmp_path):
     said: list[str] = []
     prepare(recipe_in(tmp_path, corpora, max_ratio_spread=6.0, max_len=999), tmp_path / "out", talk=said.append)
     report = report_of(tmp_path / "out")
-    assert report["dropped"] == {"unusual ratio": {"count": 1, "first": [f"{tmp_path / 'short.de'}:51"]}}
+    assert report["dropped"] == {"length ratio": {"count": 1, "first": [f"{tmp_path / 'short.de'}:51"]}}
     medians = {name: round(of["median"]) for name, of in report["usual_ratio"].items()}
     assert medians == {str(tmp_path / "short.de"): 1, str(tmp_path / "long.de"): 3}
     assert any("long.de: the target has 3.0" in line for line in said)

@@ -89,7 +89,7 @@ def test_too_many_translations_are_counted_over_all_and_dropped_where_it_is_aske
 def test_each_corpus_may_have_a_spread_of_its_own(tmp_path):
     pairs = [(f"{a} {a} {a} {a}", f"{b} {b} {b} {b}") for a, b in GOOD] + [(LONG[0] * 2, f"{LONG[1]}, not {LONG[1]}")]
     report, _ = made(recipe_in(tmp_path, {}, {"max_ratio_spread": 6.0}, pairs=pairs, max_ratio=0))
-    assert dropped(report) == [{}, {"unusual ratio": 1}]
+    assert dropped(report) == [{}, {"length ratio": 1}]
     assert [name.rpartition("/")[2] for name in report["usual_ratio"]] == ["1.src"]
 
 
