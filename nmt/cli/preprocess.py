@@ -12,11 +12,13 @@ if __name__ == "__main__":  # as `python -m`; the commands themselves begin ther
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import importing
 from nmt.cli.command import run
+from nmt.cli.fine_tuning import fine_tuned, is_trained
 from nmt.cli.parser import Parser, add_override_flags, overrides_of
 from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
@@ -123,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--vocab-from",
         metavar="RUN",
-        help="take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the recipe",
+        help="take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the "
+        "recipe; without a recipe the new one fine-tunes that run",
     )
     several = parser.add_argument_group("several machines", "Under torchrun and srun the ranks are known.")
     several.add_argument("--rank", metavar="I", type=_count, help="with --ranks: which of them this is, from 0")
@@ -183,7 +186,20 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     ]
     if args.test:
         told.append(("data.test", _yaml({"src": args.test[0], "trg": args.test[1]})))
-    return read_recipe(None, [*OWN_CORPUS, *told, *_overrides(args)])
+    return read_recipe(None, [*_own_options(args.vocab_from), *told, *_overrides(args)])
+
+
+def _own_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
+    """What a model of one's own is trained with: a new one, or that of the run whose subwords are taken."""
+    if vocab_from is None or not is_trained(Path(vocab_from)):
+        return OWN_CORPUS
+    print(
+        f"{vocab_from} is a run: the recipe has its model, begins with its weights (train.init_from), and has a lower "
+        "learning rate and a short warm-up",
+        file=sys.stderr,
+    )
+    new = [(name, value) for name, value in OWN_CORPUS if not name.startswith("model.")]
+    return [*new, *fine_tuned(vocab_from)]
 
 
 def _language(code: str) -> str:

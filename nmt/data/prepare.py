@@ -54,8 +54,8 @@ from nmt.data.text.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.data.vocabulary.vocabulary_use import large_vocabulary
 from nmt.errors import DataError
+from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import write_recipe
 
 # Sampling lines for BPE has a seed of its own: another seed of training is no reason for another vocabulary.
 _SAMPLE_SEED = 0
@@ -139,7 +139,7 @@ def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         if recipe.data.generate:
             files += _write_generated(held_out, temporary)
-        write_recipe(recipe, temporary / RECIPE)
+        write_draft(recipe, temporary / RECIPE)
         facts = report.as_dict()
         _write_report(job, facts, temporary)
         content = {

@@ -147,7 +147,7 @@ def _each(corpora: list[Any], place: str, option: str) -> Iterator[str]:
     for n, corpus in enumerate(corpora):
         known = corpus if isinstance(corpus, dict) else {}
         key = next((key for key in ("name", *_NAMES_A_CORPUS) if key in known), None)
-        yield f"{place}.{n}.{option}" + (f" ({key}: {_scalar(known[key])})" if key else "")
+        yield f"{place}.{n}.{option}" + (f" ({key}: {as_yaml(known[key])})" if key else "")
 
 
 def languages_in(value: Any) -> frozenset[str]:
@@ -214,12 +214,13 @@ def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
             yield from _lines(value, indent + "  ")
         elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
             yield f"{indent}{name}:"
-            yield from (f"{indent}  - {_scalar(part)}" for part in value)
+            yield from (f"{indent}  - {as_yaml(part)}" for part in value)
         else:
-            yield f"{indent}{name}: {_scalar(value)}"
+            yield f"{indent}{name}: {as_yaml(value)}"
 
 
-def _scalar(value: Any) -> str:
+def as_yaml(value: Any) -> str:
+    """A value on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -227,16 +228,16 @@ def _scalar(value: Any) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{quoted(key)}: {_scalar(part)}' for key, part in value.items())}}}"
+        return f"{{{', '.join(f'{quoted(key)}: {as_yaml(part)}' for key, part in value.items())}}}"
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         told = {name: getattr(value, name) for name in fields}
         parts = (
-            f"{name}: {_scalar(part)}"
+            f"{name}: {as_yaml(part)}"
             for name, part in told.items()
             if part is not None or fields[name].default is not None
         )
         return f"{{{', '.join(parts)}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_scalar, value))}]"
+        return f"[{', '.join(map(as_yaml, value))}]"
     return repr(value)

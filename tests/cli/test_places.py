@@ -131,3 +131,24 @@ def test_data_that_is_nowhere_is_named_with_every_place_and_the_command(project,
     assert f"no prepared data at prepared/new: {places}. Make it: nmt-preprocess ../project/new.yaml;" in told
     with pytest.raises(DataError, match="no such folder of prepared data"):
         Prepared.open("nowhere")
+
+
+def test_the_recipe_that_takes_a_runs_subwords_fine_tunes_that_run_at_once(project, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    files = FILES.replace("prepared/mine", "prepared/more").split()
+    assert preprocess([*files, "--vocab-from", "runs/mine", "--train.updates", "1", "--train.device", "cpu"]) == 0
+    old, new = read_recipe("runs/mine").model_dump(), read_recipe("prepared/more").model_dump()
+    assert new["model"] == old["model"] and new["train"]["init_from"] == "runs/mine"
+    assert new["optim"]["lr"] < old["optim"]["lr"] and new["optim"]["warmup"] < old["optim"]["warmup"]
+    monkeypatch.chdir(project / "corpus")
+    assert train(["../prepared/more", "--valid.translate", "false", "--valid.metric", "loss"]) == 0
+    told = capsys.readouterr().err
+    assert "first weights from" in told and "warning" not in told and "skipped" not in told
+
+
+def test_subwords_of_prepared_data_alone_begin_a_model_of_the_usual_size(project, monkeypatch):
+    monkeypatch.chdir(project)
+    files = FILES.replace("prepared/mine", "prepared/more").split()
+    assert preprocess([*files, "--vocab-from", "prepared/mine"]) == 0
+    recipe = read_recipe("prepared/more")
+    assert recipe.model.d_model == 256 and not recipe.train.init_from

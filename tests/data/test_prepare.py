@@ -255,7 +255,7 @@ def test_a_folder_with_other_files_is_never_touched(recipe, tmp_path):
     assert (out / "thesis.txt").read_text(encoding="utf-8") == "mine"
 
 
-@pytest.mark.parametrize("call", ["_learn", "write_recipe", "write_manifest"])
+@pytest.mark.parametrize("call", ["_learn", "write_draft", "write_manifest"])
 def test_a_failure_at_any_stage_leaves_the_old_data_and_nothing_else(recipe, tmp_path, monkeypatch, call):
     prepare(recipe, tmp_path / "out")
     before = bytes_of(tmp_path / "out")

@@ -1,6 +1,6 @@
 """A prepared data folder: rows of ids in memory-mapped Arrow files, their lengths and their fingerprint.
 
-    PREPARED/  train.arrow  valid.arrow  test.arrow  subwords.json  report.json  recipe.yaml  manifest.json
+    PREPARED/  train.arrow  valid.arrow  test.arrow  subwords.json  report.json  recipe.yaml  schema.json  manifest.json
 
 Further validation sets are valid-NAME.arrow, and so is the first one if it has a name.
 `prepare.py` makes it. The Arrow files are those of the `datasets` library: `Dataset.from_file("train.arrow")`.

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from nmt.data.stored.manifest import RECIPE, read_manifest
 from nmt.errors import DataError, MachineError
 from nmt.files import exchange, lock_file, sync_file, sync_folder
+from nmt.recipe.draft import SCHEMA
 from nmt.recipe.places import MANIFEST
 
 # What a disk answers that fails or is full.
@@ -127,7 +128,7 @@ def _put_in_place(temporary: Path, folder: Path, replace: dict[str, Any] | None)
 
 
 def _own_names(manifest: dict[str, Any]) -> set[str]:
-    return {*manifest["files"], MANIFEST, RECIPE}
+    return {*manifest["files"], MANIFEST, RECIPE, SCHEMA}
 
 
 def _remove_own(folder: Path, manifest: dict[str, Any]) -> None:

@@ -113,9 +113,12 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
 def _origin(recipe: Recipe) -> tuple[Run, str | None] | None:
     """What `find_origin` returns, whichever run that is; None where there is no run."""
     for place in recipe.origin.places("train.init_from", recipe.train.init_from):
-        for folder, name in ((place, None), (place.parent, place.name), (place.parent.parent, place.name)):
-            if Run(folder).exists:
-                return Run(folder), name
+        if Run(place).exists:
+            return Run(place), None
+        if place.parent.name == "checkpoints" and Run(place.parent.parent).exists:
+            return Run(place.parent.parent), place.name
+        if place.is_dir() and Run(place.parent).exists:  # RUN/model
+            return Run(place.parent), place.name
     return None
 
 

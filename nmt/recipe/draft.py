@@ -1,0 +1,113 @@
+"""The recipe that nmt-preprocess writes beside the data: short, with comments, to be edited.
+
+It says what differs from the defaults and what is most often changed. The run folder has every option, resolved.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from nmt.files import write_durably
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import as_yaml
+from nmt.recipe.tables import json_schema
+
+SCHEMA = "schema.json"
+_HEAD = f"""\
+# yaml-language-server: $schema={SCHEMA}
+# To be edited. What is not here has its default: nmt-train --help-all lists all options.
+"""
+_COLUMN = 32  # where comments begin, unless the value is longer
+_COMMENTS = {
+    "data": "another value here or in subwords: nmt-preprocess THIS FILE --overwrite",
+    "data.out": "not looked at while this file lies beside the data",
+    "subwords.vocab_size": "4000 for 20,000 pairs, 8000 for 100,000, 32000 for millions",
+    "subwords.vocab_from": "the subwords are those of this run, data or file",
+    "model.preset": "tiny, small, base or big; auto: by the size of the corpus",
+    "model.dropout": "0.1 for a large corpus, 0.3 for a small one",
+    "batch.max_tokens": "smaller if memory is short; auto: measured on this machine",
+    "optim.lr": "peak learning rate; lower it if the loss jumps",
+    "optim.muon_lr": "the same for the matrices, most of the weights",
+    "optim.warmup": "updates until the rate is at its peak",
+    "optim.schedule": "inverse_sqrt, cosine, linear, wsd, constant or noam",
+    "train.updates": "the latest end",
+    "train.time_budget": "the end by the clock: 20m, 2h, 1d",
+    "train.init_from": "the first weights are those of this run",
+    "train.save_every": "updates between two checkpoints",
+    "train.precision": "fp32, bf16 or fp16; auto: measured",
+    "valid.every": "updates between two validations",
+    "valid.metric": "bleu, chrf, loss or accuracy: it decides which model is best",
+    "valid.patience": "validations without a new best until training stops; 0: any number",
+    "decode.beam": "hypotheses a sentence in nmt-translate; 1 is greedy",
+}
+# Written though they have their defaults.
+_SHOWN = ("subwords.vocab_size", "model.preset", "model.dropout", "batch.max_tokens", "train.updates", "valid.every")
+_OFFERED = {"train": ("time_budget: 20m",)}  # written as comments where they are not set
+
+
+def write_draft(recipe: Recipe, path: Path) -> None:
+    """Write the recipe, and beside it the schema for editors. Reading it gives an equal recipe."""
+    write_durably(path, draft_text(recipe).encode("utf-8"))
+    write_durably(path.with_name(SCHEMA), json_schema().encode("utf-8"))
+
+
+def draft_text(recipe: Recipe) -> str:
+    """The recipe as YAML, less what has its default."""
+    return _HEAD + "\n".join(_lines(recipe)) + "\n"
+
+
+def _lines(recipe: Recipe) -> Iterator[str]:
+    for name in type(recipe).model_fields:
+        value = getattr(recipe, name)
+        if not isinstance(value, BaseModel):
+            if value != type(recipe).model_fields[name].default:
+                yield _commented(f"{name}: {as_yaml(value)}", name)
+        elif lines := list(_of_section(name, value)):
+            yield _commented(f"{name}:", name)
+            yield from lines
+
+
+def _of_section(section: str, options: BaseModel) -> Iterator[str]:
+    usual = _usual(options)
+    left_out = options.undecided | options.useless if isinstance(options, ModelConfig) else set()
+    for name in sorted(type(options).model_fields, key=lambda name: name != "preset"):  # the rest as declared
+        full, value = f"{section}.{name}", getattr(options, name)
+        if name in left_out or (value == getattr(usual, name) and full not in _SHOWN):
+            continue
+        if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+            yield f"  {name}:"
+            yield from (f"    - {_mapping(part)}" for part in value)
+        else:
+            text = _mapping(value) if isinstance(value, BaseModel) else as_yaml(value)
+            yield _commented(f"  {name}: {text}", full)
+    for offer in _OFFERED.get(section, ()):
+        name = offer.partition(":")[0]
+        if getattr(options, name) == getattr(usual, name):
+            yield _commented(f"  # {offer}", f"{section}.{name}")
+
+
+def _usual(options: BaseModel) -> BaseModel:
+    """The section with its defaults, which for a model depend on a few options that are then always written."""
+    if not isinstance(options, ModelConfig):
+        return type(options)()
+    leading = ("architecture", "trg_emb_prj_weight_sharing")
+    known = {name: getattr(options, name) for name in (*leading, "preset")}
+    usual = ModelConfig.model_validate(known)
+    return usual.model_copy(update={name: getattr(ModelConfig(), name) for name in leading})
+
+
+def _mapping(part: BaseModel) -> str:
+    """A corpus on one line, less what has its default."""
+    values = {name: (getattr(part, name), field) for name, field in type(part).model_fields.items()}
+    told = (
+        f"{name}: {as_yaml(value)}"
+        for name, (value, field) in values.items()
+        if value != field.get_default(call_default_factory=True, validated_data={})
+    )
+    return f"{{{', '.join(told)}}}"
+
+
+def _commented(line: str, name: str) -> str:
+    return f"{line:{_COLUMN}}  # {_COMMENTS[name]}" if name in _COMMENTS else line
