@@ -1,12 +1,17 @@
 """Scores of translations by sacreBLEU, and nothing but sacreBLEU: BLEU, chrF, TER, with signatures and intervals.
 
-Text comes in as it is in the files: detokenised hypotheses and raw references that no vocabulary has touched.
+Text comes in as it is in the files: detokenised hypotheses and raw references that no vocabulary has touched. Both are
+compared in Unicode's normal form NFC, which models write, so that what is canonically equal scores as equal. The
+signature says form:NFC where that changed a text.
 """
 
 import importlib.util
+import itertools
 import math
+import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nmt.data.text.scripts import letters_unspaced
@@ -18,6 +23,8 @@ if TYPE_CHECKING:  # sacreBLEU takes time to import, and most translations are n
 
 NAMES = ("bleu", "chrf", "ter")
 N_BOOTSTRAP = 1000
+IN_NFC = "|form:NFC"  # ends the signature of a score whose texts were not all in that form
+_composed, _is_composed = partial(unicodedata.normalize, "NFC"), partial(unicodedata.is_normalized, "NFC")
 
 # Tokens that sacreBLEU cuts with the help of Python packages.
 _WITH_PACKAGES = {
@@ -66,7 +73,10 @@ def score(
     together = [references, *more]
     for one in together:
         _check_counts(hypotheses, one)
-    return {name: _score(metric_of(name, trg_lang), hypotheses, together, n_bootstrap * intervals) for name in metrics}
+    found = {name: _score(metric_of(name, trg_lang), hypotheses, together, n_bootstrap * intervals) for name in metrics}
+    if not all(map(_is_composed, itertools.chain(hypotheses, *together))):
+        found = {name: replace(one, signature=one.signature + IN_NFC) for name, one in found.items()}
+    return found
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, more: Sequence[Sequence[str]] = ()) -> float:
@@ -74,7 +84,8 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, more: S
     for one in (references, *more):
         _check_counts(hypotheses, one)
     n_same = sum(
-        hyp.strip() in {ref.strip() for ref in refs} for hyp, *refs in zip(hypotheses, references, *more, strict=True)
+        hyp.strip() in {ref.strip() for ref in refs}
+        for hyp, *refs in zip(*(map(_composed, one) for one in (hypotheses, references, *more)), strict=True)
     )
     return 100.0 * n_same / len(references)
 
@@ -139,8 +150,26 @@ def tokenised_note(references: Sequence[str]) -> str | None:
     )
 
 
+def form_note(references: Sequence[str]) -> str | None:
+    """What to say of references that are not in the normal form NFC; None if all are."""
+    if all(map(_is_composed, references)):
+        return None
+    n_other = sum(not _is_composed(line) for line in references)
+    return (
+        f"{n_other:,} of {len(references):,} references are not in Unicode's normal form NFC: translations and "
+        "references are compared in it (form:NFC)."
+    )
+
+
 def metric_of(name: str, trg_lang: str) -> "Metric":
-    """sacreBLEU's metric behind one of NAMES."""
+    """sacreBLEU's metric behind one of NAMES, blind to differences between canonically equal texts."""
+    metric = _metric_of(name, trg_lang)
+    preprocessed = metric._preprocess_segment
+    vars(metric)["_preprocess_segment"] = lambda text: preprocessed(_composed(text))
+    return metric
+
+
+def _metric_of(name: str, trg_lang: str) -> "Metric":
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER

@@ -9,7 +9,7 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest, Result
 
-from nmt.evaluation.metrics import metric_of
+from nmt.evaluation.metrics import IN_NFC, form_note, metric_of
 
 
 class ScoreSets:
@@ -35,7 +35,7 @@ class ScoreSets:
     @property
     def signature(self) -> str:
         """How sacreBLEU has scored, known once it has."""
-        return str(self._metric.get_signature().format())
+        return str(self._metric.get_signature().format()) + (IN_NFC if form_note(self._references) else "")
 
 
 def p_value(

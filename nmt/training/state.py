@@ -170,13 +170,10 @@ def changes(entry: dict[str, Any], how: How, metric: str) -> dict[str, tuple[Any
     An entry of an earlier version does not say on what; it is taken to be the same.
     """
     then, now = entry.get("how", {}).get(_ON[metric], {}), how.get(_ON[metric], {})
-    if "trg_lang" in then:  # earlier versions counted words in all languages but three
+    if "trg_lang" in then:  # earlier versions counted words in all languages but three, in the form of the files
         by_words = not then["trg_lang"].lower().startswith(("zh", "ja", "ko"))
-        then = {
-            "tokens": "13a" if by_words else now.get("tokens"),
-            **then,
-            "trg_lang": language_of(then["trg_lang"]).code,
-        }
+        then = {"tokens": "13a" if by_words else now.get("tokens"), "form": "of the file", **then}
+        then["trg_lang"] = language_of(then["trg_lang"]).code
     return {what: (then[what], now[what]) for what in then.keys() & now.keys() if then[what] != now[what]}
 
 

@@ -21,7 +21,7 @@ from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.evaluation.attention.panels import Alignment
 from nmt.evaluation.attention.sentence import sentence_of
-from nmt.evaluation.metrics import bleu_tokens, score
+from nmt.evaluation.metrics import bleu_tokens, form_note, score
 from nmt.models.base import TranslationModel
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe, ValidConfig
@@ -101,6 +101,8 @@ class Validator:
             deciding = {name: getattr(self.decode, name) for name in (*_SEARCH, *_LENGTHS)}
             found["translations"] = {"sentences": len(self.src), "trg_lang": self.trg_lang, **deciding}
             found["translations"]["tokens"] = bleu_tokens(self.trg_lang)[0]
+            if form_note(self.trg):
+                found["translations"]["form"] = "NFC"
         return found
 
     def measure(self, model: TranslationModel, keep_going: Callable[[], bool] = lambda: True) -> Measured:

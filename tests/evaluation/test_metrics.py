@@ -5,12 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
 
 from nmt.errors import DataError
-from nmt.evaluation.metrics import bleu_tokens, exact_match, score, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.languages import canonical
 
 # From the table in sacreBLEU's README: BLEU (13a) and chrF2 on newstest2017 en-de. Of one that begins with a mark, and
@@ -188,6 +189,23 @@ def test_references_without_spaces_are_noticed_where_bleu_counts_words():
         ["파란 셔츠를 입은 남자가"],
     ):
         assert unspaced_note(other, "") is None
+
+
+def test_canonically_equal_texts_score_as_equal_and_it_is_said():
+    # One letter for what NFC has two for, the reverse, and plain text.
+    references = [
+        "\u09b9\u09df \u09a8\u09be \u0998\u09cb\u09dc\u09be \u09ac\u09be",
+        "cha\u0302 die\u0302u i a",
+        "a b c d",
+    ]
+    for form in ("NFC", "NFD"):
+        hypotheses = [unicodedata.normalize(form, line) for line in references]
+        found = score(hypotheses, references, intervals=True, n_bootstrap=20)
+        assert [round(one.value, 9) for one in found.values()] == [100.0, 100.0, 0.0]
+        assert all(one.signature.endswith("|form:NFC") for one in found.values())
+        assert exact_match(hypotheses, references) == 100.0
+    assert "2 of 3 references are not in Unicode's normal form NFC" in form_note(references)
+    assert form_note(["é", "a"]) is None and "form:" not in score(["é"], ["é"], ("chrf",))["chrf"].signature
 
 
 def test_intervals_stay_within_the_scale():

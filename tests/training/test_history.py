@@ -50,6 +50,8 @@ def test_bleu_of_an_earlier_version_is_compared_where_it_counted_the_same_tokens
     now = {"translations": {"trg_lang": now, "tokens": tokens}}
     assert bool(changes(entry(2, 1.0, {"translations": {"trg_lang": then}}), now, "bleu")) == changed
     assert changes(entry(2, 1.0, now), now, "bleu") == {}
+    in_nfc = {"translations": {**now["translations"], "form": "NFC"}}
+    assert changes(entry(2, 1.0, now), in_nfc, "bleu") == {"form": ("of the file", "NFC")}
 
 
 def test_what_the_numbers_of_a_set_rest_on(recipe_of):

@@ -11,7 +11,7 @@ from nmt.data.text.lines import write_lines
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import BETTER, KEPT, MENDED
 from nmt.decoding.suspicion import LOST
-from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, score, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.progress import Bar
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -37,7 +37,7 @@ def report_scores(outputs: Sequence[str], references: Sequence[Sequence[str]], t
     for found in scores.values():
         _print(found.text)
     _print(f"exact match = {exact:.1f} % of {len(outputs):,} lines")
-    for note in (bleu_tokens(trg_lang)[1], *map(tokenised_note, references)):
+    for note in (bleu_tokens(trg_lang)[1], *map(tokenised_note, references), *map(form_note, references)):
         if note:
             _print(f"note: {note}")
     if warning := unspaced_note(first, trg_lang):

@@ -21,7 +21,7 @@ from nmt.data.text.lines import read_lines
 from nmt.decoding.rerank import SEARCHED_WITH, Setting, rerank, settings_of
 from nmt.decoding.translation import Translation
 from nmt.errors import DataError, NmtError
-from nmt.evaluation.metrics import bleu_tokens, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import bleu_tokens, form_note, tokenised_note, unspaced_note
 from nmt.evaluation.tuning import ScoreSets, p_value
 from nmt.progress import Bar
 from nmt.recipe.decode_options import OF_SAMPLES, DecodeConfig
@@ -244,7 +244,7 @@ def _tell(winner: _Row, here: _Row, scorer: _Scorer) -> None:
         p = scorer.p_value(here.searched, winner.searched)
         difference = winner.found[scorer.metric] - here.found[scorer.metric]
         say(f"difference: {difference:+.2f} {name}, p = {p:.3f} (paired bootstrap on these lines, which chose it too)")
-    notes = bleu_tokens(scorer.trg_lang)[1], tokenised_note(scorer.references)
+    notes = bleu_tokens(scorer.trg_lang)[1], tokenised_note(scorer.references), form_note(scorer.references)
     for note in (*notes, unspaced_note(scorer.references, scorer.trg_lang)):
         if note:
             say(f"note: {note}")

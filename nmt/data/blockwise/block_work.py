@@ -38,6 +38,7 @@ from nmt.data.vocabulary.learn import WordsOf
 from nmt.data.vocabulary.subwords import Codec, Subwords
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.reader import languages_in
 from nmt.recipe.subword_options import SubwordsConfig
 
 
@@ -46,7 +47,7 @@ class Task:
 
     def __init__(self, setup: Mapping[str, Any], number: int = 0) -> None:
         """setup: what `keep_training_pairs` says. number: of this process, from 0; each has a file of its own."""
-        self._config = DataConfig.model_validate(setup["data"])
+        self._config = DataConfig.model_validate(setup["data"], context=languages_in(setup["data"]))
         subwords = SubwordsConfig.model_validate(setup["subwords"])
         self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)
         # What is learnt from is the text itself, or else has placeholders, which nothing can be measured of.
