@@ -5,42 +5,56 @@ Reasons, not verdicts: a name repeats itself in good translations too.
 
 import re
 from collections import Counter
+from collections.abc import Collection
 
 from nmt.data.filters.ratio import UsualRatio, is_unusual
 from nmt.data.text.items import PATTERNS
+from nmt.data.text.scripts import letters_of_others, scripts_of
 from nmt.decoding.constraints.request import is_blank
+from nmt.decoding.numbers import missing_numbers
 from nmt.decoding.translation import Translation
 
-EMPTY, REPEATED, COPIED, LOST, RATIO = "empty", "repeated", "copied", "lost", "ratio"
+EMPTY, REPEATED, COPIED, LOST, ADDED = "empty", "repeated", "copied", "lost", "added"
+SCRIPT, RATIO = "script", "ratio"
 CAP, LOW, UNMET = "cap", "low", "unmet"  # what only the search can know
 MISSING, DOUBLED = "missing", "doubled"  # what only who puts protected items back can know
 # A block of at least two characters four times in a row, or one character ten times.
 _LOOP = re.compile(r"(\S.{1,80}?)\1{3,}|(\S)\2{9,}", re.DOTALL)
-# Numbers in groups of thousands, or of two digits and more: single ones are often written as words.
-_DIGITS = re.compile(r"\d{1,3}(?:[.,'\u202f\u00a0 ]\d{3})+(?!\d)|\d{2,}")
 _UNCHANGED = re.compile("|".join(PATTERNS[kind] for kind in ("tag", "url", "email")))
 _FAR_ENOUGH = 5_000  # characters that are looked at: a line may be of any size
 _SHORTEST_COPY = 4  # words: a name or two may well stay as they are
+_LEAST_LOST = 10  # smaller numbers are often written as words
+_LEAST_ADDED = 13  # so are these in the source, if they are months
 _LONG_COPY = 40  # bytes
+_FEW_LETTERS = 4  # of other scripts, which a formula may have
 
 
-def reasons(source: str, output: str, max_ratio: float, usual_ratio: float | None = None) -> list[str]:
-    """Why a translation looks wrong, of `empty`, `repeated`, `copied`, `lost`, `ratio`; [] if nothing does.
+def reasons(
+    source: str, output: str, max_ratio: float, usual_ratio: float | None = None, languages: Collection[str] = ()
+) -> list[str]:
+    """Why a translation looks wrong, of `empty`, `repeated`, `copied`, `lost`, `added`, `script`, `ratio`.
 
-    max_ratio, usual_ratio: as for `is_out_of_ratio`.
+    max_ratio, usual_ratio: as for `is_out_of_ratio`; languages: as for `is_in_foreign_script`.
     """
     checks = {
         EMPTY: is_empty(source, output),
         REPEATED: is_repeated(source, output),
         COPIED: is_copied(source, output),
         LOST: bool(lost(source, output)),
+        ADDED: bool(added(source, output)),
+        SCRIPT: is_in_foreign_script(source, output, languages),
         RATIO: is_out_of_ratio(source, output, max_ratio, usual_ratio),
     }
     return [name for name, found in checks.items() if found]
 
 
 def complaints(
-    line: str, translation: Translation, max_ratio: float, low_score: float, usual_ratio: float | None = None
+    line: str,
+    translation: Translation,
+    max_ratio: float,
+    low_score: float,
+    usual_ratio: float | None = None,
+    languages: Collection[str] = (),
 ) -> list[str]:
     """`reasons` of the best translation of a line, and those that lie in how it was found: `cap`, `low`, `missing`,
     `doubled` and `unmet`.
@@ -51,7 +65,7 @@ def complaints(
         return []
     best = translation.hypotheses[0]
     found = [] if best.finished else [CAP]
-    found += reasons(line, translation.text, max_ratio, usual_ratio)
+    found += reasons(line, translation.text, max_ratio, usual_ratio, languages)
     found += [LOW] * is_low(best.score, len(best.ids) + 1, low_score)
     found += [MISSING] * bool(translation.missing) + [DOUBLED] * bool(translation.doubled)
     return found + [UNMET] * bool(translation.unmet)
@@ -79,14 +93,33 @@ def is_copied(source: str, output: str) -> bool:
 
 
 def lost(source: str, output: str) -> list[str]:
-    """Numbers, addresses and tags of the source that the output has not.
-
-    A number may be part of another there: 94 is in 1994.
-    """
+    """Numbers of the source, by their value, and addresses and tags that the output has not."""
     source, output = source[:_FAR_ENOUGH], output[: 10 * _FAR_ENOUGH]
     missing = Counter(_UNCHANGED.findall(source)) - Counter(_UNCHANGED.findall(output))
-    digits = " ".join(_numbers(output))
-    return sorted(missing.elements()) + [number for number in _numbers(source) if number not in digits]
+    return sorted(missing.elements()) + missing_numbers(_without(source), _without(output), _LEAST_LOST)
+
+
+def added(source: str, output: str) -> list[str]:
+    """Numbers of the output that the source has not, by their value."""
+    source, output = source[: 10 * _FAR_ENOUGH], output[:_FAR_ENOUGH]
+    return missing_numbers(_without(output), _without(source), _LEAST_ADDED)
+
+
+def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -> bool:
+    """Whether most letters of the output are of scripts of none of the languages, and those of the source are not.
+
+    languages: codes of those of the source and of the target; where the scripts of one are not known, any will do.
+    """
+    scripts = list(map(scripts_of, languages))
+    if not scripts or not all(scripts) or (output.isascii() and any("Latn" in one for one in scripts)):
+        return False
+    others = letters_of_others(frozenset().union(*scripts))
+
+    def is_foreign(text: str) -> bool:
+        n_foreign, n_letter = sum(map(len, others.findall(text))), sum(map(str.isalpha, text))
+        return n_foreign >= _FEW_LETTERS and 2 * n_foreign > n_letter
+
+    return is_foreign(output[:_FAR_ENOUGH]) and not is_foreign(source[:_FAR_ENOUGH])
 
 
 def is_out_of_ratio(source: str, output: str, max_ratio: float, usual_ratio: float | None = None) -> bool:
@@ -105,6 +138,6 @@ def is_out_of_ratio(source: str, output: str, max_ratio: float, usual_ratio: flo
     return usual_ratio is not None or is_unusual(len(source.encode()), len(output.encode()), usual)
 
 
-def _numbers(text: str) -> list[str]:
-    """The digits of the numbers outside of addresses and tags, separators of thousands aside."""
-    return [re.sub(r"\D", "", found) for found in _DIGITS.findall(_UNCHANGED.sub(" ", text))]
+def _without(text: str) -> str:
+    """The text without addresses and tags, which have numbers of their own."""
+    return _UNCHANGED.sub(" ", text)

@@ -201,7 +201,8 @@ class Answering:
         data, decode = self.recipe.data, self.recipe.decode
         trg_lang = request.trg_lang or decode.trg_lang or data.trg_lang
         usual_ratio = self._usual_ratios.get(trg_lang)
-        return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio)
+        languages = {trg_lang, data.src_lang, *(data.languages_of(n)[0] for n in range(len(data.train)))}
+        return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio, languages)
 
 
 def answer_of(text: str) -> Told:
