@@ -31,6 +31,7 @@ def run(tool: str, body: Body, parser: Parser, argv: Sequence[str] | None = None
     given = sys.argv[1:] if argv is None else argv
     try:
         try:
+            given = parser.in_our_words(given)
             parser.refuse_unknown(given)
             arguments = parser.read(given)
             begun()

@@ -32,6 +32,10 @@ _DESCRIPTION = """\
 Write the model of the run folder RUN for another engine, or stripped to what translation needs; then translate and
 score some lines with both: what is not the same model is not written. The lines are those of the validation set, or
 of --lines."""
+_EXAMPLES = (
+    "nmt-export runs/mine --to safetensors --precision bf16 --out mine.small",
+    "nmt-export runs/portable --to ctranslate2 --quantization int8 --out mine.ct2",
+)
 TARGETS = ("ctranslate2", "huggingface", "safetensors")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 N_LINE = 200  # compared where there are more
@@ -160,11 +164,18 @@ def _say(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    parser = Parser("nmt-export", description=_DESCRIPTION)
+    parser = Parser("nmt-export", description=_DESCRIPTION, examples=_EXAMPLES)
     add = parser.add_argument
     add("run", metavar="RUN", help="The run folder that nmt-train wrote.")
     add("--to", choices=TARGETS, required=True, help="The engine; safetensors: nmt itself, with nothing but the model.")
-    add("--output", "-o", metavar="FOLDER", required=True, help="Written when it is whole and has been compared.")
+    add(
+        "--output",
+        "--out",
+        "-o",
+        metavar="FOLDER",
+        required=True,
+        help="Written when it is whole and has been compared.",
+    )
     add("--overwrite", action="store_true", help="Replace a model that was exported before.")
     kinds = f"Of CTranslate2's weights: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
     add("--quantization", choices=QUANTIZATIONS, metavar="KIND", help=kinds)

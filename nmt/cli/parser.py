@@ -14,12 +14,25 @@ from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
 from nmt.recipe.complaints import nearest
 from nmt.recipe.fields import all_fields, option_named, sections
+from nmt.recipe.names import EPOCHS, SHORT, with_trg
 
 _OVERRIDE = "override:"
 
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in a line, as all errors are told, and which flag was probably meant."""
+
+    def __init__(
+        self, prog: str | None = None, *, description: str = "", epilog: str = "", examples: Sequence[str] = ()
+    ) -> None:
+        """examples: commands for the end of the help."""
+        super().__init__(prog, description=description, epilog=epilog, add_help=False)
+        self.examples = examples
+        self.section_groups: dict[str, Any] = {}  # of the options of the recipe
+        self.short: dict[str, str] = {}  # the short flag of an option
+        self.add_argument(
+            "-h", "--help", action=_HelpAction, metavar="SECTION", help="Show this help, or the options of a section."
+        )
 
     def add_common_flags(self, tool: str) -> None:
         """Take the name of a command, and the flags that all commands have beside their own."""
@@ -28,6 +41,16 @@ class Parser(argparse.ArgumentParser):
         self.allow_abbrev = False  # an abbreviation that works today is ambiguous when an option is added
         self.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
         self.add_argument("--version", action=_Version, help="Show the version and stop.")
+
+    def in_our_words(self, given: Sequence[str]) -> list[str]:
+        """The arguments with trg in flags that are written with tgt."""
+        known, found = self._option_string_actions, list(given)
+        for n, word in enumerate(itertools.takewhile(lambda word: word != "--", given)):
+            flag, equals, value = word.partition("=")
+            ours = with_trg(flag)
+            if word.startswith("--") and flag not in known and (ours in known or option_named(ours[2:])):
+                found[n] = ours + equals + value
+        return found
 
     def refuse_unknown(self, given: Sequence[str]) -> None:
         """Leave with exit code 2 if a flag is none of ours; make those ours that name a corpus by its number.
@@ -43,9 +66,20 @@ class Parser(argparse.ArgumentParser):
             if option is not None and f"--{option.name}" in known:
                 self.add_argument(flag, dest=_OVERRIDE + name, metavar="VALUE", help=argparse.SUPPRESS)
         if unknown := [flag for flag in dict.fromkeys(flags) if flag not in known]:
-            names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
-            lines = [f"{flag}: unknown option{_meant(flag, names)}" for flag in unknown]
+            lines = [self._about_unknown(flag, given) for flag in unknown]
             self._refuse(lines, "--help-all" if "--help-all" in known else "--help")
+
+    def _about_unknown(self, flag: str, given: Sequence[str]) -> str:
+        names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
+        name = flag.removeprefix("--")
+        if name.rpartition(".")[2].replace("-", "_") in EPOCHS and "train.updates" in names:
+            return f"{flag}: the end is given in updates{self.about_epochs(flag, given)}"
+        meant = dict.fromkeys(self.short.get(found, f"--{found}") for found in nearest(name, names))
+        return f"{flag}: unknown option" + (f" (did you mean {' or '.join(meant)}?)" if meant else "")
+
+    def about_epochs(self, flag: str, given: Sequence[str]) -> str:
+        """How many updates an epoch has, for the end of a message."""
+        return ": --updates N"
 
     def read(self, given: Sequence[str]) -> argparse.Namespace:
         """The arguments, flags and others in any order. Leaves with exit code 2 where one is wrong; and where one is
@@ -81,9 +115,17 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The flags of the command itself, and how to see those of the recipe, which are longer than many screens."""
-        return self._format(
-            [group for group in self._action_groups if not _overrides_in(group)], self._about_overrides()
-        )
+        of_recipe = self.section_groups.values()
+        return self._format([group for group in self._action_groups if group not in of_recipe], self._about_overrides())
+
+    def format_help_of(self, section: str) -> str:
+        """The options of a section of the recipe."""
+        formatter, group = self._get_formatter(), self.section_groups[section]
+        formatter.start_section(group.title)
+        formatter.add_text(group.description)
+        formatter.add_arguments(group._group_actions)
+        formatter.end_section()
+        return formatter.format_help()
 
     def format_help_all(self) -> str:
         """All flags."""
@@ -103,17 +145,19 @@ class Parser(argparse.ArgumentParser):
             formatter.add_text(about_others)
             formatter.end_section()
         formatter.add_text(self.epilog)
-        return formatter.format_help()
+        examples = "".join(f"  {line}\n" for line in self.examples)
+        return formatter.format_help() + (f"\nexamples:\n{examples}" if examples else "")
 
     def _about_overrides(self) -> str:
-        names = [name for group in self._action_groups for name in _overrides_in(group)]
-        if not names:
+        sections = [section for section in self.section_groups if section]
+        if not sections:
             return ""
-        found = dict.fromkeys(name.partition(".")[0] for name in names if "." in name)
-        flags = ", ".join(f"--{section}.OPTION" for section in found)
+        n_option = sum(len(group._group_actions) for group in self.section_groups.values())
+        flags = ", ".join(f"--{section}.OPTION" for section in sections)
         return (
-            f"{len(names)} options of the recipe are flags too, by their dotted names: {flags} VALUE. All of them: "
-            f"{self.prog} --help-all, or recipes/README.md. One of them: its flag without VALUE."
+            f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of a "
+            f"section: {self.prog} --help {sections[0]}. All: {self.prog} --help-all, or recipes/README.md. One of "
+            "them: its flag without VALUE."
         )
 
 
@@ -128,6 +172,7 @@ def add_override_flags(parser: "Parser", only: Sequence[str] | None = None) -> N
         if only is not None and section not in only:
             continue
         group = parser.add_argument_group(f"{section} options" if section else "options of the recipe", about)
+        parser.section_groups[section] = group
         for field in fields:
             if field.section == section:
                 text = field.help if field.inner else f"{field.help} [{field.kind}; default: {field.default}]"
@@ -136,9 +181,22 @@ def add_override_flags(parser: "Parser", only: Sequence[str] | None = None) -> N
                 )
 
 
-def add_shorthand(group: argparse._ArgumentGroup, flag: str, name: str, metavar: str) -> None:
-    """A second, shorter flag for an option of the recipe. What is given last counts."""
-    group.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=f"The same as --{name}.")
+def add_short_flags(parser: "Parser", tool: str) -> None:
+    """Add the short flags of a command. Of a short and a dotted name of one option the last counts."""
+    about = "For options of the recipe; what it says counts where the flag is not given."
+    group = parser.add_argument_group("common options", about)
+    for flag, name, metavar in SHORT[tool]:
+        add_shorthand(parser, group, flag, name, metavar)
+
+
+def add_shorthand(parser: "Parser", group: argparse._ArgumentGroup, flag: str, name: str, metavar: str) -> None:
+    """A short flag for an option of the recipe."""
+    field = option_named(name)
+    assert field is not None, name
+    values = f"{field.kind}; " if "|" in field.kind else ""
+    text = f"{field.help.split('. ')[0].removesuffix('.')}. [{values}default: {field.default}]"
+    group.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=text.replace("%", "%%"))
+    parser.short[name] = flag
 
 
 def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
@@ -150,17 +208,6 @@ def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     ]
 
 
-def _overrides_in(group: Any) -> list[str]:
-    """Names of the options of the recipe in a group of flags that has no others."""
-    dests = [action.dest for action in group._group_actions]
-    return [dest.removeprefix(_OVERRIDE) for dest in dests] if all(dest.startswith(_OVERRIDE) for dest in dests) else []
-
-
-def _meant(flag: str, names: Sequence[str]) -> str:
-    found = nearest(flag.removeprefix("--"), names)
-    return f" (did you mean {' or '.join(f'--{name}' for name in found)}?)" if found else ""
-
-
 class _Help(argparse.HelpFormatter):
     """Keeps the hundred overrides out of the usage line."""
 
@@ -169,6 +216,18 @@ class _Help(argparse.HelpFormatter):
     ) -> None:
         own = [action for action in actions if not action.dest.startswith(_OVERRIDE)]
         super().add_usage(usage, own, groups, prefix)
+
+
+class _HelpAction(argparse.Action):
+    """Show the flags of the command, or the options of a section of the recipe."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs="?", default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, section: Any, *rest: Any) -> None:
+        assert isinstance(parser, Parser)
+        write_stdout(parser.format_help_of(section) if section in parser.section_groups else parser.format_help())
+        parser.exit()
 
 
 class _HelpAll(argparse.Action):

@@ -19,7 +19,7 @@ from pathlib import Path
 from nmt.cli.begin import importing
 from nmt.cli.command import run
 from nmt.cli.fine_tuning import fine_tuned, is_trained
-from nmt.cli.parser import Parser, add_override_flags, overrides_of
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of
 from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
 from nmt.data.stored.manifest import PAGE
@@ -35,6 +35,12 @@ for them, to train with and to edit, is then DIR/recipe.yaml. Files are UTF-8, p
 sentence a line; a recipe may also name TSV, JSONL, Parquet, Arrow, datasets and stdin (docs/formats.md). Relative names
 are looked for beside the recipe, then in the current folder, then in the one that the environment variable NMT_DATA
 names."""
+
+_EXAMPLES = (
+    "nmt-preprocess --train train.de train.en --valid valid.de valid.en \\",
+    "    --langs de en --out prepared/mine --time-budget 20m",
+    "nmt-preprocess recipes/dates.yaml",
+)
 
 # What a small corpus of one's own is trained with when there is no recipe: sizes and steps that suit some ten
 # thousand to a million pairs, normalisation before the sub-layers because it trains without careful tuning.
@@ -68,10 +74,10 @@ OWN_CORPUS = (
 
 def preprocess(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
-    if args.recipe and (mixed := [flag for flag in ("train", "valid", "test", "langs", "out") if getattr(args, flag)]):
+    if args.recipe and (mixed := [flag for flag in ("train", "valid", "test", "langs") if getattr(args, flag)]):
         raise RecipeError(
             f"{', '.join('--' + flag for flag in mixed)}: for use without a recipe, but {args.recipe} is given. "
-            "Override its options by their dotted names: --data.out DIR."
+            "Override its options by their dotted names: --data.valid.src FILE."
         )
     if args.report and not args.check:
         raise RecipeError(f"--report: goes with --check. Without it the report is {PAGE} in the prepared folder.")
@@ -101,7 +107,7 @@ def _show(folder: Path, n: int) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    parser = Parser(prog="nmt-preprocess", description=_DESCRIPTION)
+    parser = Parser(prog="nmt-preprocess", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file")
     parser.add_argument("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
     parser.add_argument(
@@ -158,6 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     files.add_argument("--test", help="test files", nargs=2, metavar=two)
     files.add_argument("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
     files.add_argument("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
+    add_short_flags(parser, "nmt-preprocess")
     add_override_flags(parser)
     return run("nmt-preprocess", preprocess, parser, argv)
 
@@ -165,6 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
     """What the command line says otherwise than the recipe."""
     given = [("subwords.vocab_from", args.vocab_from)] if args.vocab_from else []
+    given += [("data.out", args.out)] if args.out else []
     return [*given, *overrides_of(args)]
 
 

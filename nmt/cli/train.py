@@ -12,11 +12,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from nmt.cli.begin import importing
 from nmt.cli.command import run
-from nmt.cli.parser import Parser, add_override_flags, overrides_of
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of
 from nmt.recipe.reader import read_recipe
 from nmt.run_folder import RECIPE, is_run
 
@@ -25,6 +26,31 @@ Train the model that RECIPE describes on the data that nmt-preprocess RECIPE pre
 where training stopped, bit for bit. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save and stop; a second Ctrl-C stops at once.
 On several GPUs: torchrun --nproc-per-node 8 -m nmt.cli.train RECIPE. Every option of the recipe can be given here by
 its dotted name."""
+
+
+_EXAMPLES = (
+    "nmt-train prepared/mine/recipe.yaml --time-budget 20m",
+    "nmt-train prepared/mine/recipe.yaml --lr 1e-3 --out runs/slower",
+    "nmt-train runs/mine                    # go on with a run",
+)
+
+
+class _Parser(Parser):
+    """Knows how many updates make an epoch."""
+
+    def about_epochs(self, flag: str, given: Sequence[str]) -> str:
+        """How many updates the epochs are that were asked for, where the recipe has prepared data."""
+        recipe = next((word for word in given if Path(word).exists()), None)
+        value = next((after for word, after in pairwise([*given, ""]) if word == flag), "")
+        value = next((word.partition("=")[2] for word in given if word.startswith(f"{flag}=")), value)
+        with importing():
+            from nmt.cli.train_job import updates_of_epoch
+
+        n_update = updates_of_epoch(Path(recipe)) if recipe else None
+        if n_update is None:
+            return f"{super().about_epochs(flag, given)}; --check tells how many an epoch has"
+        n_epoch = int(value) if value.isdecimal() and int(value) else 1
+        return f"; one epoch here is {n_update:,}: --updates {n_epoch * n_update}"
 
 
 def train(args: argparse.Namespace) -> int:
@@ -45,7 +71,7 @@ def train(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    parser = Parser(prog="nmt-train", description=_DESCRIPTION)
+    parser = _Parser(prog="nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to go on with it")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
@@ -67,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 "
         "if it cannot. Leaves nothing behind.",
     )
+    add_short_flags(parser, "nmt-train")
     add_override_flags(parser)
     code = run("nmt-train", train, parser, argv)
     if code and os.environ.get("WORLD_SIZE", "1") != "1":

@@ -6,15 +6,20 @@ from pathlib import Path
 from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import StopSignal
+from nmt.errors import NmtError
 from nmt.native.allocator import keep_freed_blocks
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
+from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 from nmt.training.checking.check import check as check_recipe
 from nmt.training.checking.selftest import selftest as test_model
 from nmt.training.checking.verify import folders_of, verify_run
+from nmt.training.feed import Feed
 from nmt.training.onednn_cache import enlarge_onednn_cache
+from nmt.training.parallel import Ranks
 from nmt.training.starting.launch import launch
+from nmt.training.starting.materials import open_data
 
 
 def _prepare_libraries() -> None:
@@ -29,6 +34,17 @@ def train(recipe: Recipe) -> int:
     stop = StopSignal()
     outcome = launch(recipe, stop)
     return stop.exit_code if outcome == "stopped" else 0
+
+
+def updates_of_epoch(path: Path) -> int | None:
+    """How many updates an epoch of a recipe's prepared data has; None where that cannot be told."""
+    try:
+        recipe = read_recipe(path)
+        if recipe.batch.max_tokens == "auto":
+            return None
+        return Feed(recipe, open_data(recipe), Ranks()).plan.n_update(0)
+    except NmtError:
+        return None
 
 
 def check(recipe: Recipe) -> int:

@@ -33,8 +33,14 @@ search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its 
 layer and head (- is the mean), when, alignment error rate, precision, recall, and a mark."""
 
 
+_EXAMPLES = (
+    "nmt-translate runs/mine --input test.de --out test.out --ref test.en",
+    "echo 'Guten Tag!' | nmt-translate runs/mine --beam 8 --n-best 3",
+)
+
+
 def _parser() -> Parser:
-    parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
     parser.add_argument(
         "run", metavar="RUN", nargs="+", help="The run folder that nmt-train wrote; several make an ensemble."
     )

@@ -8,37 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from nmt.recipe.fields import all_fields, sections
+from nmt.recipe.names import OTHER_NAMES
 from nmt.recipe.yaml_marks import Mark
-
-# What other toolkits, and people, call our options.
-_OTHER_NAMES = {
-    "learning_rate": "optim.lr",
-    "optimizer": "optim.name",
-    "scheduler": "optim.schedule",
-    "warmup_steps": "optim.warmup",
-    "warmup_updates": "optim.warmup",
-    "n_warmup_steps": "optim.warmup",
-    "clip_norm": "optim.clip",
-    "epochs": "train.updates",
-    "max_steps": "train.updates",
-    "max_updates": "train.updates",
-    "smoothing": "train.label_smoothing",
-    "amp": "train.precision",
-    "early_stopping": "valid.patience",
-    "batch_size": "batch.max_tokens",
-    "accumulate": "batch.per_update",
-    "update_freq": "batch.per_update",
-    "embedding_dim": "model.d_model",
-    "hidden_size": "model.d_model",
-    "ffn_dim": "model.d_inner",
-    "n_layers": "model.n_enc_layer",
-    "n_layer": "model.n_enc_layer",
-    "heads": "model.n_head",
-    "n_heads": "model.n_head",
-    "bpe": "subwords.vocab_size",
-    "vocab": "subwords.vocab_size",
-    "beam_size": "decode.beam",
-}
 
 
 @dataclass(frozen=True)
@@ -172,10 +143,12 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
     """
     section, _, word = name.rpartition(".")
     word = _plain_word(word)
+    others = {other: full[0] for other, names in OTHER_NAMES.items() if (full := [n for n in names if n in known])}
+    if not section and word in others:
+        return [others[word]]
     if same_word := [full for full in known if _last_word(full) == word]:
         return same_word
     here = {_last_word(full): full for full in known if full.rpartition(".")[0] == section}
-    others = {word: full for word, full in _OTHER_NAMES.items() if full in known}
     anywhere = {_last_word(full): full for full in known}
     for names, cutoff in ((here, 0.7), (others, 0.8), (anywhere, 0.7)):
         if close := difflib.get_close_matches(word, names, n=1, cutoff=cutoff):

@@ -11,6 +11,7 @@ from nmt.files import write_durably
 from nmt.recipe.complaints import Complaint, in_order, of_validation, option_at, unknown
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.names import with_trg
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import Origin
 from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
@@ -46,6 +47,7 @@ def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
     complaints = [Complaint(*fault) for fault in document.faults]
     places: dict[str, Mark | None] = dict(document.marks)
     value = {} if document.value is None else document.value
+    complaints += _say_trg(value, places)
     # Languages that were not known by their codes have been written down as they were told: such recipes stay readable.
     known_languages = languages_in(value) if content.startswith(_RESOLVED.encode()) else frozenset()
     if isinstance(value, dict):
@@ -92,6 +94,25 @@ def _content(path: Path) -> bytes:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
+
+
+def _say_trg(value: Any, places: dict[str, Mark | None], inside: str = "") -> Iterator[Complaint]:
+    """Rename options that are written with tgt for trg, in place, in a recipe's raw value and in its places."""
+    if isinstance(value, list):
+        for n, part in enumerate(value):
+            yield from _say_trg(part, places, f"{inside}{n}.")
+    if not isinstance(value, dict):
+        return
+    for key in list(value):
+        ours = with_trg(key)
+        if ours != key and option_named(inside + ours) and not option_named(inside + key):
+            if ours in value:
+                yield Complaint(places[inside + key], inside + key, f"written twice, as {ours}, too (keep one)")
+            value[ours] = value.pop(key)
+            for old in [old for old in places if f"{old}.".startswith(f"{inside}{key}.")]:
+                places[inside + ours + old.removeprefix(inside + key)] = places.pop(old)
+            key = ours
+        yield from _say_trg(value[key], places, f"{inside}{key}.")
 
 
 def _override(

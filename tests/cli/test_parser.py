@@ -1,11 +1,16 @@
 """Flags that all commands share, options of the recipe as flags, mistakes in them, and the help."""
 
+import shlex
+
 import pytest
 
 from nmt.cli import export, preprocess, train, translate
 from nmt.cli.command import run
-from nmt.cli.parser import Parser, add_override_flags, overrides_of
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of
 from nmt.recipe.fields import all_fields
+from nmt.recipe.names import OTHER_NAMES, SHORT
+
+MAINS = [preprocess.main, train.main, translate.main, export.main]
 
 
 def parser():
@@ -44,6 +49,9 @@ BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; defa
         (["--n-best", "5"], "--n-best: unknown option (did you mean --decode.n_best?)"),
         (["--trian", "train.de", "train.en"], "--trian: unknown option (did you mean --train?)"),
         (["--trg_lang", "de"], "--trg_lang: unknown option (did you mean --trg-lang or --decode.trg_lang?)"),
+        (["--tgt_lang", "de"], "--tgt_lang: unknown option (did you mean --trg-lang?)"),
+        (["--nbest=5"], "--nbest: unknown option (did you mean --decode.n_best?)"),
+        (["--max-tokens", "5"], "--max-tokens: unknown option (did you mean --decode.max_tokens?)"),
         (["--learning_rate", "1"], "--learning_rate: unknown option"),  # that there is in other commands only
         (["RECIPE", "--decode.bea", "5"], "--decode.bea: unknown option (did you mean --decode.beam?)"),
         (["--train", "pairs.csv"], "argument --train: expected 2 arguments, SRC TRG: files of text"),
@@ -92,7 +100,7 @@ def test_help_all_lists_every_option_once_with_its_default(capsys):
 
 @pytest.mark.parametrize(
     ("main", "longest", "own"),
-    [(preprocess.main, 70, "--rank-timeout"), (train.main, 40, "--selftest"), (translate.main, 160, "--trg-lang")],
+    [(preprocess.main, 90, "--rank-timeout"), (train.main, 75, "--selftest"), (translate.main, 180, "--trg-lang")],
 )
 def test_help_shows_the_flags_of_the_command_and_how_to_see_those_of_the_recipe(
     main, longest, own, monkeypatch, capsys
@@ -146,3 +154,72 @@ def test_a_command_may_take_the_options_of_some_sections_only():
     assert overrides_of(some.parse_args(["--decode.beam", "3"])) == [("decode.beam", "3")]
     with pytest.raises(SystemExit):
         some.parse_args(["--optim.lr", "1"])
+
+
+@pytest.mark.parametrize(("main", "tool"), [(m, f"nmt-{m.__module__.rpartition('.')[2]}") for m in MAINS])
+def test_help_shows_the_common_options_with_defaults_and_examples_that_are_right(main, tool, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for flag, name, metavar in SHORT.get(tool, ()):
+        option = next(field for field in all_fields() if field.name == name)
+        (line,) = [line for line in shown.split("\n") if line.startswith(f"  {flag} {metavar} ")]
+        assert f"default: {option.default}]" in shown.partition(line)[2].partition("\n  --")[0] or "default" in line
+    examples = shown.partition("\nexamples:\n")[2].replace("\\\n", "").split("\n")
+    assert len(examples) >= 2
+    for words in (shlex.split(line.rpartition("| ")[2], comments=True) for line in examples if line):
+        assert words[0] == tool
+        assert all(word in shown for word in words if word.startswith("--"))
+
+
+@pytest.mark.parametrize("main", MAINS[:3])
+def test_help_of_a_section_shows_its_options_alone(main, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help", "decode"]) == 0
+    shown = capsys.readouterr().out
+    assert "--decode.beam VALUE" in shown and "--optim.lr" not in shown and "usage" not in shown
+    assert main(["--help", "RECIPE"]) == 0
+    assert "usage" in capsys.readouterr().out
+
+
+def test_a_short_flag_is_the_option_and_the_last_counts():
+    found = Parser()
+    add_short_flags(found, "nmt-train")
+    add_override_flags(found)
+    given = ["--lr", "1", "--optim.lr", "2", "--time-budget=20m", "--train.updates", "3", "--updates", "4"]
+    told = {"optim.lr": "2", "train.time_budget": "20m", "train.updates": "4"}
+    assert dict(overrides_of(found.parse_args(given))) == told
+
+
+def test_tgt_is_trg_in_flags(capsys):
+    told = []
+    given = ["--data.tgt_lang", "de", "--data.train.0.tgt=x", "--decode.tgt_lang", "fr"]
+    assert run("nmt-x", lambda args: told.extend(overrides_of(args)), parser(), given) == 0
+    assert sorted(told) == [("data.train.0.trg", "x"), ("data.trg_lang", "de"), ("decode.trg_lang", "fr")]
+
+
+@pytest.mark.parametrize(
+    ("flag", "ours"),
+    [
+        *(("--max-update", "--updates"), ("--after-batches", "--updates"), ("--train.max_updates", "--updates")),
+        *(("--learning-rate", "--lr"), ("--arch", "--model.preset"), ("--max-tokens", "--batch-tokens")),
+        *(("--batch-size", "--batch-tokens"), ("--early-stopping", "--patience"), ("--fp16", "--precision")),
+        *(("--save-dir", "--out"), ("--max-time", "--time-budget"), ("--num-beams", "--decode.beam")),
+    ],
+)
+def test_a_word_of_another_toolkit_is_answered_with_ours(flag, ours, capsys):
+    assert train.main(["r.yaml", flag, "5"]) == 2
+    assert f"{flag}: unknown option (did you mean {ours}?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--beam-size", "--beam_size", "--decode.beam_size"])
+def test_so_is_one_of_translation(flag, capsys):
+    assert translate.main(["RUN", flag, "5"]) == 2
+    assert f"{flag}: unknown option (did you mean --beam?)" in capsys.readouterr().err
+
+
+def test_every_other_name_is_of_an_option_and_none_is_an_option_itself():
+    known = {field.name for field in all_fields()} | {"device", "output"}
+    assert {name for names in OTHER_NAMES.values() for name in names} <= known
+    short = {flag.removeprefix("--").replace("-", "_") for flags in SHORT.values() for flag, _, _ in flags}
+    assert not short & OTHER_NAMES.keys()

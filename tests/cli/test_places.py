@@ -1,5 +1,6 @@
 """Names in a recipe: found beside it first, and by every command, wherever it is given."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -152,3 +153,13 @@ def test_subwords_of_prepared_data_alone_begin_a_model_of_the_usual_size(project
     assert preprocess([*files, "--vocab-from", "prepared/mine"]) == 0
     recipe = read_recipe("prepared/more")
     assert recipe.model.d_model == 256 and not recipe.train.init_from
+
+
+def test_epochs_are_answered_with_the_updates_that_they_are(project, capsys):
+    for given in (["--max-epoch", "3"], ["--train.epochs=3"]):
+        assert train(["../project/prepared/mine/recipe.yaml", *given]) == 2
+        told = capsys.readouterr().err
+        n_epoch = json.loads((project / "runs/mine/log.jsonl").read_text().split("\n")[0])["updates_per_epoch"]
+        assert f"the end is given in updates; one epoch here is {n_epoch}: --updates {3 * n_epoch}. All" in told
+    assert train(["nowhere.yaml", "--epochs", "3"]) == 2
+    assert "the end is given in updates: --updates N; --check tells how many" in capsys.readouterr().err

@@ -76,7 +76,7 @@ def test_an_edited_recipe_does_not_spoil_the_data_beside_it(files):
     [
         ([], "neither a recipe nor --train, --valid, --langs, --out"),
         ([*OWN[:-3], "jp", "--out", "x"], "argument --langs: 'jp' is no language code (did you mean ja, Japanese?)"),
-        (["recipe.yaml", "--out", "x"], "--out: for use without a recipe"),
+        (["recipe.yaml", "--langs", "de", "no"], "--langs: for use without a recipe"),
         (["none.yaml"], "none.yaml"),
         (["recipe.yaml", "--data.valid.src", "none.de"], "no file none.de: tried"),
         (["recipe.yaml", "--data.valid.src", "train.de"], "train.de has 50 lines but valid.no has 5"),

@@ -96,6 +96,16 @@ def test_a_name_that_is_like_nothing_gets_the_names_that_are_known_there(complai
     assert "known here: max_tokens, per_update, tokens_per_update, pool" in complaints("name: x\nbatch: {qqq: 1}\n")[0]
 
 
+def test_tgt_is_trg_in_a_recipe_too(read, complaints):
+    train = "[{src: a, tgt: b, tgt_lang: fr}]"
+    text = f"name: x\ndata: {{tgt_lang: de, train: {train}, valid: {{file: a.tsv, src_column: 1, tgt_column: 2}}}}\n"
+    assert read(text) == read(text.replace("tgt", "trg"))
+    assert read('name: x\noptim: {rate_of: {"tgt": 0.1}}').optim.rate_of == {"tgt": 0.1}
+    assert complaints("name: x\ndata:\n  trg_lang: de\n  tgt_lang: fr\n") == [
+        "recipe.yaml:4: data.tgt_lang: written twice, as trg_lang, too (keep one)"
+    ]
+
+
 def test_norwegian_is_a_language(read):
     assert read("name: x\ndata: {src_lang: no}\n").data.src_lang == "no"
 

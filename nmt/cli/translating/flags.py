@@ -2,7 +2,7 @@
 
 import argparse
 
-from nmt.cli.parser import add_shorthand
+from nmt.cli.parser import Parser, add_short_flags, add_shorthand
 from nmt.cli.rank_flag import n_rank
 from nmt.recipe.model_options import ATTENTIONS
 from nmt.recipe.section import MOST_THREADS
@@ -58,11 +58,12 @@ def _workers(text: str) -> str | int:
     return text if text == "auto" else _positive(text)
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: Parser) -> None:
     """Add all of them to the parser."""
+    add_short_flags(parser, "nmt-translate")
     _add_input(parser.add_argument_group("input"))
     _add_output(parser.add_argument_group("output"))
-    _add_asked(parser.add_argument_group("what is asked of a translation"))
+    _add_asked(parser, parser.add_argument_group("what is asked of a translation"))
     _add_model(parser.add_argument_group("model"))
     _add_scoring(parser.add_argument_group("scoring"))
     _add_attention(parser.add_argument_group("word alignments and attention"))
@@ -79,15 +80,15 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--output", "-o", metavar="FILE", help="Write this file, there only when it is whole, and not stdout.")
+    add("--output", "--out", "-o", metavar="FILE", help="Write this file, there only when it is whole, and not stdout.")
     add("--overwrite", action="store_true", help="Replace output files that exist.")
     add("--format", choices=FORMATS, default="text", help="Of what is written; see below. [default: text]")
     add("--show-scores", action="store_true", help="Write the score and a tab before each translation.")
 
 
-def _add_asked(group: argparse._ArgumentGroup) -> None:
+def _add_asked(parser: Parser, group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add_shorthand(group, "--trg-lang", "decode.trg_lang", "LANG")
+    add_shorthand(parser, group, "--trg-lang", "decode.trg_lang", "LANG")
     add(
         "--terms",
         metavar="FILE",
