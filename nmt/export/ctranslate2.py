@@ -1,7 +1,7 @@
 """A Transformer as a CTranslate2 model: one function a box of its Figure 1.
 
-Shared letters: `spec` is CTranslate2's box, the other argument ours. Vocabulary entries are the subwords in the letters
-of the byte-level alphabet, so that ids stay what they are.
+Shared letters: `spec` is CTranslate2's box, the other argument ours. Vocabulary entries are the subwords by their
+names, so that ids stay what they are.
 """
 
 from collections.abc import Iterator
@@ -84,12 +84,12 @@ def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: 
 def entries(codec: Codec) -> list[str]:
     """A name for each id, all different: the control symbols, the subwords, and what fills the matrix up.
 
-    A subword that is written like one of the others gets a space before it, which no subword begins with.
+    A subword that is written like one of the others gets a space after it, which no subword of text ends with.
     """
     control = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
     filling = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
     taken = {*control.values(), *filling}
-    subwords = [f" {piece}" if piece in taken else piece for piece in codec.vocab]
+    subwords = [f"{piece} " if piece in taken else piece for piece in codec.names()]
     return [control[i] for i in range(len(control))] + subwords + filling
 
 

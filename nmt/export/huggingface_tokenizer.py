@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from nmt.data.vocabulary.subwords import BOS, EOS, N_SPECIAL, PAD, Codec
 from nmt.decoding.long_lines import MAX_SRC_LEN
@@ -15,11 +15,12 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     # A space before every text, even one that begins with a space, as `Codec.encode` puts it there.
     form: dict[str, list[Any]] = {"nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()], "none": []}
     tokenizer.normalizer = normalizers.Sequence([*form[codec.normalize], normalizers.Prepend(" ")])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = codec.letters.pre_tokenizer
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, EOS)]
     )
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    in_text = [decoders.ByteFallback(), decoders.Fuse()] if codec.characters else [decoders.ByteLevel()]
+    tokenizer.decoder = decoders.Sequence([*in_text, decoders.Strip(" ", 1, 0)])
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -36,12 +37,12 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
 
 def _bpe(codec: Codec, names: list[str]) -> Any:
     """The pieces with their ids, the control symbols before them: no merge makes those, so no text does."""
-    vocab = {name: i for i, name in enumerate([*names, *codec.vocab])}
+    vocab = {name: i for i, name in enumerate([*names, *codec.names()])}
     assert vocab[names[EOS]] == EOS and len(vocab) == N_SPECIAL + len(codec.vocab)
-    return models.BPE(vocab, codec.merges, ignore_merges=codec.kind == "word")
+    return models.BPE(vocab, codec.merges, byte_fallback=codec.characters, ignore_merges=codec.kind == "word")
 
 
 def _control_names(codec: Codec) -> list[str]:
-    """Names of the control symbols, by their ids. A name that a piece has gets a space, which no piece has."""
-    usual, taken = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}, set(codec.vocab)
+    """Names of control symbols, by their ids. One that a piece has gets a space, which no piece of text ends with."""
+    usual, taken = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}, set(codec.names())
     return [f"{usual[i]} " if usual[i] in taken else usual[i] for i in range(N_SPECIAL)]

@@ -47,9 +47,9 @@ def test_an_exported_model_is_the_same_model(subwords, tmp_path, options):
 
 def test_a_subword_that_looks_like_a_control_symbol_keeps_a_name_of_its_own(subwords):
     known = subwords.src
-    codec = Codec([*known.vocab, "<s", "<s>"], [*known.merges, ("<", "s"), ("<s", ">")])
+    codec = Codec([*known.vocab, "<s", "<s>"], [*known.merges, ("<", "s"), ("<s", ">")], characters=True)
     names = room.entries(codec)
-    assert names[codec.size - 1] == " <s>" and names[1] == "<s>"
+    assert names[codec.size - 1] == "<s> " and names[1] == "<s>"
     assert len(set(names)) == len(names) == codec.n_vocab
 
 

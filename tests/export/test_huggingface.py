@@ -120,7 +120,7 @@ def test_their_tokenizer_knows_whole_words():
 def test_their_tokenizer_has_our_ids_and_gives_the_text_back(subwords, normalize):
     known = subwords.src
     # Pieces that are written like control symbols are pieces, and the other way round.
-    codec = Codec([*known.vocab, "<s", "<s>"], [*known.merges, ("<", "s"), ("<s", ">")], normalize)
+    codec = Codec([*known.vocab, "<s", "<s>"], [*known.merges, ("<", "s"), ("<s", ">")], normalize, characters=True)
     tokenizer = make_tokenizer(transformers, codec)
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (PAD, BOS, EOS)
     for line, ids in zip(AWKWARD, codec.encode(AWKWARD), strict=True):

@@ -25,10 +25,9 @@ from nmt.data.resampling.unigram_ways import Unigram
 from nmt.data.resampling.ways import N_WAY, Ways
 from nmt.data.stored.corpus import Ids
 from nmt.data.stored.word_starts import WordStarts
-from nmt.data.vocabulary.letters import BYTE_OF, in_words
 from nmt.data.vocabulary.subwords import N_SPECIAL, Codec
 
-_LONGEST = 200  # bytes of a word; a longer one stays as it is stored
+_LONGEST = 200  # letters of a word; a longer one stays as it is stored
 
 Cut = Callable[[Sequence[str], Numbers], tuple[Ints, Ints]]
 
@@ -41,7 +40,7 @@ class Resampler:
         end, and how many each way has. Symbols are not given to it, and the word without letters has no ids.
         """
         self._cut = cut
-        self._codec, self._in_words = codec, in_words()
+        self._codec = codec
         self.begins = WordStarts(codec)
         self._kept = Ways()
 
@@ -129,7 +128,7 @@ class Resampler:
                 words.append((letters,))
             else:
                 text = b"".join(self._codec.raw(unit)).decode("utf-8")
-                words.append([word for word, _ in self._in_words.pre_tokenize_str(text)])
+                words.append(self._codec.letters.words(text))
         return words
 
 
@@ -152,9 +151,9 @@ def with_dropout(codec: Codec, rate: float) -> Resampler:
         known.setdefault((id_of[a], id_of[b]), (rank, id_of[a + b]))
     merges = Merges(known, rate)
 
-    id_of_code = np.zeros(max(map(ord, BYTE_OF)) + 1, dtype=np.int64)
-    for letter in BYTE_OF:
-        id_of_code[ord(letter)] = id_of[letter]
+    letters = [piece for piece in codec.plain_vocab() if len(piece) == 1]
+    id_of_code = np.zeros(max(map(ord, letters)) + 1, dtype=np.int64)
+    id_of_code[list(map(ord, letters))] = [id_of[letter] for letter in letters]
 
     def cut(words: Sequence[str], seeds: Numbers) -> tuple[Ints, Ints]:
         letters = id_of_code[np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)]

@@ -15,8 +15,18 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from nmt.data.stored.manifest import SUBWORDS, read_manifest
 from nmt.data.text.placeholders import kinds_of, shown
 from nmt.data.text.tags import alike
-from nmt.data.vocabulary.learn import SEED_PIECES, Lines, count_words, learn_merges, learnt_from, most_frequent
-from nmt.data.vocabulary.letters import BYTE_OF, in_characters, in_letters, in_words, units_of
+from nmt.data.vocabulary.learn import (
+    SEED_PIECES,
+    Lines,
+    alphabet_of,
+    count_words,
+    counted_characters,
+    learnt_from,
+    most_frequent,
+    within,
+)
+from nmt.data.vocabulary.letters import BYTE_LETTERS, CharacterLetters, units_of
+from nmt.data.vocabulary.merges import merges_of
 from nmt.data.vocabulary.sentencepiece_file import codec_of, is_sentencepiece
 from nmt.data.vocabulary.subwords import LONGEST_PIECE, N_SPECIAL, Codec, Subwords
 from nmt.data.vocabulary.unigram import learn_scores
@@ -135,7 +145,7 @@ def reuse(
 
     def grown(codec: Codec, *lines: Lines, tags: Sequence[str] = ()) -> Codec:
         pieces_there = set(codec.plain_vocab())
-        if twice := [one for one in (*symbols, *map(shown, names)) if in_letters(one) in pieces_there]:
+        if twice := [one for one in (*symbols, *map(shown, names)) if codec.letters.piece(one) in pieces_there]:
             raise DataError(
                 f"subwords.symbols: {', '.join(twice)} is a piece of {given} already, put together from ordinary text: "
                 "choose another symbol."
@@ -159,6 +169,7 @@ def reuse(
             placeholders=names,
             tags=tags,
             sentencepiece=codec.sentencepiece,
+            characters=codec.characters,
         )
 
     there = (old.src.symbols, old.src.placeholders, old.src.tags)
@@ -194,17 +205,25 @@ def _extended(
     codec: Codec, texts: Callable[[], Iterable[str]], config: SubwordsConfig
 ) -> tuple[list[str], list[tuple[str, str]], list[float]]:
     """Pieces, merges and scores with config.extend new pieces, or fewer where the texts have no more."""
-    vocab, n_new = codec.plain_vocab(), config.extend
+    old, n_new, letters = codec.plain_vocab(), config.extend, codec.letters
+    is_char = config.kind == "char"
+    cut = letters.in_characters if is_char else letters.pre_tokenizer
+    words = count_words(texts(), cut)
+    more = alphabet_of(counted_characters(words), n_new if is_char else n_new // 2, letters.n_byte)
+    vocab, n_piece = [*old, *more], len(old) + n_new
     if codec.kind == "word":
-        return [*vocab, *most_frequent(count_words(texts()), n_new, LONGEST_PIECE, set(vocab))], [], []
+        return [*vocab, *most_frequent(words, n_piece - len(vocab), LONGEST_PIECE, set(vocab))], [], []
     if codec.kind == "unigram":
-        candidates = learn_merges(texts(), in_words(), len(BYTE_OF) + SEED_PIECES * n_new, LONGEST_PIECE).vocab
-        found = learn_scores(count_words(texts()), candidates, vocab, len(vocab) + n_new)
-        score_of, old = dict(zip(*found, strict=True)), set(vocab)
-        new = [piece for piece in score_of if piece not in old]
+        n_byte = {**letters.n_byte, **CharacterLetters(more).n_byte} if more else letters.n_byte
+        words = within(words, n_byte)
+        candidates = merges_of(words, n_byte, len(n_byte) + SEED_PIECES * n_new, LONGEST_PIECE).vocab
+        found, _ = scored = learn_scores(words, candidates, vocab, n_piece)
+        score_of, there = dict(zip(*scored, strict=True)), set(old)
+        new = [piece for piece in found if piece not in there]
         # What was likeliest for a word before stays so among the old pieces.
-        return [*vocab, *new], [], [*codec.scores, *(score_of[piece] for piece in new)]
-    pieces, merges = _more_merges(codec, texts(), n_new, in_characters() if config.kind == "char" else in_words())
+        return [*old, *new], [], [*codec.scores, *(score_of[piece] for piece in new)]
+    grown = Codec(vocab, codec.merges, characters=codec.characters)
+    pieces, merges = _more_merges(grown, texts(), n_piece - len(vocab), cut)
     return [*vocab, *pieces], [*codec.merges, *merges], []
 
 
@@ -212,8 +231,11 @@ def _more_merges(
     codec: Codec, texts: Iterable[str], n_new: int, cut: pre_tokenizers.PreTokenizer
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """BPE that goes on from the old pieces: the new ones and the merges that make them."""
-    vocab = codec.plain_vocab()
+    vocab, raw = codec.plain_vocab(), codec.letters.raw
     letters = [chr(_FIRST_LETTER + n) for n in range(len(vocab))]
+    # No merge has a byte of a character that is no piece: such bytes end words here.
+    cuts = {n for n, piece in enumerate(vocab) if codec.characters and not piece.isascii() and piece in BYTE_LETTERS}
+    written = [" " if n in cuts else letter for n, letter in enumerate(letters)]
     known: dict[str, str] = {}
 
     def in_pieces() -> Iterator[str]:
@@ -222,8 +244,8 @@ def _more_merges(
 
     def _written(unit: str) -> str:
         if (found := known.get(unit)) is None:
-            words = (codec.cut(word) for word, _ in cut.pre_tokenize_str(unit))
-            found = " ".join("".join(letters[i - N_SPECIAL] for i in word) for word in words)
+            words = (codec.cut(raw(word)) for word, _ in cut.pre_tokenize_str(unit))
+            found = " ".join("".join(written[i - N_SPECIAL] for i in word) for word in words)
             if len(known) < _MOST_REMEMBERED:
                 known[unit] = found
         return found
@@ -242,7 +264,7 @@ def _more_merges(
     for a, b in (map(expanded, pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]):
         if len(new) == n_new:
             break
-        if a in there and b in there and len(a + b) <= LONGEST_PIECE:
+        if a in there and b in there and len(raw(a + b)) <= LONGEST_PIECE:
             merges.append((a, b))
             if a + b not in there:
                 new.append(a + b)

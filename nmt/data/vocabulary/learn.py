@@ -8,7 +8,7 @@ import itertools
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,8 +17,16 @@ from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
 from nmt.data.text.placeholders import PLACEHOLDER
-from nmt.data.vocabulary.letters import BYTE_OF, in_characters, in_words, is_easy, normalised, units_of
-from nmt.data.vocabulary.merges import merges_of
+from nmt.data.vocabulary.letters import (
+    BYTE_LETTERS,
+    CharacterLetters,
+    in_characters,
+    in_words,
+    is_easy,
+    normalised,
+    units_of,
+)
+from nmt.data.vocabulary.merges import NO_PIECE, merges_of
 from nmt.data.vocabulary.unigram import learn_scores
 from nmt.recipe.subword_options import SubwordsConfig
 
@@ -33,10 +41,12 @@ MOST_COUNTED = 2_000_000
 # Words that a process remembers the parts of, some 300 bytes each: a process that works on blocks finds four of five
 # words of a block among half as many of a language already, and with more of them hardly more.
 MOST_REMEMBERED = 200_000
+# Share of the characters of a text that the alphabet covers at least, if it has room.
+COVERAGE = 0.9995
 # A unigram vocabulary begins with so many times the pieces that are wanted, and drops the least useful ones.
 SEED_PIECES = 4
 
-# A text: what gives its lines, or how often each of its words occurs, in letters.
+# A text: what gives its lines, or how often each of its words occurs.
 Lines = Callable[[], Iterable[str]] | Counter[str]
 
 
@@ -51,7 +61,7 @@ class Learnt:
 
 
 class CutWords(NamedTuple):
-    """Words that were learnt from, in letters, and the numbers of the pieces that each is cut into, end to end."""
+    """Words that were learnt from, and the numbers of the pieces that each is cut into, end to end."""
 
     words: list[str]
     values: NDArray[np.int32]
@@ -72,18 +82,67 @@ def learn(
     sides: give their lines anew at each call, without line feeds. notes: counts what was too long to be looked at.
     """
     words = _count(sides, config, seed, notes)
+    characters = counted_characters(words)
+    room = n_piece - len(BYTE_LETTERS)
+    if config.kind == "char":
+        return Learnt([*CharacterLetters(alphabet_of(characters, room, coverage=1.0)).n_byte], [], [])
+    if config.kind == "bpe":
+        letters = CharacterLetters(alphabet_of(characters, room // 2, coverage=1.0)).n_byte
+        words = within(words, letters)
+        # In place of a piece for each byte.
+        saved = {one: (n - 1) * characters[one] for one, n in letters.items() if one not in BYTE_LETTERS}
+        vocab, merges, values, lengths = merges_of(words, letters, n_piece, longest, saved)
+        cut = None
+        if values is not None and lengths is not None and not config.symbols:
+            cut = _often_cut(words, values, lengths)
+        return Learnt(vocab, merges, [], cut)
+    letters = CharacterLetters(alphabet_of(characters, room // 2)).n_byte
     if config.kind == "word":
-        # All other words are spelled with the bytes.
-        return Learnt([*BYTE_OF, *most_frequent(words, n_piece - len(BYTE_OF), longest)], [], [])
-    if config.kind == "unigram":
-        pieces = merges_of(words, list(BYTE_OF), n_piece * SEED_PIECES, longest).vocab
-        vocab, scores = learn_scores(words, pieces, list(BYTE_OF), n_piece)
-        return Learnt(vocab, [], scores)
-    vocab, merges, values, lengths = merges_of(words, list(BYTE_OF), n_piece, longest)
-    cut = None
-    if values is not None and lengths is not None and config.kind == "bpe" and not config.symbols:
-        cut = _often_cut(words, values, lengths)
-    return Learnt(vocab, merges, [], cut)
+        # All other words are spelled with the letters.
+        return Learnt([*letters, *most_frequent(words, n_piece - len(letters), longest)], [], [])
+    words = within(words, letters)
+    pieces = merges_of(words, letters, n_piece * SEED_PIECES, longest).vocab
+    vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
+    return Learnt(vocab, [], scores)
+
+
+def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
+    """How often each character occurs in words, by its code point."""
+    joined = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
+    n_letter = np.fromiter(map(len, words), np.int64, len(words))
+    times = np.repeat(np.fromiter(words.values(), np.int64, len(words)), n_letter)
+    codes, which = np.unique(joined, return_inverse=True)
+    counts = np.bincount(which, times, len(codes)).astype(np.int64)
+    return dict(zip(map(chr, codes.tolist()), counts.tolist(), strict=True))
+
+
+def alphabet_of(
+    characters: Mapping[str, int], most: int, known: Container[str] = BYTE_LETTERS, coverage: float = COVERAGE
+) -> list[str]:
+    """The characters that become letters besides the known ones: the most frequent, up to a share of the text.
+
+    characters: how often each occurs. most: characters.
+    """
+    left = sum(characters.values()) * (1 - coverage)
+    others = {one: n for one, n in characters.items() if one not in known}
+    found = sorted(others, key=lambda one: (-others[one], one))
+    while found and others[found[-1]] <= left:  # these fit into what is left out
+        left -= others[found.pop()]
+    return found[:most]
+
+
+def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:
+    """Words without the characters that are no letters: the parts before and after them."""
+    other = re.compile(f"[^{re.escape(''.join(letters))}]+")
+    found = Counter[str]()
+    for word, n in words.items():
+        if word.isascii():
+            found[word] += n
+            continue
+        for part in other.split(word):
+            if part:
+                found[part] += n
+    return found
 
 
 def _often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[np.int64]) -> CutWords:
@@ -91,11 +150,12 @@ def _often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[
     order = np.argsort(-np.fromiter(words.values(), np.int64, len(words)), kind="stable")
     often = np.zeros(len(words), dtype=bool)
     often[order[:MOST_REMEMBERED]] = True
+    often[np.repeat(np.arange(len(words)), lengths)[values == NO_PIECE]] = False
     return CutWords(list(itertools.compress(words, often.tolist())), values[np.repeat(often, lengths)], lengths[often])
 
 
 def _count(sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None) -> Counter[str]:
-    """How often each word occurs, in letters."""
+    """How often each word occurs."""
     if any(callable(side) for side in sides):
         return count_words(learnt_from(sides, config, seed, notes), cut_of(config))
     words = Counter[str]()
@@ -106,7 +166,7 @@ def _count(sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Cou
 
 
 def cut_of(config: SubwordsConfig) -> pre_tokenizers.PreTokenizer:
-    """What cuts a text into the words that no piece goes over."""
+    """The words of a text, which no piece goes over."""
     return in_characters() if config.kind == "char" else in_words()
 
 
@@ -144,13 +204,13 @@ def _pattern_of(config: SubwordsConfig) -> re.Pattern[str]:
     return re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
 
 
-def count_words(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer | None = None) -> Counter[str]:
-    """How often each word, number or run of punctuation occurs, in letters; or what else `cut` cuts them into."""
+def count_words(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer) -> Counter[str]:
+    """How often each of the words occurs that `cut` cuts texts into."""
     units: Counter[str] = Counter()
     for text in texts:
         units.update(units_of(text))
         forget_rare(units)
-    cut, words = cut or in_words(), Counter[str]()
+    words = Counter[str]()
     for unit, n in units.items():
         for word, _ in cut.pre_tokenize_str(unit):
             words[word] += n
@@ -221,13 +281,9 @@ def parts(text: str, notes: Counter[str] | None = None) -> Iterable[str]:
     return _PART.findall(text)
 
 
-def learn_merges(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer, n_piece: int, longest: int) -> Learnt:
-    """Byte-level BPE. cut: what no piece goes over."""
-    vocab, merges, *_ = merges_of(count_words(texts, cut), list(BYTE_OF), n_piece, longest)
-    return Learnt(vocab, merges, [])
-
-
 def most_frequent(words: Counter[str], n: int, longest: int, but: Container[str] = ()) -> list[str]:
-    """The n words that occur most often, of two letters to `longest`, without some."""
-    counted = ((word, n) for word, n in words.items() if 1 < len(word) <= longest and word not in but)
+    """The n words that occur most often, of two letters or more and of up to `longest` bytes, without some."""
+    counted = (
+        (word, n) for word, n in words.items() if len(word) > 1 and len(word.encode()) <= longest and word not in but
+    )
     return [word for word, _ in sorted(counted, key=lambda each: (-each[1], each[0]))[:n]]

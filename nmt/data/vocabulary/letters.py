@@ -1,11 +1,13 @@
-"""How text is written for the tokenizers library: normalised, one letter for each byte, cut where no piece goes over.
+"""Letters that pieces are written in, and the words that no piece goes over.
 
-The letters are those of GPT-2: a byte that prints is itself, the others are moved beyond U+0100. Knows no vocabulary.
+In `CharacterLetters` a character of the vocabulary's alphabet is a letter, and so is each byte of any other character:
+pieces are whole characters or single bytes. Vocabularies of earlier versions have the `ByteLetters` of GPT-2 instead, a
+letter for each byte: one that prints is itself, the others are moved beyond U+0100.
 """
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Regex, pre_tokenizers
 
@@ -45,9 +47,7 @@ def words_of_easy(units: Sequence[str]) -> tuple[list[str], list[int]]:
     found = _EASY_WORD.findall("\n".join([*units, ""]))
     ends = [n for n, word in enumerate(found) if word == "\n"]
     n_of = [end - start - 1 for start, end in zip([-1, *ends], ends, strict=False)]
-    # No easy unit has a character that separates here, so all words become letters at once.
-    words = in_letters("\0".join([word for word in found if word != "\n"])).split(_LETTERS[0])
-    return words if found else [], n_of
+    return [word for word in found if word != "\n"], n_of
 
 
 def kind_of(character: str) -> int:
@@ -59,18 +59,17 @@ def kind_of(character: str) -> int:
 
 
 def in_words() -> pre_tokenizers.PreTokenizer:
-    """Cuts text into words with the space before them, numbers, punctuation and white space."""
+    """Cut text into words with the space before them, numbers, punctuation and white space; no grapheme cluster is cut.
+
+    A mark, joiner or virama belongs to the character before it.
+    """
     # The space before a line is put there by `Codec.encode`, always, so that `decode` can take away exactly one.
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    return pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
 
 
 def in_characters() -> pre_tokenizers.PreTokenizer:
-    """For learning merges that put characters together from their bytes, and nothing from characters.
-
-    No byte that ends a character is the first of another in a merge, so in encoding they stay within characters, too.
-    """
-    each = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    return pre_tokenizers.Sequence([each, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    """Cut text into characters."""
+    return pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -80,7 +79,124 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}
 
 
+# Bytes of characters without a letter are private characters at the end of Unicode, which so have no letter themselves.
+_FIRST_BYTE_LETTER = 0x10FF00
+_BYTE_LETTERS = [chr(byte if byte < 0x80 else _FIRST_BYTE_LETTER + byte) for byte in range(256)]
+BYTE_LETTERS = {letter: byte for byte, letter in enumerate(_BYTE_LETTERS)}
 BYTE_OF = _byte_alphabet()
+_NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
+
+
+class ByteLetters:
+    """A letter for each byte, of vocabularies of earlier versions; a word ends at every combining mark."""
+
+    of_bytes = BYTE_OF
+    n_byte = dict.fromkeys(BYTE_OF, 1)
+
+    def __init__(self) -> None:
+        self.pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(
+            add_prefix_space=False, use_regex=True
+        )
+        # For merges that put characters together from their bytes, and nothing from characters. No byte that ends a
+        # character is the first of another in a merge, so in encoding they stay within characters, too.
+        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        self.in_characters: pre_tokenizers.PreTokenizer = pre_tokenizers.Sequence([in_characters(), bytes_of])
+
+    def is_piece(self, piece: str) -> bool:
+        """Whether it can be one."""
+        return bool(piece) and all(letter in BYTE_OF for letter in piece)
+
+    def piece(self, text: str) -> str:
+        """A text as a piece."""
+        return in_letters(text)
+
+    def raw(self, letters: str) -> bytes:
+        """The bytes behind a piece, or a word that the tokenizers library has cut."""
+        return bytes(BYTE_OF[letter] for letter in letters)
+
+    def word(self, raw: bytes) -> str:
+        """Bytes as a word for the tokenizers library."""
+        return raw.decode("latin-1").translate(_LETTERS)
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, in letters."""
+        return [word for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
+
+    def name(self, piece: str) -> str:
+        """The name of a piece for the tokenizers library."""
+        return piece
+
+
+class CharacterLetters:
+    """A letter for each character of an alphabet, and one for each byte of all other characters.
+
+    A piece of several letters is text, so of whole characters. Bytes of other characters are pieces by themselves.
+    """
+
+    of_bytes = BYTE_LETTERS
+
+    def __init__(self, alphabet: Iterable[str] = ()) -> None:
+        """alphabet: characters besides those of ASCII; what else is in it does not count, as longer pieces."""
+        characters = (one for one in alphabet if len(one) == 1 and one not in BYTE_LETTERS)
+        self.n_byte = {**dict.fromkeys(BYTE_LETTERS, 1), **{one: len(one.encode("utf-8")) for one in characters}}
+        self.pre_tokenizer, self.in_characters = in_words(), in_characters()
+        self._table = _Spelled((ord(letter), letter) for letter in self.n_byte)
+
+    def is_piece(self, piece: str) -> bool:
+        """Whether it can be one: nothing in it is part of a character, or looks like a byte by its name."""
+        return piece in BYTE_LETTERS or bool(piece and not _NO_PIECE.search(piece))
+
+    def piece(self, text: str) -> str:
+        """A text as a piece."""
+        return text
+
+    def raw(self, letters: str) -> bytes:
+        """The bytes behind a piece or a word that the tokenizers library has cut."""
+        return bytes([BYTE_LETTERS[letters]]) if letters in BYTE_LETTERS else letters.encode("utf-8")
+
+    def word(self, raw: bytes) -> str:
+        """Bytes as a word for the tokenizers library. Raises UnicodeDecodeError for parts of characters."""
+        return raw.decode("utf-8")
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, in letters."""
+        return [word.translate(self._table) for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
+
+    def name(self, piece: str) -> str:
+        """The name of a piece for the tokenizers library, which writes a byte of a character without a piece <0xE3>."""
+        return f"<0x{BYTE_LETTERS[piece]:02X}>" if piece in BYTE_LETTERS and not piece.isascii() else piece
+
+
+Letters = ByteLetters | CharacterLetters
+
+
+class _Spelled(dict[int, str]):
+    """For str.translate: a character without a letter becomes those of its bytes."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = "".join(_BYTE_LETTERS[byte] for byte in chr(code).encode("utf-8"))
+        return self[code]
+
+
+# Characters that continue a grapheme cluster, and those that begin one with the character after them.
+_AFTER = "\\p{M}\u0e33\u0eb3\u200c\u200d\uff9e\uff9f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f"
+_BEFORE = (
+    "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd\U000110cd\U000111c2\U000111c3\U0001193f\U00011941"
+    "\U00011a84-\U00011a89\U00011d46"
+)
+_EMOJI_LETTER = "\u2139"  # the only letter that may be a part of an emoji
+_WORD = "|".join(
+    [
+        f"'(?:s|t|re|ve|m|ll|d)(?![{_AFTER}])",
+        f" ?(?:[{_BEFORE}]*(?![{_BEFORE}{_EMOJI_LETTER}])\\p{{L}}[{_AFTER}]*)+",
+        f" ?(?:[{_BEFORE}]*\\p{{N}}[{_AFTER}]*)+",
+        f" ?(?:[{_BEFORE}]*(?:[^\\s\\p{{L}}\\p{{N}}{_BEFORE}]|{_EMOJI_LETTER})[{_AFTER}]*"
+        f"|[{_BEFORE}]+(?![\\p{{L}}\\p{{N}}{_BEFORE}]))+",
+        f"\\s[{_AFTER}]+",
+        "\\s+(?!\\S)",
+        "\\s+",
+    ]
+)
 _LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
 # None of these, nor of the marks, is another one in a normal form.
 _EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"

@@ -8,7 +8,8 @@ of the different words: 16 bytes, and as many again for the places of pairs.
 import heapq
 import itertools
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 Places = NDArray[np.int32]
 Keys = NDArray[np.int64]
 
+NO_PIECE = -1
 _DEAD = -1  # the symbol of a place that became part of the one before
 _NOWHERE = -1
 _MANY = 500  # places; from so many on numpy takes less time to count them than Python
@@ -25,8 +27,9 @@ _MANY = 500  # places; from so many on numpy takes less time to count them than 
 class Merges(NamedTuple):
     """The pieces in the order of their ids, letters first; the merges in their order; and how they cut the words.
 
-    values, lengths: the pieces of all words, end to end, and how many each has; None where a piece came up twice, and
-    the order in which merges are applied may be another than that in which they were found.
+    values, lengths: the pieces of all words, end to end, and how many each has, NO_PIECE for a letter that is left out;
+    None where a piece came up twice, and the order in which merges are applied may be another than that in which they
+    were found.
     """
 
     vocab: list[str]
@@ -35,32 +38,51 @@ class Merges(NamedTuple):
     lengths: NDArray[np.int64] | None
 
 
-def merges_of(words: Mapping[str, int], letters: Sequence[str], n_piece: int, longest: int) -> Merges:
+def merges_of(
+    words: Mapping[str, int],
+    letters: Mapping[str, int],
+    n_piece: int,
+    longest: int,
+    saved: Mapping[str, int] = MappingProxyType({}),
+) -> Merges:
     """Learn from words.
 
-    words: how often each occurs. n_piece: to stop at; longest: letters that a piece stays under.
+    words: how often each occurs. letters: that they are made of, and how many bytes each is. n_piece: to stop at;
+    longest: bytes that a piece stays under. saved: letters that may be left out, and how many pieces each saves, at
+    least as many as it occurs: it becomes a piece before a merge that saves fewer.
     The pair that occurs most is merged first; of several, that of the lowest ids.
     """
     text = _Text(words, letters, longest)
     vocab = sorted(letters)
     id_of = {piece: i for i, piece in enumerate(vocab)}
     merges: dict[tuple[str, str], None] = {}
-    while len(vocab) < n_piece and (found := text.most_frequent()):
-        key, nth = found
+    by_use = sorted(saved, key=lambda letter: (-saved[letter], letter))
+    n_used = 0  # of these
+    while found := text.most_frequent():
+        key, nth, count = found
+        while n_used < len(by_use) and saved[by_use[n_used]] >= count:
+            n_used += 1
+        if len(vocab) - len(by_use) + n_used >= n_piece:
+            break
         a, b = vocab[key >> 32], vocab[key & 0xFFFFFFFF]
         if (new := id_of.setdefault(a + b, len(vocab))) == len(vocab):
             vocab.append(a + b)
         merges.pop((a, b), None)  # a pair that comes up again counts from then on
         merges[a, b] = None
         text.merge(key, nth, new)
-    is_unique = len(vocab) == len(letters) + len(merges)
-    return Merges(vocab, list(merges), *(text.cut() if is_unique else (None, None)))
+    left_out = set(by_use[n_piece - (len(vocab) - len(by_use)) :])
+    pieces = [piece for piece in vocab if piece not in left_out]
+    if len(vocab) > len(letters) + len(merges):
+        return Merges(pieces, list(merges), None, None)
+    values, lengths = text.cut()
+    number = {piece: n for n, piece in enumerate(pieces)}
+    return Merges(pieces, list(merges), np.array([number.get(piece, NO_PIECE) for piece in vocab])[values], lengths)
 
 
 class _Text:
     """All different words as symbols, and where each pair of them stands."""
 
-    def __init__(self, words: Mapping[str, int], letters: Sequence[str], longest: int) -> None:
+    def __init__(self, words: Mapping[str, int], letters: Mapping[str, int], longest: int) -> None:
         code_of = np.zeros(max(map(ord, letters)) + 1, np.int32)
         code_of[[ord(letter) for letter in sorted(letters)]] = np.arange(len(letters))
         joined = "".join(words).encode("utf-32-le")
@@ -76,19 +98,20 @@ class _Text:
         self._before[ends - n_letter] = _NOWHERE
         self._is_merged = np.zeros(n_place, dtype=bool)
         self._longest = longest
-        self._length = np.ones(1 << 10, np.int32)  # letters of each symbol
+        self._length = np.ones(1 << max(10, len(letters).bit_length()), np.int32)  # bytes of each symbol
+        self._length[: len(letters)] = [letters[letter] for letter in sorted(letters)]
         self._n_of: dict[int, int] = {}  # how often each pair occurs
         # Where a pair came to stand, a group for each time that a merge made it: each waits in the queue by itself.
         self._places: dict[int, list[array[int]]] = {}
         self._queue: list[tuple[int, int, int]] = []
         self._begin()
 
-    def most_frequent(self) -> tuple[int, int] | None:
-        """The pair to merge, and the number of its group of places. None: no pair is left."""
+    def most_frequent(self) -> tuple[int, int, int] | None:
+        """The pair to merge, the number of its group of places, and how often it occurs. None: no pair is left."""
         while self._queue:
             count, key, nth = heapq.heappop(self._queue)
             if -count == self._n_of[key]:
-                return key, nth
+                return key, nth, -count
             if self._n_of[key] > 0:
                 heapq.heappush(self._queue, (-self._n_of[key], key, nth))
         return None

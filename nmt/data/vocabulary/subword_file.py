@@ -2,7 +2,7 @@
 
 Format 1 has byte-level BPE in NFC or as it stands; it is written wherever it says all, so that what it holds has one
 text and one SHA-256. Format 2 also has other kinds and normalisations, symbols, and tags of the source; format 3 also
-placeholders.
+placeholders. In format 4 pieces are whole characters or single bytes: what is learnt now has it, always.
 """
 
 import base64
@@ -12,18 +12,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmt.data.text.placeholders import is_name, shown
-from nmt.data.vocabulary.letters import BYTE_OF, in_letters
+from nmt.data.vocabulary.letters import BYTE_OF, ByteLetters, CharacterLetters, Letters
 from nmt.data.vocabulary.sentencepiece_text import Rules
 from nmt.recipe.subword_contradictions import complaint_about_symbol
 
-_FORMAT, _FORMAT_OF_KINDS, _FORMAT_OF_PLACEHOLDERS = 1, 2, 3
+_FORMAT, _FORMAT_OF_KINDS, _FORMAT_OF_PLACEHOLDERS, _FORMAT_OF_CHARACTERS = 1, 2, 3, 4
+_ALL_KEYS = ("format", "kind", "normalize", "symbols", "placeholders", "tags", "joint", "codecs")
 _KEYS = {
     _FORMAT: ("format", "normalize", "joint", "codecs"),
     _FORMAT_OF_KINDS: ("format", "kind", "normalize", "symbols", "tags", "joint", "codecs"),
-    _FORMAT_OF_PLACEHOLDERS: ("format", "kind", "normalize", "symbols", "placeholders", "tags", "joint", "codecs"),
+    _FORMAT_OF_PLACEHOLDERS: _ALL_KEYS,
+    _FORMAT_OF_CHARACTERS: (*_ALL_KEYS[:3], "whitespace", *_ALL_KEYS[3:]),
 }
 _NORMALIZE = {_FORMAT: ("nfc", "none")}
 _ANY_NORMALIZE = ("nfc", "nfkc", "none")
+_WHITESPACE = ("kept",)
 _TAG = re.compile(r"<[A-Za-z0-9_-]{1,60}>")
 # What each kind has beside its pieces.
 _BESIDE: dict[str, tuple[str, ...]] = {
@@ -43,9 +46,17 @@ def content_of(
     placeholders: Sequence[str] = (),
     joint: bool,
     codecs: Sequence[Mapping[str, Any]],
+    characters: bool = False,
+    whitespace: str = "kept",
 ) -> dict[str, Any]:
-    """The file for vocabularies of one kind. codecs: the pieces of each, `vocab`, and what the kind has beside."""
+    """The file for vocabularies of one kind. codecs: the pieces of each, `vocab`, and what the kind has beside.
+
+    characters: whether pieces are whole characters or single bytes.
+    """
     tables = [{name: codec[name] for name in ("vocab", *_BESIDE[kind])} for codec in codecs]
+    if characters:
+        values = (_FORMAT_OF_CHARACTERS, kind, normalize, whitespace, symbols, placeholders, tags, joint, tables)
+        return dict(zip(_KEYS[_FORMAT_OF_CHARACTERS], values, strict=True))
     plain = not symbols and not placeholders and not tags
     if kind == "bpe" and plain and normalize in _NORMALIZE[_FORMAT]:
         return {"format": _FORMAT, "normalize": normalize, "joint": joint, "codecs": tables}
@@ -61,6 +72,11 @@ def content_of(
     }
 
 
+def has_characters(content: Mapping[str, Any]) -> bool:
+    """Whether the pieces of a file are whole characters or single bytes."""
+    return bool(content["format"] == _FORMAT_OF_CHARACTERS)
+
+
 def complaint_about(found: Any, longest: int) -> str | None:
     """What is wrong with the content of a subwords file. longest: bytes of a piece."""
     number = found.get("format") if isinstance(found, dict) else "no mapping"
@@ -74,6 +90,8 @@ def complaint_about(found: Any, longest: int) -> str | None:
     kind, symbols = found.get("kind", "bpe"), found.get("symbols", [])
     if not isinstance(kind, str) or kind not in _BESIDE:
         return f"expected the kind {', '.join(_BESIDE)}, found {kind!r}"
+    if found.get("whitespace", "kept") not in _WHITESPACE or (has_characters(found) and kind == "sentencepiece"):
+        return "unknown treatment of white space, or a model of SentencePiece in format 4"
     if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
         return "symbols are no list of texts"
     for symbol in symbols:
@@ -96,7 +114,9 @@ def complaint_about(found: Any, longest: int) -> str | None:
     for codec in codecs:
         if not isinstance(codec, dict) or set(codec) != set(names):
             return f"expected {' and '.join(names)}"
-        if complaint := _complaint_about_pieces(codec["vocab"], [*symbols, *map(shown, placeholders)], longest):
+        texts = [*symbols, *map(shown, placeholders)]
+        letters = CharacterLetters() if has_characters(found) else ByteLetters()
+        if complaint := _complaint_about_pieces(codec["vocab"], texts, longest, letters):
             return complaint
         if kind == "bpe" and (complaint := _complaint_about_merges(codec["merges"], set(codec["vocab"]))):
             return complaint
@@ -107,17 +127,17 @@ def complaint_about(found: Any, longest: int) -> str | None:
     return None
 
 
-def _complaint_about_pieces(vocab: Any, symbols: list[str], longest: int) -> str | None:
+def _complaint_about_pieces(vocab: Any, symbols: list[str], longest: int, letters: Letters) -> str | None:
     if not isinstance(vocab, list):
         return "vocab and merges must be lists"
-    if not all(isinstance(piece, str) and piece and all(letter in BYTE_OF for letter in piece) for piece in vocab):
-        return "a piece is not written in the byte-level alphabet"
-    known = {*vocab, *map(in_letters, symbols)}
+    if not all(isinstance(piece, str) and letters.is_piece(piece) for piece in vocab):
+        return "a piece is not written in the letters of its format"
+    known = {*vocab, *map(letters.piece, symbols)}
     if len(known) != len(vocab) + len(symbols):
         return "a piece occurs twice"
-    if not known.issuperset(BYTE_OF):
+    if not known.issuperset(letters.of_bytes):
         return "a byte is missing from the vocabulary"
-    if max(map(len, vocab)) > longest:
+    if max(len(letters.raw(piece)) for piece in vocab) > longest:
         return f"a piece is longer than {longest} bytes"
     return None
 

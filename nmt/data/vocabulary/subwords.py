@@ -2,12 +2,13 @@
 
 Control symbols are no pieces of the tokenizer: its ids are shifted past them, so nothing in a text can become one.
 All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normalised) text, byte for byte. How pieces
-are learnt is in `learn.py`.
+are written is in `letters.py`, how they are learnt in `learn.py`.
 """
 
 import base64
 import copy
 import hashlib
+import itertools
 import json
 import re
 from collections import Counter
@@ -23,9 +24,9 @@ from nmt.data.text.lines import write_lines
 from nmt.data.text.placeholders import character, kinds_of, shown
 from nmt.data.text.tags import alike
 from nmt.data.vocabulary.learn import CutWords, Lines, learn
-from nmt.data.vocabulary.letters import BYTE_OF, in_letters, in_words, normalised, units_of
+from nmt.data.vocabulary.letters import ByteLetters, CharacterLetters, normalised, units_of
 from nmt.data.vocabulary.sentencepiece_text import SentencePiece, Speller
-from nmt.data.vocabulary.subword_file import complaint_about, content_of
+from nmt.data.vocabulary.subword_file import complaint_about, content_of, has_characters
 from nmt.errors import DataError
 from nmt.recipe.subword_options import SubwordsConfig
 
@@ -38,6 +39,7 @@ N_SPECIAL = 3
 LONGEST_PIECE = 64
 
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
+_NEVER = "<0xFF>"
 _LARGEST_FILE = 1 << 28
 # Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000
@@ -61,27 +63,32 @@ class Codec:
         placeholders: Sequence[str] = (),
         tags: Sequence[str] = (),
         sentencepiece: SentencePiece | None = None,
+        characters: bool = False,
     ) -> None:
-        """vocab: pieces in the order of their ids, in the letters of the byte-level alphabet; symbols come after them.
+        """vocab: pieces in the order of their ids, in letters; symbols come after them. characters: whether the letters
+        are those of `CharacterLetters`, for whole characters, or `ByteLetters`.
 
         placeholders: their names, as in `text/placeholders.py`; they come after the symbols, and no text becomes one.
 
         tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
 
         kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
-        word: not at all if it is a piece, else into bytes; sentencepiece: as that model does.
+        word: not at all if it is a piece, else into letters; sentencepiece: as that model does.
         """
+        self.characters = characters
+        self.letters = CharacterLetters(vocab) if characters else ByteLetters()
         self.sentencepiece = sentencepiece
         self._speller = Speller(vocab, sentencepiece) if sentencepiece else None
         self.merges, self.normalize, self.kind = list(merges), normalize, kind
         self.scores, self.symbols = list(scores), tuple(symbols)
         self.placeholders, self.protects = tuple(placeholders), kinds_of(placeholders)
         names = list(map(shown, placeholders))
-        self.vocab = [*vocab, *map(in_letters, symbols), *map(in_letters, names)]
-        self._tokenizer = Tokenizer(_model("bpe" if sentencepiece else kind, vocab, merges, scores))
-        self._tokenizer.pre_tokenizer = in_words()
+        self.vocab = [*vocab, *map(self.letters.piece, (*symbols, *names))]
+        plain = self.names()[: len(vocab)]
+        self._tokenizer = Tokenizer(_model("bpe" if sentencepiece else kind, plain, merges, scores))
+        self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
         self.cut_words: CutWords | None = None  # how words are cut, where learning has found it out
-        self._bytes = [bytes(BYTE_OF[letter] for letter in piece) for piece in self.vocab]
+        self._bytes = list(map(self.letters.raw, self.vocab))
         letters = list(map(character, placeholders))
         # What has been encoded; symbols and placeholders are no matter of the tokenizer.
         self._known = {symbol: [i] for i, symbol in enumerate([*symbols, *letters], N_SPECIAL + len(vocab))}
@@ -155,11 +162,18 @@ class Codec:
             elif part:
                 yield from units_of(part)
 
-    def cut(self, letters: str) -> list[int]:
-        """The ids that one word, in letters, is made of; symbols in it are not looked for."""
+    def cut(self, raw: bytes) -> list[int]:
+        """The ids that the bytes of one word are made of; symbols in it are not looked for."""
         if self._speller:
-            return [i + N_SPECIAL for i in self._speller.cut(bytes(BYTE_OF[letter] for letter in letters))]
-        return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(letters)]
+            return [i + N_SPECIAL for i in self._speller.cut(raw)]
+        try:
+            return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(self.letters.word(raw))]
+        except UnicodeDecodeError:  # part of a character
+            return [self._bytes.index(raw[n : n + 1]) + N_SPECIAL for n in range(len(raw))]
+
+    def names(self) -> list[str]:
+        """The pieces by the names that the tokenizers library knows them by, all different."""
+        return list(map(self.letters.name, self.vocab))
 
     def plain_vocab(self) -> list[str]:
         """The pieces without the symbols and placeholders."""
@@ -192,7 +206,8 @@ class Codec:
 
         Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
         """
-        raw = b"".join(self.raw(ids, items))
+        found = self.raw(ids, items)
+        raw = b"".join(_replaced(found) if self.characters else found)
         # Where several spaces become one, so do those before a text.
         squeezed = self.sentencepiece is not None and self.sentencepiece.squeeze
         return (raw.lstrip(b" ") if squeezed else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
@@ -272,6 +287,7 @@ class Subwords:
                 symbols=config.symbols,
                 placeholders=placeholders,
                 tags=tags,
+                characters=True,
             )
             # A unit with a placeholder in it is not made of words alone.
             codec.cut_words = None if placeholders else found.cut
@@ -319,6 +335,7 @@ class Subwords:
                 placeholders=found.get("placeholders", ()),
                 sentencepiece=_sentencepiece_of(each) if found.get("kind") == "sentencepiece" else None,
                 tags=() if n else found.get("tags", ()),
+                characters=has_characters(found),
             )
             for n, each in enumerate(found["codecs"])
         ]
@@ -338,8 +355,20 @@ class Subwords:
             placeholders=self.src.placeholders,
             joint=self.joint,
             codecs=[codec.table() for codec in codecs],
+            characters=self.src.characters,
         )
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _replaced(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    """Pieces, and U+FFFD for each byte of a run that is not UTF-8, as the tokenizers library decodes it."""
+    for is_part, run in itertools.groupby(pieces, lambda piece: len(piece) == 1 and piece >= b"\x80"):
+        raw = b"".join(run)
+        try:
+            raw.decode("utf-8") if is_part else None
+        except UnicodeDecodeError:
+            raw = "\ufffd".encode() * len(raw)
+        yield raw
 
 
 def _digest(text: str) -> str:
@@ -351,7 +380,10 @@ def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:
 
 
 def _model(kind: str, vocab: Sequence[str], merges: Sequence[tuple[str, str]], scores: Sequence[float]) -> models.Model:
+    # A character without a piece becomes the pieces of its bytes, so none is unknown.
     if kind == "unigram":
-        return models.Unigram(list(zip(vocab, scores, strict=True)))
+        # The library takes several unknown pieces in a row for one: the byte FF, which no text has, stands for them.
+        unknown = vocab.index(_NEVER) if _NEVER in vocab else None
+        return models.Unigram(list(zip(vocab, scores, strict=True)), unk_id=unknown, byte_fallback=True)
     id_of = {piece: i for i, piece in enumerate(vocab)}
-    return models.BPE(id_of, list(merges), ignore_merges=kind == "word")
+    return models.BPE(id_of, list(merges), byte_fallback=True, ignore_merges=kind == "word")

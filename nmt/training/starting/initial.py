@@ -218,7 +218,7 @@ def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Co
 
     Returns how many of `codec.size` were found.
     """
-    if (codec.vocab, codec.tags) == (sources[0][1].vocab, sources[0][1].tags):
+    if _pieces(codec) == _pieces(sources[0][1]):
         param.copy_(sources[0][0])  # with the rows that pad the vocabulary
         return codec.size
     source_of = np.full(codec.size, -1)
@@ -231,7 +231,7 @@ def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Co
     their, their_codec = sources[0]
     for new_row in np.flatnonzero(source_of < 0).tolist():
         if new_row < codec.n_text:
-            parts = their_codec.cut(codec.vocab[new_row - N_SPECIAL])  # all bytes are pieces, so there are some
+            parts = their_codec.cut(codec.raw([new_row])[0])  # all bytes are pieces, so there are some
         else:  # another tag, which is like the ones that were there; the first of all begins by chance
             parts = their_codec.tag_ids(their_codec.tags)
         if parts:
@@ -239,9 +239,9 @@ def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Co
     return int((source_of >= 0).sum())
 
 
-def _pieces(codec: Codec) -> list[tuple[str, str]]:
-    """What has a row after the control symbols: pieces of text, and tags, which may look like one."""
-    return [*(("piece", piece) for piece in codec.vocab), *(("tag", tag) for tag in codec.tags)]
+def _pieces(codec: Codec) -> list[bytes | str]:
+    """What has a row after the control symbols: the bytes of pieces, and tags."""
+    return [*codec.raw(range(N_SPECIAL, codec.n_text)), *codec.tags]
 
 
 def _by(tensor: Tensor) -> str:

@@ -175,7 +175,9 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normaliz
     assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
     texts = [texts_of(of)[n] for n in occur]
     assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
-    cut = CutWords(words[::2], *as_rows([[i - N_SPECIAL for i in codec.cut(word)] for word in words[::2]]))
+    cut = CutWords(
+        words[::2], *as_rows([[i - N_SPECIAL for i in codec.cut(codec.letters.raw(word))] for word in words[::2]])
+    )
     write_cut_words(tmp_path / "cut", cut)
     for path in (None, tmp_path / "cut") if not symbols and not kinds else (None,):
         ids = UnitIds(codec, words_in(of.known, words_of), read_cut_words(path))

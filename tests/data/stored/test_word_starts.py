@@ -38,7 +38,7 @@ def starts_by_text(codec, ids):
         if is_symbol:
             found |= set((place + np.cumsum(list(map(len, raws))) - len(raws[0])).tolist())
         else:
-            words = [word for word, _ in in_words().pre_tokenize_str(b"".join(raws).decode())]
+            words = [word.encode() for word, _ in in_words().pre_tokenize_str(b"".join(raws).decode())]
             found |= set((place + np.cumsum([0, *map(len, words[:-1])])).tolist())
         place += sum(map(len, raws))
     raw = b"".join(codec.raw(ids))

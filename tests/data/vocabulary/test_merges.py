@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.vocabulary import merges
-from nmt.data.vocabulary.letters import BYTE_OF
+from nmt.data.vocabulary.letters import BYTE_OF, ByteLetters
 from nmt.data.vocabulary.merges import merges_of
 from nmt.data.vocabulary.subwords import N_SPECIAL, Codec
 
@@ -41,19 +41,21 @@ def test_merges_are_those_of_the_library(letters, many, monkeypatch):
             {"".join(rng.choices(letters, k=rng.randint(1, 14))): rng.choice([1, 1, 2, 3, 50]) for _ in range(n_word)}
         )
         n_piece, longest = 256 + rng.randint(0, 120), rng.choice([3, 5, 8, 64])
-        found = merges_of(words, list(BYTE_OF), n_piece, longest)
+        found = merges_of(words, ByteLetters.n_byte, n_piece, longest)
         assert (found.vocab, found.merges) == as_the_library(words, n_piece, longest), seed
         if found.values is not None:
             n_cut += 1
             codec, rows = Codec(found.vocab, found.merges), np.split(found.values, np.cumsum(found.lengths)[:-1])
-            assert [codec.cut(word) for word in words] == [(row + N_SPECIAL).tolist() for row in rows], seed
+            assert [codec.cut(codec.letters.raw(word)) for word in words] == [
+                (row + N_SPECIAL).tolist() for row in rows
+            ], seed
     assert n_cut > 10, "where no piece came up twice it is known how the words are cut"
 
 
 def test_counts_go_beyond_32_bits():
     words = Counter({"ab": 1 << 40, "cd": (1 << 40) + 1, "ef": 7})
-    assert merges_of(words, list(BYTE_OF), 259, 64).merges == [("c", "d"), ("a", "b"), ("e", "f")]
+    assert merges_of(words, ByteLetters.n_byte, 259, 64).merges == [("c", "d"), ("a", "b"), ("e", "f")]
 
 
 def test_no_words_have_no_merges():
-    assert merges_of(Counter(), list(BYTE_OF), 300, 64)[:2] == (sorted(BYTE_OF), [])
+    assert merges_of(Counter(), ByteLetters.n_byte, 300, 64)[:2] == (sorted(BYTE_OF), [])

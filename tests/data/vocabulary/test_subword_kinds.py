@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nmt.data.vocabulary.learn import LINE_CAP, WORD_CAP
-from nmt.data.vocabulary.letters import BYTE_OF, in_letters
+from nmt.data.vocabulary.letters import BYTE_LETTERS
 from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
 from nmt.data.vocabulary.unigram import Lattice, learn_scores
 from nmt.errors import DataError, RecipeError
@@ -42,7 +42,7 @@ def test_unigram_pieces_have_probabilities_and_a_word_is_cut_as_is_likeliest():
     codec = trained(kind="unigram", vocab_size=280)
     assert codec.size == 280
     assert np.exp(codec.scores).sum() == pytest.approx(1.0, abs=1e-3)
-    assert set(codec.vocab) >= set(BYTE_OF)
+    assert set(codec.vocab) >= set(BYTE_LETTERS)
     score_of = dict(zip(codec.vocab, codec.scores, strict=True))
 
     def likeliest(letters):
@@ -56,7 +56,7 @@ def test_unigram_pieces_have_probabilities_and_a_word_is_cut_as_is_likeliest():
 
     for word in (" the", " cats", " dog", " satdog"):
         found = [codec.vocab[i - N_SPECIAL] for i in codec.encode([word[1:]])[0]]
-        assert sum(score_of[piece] for piece in found) == pytest.approx(likeliest(in_letters(word)), abs=1e-5)
+        assert sum(score_of[piece] for piece in found) == pytest.approx(likeliest(word), abs=1e-5)
 
 
 def test_expected_counts_are_those_of_all_ways_to_cut_a_word():
@@ -144,16 +144,6 @@ def test_pieces_that_were_not_merged_do_not_fall_apart():
 
 
 # -- the file -------------------------------------------------------------------------------------------------------
-
-
-def test_the_file_is_of_the_first_format_where_that_says_all(tmp_path):
-    def format_of(**options):
-        config = SubwordsConfig(vocab_size=300, **options)
-        Subwords.train(lambda: LINES, lambda: LINES, config, 1).save(tmp_path / "subwords.json")
-        return json.loads((tmp_path / "subwords.json").read_text(encoding="utf-8"))["format"]
-
-    assert [format_of(), format_of(kind="char"), format_of(normalize="none")] == [1, 1, 1]
-    assert [format_of(kind="word"), format_of(normalize="nfkc"), format_of(symbols=("<a>",))] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(

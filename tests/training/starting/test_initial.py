@@ -65,8 +65,8 @@ def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_lar
     torch.testing.assert_close(mine[:last], theirs[:last], rtol=0, atol=0)  # control symbols and bytes
     assert torch.equal(mine[last], theirs[last + 1]) and torch.equal(mine[last + 1], theirs[last + 2])
     # The new one was three bytes there.
-    torch.testing.assert_close(mine[last + 2], theirs[there.src.cut("new")].mean(0))
-    assert len(there.src.cut("new")) == 3
+    torch.testing.assert_close(mine[last + 2], theirs[there.src.cut(b"new")].mean(0))
+    assert len(there.src.cut(b"new")) == 3
 
 
 def test_a_new_row_is_the_mean_of_the_pieces_that_stood_for_it():
@@ -81,7 +81,7 @@ def test_a_new_row_is_the_mean_of_the_pieces_that_stood_for_it():
     ):
         torch.testing.assert_close(mine.weight[: first + 2], theirs.weight[: first + 2], rtol=0, atol=0)
         torch.testing.assert_close(mine.weight[first + 2], theirs.weight[[first + 1, first]].mean(0))
-        (d,) = there.src.cut("d")
+        (d,) = there.src.cut(b"d")
         torch.testing.assert_close(mine.weight[first + 3], theirs.weight[[first, d]].mean(0))
 
 

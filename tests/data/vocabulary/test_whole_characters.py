@@ -1,0 +1,148 @@
+"""Pieces are whole characters or single bytes, no word ends within a grapheme cluster, and older files still read."""
+
+import json
+import random
+import unicodedata
+
+import pytest
+import regex
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from nmt.data.vocabulary.learn import alphabet_of
+from nmt.data.vocabulary.letters import BYTE_LETTERS, in_words
+from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
+from nmt.recipe.subword_options import SubwordsConfig
+from tests.data.awkward import AWKWARD
+
+TEXT = [
+    "हिन्दी में संयुक्ताक्षर, क्षेत्र और ज्ञान",
+    "မြန်မာဘာသာစကား ကျောင်းသား",
+    "ภาษาไทยไม่มีช่องว่าง ที่นี่",
+    "می‌خواهم کتاب‌ها را بخوانم",
+    "日本語とカタカナ、漢字",
+    "größer naïve e\u0301",
+    "שָׁלוֹם عَرَبِيّ",
+] * 10
+KINDS = ("bpe", "unigram", "word", "char")
+
+
+def trained(lines=TEXT, size=700, **options):
+    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=size, **options), 1)
+
+
+CODECS = {kind: trained(kind=kind).src for kind in KINDS}
+
+
+def of_every_script():
+    """Texts that have each code point, beside others of all kinds."""
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    for start in range(0, len(codes), 500):
+        yield "".join(map(chr, codes[start : start + 500]))
+    rng = random.Random(1)
+    given = [chr(code) for code in codes if unicodedata.category(chr(code)) not in ("Cn", "Co")]
+    for _ in range(300):
+        yield "".join(rng.choice(given) if rng.random() < 0.7 else rng.choice(" 'a1.क्") for _ in range(40))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_code_point_comes_back_in_whole_characters_or_single_bytes(kind):
+    codec = CODECS[kind]
+    for raw in codec.raw(range(N_SPECIAL, codec.size)):
+        assert len(raw) == 1 or raw.decode("utf-8")
+    for text in of_every_script():
+        (ids,) = codec.encode([text])
+        assert codec.decode(ids) == unicodedata.normalize("NFC", text)
+
+
+def test_no_word_ends_within_a_grapheme_cluster():
+    rng, cut = random.Random(2), in_words()
+    marks = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "M"]
+    others = [
+        *"a1! ñ漢ไℹ❤👩©'",
+        "\u0600",
+        "\u0d4e",
+        "\u0e33",
+        "🇩🇪",
+        "👩‍👧",
+        "1\ufe0f\u20e3",
+        "'s",
+        "می‌خ",
+        "가",
+        "\u1100\u1161",
+    ]
+    texts = ["".join(f"{rng.choice(others)}{rng.choice(['', '', mark])}" for _ in range(6)) for mark in marks]
+    for text in [*texts, *TEXT, *AWKWARD]:
+        whole = {match.start() for match in regex.finditer(r"\X", text)}
+        words = cut.pre_tokenize_str(text)
+        assert "".join(word for word, _ in words) == text
+        assert all(start in whole or text[start].isspace() for _, (start, _) in words), ascii(text)
+
+
+def test_words_of_scripts_with_marks_become_one_piece():
+    for line in TEXT:
+        assert len(CODECS["bpe"].encode([line])[0]) <= len(line.split()) + line.count(",") + line.count("、") + 1
+
+
+def test_numbers_punctuation_and_english_endings_are_words_as_before():
+    text = " It's 1,250 km\u00b2 (don't), I'll go:  x\t२०२४ — «ça»"
+    before = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    assert [place for _, place in in_words().pre_tokenize_str(text)] == [
+        place for _, place in before.pre_tokenize_str(text)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_no_more_than_half_of_a_vocabulary_are_single_characters(kind):
+    lines = ["".join(chr(0x4E00 + n) for n in range(start, start + 50)) for start in range(0, 2000, 50)] * 3
+    codec = trained(lines, kind=kind, size=1000).src
+    assert sum(len(piece) == 1 for piece in codec.vocab) == 256 + (1000 - N_SPECIAL - 256) // 2
+    assert codec.decode(codec.encode(lines[:1])[0]) == lines[0]
+
+
+def test_the_alphabet_leaves_out_what_is_rare_and_takes_the_most_frequent():
+    counts = {"a": 100_000, "é": 50, "ü": 50, "漢": 20, "字": 20, "語": 11}
+    assert alphabet_of(counts, 10) == ["é", "ü", "字"]  # what is left out is no more than 5 in 10,000
+    assert alphabet_of(counts, 1) == ["é"]
+    assert alphabet_of(counts, 10, coverage=1.0) == ["é", "ü", "字", "漢", "語"]
+
+
+def test_a_character_is_a_piece_of_bpe_where_it_saves_more_pieces_than_a_merge():
+    lines = ["ab cd"] * 30 + ["漢 ab"] * 20 + ["字 cd"] * 10
+    codec = trained(lines, size=256 + N_SPECIAL + 5).src
+    assert [piece for piece in codec.vocab if piece not in BYTE_LETTERS] == ["漢", " a", " ab", " c", " cd"]
+    assert codec.raw(codec.encode(["字"])[0]) == [b" ", b"\xe5", b"\xad", b"\x97"]
+
+
+def as_it_was_learnt(lines, size):
+    """Byte-level BPE of the library, as earlier versions learnt it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, special_tokens=[], show_progress=False)
+    tokenizer.train_from_iterator([f" {line}" for line in lines], trainer)
+    return tokenizer
+
+
+def test_an_older_file_encodes_as_it_was_made(tmp_path):
+    made = as_it_was_learnt(TEXT, 420)
+    model = json.loads(made.to_str())["model"]
+    codec = {"vocab": sorted(model["vocab"], key=model["vocab"].get), "merges": model["merges"]}
+    content = {"format": 1, "normalize": "none", "joint": True, "codecs": [codec]}
+    path = tmp_path / "subwords.json"
+    path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    read = Subwords.load(path)
+    assert not read.src.characters
+    for line in [*TEXT, *AWKWARD, "<0xE3>"]:
+        assert read.src.encode([line])[0] == [i + N_SPECIAL for i in made.encode(f" {line}").ids]
+        assert read.src.decode(read.src.encode([line])[0]) == line
+    read.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+
+
+def test_what_is_learnt_now_is_marked_and_comes_back(tmp_path):
+    before = trained()
+    before.save(tmp_path / "subwords.json")
+    after = Subwords.load(tmp_path / "subwords.json")
+    assert json.loads((tmp_path / "subwords.json").read_text(encoding="utf-8"))["format"] == 4
+    assert after.src.characters and after.sha256 == before.sha256
+    assert after.src.encode(TEXT) == before.src.encode(TEXT)
