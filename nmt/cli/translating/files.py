@@ -101,6 +101,8 @@ def read_references(args: argparse.Namespace) -> list[list[str]]:
                 f"{args.ref[0]} has {len(references[0]):,} lines but {name} has {len(lines):,}: line n of every "
                 "reference must be a translation of line n of the input."
             )
+        if lines and not any(map(str.strip, lines)):
+            raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
     return references
 
 

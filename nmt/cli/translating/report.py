@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nmt.cli.printable import printable
@@ -11,9 +11,12 @@ from nmt.data.text.lines import write_lines
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import BETTER, KEPT, MENDED
 from nmt.decoding.suspicion import LOST
+from nmt.errors import DataError
 from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.progress import Bar
 from nmt.recipe.decode_options import DecodeConfig
+
+MOST_NUMBERS = 10  # of lines that are named
 
 
 def say(text: str) -> None:
@@ -116,6 +119,30 @@ def split_note(n_split: int, n_line: int, limits: Limits) -> str:
     """What to say of lines that were translated in pieces."""
     why = "sentence by sentence" if limits.every else f"in pieces, as they have more than {limits.line:,} subwords"
     return f"note: {n_split:,} of {n_line:,} lines were translated {why} (--format jsonl flags them)"
+
+
+def numbers(lines: Sequence[int]) -> str:
+    """Numbers of lines in words: the first ten, then a count of the others."""
+    told = ", ".join(f"{number:,}" for number in lines[:MOST_NUMBERS])
+    more = len(lines) - MOST_NUMBERS
+    return f"lines {told} and {more:,} more" if more > 0 else f"line{'s' * (len(lines) > 1)} {told}"
+
+
+def blank_notes(name: str, references: Sequence[str], blank: Collection[int]) -> list[str]:
+    """Notes on references without text, and on sources without. name: of their file; blank: numbers of such sources.
+
+    Raises DataError where no line has both.
+    """
+    missing = [n for n, line in enumerate(references, start=1) if not line.strip() and n not in blank]
+    alone = [n for n, line in enumerate(references, start=1) if line.strip() and n in blank]
+    if len(references) == len(blank) + len(missing):
+        raise DataError(f"{name}: no line has text beside a source that has some, so there is nothing to score.")
+    told = (missing, "references are blank where the source is not"), (alone, "have text where the source is blank")
+    return [
+        f"{name}: {len(found):,} of {len(references):,} {what} ({numbers(found)}): they lower the scores"
+        for found, what in told
+        if found
+    ]
 
 
 def _as_json(scores: dict[str, Score], exact: float, n_line: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from nmt.cli.translating.attention import draw_attention
 from nmt.cli.translating.evidence import WORDS, attention_note
 from nmt.cli.translating.files import check_references, source_name
 from nmt.cli.translating.report import (
+    blank_notes,
     input_notes,
     print_examples,
     report_scores,
@@ -39,6 +40,7 @@ class Tally:
     n_cut: int = 0
     n_split: int = 0
     sources: list[str] = field(default_factory=list)
+    blank: set[int] = field(default_factory=set)  # numbers of sources without text
     outputs: list[str] = field(default_factory=list)
     drawn: dict[int, tuple[str, Translation]] = field(default_factory=dict)
     suspicious: Counter[str] = field(default_factory=Counter)
@@ -81,6 +83,8 @@ class Tally:
         self.n_split += translation.split is not None
         self.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
         if self.references:
+            if not line.strip():
+                self.blank.add(self.n_answered)
             self.sources.append(line if self.args.examples else "")
             self.outputs.append(translation.text)
         if self.args.attention and translation.hypotheses:
@@ -110,6 +114,9 @@ class Tally:
             self.alignments.finish(self.n_answered, say)
         if self.references:
             check_references(self.n_answered, self.references, args)
+            for name, lines in zip(args.ref, self.references, strict=True):
+                for text in blank_notes(name, lines, self.blank):
+                    warn(text)
             print_examples(self.sources, self.outputs, self.references, args.examples)
             report_scores(self.outputs, self.references, trg_lang, args.scores)
         if args.attention:

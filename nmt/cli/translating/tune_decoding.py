@@ -16,7 +16,7 @@ import torch
 from nmt.api import Model, load
 from nmt.cli.parser import overrides_of
 from nmt.cli.stdout import write_stdout
-from nmt.cli.translating.report import say
+from nmt.cli.translating.report import blank_notes, say, warn
 from nmt.data.text.lines import read_lines
 from nmt.decoding.rerank import SEARCHED_WITH, Setting, rerank, settings_of
 from nmt.decoding.translation import Translation
@@ -167,6 +167,8 @@ def read_pairs(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
         )
     if not src:
         raise DataError(f"{src_file}: no lines, so nothing to tune on.")
+    for text in blank_notes(ref_file, ref, {n for n, line in enumerate(src, start=1) if not line.strip()}):
+        warn(text)
     return src, ref
 
 

@@ -20,7 +20,7 @@ from nmt.data.blockwise.blocks import block_at, blocks_of, cut_lines, is_text
 from nmt.data.filters.ratio import UsualRatio
 from nmt.data.reading.fields import Reading
 from nmt.data.reading.sources import Source
-from nmt.data.reporting.duplicates import N_SHOWN
+from nmt.data.reporting.duplicates import N_NOTED
 from nmt.data.text.compression import kind_of
 from nmt.data.text.lines import open_text
 from nmt.errors import DataError
@@ -53,7 +53,7 @@ def indexed(source: Source, reading: Reading, usual: UsualRatio | None) -> Index
     def note_joined(number: int) -> None:
         nonlocal n_joined
         n_joined += 1
-        if len(joined) < N_SHOWN:
+        if len(joined) < N_NOTED:
             joined.append(number)
 
     telling = Reading(reading.bad_utf8, reading.bad_records, reading.longest, notes, note_joined)

@@ -44,12 +44,15 @@ _LONGEST_KEPT = 1 << 20
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
-    """All lines of the validation or test files, as they stand."""
-    found = Texts([], [], [])
+    """All lines of the validation or test files, as they stand. Raises DataError where no pair of them has text."""
+    found, n_blank = Texts([], [], []), 0
     for source in sources:
         if source.split == split:
             reading = _reading(source, "refuse", "refuse", _LONGEST_KEPT, report)
             for number, pair in enumerate(source.pairs(reading), start=source.first_number):
+                if any(isinstance(line, str) and not line.strip() for line in pair):
+                    n_blank += 1
+                    report.note("blank", f"{source.src.name}:{number}")
                 for text, line, lines in zip((source.src, source.trg), pair, (found.src, found.trg), strict=True):
                     assert line is not None, "refused lines raise"
                     if isinstance(line, Flaw) or len(line.encode("utf-8")) > _LONGEST_KEPT - 8:
@@ -60,6 +63,11 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
                     report.notes.update(oddities(line))
                     lines.append(line)
             found.ends.append(len(found.src))
+    if n_blank and n_blank == len(found.src):
+        names = ", ".join(source.src.name for source in sources if source.split == split)
+        raise DataError(
+            f"{names}: none of {n_blank:,} {split} pairs has text on both sides, so nothing can be measured."
+        )
     return found
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 PAIR = np.dtype([("src", "<u8"), ("trg", "<u8")])
 N_SHOWN = 5
+N_NOTED = 10  # places of what is odd but harmless
 
 _SHARE = 1 << 20  # pairs in memory at once, at some 60 bytes
 _READ = 1 << 20  # pairs read at once

@@ -12,7 +12,7 @@ from typing import Any
 from nmt.data.filters.clean import REASONS
 from nmt.data.filters.ratio import UsualRatio
 from nmt.data.reading.sources import Source
-from nmt.data.reporting.duplicates import N_SHOWN
+from nmt.data.reporting.duplicates import N_NOTED, N_SHOWN
 from nmt.data.reporting.findings import Kept, findings
 from nmt.data.reporting.report_words import alarms, table, warnings
 from nmt.data.reporting.survey import Survey, Texts
@@ -42,7 +42,7 @@ class DataReport:
         """Count what is odd but harmless. place: as for `drop`."""
         self.notes[key] += 1
         places = self.noted.setdefault(key, [])
-        if len(places) < N_SHOWN:
+        if len(places) < N_NOTED:
             places.append(place)
 
     def drop(self, reason: str, n: int, shown: Iterable[tuple[str, Sequence[str]]], corpus: int = 0) -> None:

@@ -29,6 +29,7 @@ _NOTES = {
     "language": "of {n} languages no script is known, so that no pair is dropped for another script (data.min_script; "
     "und: data.src_lang or data.trg_lang is not told)",
     "header": "{n} files of TSV have the language codes as their first pair: header: true says that it names columns",
+    "blank": "{n} pairs of validation or test sets have a side without text: they lower the scores",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 

@@ -171,6 +171,29 @@ def test_several_references_all_count(translate, tmp_path):
     )
 
 
+def test_references_without_text_are_counted_and_named(translate, tmp_path):
+    source = b"".join(b"the ship %d\n" % n for n in range(24)) + b"\n"
+    reference = tmp_path / "ref"
+    reference.write_text("a\n\n" * 12 + "a\n", encoding="utf-8")
+    _, err = translate("--ref", reference, source=source)
+    assert (
+        f"warning: {reference}: 12 of 25 references are blank where the source is not (lines 2, 4, 6, 8, 10, 12, 14, "
+        "16, 18, 20 and 2 more): they lower the scores\n" in err
+    )
+    assert f"warning: {reference}: 1 of 25 have text where the source is blank (line 25): they lower" in err
+    reference.write_text("a\n" * 24 + "\n", encoding="utf-8")
+    assert "blank" not in translate("--ref", reference, source=source)[1]
+
+
+def test_where_no_reference_has_text_there_is_nothing_to_score(translate, tmp_path):
+    (tmp_path / "ref").write_bytes(b"\n \n")
+    out, err = translate("--ref", tmp_path / "ref", source=b"the ship\nin May\n", code=2)
+    assert f"{tmp_path / 'ref'}: all 2 lines are blank, so there is nothing to score" in err and not out
+    (tmp_path / "ref").write_bytes(b"a\n\n")
+    err = translate("--ref", tmp_path / "ref", source=b"\nin May\n", code=2)[1]
+    assert "no line has text beside a source that has some" in err
+
+
 @pytest.mark.parametrize("piped", [True, False])
 def test_a_reference_that_is_shorter_than_the_others_is_named(translate, tmp_path, piped):
     for name, content in (("in", SOURCE + b"\n"), ("ref1", b"a\n" * 6), ("ref2", b"a\n" * 5)):

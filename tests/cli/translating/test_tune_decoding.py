@@ -165,3 +165,13 @@ def test_lines_that_are_split_are_tuned_too(call, files, reference):
     call("--input", files[0], "--output", files[1], "--decode.beam", 2, *limit)
     lines, _ = call("--tune-decoding", files[0], files[1], "--tune-beams", "2", *limit)
     assert [row["chrF*"] for row in table(lines) if "winner" in row["mark"]] == ["100.00"]
+
+
+def test_blank_references_are_named_and_nothing_else_is_no_validation_data(call, files):
+    src, ref = files
+    ref.write_text("a\n" * 3 + "\n" * 4, encoding="utf-8")
+    _, err = call("--tune-decoding", src, ref, "--tune-beams", "1")
+    assert f"{ref}: 4 of 7 references are blank where the source is not (lines 4, 5, 6, 7)" in err
+    assert f"{ref}: 1 of 7 have text where the source is blank (line 2)" in err
+    ref.write_text("\n" * 7, encoding="utf-8")
+    assert "no line has text beside a source" in call("--tune-decoding", src, ref, "--tune-beams", "1", code=2)[1]

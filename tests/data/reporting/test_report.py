@@ -286,6 +286,16 @@ def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_t
     assert "Others: empty side 1 (" in told and "\n" not in told
 
 
+def test_validation_pairs_without_text_are_named_and_a_set_of_nothing_else_is_refused(tmp_path):
+    sides = ["ein Haus", "", "zwei", " ", *["drei"] * 3], ["a house", "b", "", "", *["three"] * 3]
+    found = report_of(tmp_path, valid=sides)
+    assert found["notes"]["blank"] == 3 and found["noted"]["blank"] == [f"{tmp_path / 'v.de'}:{n}" for n in (2, 3, 4)]
+    assert any("3 pairs of validation or test sets have a side without text" in text for text in remarks(found))
+    (tmp_path / "other").mkdir()
+    with pytest.raises(DataError, match=r"v\.de: none of 7 valid pairs has text on both sides"):
+        report_of(tmp_path / "other", valid=(sides[0], [""] * 7))
+
+
 def test_languages_of_no_known_script_are_noted(tmp_path):
     found = report_of(tmp_path, src_lang="x-made", trg_lang="und")
     assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["x-made", "und"]
