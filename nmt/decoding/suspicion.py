@@ -18,8 +18,13 @@ EMPTY, REPEATED, COPIED, LOST, ADDED = "empty", "repeated", "copied", "lost", "a
 SCRIPT, RATIO = "script", "ratio"
 CAP, LOW, UNMET = "cap", "low", "unmet"  # what only the search can know
 MISSING, DOUBLED = "missing", "doubled"  # what only who puts protected items back can know
-# A block of at least two characters four times in a row, or one character ten times.
-_LOOP = re.compile(r"(\S.{1,80}?)\1{3,}|(\S)\2{9,}", re.DOTALL)
+# A block of at least two characters some times in a row, or one character so often that it is no ellipsis.
+_RUN = {n: re.compile(rf"(\S.{{1,80}}?)\1{{{n - 1},}}", re.DOTALL) for n in (3, 4)}
+_RUN_OF_ONE = re.compile(r"([^\s\d])\1{2,}|(\d)\2{9,}")
+_DOUBLE = re.compile(r"(?:^| )(\S{3,}) \1(?= )")
+# White space and punctuation, which may stand in a loop or not. Vowel signs are no letters to Python, and stay.
+_BETWEEN = re.compile(r"[\s!-/:-@[-`{-~¡-¿\u2010-\u2027\u2030-\u205e\u3000-\u303f\uff00-\uff0f\uff1a-\uff20।॥၊။؟،]+")
+_LONG_LOOP, _LONG_ROW = 4, 10
 _UNCHANGED = re.compile("|".join(PATTERNS[kind] for kind in ("tag", "url", "email")))
 _FAR_ENOUGH = 5_000  # characters that are looked at: a line may be of any size
 _SHORTEST_COPY = 4  # words: a name or two may well stay as they are
@@ -82,8 +87,36 @@ def is_empty(source: str, output: str) -> bool:
 
 
 def is_repeated(source: str, output: str) -> bool:
-    """Whether the output goes round in a loop and the source does not."""
-    return bool(_LOOP.search(output[:_FAR_ENOUGH])) and not _LOOP.search(source[:_FAR_ENOUGH])
+    """Whether the output goes round in a loop, and the source in none or in one of less than half as many turns.
+
+    A loop is a piece of text four times in a row, or, where that is most of the output and nothing in the source comes
+    twice, three times, or a word twice. Case and punctuation do not count.
+    """
+    source, output = source[:_FAR_ENOUGH].casefold(), output[:_FAR_ENOUGH].casefold()
+    n_turn = _turns(output)
+    if n_turn >= _LONG_LOOP:
+        return n_turn > 2 * _turns(source)
+    words = f"{_BETWEEN.sub(' ', output).strip()} "
+    found = max((one for run in (_RUN[3], _DOUBLE) if (one := run.search(words))), key=_length, default=None)
+    if found is None or 2 * _length(found) <= len(words) or not any(map(str.isalpha, found[1])):
+        return False
+    return _turns(source) == 1
+
+
+def _turns(text: str) -> int:
+    """How often something stands in a row, at most."""
+    ones = [len(one[0]) for one in _RUN_OF_ONE.finditer(text)]
+    turns = [n for n in ones if n >= _LONG_ROW] or [1]
+    words = f"{_BETWEEN.sub(' ', text).strip()} "
+    for form in (text, words):
+        turns += [len(one[0]) // len(one[1]) for one in _RUN[_LONG_LOOP].finditer(form)]
+    if max(turns) == 1:
+        turns += [3] * bool(_RUN[3].search(words)) + [2] * bool(_DOUBLE.search(words))
+    return max(turns)
+
+
+def _length(found: re.Match[str]) -> int:
+    return len(found[0])
 
 
 def is_copied(source: str, output: str) -> bool:

@@ -29,6 +29,7 @@ SAME = [
     ("Das 19. Jahrhundert", "Le XIXe siècle"),
     ("It took half an hour, thirty minutes.", "３０分かかった。"),
     ("Im Dezember kamen zwölf", "12月に12人"),
+    ("Ludwig XIV., geboren im Jahr XLII", "Louis 14, born in the year 42"),
     ("forty-one years ago", "il y a 41 ans"),
     ("二十五岁", "25 years old"),
     ("COVID-19", "کووید-۱۹"),

@@ -9,6 +9,7 @@ from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.constraints.request import Request
 from nmt.decoding.retry import mend, tries
 from nmt.decoding.search.beam import Hypothesis
+from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
 from nmt.evaluation.pairwise import expected_utility
@@ -35,6 +36,15 @@ class Parrot:
 def marks(line: str, translation: Translation) -> list[str]:
     """As many reasons as the translation has question marks."""
     return ["?"] * translation.text.count("?")
+
+
+def test_a_try_that_ends_in_a_loop_has_mended_nothing():
+    def why(request, translation):
+        return complaints(request.source, translation, 4.0, 0.0)
+
+    again = {"beam": Parrot(anderer="other other other."), "mbr": Parrot(anderer="other other")}
+    (found,) = mend([Request("anderer")], [answer("other " * 9)], again, why)
+    assert found.outcome == "better" and found.reasons == ["repeated"]
 
 
 def test_fewer_reasons_win_and_the_first_stays_among_equals():
