@@ -3,6 +3,7 @@
     NmtError                 exit code 2 unless a child says otherwise
     ├── RecipeError          the recipe, or an override of it on the command line
     ├── DataError            a corpus, or a prepared data folder
+    │   └── AlarmError       the corpora have alarms, so nothing was prepared: exit code 3
     ├── RunError             a run folder or one of its checkpoints
     └── MachineError         disk, memory, device, a package that is not installed: exit code 1
         ├── OutOfMemory      too little memory for as little work as there can be: exit code 1
@@ -25,6 +26,12 @@ class RecipeError(NmtError):
 
 class DataError(NmtError):
     """A corpus or a prepared data folder cannot be used."""
+
+
+class AlarmError(DataError):
+    """The corpora look wrong as a whole: swapped, shifted, overlapping, or mostly dropped. Nothing was prepared."""
+
+    exit_code = 3
 
 
 class RunError(NmtError):

@@ -47,7 +47,7 @@ def run(tmp_path_factory):
         {
             "name": "items",
             "seed": 1,
-            "data": {**files, "out": str(folder / "prepared"), "workers": 1, "protect": KINDS},
+            "data": {**files, "out": str(folder / "prepared"), "alarms": "warn", "workers": 1, "protect": KINDS},
             "subwords": {"vocab_size": 340},
             "model": {
                 "d_model": 64,

@@ -110,6 +110,7 @@ def recipe_of(tmp_path):
                 "test": held_out,
                 "out": str(tmp_path / f"{run}-data"),
                 "max_ratio": 9.0,
+                "alarms": "warn",
                 "workers": 1,
             },
             "subwords": {"vocab_size": 320},

@@ -1,7 +1,7 @@
 """What all commands share: exit codes, streams, and how an error reaches the user. Flags are in `parser.py`.
 
-Exit codes: 0 done; 2 the user's input; 1 the machine, or a fault of our own; 130 interrupted; 141 the reader of our
-output went away. No traceback without --debug.
+Exit codes: 0 done; 2 the user's input; 3 alarms about the data; 1 the machine, or a fault of our own; 130 interrupted;
+141 the reader of our output went away. No traceback without --debug.
 """
 
 import argparse

@@ -111,9 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file")
     parser.add_argument("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
     parser.add_argument(
+        "--accept-alarms",
+        action="store_true",
+        help="go on where the data look seriously wrong (see --check), which otherwise ends the command with exit code "
+        "3, the report beside the data folder, and no data written: data.alarms of the recipe",
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
-        help="prepare nothing: read everything and write the report only, a page; exit code 1 if something is "
+        help="prepare nothing: read everything and write the report only, a page; exit code 3 if something is "
         "seriously wrong with the data: swapped files, shifted lines, validation or test pairs among the training "
         "pairs, most pairs dropped",
     )
@@ -173,6 +179,7 @@ def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
     """What the command line says otherwise than the recipe."""
     given = [("subwords.vocab_from", args.vocab_from)] if args.vocab_from else []
     given += [("data.out", args.out)] if args.out else []
+    given += [("data.alarms", "warn")] if args.accept_alarms else []
     return [*given, *overrides_of(args)]
 
 

@@ -10,6 +10,7 @@ from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import Stop
 from nmt.data.blockwise.crew import Crew, must_be_same, work_for_rank_0
+from nmt.data.prepare import page_beside
 from nmt.data.prepare import prepare as prepare_corpora
 from nmt.data.reading.sources import find_sources
 from nmt.data.reporting.report import DataReport
@@ -18,7 +19,7 @@ from nmt.data.sharing.meeting import Meeting, Ranks
 from nmt.data.stored.folder import beside
 from nmt.data.stored.manifest import RECIPE
 from nmt.data.stored.show import show_pairs
-from nmt.errors import RecipeError
+from nmt.errors import AlarmError, RecipeError
 from nmt.recipe.options import Recipe
 
 Given = Sequence[tuple[str, str]]  # what the command line says otherwise than the recipe
@@ -69,28 +70,29 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Given, page: Path 
         return _check(recipe, page, crew)
     prepare_corpora(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk, crew=crew)
     # The recipe that was written beside the data holds the options; one that was named does not.
-    again = [word for name, value in given for word in (f"--{name}", value)] if args.recipe else []
+    again = (
+        [word for name, value in given if name != "data.alarms" for word in (f"--{name}", value)] if args.recipe else []
+    )
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
     _talk(f"train with: {shlex.join(command)}")
     return 0
 
 
 def _page_of_check(recipe: Recipe, named: str | None) -> Path:
-    folder = recipe.data_folder if recipe.data_folder.name.strip(".") else recipe.data_folder.resolve()
-    page = Path(named) if named else folder.with_name(f"{folder.name}.report.html")
+    page = Path(named) if named else page_beside(recipe.data_folder)
     refuse_foreign_page(page)
     return page
 
 
 def _check(recipe: Recipe, page: Path, crew: Crew | None) -> int:
-    """Write the report, and nothing else. 1 if it has alarms."""
+    """Write the report, and nothing else. Returns the exit code, which is that of alarms if it has any."""
     report = DataReport()
     prepare_corpora(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page, crew=crew)
     found = report.as_dict()
     if found["alarms"]:
-        _talk("check: something is seriously wrong, see WARNING above")
-        return 1
-    _talk(f"check: nothing serious{', but see the warnings above' if found['warnings'] else ''}")
+        _talk("check: something is seriously wrong, see ALARM above")
+        return AlarmError.exit_code
+    _talk(f"check: no alarm{', but see the warnings above' if found['warnings'] else ''}")
     return 0
 
 

@@ -4,6 +4,7 @@ The folder is built beside its place under another name and renamed when complet
 program leaves nothing that a later command accepts. What is read back is in `stored/corpus.py`.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -29,9 +30,10 @@ from nmt.data.blockwise.swapped import swapped
 from nmt.data.reading.language_codes import codes_as_text, unknown_languages
 from nmt.data.reading.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
 from nmt.data.reading.spool import spooled
-from nmt.data.reporting.nothing_left import nothing_left
+from nmt.data.reporting.nothing_left import advice_on_dropped, nothing_left
 from nmt.data.reporting.report import DataReport
-from nmt.data.reporting.report_page import page
+from nmt.data.reporting.report_page import page, refuse_foreign_page
+from nmt.data.reporting.report_words import sentence
 from nmt.data.reporting.survey import Texts
 from nmt.data.sharing.workers import Hands, Helpers
 from nmt.data.stored.arrow import dtype_of_ids, table_of, write_arrow
@@ -53,7 +55,7 @@ from nmt.data.text.placeholders import names_of, protected_pair
 from nmt.data.text.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.data.vocabulary.vocabulary_use import large_vocabulary
-from nmt.errors import DataError
+from nmt.errors import AlarmError, DataError
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
 
@@ -133,8 +135,15 @@ def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
         refuse_changed(stamps)
         job.lap("encode and write")
         if not report.n_kept:
-            raise DataError(nothing_left(report.as_dict(), job.sources, recipe.data))
+            raise _stopped(job, nothing_left(report.as_dict(), job.sources, recipe.data))
         report.corpora = corpora
+        report.on_dropped = advice_on_dropped(report.as_dict(), job.sources, recipe.data)
+        if (found := report.as_dict()["alarms"]) and recipe.data.alarms == "stop" and not job.only_report:
+            _tell(job)
+            n_more = f" (and {len(found) - 1:,} more alarms, see above)" if found[1:] else ""
+            raise _stopped(
+                job, f"{sentence(found[0])}{n_more}", " If this is right: --accept-alarms (data.alarms: warn)."
+            )
         n_pair = {"train": report.n_kept, **_write_held_out(recipe, held_out, subwords, temporary)}
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         if recipe.data.generate:
@@ -215,7 +224,7 @@ def _prepare_training_pairs(
             if not len(kept):
                 finish(progress.update)
                 report.conclude(job.sources, held_out, kept.shown)
-                raise DataError(nothing_left(report.as_dict(), job.sources, recipe.data))
+                raise _stopped(job, nothing_left(report.as_dict(), job.sources, recipe.data))
             subwords = _learn(recipe, given, kept, counts, report, job.talk)
             subwords.save(temporary / SUBWORDS)
             job.lap("learn")
@@ -240,17 +249,40 @@ def _write_held_out(recipe: Recipe, held_out: dict[str, Texts], subwords: Subwor
 def _write_report(job: _Job, facts: dict[str, Any], folder: Path) -> None:
     """Write the report as JSON and as a page, and the page where else it is asked for."""
     write_lines(folder / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
-    languages = job.recipe.data.src_lang, job.recipe.data.trg_lang
-    html = page(facts, job.recipe.name, languages).split("\n")
     for place in (folder / PAGE, job.only_report):
         if place:
-            write_lines(place, html)
+            _write_page(job, facts, place)
+
+
+def _write_page(job: _Job, facts: dict[str, Any], place: Path) -> None:
+    languages = job.recipe.data.src_lang, job.recipe.data.trg_lang
+    write_lines(place, page(facts, job.recipe.name, languages).split("\n"))
+
+
+def _stopped(job: _Job, why: str, advice: str = "") -> AlarmError:
+    """The error of corpora that are not prepared; its report is written beside the folder that they were to be in."""
+    place = job.only_report or page_beside(job.folder)
+    with contextlib.suppress(DataError):  # another file has that name
+        refuse_foreign_page(place)
+        _write_page(job, job.report.as_dict(), place)
+        why += f" The report is {place}."
+    return AlarmError(f"{why} No data was written.{advice}")
+
+
+def page_beside(folder: Path) -> Path:
+    """Where the report of data lies that is not written: beside the folder."""
+    folder = folder if folder.name.strip(".") else folder.resolve()
+    return folder.with_name(f"{folder.name}.report.html")
+
+
+def _tell(job: _Job) -> None:
+    for line in job.report.table():
+        job.talk(line)
 
 
 def _say(job: _Job, n_pair: dict[str, int], large: str | None) -> None:
     """Tell how it went. n_pair: of each split; large: a word on the size of the vocabulary."""
-    for line in job.report.table():
-        job.talk(line)
+    _tell(job)
     if large:
         job.talk(f"note: {large}")
     told = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())

@@ -135,6 +135,11 @@ class _Sources(Section):
         None, description="Test pairs, kept out of everything; for the record and the quick start."
     )
     out: str = Field("", description="Folder of the prepared data; empty: prepared/NAME.")
+    alarms: Literal["stop", "warn"] = Field(
+        "stop",
+        description="Swapped files, shifted lines, validation pairs among the training pairs, most pairs dropped: stop "
+        "before any data is written, or only warn; --accept-alarms is warn.",
+    )
     max_len: PositiveInt = Field(
         256, description="Longest side of a training pair, in subwords; longer pairs are dropped."
     )

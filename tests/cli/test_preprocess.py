@@ -105,27 +105,71 @@ def test_check_writes_a_page_and_no_data(files, capsys):
     assert main([*OWN, "--check"]) == 0
     assert {path.name for path in files.iterdir()} - before == {"my data.report.html"}
     out, err = capsys.readouterr()
-    assert out == "" and "50 read" in err and "my data.report.html" in err and "nothing serious" in err
+    assert out == "" and "50 read" in err and "my data.report.html" in err and "no alarm" in err
     assert main([*OWN, "--check", "--report", "mine.html"]) == 0 == main([*OWN, "--check", "--report", "mine.html"])
     assert "</html>" in (files / "mine.html").read_text(encoding="utf-8")
 
 
 def test_check_points_at_what_is_only_worth_a_look(files, capsys):
     assert main([*OWN, "--check"]) == 0
-    assert capsys.readouterr().err.endswith("check: nothing serious\n")
+    assert capsys.readouterr().err.endswith("check: no alarm\n")
     (files / "valid.de").write_bytes(b"".join((files / "train.de").read_bytes().splitlines(keepends=True)[:5]))
     (files / "valid.no").write_text("annet\n" * 5, encoding="utf-8")
     assert main([*OWN, "--check"]) == 0
-    assert capsys.readouterr().err.endswith("check: nothing serious, but see the warnings above\n")
+    assert capsys.readouterr().err.endswith("check: no alarm, but see the warnings above\n")
 
 
-def test_check_leaves_data_as_it_is_and_answers_one_where_something_is_seriously_wrong(files, capsys):
+def leak(files):
+    """Let the validation pairs be training pairs."""
+    for lang in ("de", "no"):
+        lines = (files / f"train.{lang}").read_bytes().splitlines(keepends=True)[:5]
+        (files / f"valid.{lang}").write_bytes(b"".join(lines))
+
+
+def swap(files):
+    """Let the sides of the training files be those of the others of the validation files."""
+    de = [f"{word} der und nicht mit {n} von auf ein ist" for n, word in enumerate(["das", "wir", "sie", "auch"] * 60)]
+    no = [f"{word} det og ikke med {n} fra på en er" for n, word in enumerate(["vi", "dere", "de", "også"] * 60)]
+    for name, lines in {"train.de": de[:200], "train.no": no[:200], "valid.no": de[200:], "valid.de": no[200:]}.items():
+        (files / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def other_language(files):
+    """Let the target files be Russian, but for two lines."""
+    for name, n in (("train", 50), ("valid", 5)):
+        (files / f"{name}.no").write_text("".join(f"Это строка номер {k} {name}\n" for k in range(n)), encoding="utf-8")
+    with (files / "train.no").open("a", encoding="utf-8") as file:
+        file.write("en linje på norsk\n" * 2)
+    with (files / "train.de").open("a", encoding="utf-8") as file:
+        file.write("eine Zeile auf Deutsch\n" * 2)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (leak, "5 of 5 valid pairs (100 %; alarm above 1 %) are in the training pairs"),
+        (swap, "the training files look swapped: the words of train.de, the source, are those of valid.no"),
+        (other_language, "50 of 52 training pairs are dropped (96.2 %; alarm above 50 %), most for another script"),
+    ],
+)
+def test_an_alarm_ends_the_command_with_the_report_and_no_data_unless_it_is_accepted(files, capsys, spoil, told):
+    spoil(files)
+    before = {path.name for path in files.iterdir()}
+    assert main(OWN) == 3
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert told in error and "my data.report.html" in error and error.endswith("--accept-alarms (data.alarms: warn).")
+    assert {path.name for path in files.iterdir()} - before == {"my data.report.html"}
+    assert main(["recipe.yaml", "--accept-alarms"]) == 0
+    assert f"ALARM: {told}" in (err := capsys.readouterr().err) and err.endswith("train with: nmt-train recipe.yaml\n")
+    assert main([*OWN, "--data.alarms", "warn"]) == 0
+
+
+def test_check_leaves_data_as_it_is_and_answers_three_where_something_is_seriously_wrong(files, capsys):
     assert main(OWN) == 0
-    (files / "valid.de").write_bytes(b"".join((files / "train.de").read_bytes().splitlines(keepends=True)[:5]))
-    (files / "valid.no").write_bytes(b"".join((files / "train.no").read_bytes().splitlines(keepends=True)[:5]))
+    leak(files)
     before = {path.name: path.read_bytes() for path in (files / "my data").iterdir()}
-    assert main([*OWN, "--check"]) == 1
-    assert "WARNING: 5 of 5 valid pairs" in capsys.readouterr().err
+    assert main([*OWN, "--check"]) == 3
+    assert "ALARM: 5 of 5 valid pairs" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (files / "my data").iterdir()} == before
 
 

@@ -51,7 +51,7 @@ def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), **data):
     }
     return Recipe(
         name="test",
-        data=DataConfig(**{"src_lang": "de", "trg_lang": "en", "workers": 1, **files, **data}),
+        data=DataConfig(**{"src_lang": "de", "trg_lang": "en", "alarms": "warn", "workers": 1, **files, **data}),
         subwords=SubwordsConfig(vocab_size=320),
     )
 

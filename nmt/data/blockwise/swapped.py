@@ -14,6 +14,7 @@ from itertools import pairwise
 from nmt.data.blockwise.block_file import read_block
 from nmt.data.blockwise.kept import KeptPairs
 from nmt.data.reading.sources import Source
+from nmt.data.reporting.report_words import SWAPPED
 from nmt.data.reporting.survey import Texts
 from nmt.data.text.tags import held_out_tags, tags_of
 from nmt.recipe.data_options import DataConfig
@@ -28,7 +29,6 @@ _WORD = re.compile(r"[^\W\d_\u0e00-\U0010ffff]+|[^\W\d_\u0000-\u0dff]")
 _TIMES = 4  # so much more often on one training side than on the other: a word of that side
 _FEWEST = 10  # different words that vote
 _SHARE_VOTING = 0.2  # of the words of a side
-_MAJORITY = 0.9  # of the votes, on each side; in right order it is a few in a hundred
 
 
 def swapped(
@@ -84,7 +84,7 @@ def _is_rather(words: Counter[str], of: Counter[str], than: Counter[str]) -> boo
         elif than[word] > 1 and b >= _TIMES * a:
             against += n
     n_voting = votes + against
-    return n_different >= _FEWEST and n_voting >= _SHARE_VOTING * words.total() and votes >= _MAJORITY * n_voting
+    return n_different >= _FEWEST and n_voting >= _SHARE_VOTING * words.total() and votes >= SWAPPED * n_voting
 
 
 def _some_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:

@@ -22,12 +22,13 @@ _READ = 1 << 20  # pairs read at once
 def count_duplicates(path: Path) -> dict[str, Any]:
     """What is repeated among the pairs of the file.
 
-    {"pairs": those that came before, "sources": distinct ones with several targets, "targets": with several sources,
+    {"pairs": those that came before, "again": all that occur more than once, the first occurrences too,
+    "sources": distinct ones with several targets, "targets": with several sources,
     "most": [(number of a pair, times), ...] the most frequent pairs, by their first occurrence, counted from 0}
     """
     n_pair = path.stat().st_size // PAIR.itemsize
     n_share = max(1, -(-n_pair // _SHARE))
-    again, most, several = 0, [], {}
+    before, again, most, several = 0, 0, [], {}
     for side, other in (("src", "trg"), ("trg", "src")):
         several[side] = 0
         for share in range(n_share):
@@ -41,13 +42,14 @@ def count_duplicates(path: Path) -> dict[str, Any]:
             _, n_partner = np.unique(distinct, return_counts=True)
             several[side] += int((n_partner > 1).sum())
             if side == "src":
-                again += int((~fresh).sum())
+                before += int((~fresh).sum())
                 firsts = np.flatnonzero(fresh)
                 times = np.diff(firsts, append=len(mine))
+                again += int(times[times > 1].sum())
                 best = np.lexsort((number[firsts], -times))[:N_SHOWN]
                 most += [(int(number[firsts[k]]), int(times[k])) for k in best if times[k] > 1]
     most = sorted(most, key=lambda each: (-each[1], each[0]))[:N_SHOWN]
-    return {"pairs": again, "sources": several["src"], "targets": several["trg"], "most": most}
+    return {"pairs": before, "again": again, "sources": several["src"], "targets": several["trg"], "most": most}
 
 
 def _repeated(values: NDArray[np.uint64]) -> NDArray[np.int64]:

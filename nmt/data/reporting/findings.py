@@ -48,7 +48,7 @@ def findings(
             ],
         },
         "duplicates": {
-            **{key: survey.duplicates[key] for key in ("pairs", "sources", "targets")},
+            **{key: survey.duplicates[key] for key in ("pairs", "again", "sources", "targets")},
             "most": [
                 {"times": times, "place": train[n][0], "src": cut(train[n][1]), "trg": cut(train[n][2])}
                 for n, times in survey.duplicates["most"]

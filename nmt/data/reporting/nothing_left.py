@@ -1,4 +1,4 @@
-"""What to say where no training pair is left: the reason that dropped most, and the option that sets its bound."""
+"""Advice where most or all training pairs are dropped: the main reason, and the option that sets its bound."""
 
 import unicodedata
 from collections import Counter
@@ -37,16 +37,19 @@ def nothing_left(facts: Mapping[str, Any], sources: Sequence[Source], data: Data
     many = "all" if n == n_read else "nearly all" if n >= _NEARLY_ALL * n_read else f"{n:,}"
     first = shortened(facts["dropped"][reason]["first"])
     told = f"No training pair is left of {n_read:,}: {many} dropped for {reason} ({first})"
-    told += f": {_scripts(facts, sources, data)}" if reason == clean.SCRIPT else _advice(reason)
+    told += f": {advice_on_dropped(facts, sources, data)}"
     also = (f"{reason} {counts[reason]:,} ({shortened(facts['dropped'][reason]['first'])})" for reason in others)
     return f"{told} Others: {', '.join(also)}." if others else told
 
 
-def _advice(reason: str) -> str:
-    """How to keep such pairs, where an option does."""
+def advice_on_dropped(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
+    """What to do about the reason that most pairs are dropped for."""
+    reason = max(facts["dropped"], key=lambda reason: facts["dropped"][reason]["count"], default=None)
+    if reason == clean.SCRIPT:
+        return _scripts(facts, sources, data)
     if reason in _OPTIONS:
-        return f". Is that right? The option is data.{_OPTIONS[reason]}."
-    return ". Look at these lines: are they the files that were meant?"
+        return f"Is that right? The option is data.{_OPTIONS[reason]}."
+    return "Look at these lines: are they the files that were meant?"
 
 
 def _scripts(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:

@@ -36,6 +36,7 @@ class DataReport:
     vocabulary: VocabularyUse | None = None
     found: dict[str, Any] = field(default_factory=dict)
     corpora: list[dict[str, Any]] = field(default_factory=list)  # as the manifest tells them
+    on_dropped: str = ""  # advice where most pairs are
     dropped_of: dict[int, Counter[str]] = field(default_factory=dict)  # of each corpus, by its number
 
     def note(self, key: str, place: str) -> None:
@@ -87,7 +88,7 @@ class DataReport:
             facts["corpora"] = [self._of_corpus(n) for n in range(len(self.corpora))]
         if self.vocabulary:
             facts["subwords"] = self.vocabulary.as_dict()
-        return {**facts, "alarms": alarms(facts), "warnings": warnings(facts)}
+        return {**facts, "alarms": alarms(facts, self.on_dropped), "warnings": warnings(facts)}
 
     def _of_corpus(self, n: int) -> dict[str, Any]:
         name, n_kept, dropped = self.corpora[n]["name"], self.corpora[n]["n_pair"], self.dropped_of.get(n, Counter())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.reporting.report_bars import bars
-from nmt.data.reporting.report_words import remarks
+from nmt.data.reporting.report_words import percent, remarks, sentence
 from nmt.errors import DataError
 
 Facts = dict[str, Any]
@@ -56,8 +56,11 @@ def _sections(facts: Facts, langs: tuple[str, str]) -> Iterable[str]:
             strict=True,
         )
     )
-    for text in facts["alarms"]:
-        yield f'<p class="alarm" role="alert"><strong>Warning.</strong> {_text(text)}</p>'
+    for one in facts["alarms"]:
+        yield (
+            f'<div class="alarm" role="alert"><p><strong>Alarm.</strong> {_text(sentence({**one, "advice": ""}))}</p>'
+            f"<p><strong>What to do.</strong> {_text(one['advice'])}</p></div>"
+        )
     for text in facts["warnings"]:
         yield f'<p class="warning">{_text(text)}</p>'
     yield _tiles(facts)
@@ -101,8 +104,8 @@ def _dropped(facts: Facts) -> Iterable[str]:
         first = ", ".join(f"<bdi>{_text(place)}</bdi>" for place in each["first"])
         examples = [(example["place"], example) for example in facts["examples"].get(reason, ())]
         inside = _examples(examples) if examples else f"<p>At {first}</p>"
-        share = 100 * each["count"] / max(facts["read"], 1)
-        yield _more(f"<b>{each['count']:,}</b> {_text(reason)} <small>{share:.2g} %</small>", inside)
+        share = percent(each["count"], facts["read"])
+        yield _more(f"<b>{each['count']:,}</b> {_text(reason)} <small>{_text(share)}</small>", inside)
 
 
 def _shapes(facts: Facts, sides: Mapping[str, str]) -> Iterable[str]:

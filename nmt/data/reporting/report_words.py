@@ -4,18 +4,29 @@ All of it is told from the entries of report.json and nothing else.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from nmt.data.vocabulary.learn import LINE_CAP, WORD_CAP
 
 # Beyond these shares something is seriously wrong.
 MOST_LEAKED = 0.01  # of a validation or test set, as whole pairs
+FEWEST_LEAKED = 2  # pairs
 MOST_DROPPED = 0.5  # of the training pairs
+MOST_SHIFTED = 0.01  # of the pairs of two files
+SWAPPED = 0.9  # of the words that tell, on each side; in right order it is a few in a hundred
 
-_MOST_STRETCHES = 5  # of a file, in words
+_MOST_STRETCHES = 3  # of a file, in words
 _MOST_OF_A_KIND = 8  # corpora, notes, warnings that the summary has
 
 Facts = dict[str, Any]
+
+
+class Alarm(TypedDict):
+    """One thing that is seriously wrong."""
+
+    found: str
+    advice: str
+
 
 _NOTES = {
     "crlf": "{n} lines ended with a carriage return, which was removed",
@@ -34,41 +45,84 @@ _NOTES = {
 }
 
 
-def alarms(facts: Facts) -> list[str]:
-    """What is seriously wrong: `nmt-preprocess --check` then exits with 1."""
+def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
+    """What is seriously wrong, each beyond a threshold that it names. on_dropped: advice where most pairs are."""
     found = [
-        f"SWAPPED FILES: {one['train_src']} looks like the target side of {one['src']} and {one['trg']}, and "
-        f"{one['train_trg']} like their source side: are the two files of either pair swapped? A model learns the "
-        "direction of the training files."
+        Alarm(
+            found=f"the training files look swapped: the words of {one['train_src']}, the source, are those of "
+            f"{one['trg']}, a target, and the words of {one['train_trg']} those of {one['src']} (of the words that "
+            f"tell, {percent(SWAPPED, 1)} or more on both sides)",
+            advice="Swap the two files of --train (data.train.src and trg), or those of the other set, whichever are "
+            "the wrong way round: a model learns the direction of the training files.",
+        )
         for one in facts.get("swapped", ())
     ]
-    for one in facts.get("alignment", ()):
-        found += [_shift(one, stretch) for stretch in one["stretches"][:_MOST_STRETCHES]]
-        if (n_more := len(one["stretches"]) - _MOST_STRETCHES) > 0:
-            found.append(f"{one['src']} and {one['trg']}: {n_more:,} more stretches of shifted lines: see report.json.")
+    found += [
+        Alarm(
+            found=f"shifted lines in {n:,} of {one['pairs']:,} pairs ({percent(n, one['pairs'])}; alarm above "
+            f"{percent(MOST_SHIFTED, 1)}): {_shift(one, one['stretches'][0])[0]}{_and_more(one)}",
+            advice=_shift(one, one["stretches"][0])[1],
+        )
+        for one in facts.get("alignment", ())
+        if (n := _n_shifted(one)) > MOST_SHIFTED * one["pairs"]
+    ]
     n_dropped = sum(each["count"] for each in facts["dropped"].values())
     if n_dropped > MOST_DROPPED * facts["read"]:
+        reason, each = max(facts["dropped"].items(), key=lambda item: item[1]["count"])
         found.append(
-            f"{n_dropped:,} of {facts['read']:,} training pairs are dropped, more than half: see the reasons, and the "
-            "options data.* that set the bounds."
+            Alarm(
+                found=f"{n_dropped:,} of {facts['read']:,} training pairs are dropped "
+                f"({percent(n_dropped, facts['read'])}; alarm above {percent(MOST_DROPPED, 1)}), most for {reason} ({each['count']:,})",
+                advice=on_dropped or "Look at the reasons, and at the first lines dropped for each.",
+            )
         )
+    chance = chance_overlap(facts)
     for row in _leaks(facts):
-        n_pair = row["near"]["pair"]
-        if n_pair > MOST_LEAKED * row["lines"]:
+        n_pair, most = row["near"]["pair"], max(FEWEST_LEAKED - 1, chance * row["lines"])
+        if n_pair > most:
             found.append(
-                f"{n_pair:,} of {row['lines']:,} {row['split']} pairs ({_percent(n_pair, row['lines'])}) are in the "
-                f"training pairs, but for case and punctuation; {row['exact']['pair']:,} to the letter. A score on "
-                "them tells what was learnt by heart: take them out of the training files."
+                Alarm(
+                    found=f"{n_pair:,} of {row['lines']:,} {row['split']} pairs "
+                    f"({percent(n_pair, row['lines'])}; alarm above {percent(chance, 1)}) are in the training pairs, but for case and punctuation; "
+                    f"{row['exact']['pair']:,} to the letter",
+                    advice="Take them out of the training files: a score on them measures memorisation.",
+                )
             )
     return found
 
 
+def chance_overlap(facts: Facts) -> float:
+    """The share of a validation or test set that may be in training: 1 %, and more where training repeats itself.
+
+    A pair drawn as the training pairs were is one of them about as often as those occur more than once (Good and
+    Turing): twice that share is allowed, up to 90 %.
+    """
+    again = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
+    return min(0.9, MOST_LEAKED + 2 * again)
+
+
+def _n_shifted(one: dict[str, Any]) -> int:
+    return sum(each["last"] - each["first"] + 1 for each in one["stretches"])
+
+
+def _and_more(one: dict[str, Any]) -> str:
+    n_more = len(one["stretches"]) - 1
+    return f"; {n_more:,} more stretches are in the report" if n_more else ""
+
+
 def warnings(facts: Facts) -> list[str]:
     """What is worth a look and may be right."""
-    found = []
+    found, chance = [], chance_overlap(facts)
+    for one in facts.get("alignment", ()):
+        if 0 < _n_shifted(one) <= MOST_SHIFTED * one["pairs"]:
+            found += [" ".join(_shift(one, stretch)) for stretch in one["stretches"][:_MOST_STRETCHES]]
+            if (n_more := len(one["stretches"]) - _MOST_STRETCHES) > 0:
+                found.append(
+                    f"{one['src']} and {one['trg']}: {n_more:,} more stretches of shifted lines: see the report."
+                )
     for row in _leaks(facts):
         n_pair, n_src = row["near"]["pair"], row["near"]["src"]
-        if 0 < n_pair <= MOST_LEAKED * row["lines"]:
+        if 0 < n_pair <= max(FEWEST_LEAKED - 1, chance * row["lines"]):
             found.append(f"{n_pair:,} of {row['lines']:,} {row['split']} pairs are in the training pairs, too.")
         if n_src > n_pair:
             found.append(
@@ -91,7 +145,7 @@ def warnings(facts: Facts) -> list[str]:
     again = facts.get("duplicates", {}).get("pairs", 0)
     if again > 0.1 * max(facts["kept"], 1):
         found.append(
-            f"{again:,} kept pairs ({_percent(again, facts['kept'])}) came before: data.drop_duplicates keeps one of "
+            f"{again:,} kept pairs ({percent(again, facts['kept'])}) came before: data.drop_duplicates keeps one of "
             "each."
         )
     return found
@@ -106,8 +160,8 @@ def table(facts: Facts) -> list[str]:
     lines += _first(by_corpus(facts, most=_MOST_OF_A_KIND), "corpora", len(facts.get("corpora", ())))
     lines += _first(remarks(facts), "notes")
     lines += _measures(facts)
-    for level, name in (("WARNING", "alarms"), ("warning", "warnings")):
-        lines += _first([f"{level}: {text}" for text in facts.get(name, ())], name)
+    lines += _first([f"ALARM: {sentence(one)}" for one in facts.get("alarms", ())], "alarms")
+    lines += _first([f"warning: {text}" for text in facts.get("warnings", ())], "warnings")
     return lines
 
 
@@ -206,7 +260,8 @@ def _leaks(facts: Facts) -> Iterable[dict[str, Any]]:
     return (row for row in facts.get("leaks", {}).get("rows", ()) if row["in"] == "train")
 
 
-def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> str:
+def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> tuple[str, str]:
+    """A stretch of shifted lines, and what to do about it."""
     src, trg, offset, first = one["src"], one["trg"], stretch["offset"], stretch["first"]
     whole = stretch["last"] == one["pairs"] + one["from"] - 1
     lines = f"from line {first:,} to the end" if whole else f"lines {span(stretch)}"
@@ -214,29 +269,40 @@ def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> str:
     if not whole:
         look += f" and around line {stretch['last']:,}"
     if offset is None:
-        return f"{src}:{first}: {lines}, {src} and {trg} do not go together, also not a few lines apart. {look}."
+        return f"{src}:{first}: {lines}, {src} and {trg} do not go together, also not a few lines apart.", f"{look}."
     of_file = offset + one["trg_from"] - one["from"]  # a line of names above one side is none of the pairs
     n = "a line" if abs(offset) == 1 else f"{abs(offset)} lines"
     longer, shorter = (trg, src) if offset > 0 else (src, trg)
     return (
-        f"SHIFTED LINES: {src}:{first}: {lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {n} too many "
-        f"in {longer}, or missing from {shorter}, at about line {first:,}. {look}, repair them and prepare again; "
-        + ("training on such pairs teaches nothing." if one["split"] == "train" else "a score on such pairs is void.")
+        f"{src}:{first}: {lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {n} too many in {longer}, or "
+        f"missing from {shorter}, at about line {first:,}.",
+        f"{look}, repair them and prepare again: "
+        + ("training on such pairs teaches nothing." if one["split"] == "train" else "a score on such pairs is void."),
     )
+
+
+def sentence(alarm: Alarm) -> str:
+    """An alarm as sentences: what was found, and the advice."""
+    return f"{alarm['found'].rstrip('.')}. {alarm['advice']}"
 
 
 def _shares(counts: dict[str, int]) -> str:
     """Scripts of letters by their share: `Latin 99.9 %, Greek 0.1 %`."""
     letters = {name: n for name, n in counts.items() if name[0].isupper()}
     total = max(sum(letters.values()), 1)
-    shown = [f"{name} {_percent(n, total)}" for name, n in list(letters.items())[:3]]
+    shown = [f"{name} {percent(n, total)}" for name, n in list(letters.items())[:3]]
     rest = f" and {len(letters) - 3} more" if len(letters) > 3 else ""
     return ", ".join(shown) + rest if shown else "none"
 
 
-def _percent(n: int, of: int) -> str:
-    share = 100 * n / max(of, 1)
-    return f"{share:.1f} %" if share >= 0.05 or not n else "< 0.1 %"
+def percent(n: float, of: float) -> str:
+    """A share as people write it: `49.6 %`, `7 %`, `< 0.1 %`; `100 %` and `0 %` only where it is all or nothing."""
+    share = 100 * n / of if of else 0.0
+    if 0 < share < 0.1:
+        return "< 0.1 %"
+    if 99.9 < share < 100:
+        return "> 99.9 %"
+    return f"{share:.1f}".removesuffix(".0") + " %"
 
 
 def shortened(places: Iterable[str]) -> str:

@@ -50,7 +50,9 @@ _LARGEST = 1 << 20
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The options that decide what is in the folder, and no others: two equal answers mean equal data."""
-    data = recipe.data.model_dump(mode="json", exclude={"train", "temperature", "valid", "test", "out", "workers"})
+    data = recipe.data.model_dump(
+        mode="json", exclude={"train", "temperature", "valid", "test", "out", "alarms", "workers"}
+    )
     data["tags"] = tags_of_splits(recipe.data)
     for n in range(len(recipe.data.train)):
         data |= {f"train.{n}.{name}": value for name, value in _own_settings(recipe.data, n).items()}

@@ -90,8 +90,8 @@ def test_a_prepared_folder_names_the_files_in_an_alarm_but_not_where_tags_tell_d
     (one,) = found["swapped"]
     names = {side: str(tmp_path / name) for side, name in (("src", "v.de"), ("trg", "v.en"), ("train_src", "t.de"))}
     assert one == {"split": "valid", **names, "train_trg": str(tmp_path / "t.en")}
-    (alarm,) = [text for text in found["alarms"] if text.startswith("SWAPPED FILES")]
-    assert f"{names['train_src']} looks like the target side of {names['src']} and {names['trg']}" in alarm
+    (alarm,) = [alarm["found"] for alarm in found["alarms"] if "look swapped" in alarm["found"]]
+    assert f"the words of {names['train_src']}, the source, are those of {names['trg']}, a target" in alarm
     both = [
         TrainingCorpus(
             src=write(tmp_path / f"{k}.a", lines(a, 300, 5)), trg=write(tmp_path / f"{k}.b", lines(b, 300)), **how

@@ -34,7 +34,15 @@ def recipe_in(folder, *own, pairs, **data):
         }
         corpora.append({**files, **options})
     valid = {"src": corpora[0]["src"], "trg": corpora[0]["trg"]}
-    data = {"src_lang": "de", "trg_lang": "en", "train": corpora, "valid": valid, "workers": 1, **data}
+    data = {
+        "src_lang": "de",
+        "trg_lang": "en",
+        "train": corpora,
+        "valid": valid,
+        "alarms": "warn",
+        "workers": 1,
+        **data,
+    }
     return Recipe.model_validate(
         {"name": "t", "data": {"out": str(folder / "out"), **data}, "subwords": {"vocab_size": 300}}
     )

@@ -33,7 +33,7 @@ def recipe(tmp_path):
         for (name, lines), weight in zip(texts.items(), (1, 2, 0.5), strict=True)
     ]
     valid = {"src": train[2]["src"], "trg": train[2]["trg"]}
-    data = {"train": train, "valid": valid, "out": str(tmp_path / "out"), "max_len": 20, "workers": 1}
+    data = {"train": train, "valid": valid, "out": str(tmp_path / "out"), "max_len": 20, "alarms": "warn", "workers": 1}
     return Recipe.model_validate({"name": "test", "data": data, "subwords": {"vocab_size": 300}})
 
 

@@ -136,7 +136,7 @@ def test_the_report_counts_a_line_of_names_at_the_top(tmp_path, header):
         return {"file": str(tmp_path / name), "src_column": 1, "trg_column": 2, "header": header}
 
     pairs = [f"{a}\t{b}" for a, b in zip(src, trg, strict=False)]
-    data = {"train": tsv("t.tsv", pairs), "valid": tsv("v.tsv", pairs[3:4]), "workers": 1}
+    data = {"train": tsv("t.tsv", pairs), "valid": tsv("v.tsv", pairs[3:4]), "alarms": "warn", "workers": 1}
     recipe = Recipe.model_validate({"name": "t", "data": data, "subwords": {"vocab_size": 300}})
     said: list[str] = []
     prepare(recipe, tmp_path / "out", talk=said.append)
@@ -145,5 +145,5 @@ def test_the_report_counts_a_line_of_names_at_the_top(tmp_path, header):
     assert abs(stretch["first"] - 701 - header) <= 4 and stretch["last"] == N + header
     assert report["leaks"]["examples"][0]["place"] == f"{tmp_path / 'v.tsv'}:{1 + header}"
     assert report["leaks"]["examples"][0]["train_place"] == f"{tmp_path / 't.tsv'}:{4 + header}"
-    (told,) = (line for line in said if "SHIFTED" in line)
+    (told,) = (line for line in said if "ALARM: shifted lines" in line)
     assert "to the end, line n of" in told and "goes with line n+1 of" in told

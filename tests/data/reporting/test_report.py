@@ -18,7 +18,7 @@ from nmt.data.prepare import prepare
 from nmt.data.reporting import duplicates
 from nmt.data.reporting.duplicates import PAIR, count_duplicates
 from nmt.data.reporting.leaks import Keys, Leaks
-from nmt.data.reporting.report_words import remarks, table
+from nmt.data.reporting.report_words import alarms, remarks, table
 from nmt.data.stored.corpus import Prepared
 from nmt.data.stored.show import show_pairs
 from nmt.data.text.facts import Block
@@ -127,7 +127,26 @@ def test_a_prepared_folder_tells_what_leaks_with_places_on_both_sides(tmp_path):
     de, train = tmp_path / "v.de", tmp_path / "t.de"
     assert places == [("exact", f"{de}:1", f"{train}:4"), ("near", f"{de}:3", f"{train}:6")]
     assert found["leaks"]["examples"][1]["train_src"] == SRC[5] and found["source_in_valid_or_test"] == 1
-    assert any("2 of 3 valid pairs" in text for text in found["alarms"])
+    assert any("2 of 3 valid pairs (66.7 %; alarm above 1 %)" in alarm["found"] for alarm in found["alarms"])
+
+
+@pytest.mark.parametrize(
+    ("n_again", "n_leaked", "stops"),
+    [
+        (0, 0, False),
+        (0, 1, False),
+        (0, 10, False),
+        (0, 11, True),
+        (300, 496, False),
+        (300, 620, True),
+        (1000, 901, True),
+    ],
+)
+def test_overlap_is_an_alarm_beyond_what_training_that_repeats_itself_has_by_chance(n_again, n_leaked, stops):
+    part = {"src": n_leaked, "trg": n_leaked, "pair": n_leaked}
+    row = {"split": "valid", "in": "train", "lines": 1000, "exact": part, "near": part}
+    facts = {"read": 1000, "kept": 1000, "dropped": {}, "leaks": {"rows": [row]}, "duplicates": {"again": n_again}}
+    assert bool(alarms(facts)) == stops
 
 
 def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
@@ -221,7 +240,10 @@ def test_a_shift_is_an_alarm_that_names_file_and_line(tmp_path):
     src, trg = corpus(600)
     trg.insert(300, trg[5])
     found = report_of(tmp_path, src, trg[:600], max_ratio=50.0)
-    assert any("SHIFTED LINES" in text and "t.de:30" in text and "n+1" in text for text in found["alarms"])
+    assert any(
+        "shifted" in alarm["found"] and "t.de:30" in alarm["found"] and "n+1" in alarm["found"]
+        for alarm in found["alarms"]
+    )
 
 
 def test_a_shift_in_the_second_file_of_a_validation_set_is_found_there(tmp_path):
@@ -236,8 +258,8 @@ def test_a_shift_in_the_second_file_of_a_validation_set_is_found_there(tmp_path)
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
     prepare(recipe, tmp_path / "out", talk=lambda line: None)
     (alarm,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["alarms"]
-    assert re.match(rf"SHIFTED LINES: {re.escape(sides[0][1])}:30\d: from line 30\d to the end, ", alarm)
-    assert alarm.endswith("a score on such pairs is void.")
+    assert re.search(rf": {re.escape(sides[0][1])}:30\d: from line 30\d to the end, ", alarm["found"])
+    assert alarm["advice"].endswith("a score on such pairs is void.")
 
 
 def test_docs_explain_every_entry_of_the_report(tmp_path):
@@ -275,7 +297,7 @@ def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_t
     with pytest.raises(DataError) as error:
         report_of(tmp_path, [line + " und noch etwas" for line in SRC], src_lang="ru", trg_lang="en")
     de = tmp_path / "t.de"
-    assert str(error.value) == (
+    assert str(error.value).startswith(
         f"No training pair is left of 200: all dropped for another script ({de}:1, 2, 3, 4, 5): src_lang is ru (Cyrl), "
         f"the letters of {de} are Latin. Is --langs (data.src_lang, data.trg_lang) right?"
     )
@@ -284,6 +306,7 @@ def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_t
     told = str(error.value)
     assert "left of 3: 2 dropped for identical sides" in told and "data.drop_identical" in told
     assert "Others: empty side 1 (" in told and "\n" not in told
+    assert error.value.exit_code == 3 and (tmp_path / "out.report.html").is_file() and not (tmp_path / "out").exists()
 
 
 def test_validation_pairs_without_text_are_named_and_a_set_of_nothing_else_is_refused(tmp_path):

@@ -88,7 +88,7 @@ def test_the_page_is_a_file_of_the_folder_and_an_old_folder_is_as_good_without(t
 MANY = {
     "corpora": [{"name": f"{k}.de", "read": 10, "kept": 10, "dropped": {}} for k in range(40)],
     "usual_ratio": {f"{k}.de": {"median": 1.0, "low": 0.5, "high": 2.0} for k in range(40)},
-    "alarms": [f"alarm {k}" for k in range(40)],
+    "alarms": [{"found": f"alarm {k}", "advice": "mend it"} for k in range(40)],
     "warnings": [f"odd {k}" for k in range(40)],
 }
 

@@ -31,7 +31,15 @@ def recipe_in(folder, *train, valid=None, joint=True, **data):
     english, french = write(folder / "t.en", ENGLISH), write(folder / "t.fr", FRENCH)
     corpora = [{"src": src, "trg": french if each.get("trg_lang") == "fr" else english, **each} for each in train]
     valid = {"src": src, "trg": english, **(valid or {})}
-    data = {"src_lang": "de", "trg_lang": "en", "train": corpora, "valid": valid, "workers": 1, **data}
+    data = {
+        "src_lang": "de",
+        "trg_lang": "en",
+        "train": corpora,
+        "valid": valid,
+        "alarms": "warn",
+        "workers": 1,
+        **data,
+    }
     return Recipe.model_validate(
         {
             "name": "test",
