@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 from nmt.data.text.facts import Block, Hashes, of_pairs
 
 LEVELS = ("exact", "near", "numberless")
-PARTS = ("src", "trg", "pair")
+# reversed: the pair with its sides exchanged, as where a corpus is trained on in both directions.
+PARTS = ("src", "trg", "pair", "reversed")
 
+# The levels and parts that are shown first.
+_WHOLE = (("exact", "pair"), ("near", "pair"), ("exact", "reversed"), ("near", "reversed"))
 _NOWHERE = np.iinfo(np.int64).max
 _FEWEST_CHARACTERS = 10  # without numbers, for a line to be compared without them
 
@@ -41,7 +44,9 @@ class Keys:
             usable["numberless", part] = length - n_digit >= _FEWEST_CHARACTERS
         for level in LEVELS:
             hashes[level, "pair"] = of_pairs(hashes[level, "src"], hashes[level, "trg"])
+            hashes[level, "reversed"] = of_pairs(hashes[level, "trg"], hashes[level, "src"])
             usable[level, "pair"] = usable[level, "src"] & usable["near", "trg"]
+            usable[level, "reversed"] = usable[level, "trg"] & usable["near", "src"]
         return cls(hashes, usable)
 
     def only(self, which: NDArray[np.int64]) -> "Keys":
@@ -64,8 +69,9 @@ class Known:
         found = {}
         for key, known in self.hashes.items():
             if len(known):
-                place, there = _find(known, keys.hashes[key])
-                pairs = np.flatnonzero(there & keys.usable[key])
+                mine = _counterpart(key)
+                place, there = _find(known, keys.hashes[mine])
+                pairs = np.flatnonzero(there & keys.usable[mine])
                 found[key] = pairs, place[pairs]
         return found
 
@@ -122,7 +128,7 @@ class Leaks:
     def examples(self, split: str, most: int) -> Iterator[tuple[str, str, int, int]]:
         """(level, part, line from 0, number of the training pair), the most alike first, each line once."""
         told: set[int] = set()
-        for level, part in (("exact", "pair"), ("near", "pair"), ("exact", "src"), ("near", "src"), ("exact", "trg")):
+        for level, part in (*_WHOLE, ("exact", "src"), ("near", "src"), ("exact", "trg")):
             places = self.places(split, (level, part))
             for line in np.flatnonzero(places >= 0).tolist():
                 if len(told) == most:
@@ -132,8 +138,15 @@ class Leaks:
                     yield level, part, line, int(places[line])
 
     def _in_splits(self, keys: Keys, others: Sequence[str], key: tuple[str, str]) -> NDArray[np.bool_]:
-        there = np.concatenate([self.splits[name].hashes[key][self.splits[name].usable[key]] for name in others])
+        its = _counterpart(key)
+        there = np.concatenate([self.splits[name].hashes[its][self.splits[name].usable[its]] for name in others])
         return np.isin(keys.hashes[key], there) & keys.usable[key]
+
+
+def _counterpart(key: tuple[str, str]) -> tuple[str, str]:
+    """The hash of a training pair that is looked up among those hashes of held-out pairs."""
+    level, part = key
+    return level, "pair" if part == "reversed" else part
 
 
 def _find(known: Hashes, wanted: Hashes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -145,5 +158,10 @@ def _find(known: Hashes, wanted: Hashes) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _row(split: str, where: str, keys: Keys, found: dict[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Any]:
-    counts = {level: {part: int(found[level, part].sum()) for part in PARTS} for level in LEVELS}
+    counts: dict[str, dict[str, int]] = {level: {} for level in LEVELS}
+    for part in PARTS:
+        so_far = np.zeros(len(keys.hashes["exact", part]), bool)
+        for level in LEVELS:  # a line that is too short to be compared without numbers is found as it was before
+            so_far |= found[level, part]
+            counts[level][part] = int(so_far.sum())
     return {"split": split, "in": where, "lines": len(keys.hashes["exact", "src"]), **counts}

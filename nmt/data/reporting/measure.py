@@ -32,20 +32,20 @@ LEAK_KEYS = [(level, part) for level in LEVELS for part in PARTS]
 class HeldOut:
     """What is to be known of the validation and test lines to find them again."""
 
-    def __init__(self, known: Known, bags: Mapping[str, Hashes]) -> None:
-        """bags: by side, of all lines."""
-        self.known, self.bags = known, {side: np.unique(found) for side, found in bags.items()}
+    def __init__(self, known: Known, bags: Hashes) -> None:
+        """bags: of all lines of both sides, which training may have on either."""
+        self.known, self.bags = known, np.unique(bags)
 
     def packed(self) -> dict[str, Any]:
         """All of it as arrays by name, to be sent to a process that measures."""
         found = {f"known_{level}_{part}": hashes for (level, part), hashes in self.known.hashes.items()}
-        return found | {f"bags_{side}": bags for side, bags in self.bags.items()}
+        return found | {"bags": self.bags}
 
     @classmethod
     def unpacked(cls, found: Mapping[str, Any]) -> "HeldOut":
         """HeldOut from what `packed` returned."""
         known = Known({(level, part): found[f"known_{level}_{part}"] for level, part in LEAK_KEYS})
-        return cls(known, {side: found[f"bags_{side}"] for side in SIDES})
+        return cls(known, found["bags"])
 
 
 def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
@@ -127,8 +127,8 @@ def line_hashes(side: Units) -> Hashes:
 def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
     """Which kept pairs, by their number among those of the block, are like which held-out lines, at each level."""
     alike = np.zeros(len(kept), dtype=bool)
-    for name, side in zip(SIDES, (src, trg), strict=True):
-        alike |= np.isin(side.sums(facts_of(side.known).bags[side.which]), held_out.bags[name])
+    for side in (src, trg):
+        alike |= np.isin(side.sums(facts_of(side.known).bags[side.which]), held_out.bags)
     number = np.cumsum(kept) - 1
     alike &= kept
     keys, pairs, places = [], [], []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.reporting.report_bars import bars
-from nmt.data.reporting.report_words import percent, remarks, sentence
+from nmt.data.reporting.report_words import percent, remarks
 from nmt.errors import DataError
 
 Facts = dict[str, Any]
@@ -58,7 +58,7 @@ def _sections(facts: Facts, langs: tuple[str, str]) -> Iterable[str]:
     )
     for one in facts["alarms"]:
         yield (
-            f'<div class="alarm" role="alert"><p><strong>Alarm.</strong> {_text(sentence({**one, "advice": ""}))}</p>'
+            f'<div class="alarm" role="alert"><p><strong>Alarm.</strong> {_text(one["found"])}.</p>'
             f"<p><strong>What to do.</strong> {_text(one['advice'])}</p></div>"
         )
     for text in facts["warnings"]:
@@ -136,16 +136,17 @@ def _leaks(facts: Facts) -> Iterable[str]:
         return
     yield "<h2>Validation and test lines that are found again</h2>"
     yield (
-        "<p>How many lines have the same source, target, or both, among the kept training pairs or in another set: to "
-        "the letter; but for case, punctuation and white space; but for numbers, too.</p>"
+        "<p>How many lines have the same source, target, or both, among the kept training pairs or in another set, or "
+        "both with the sides exchanged: to the letter; nearly, but for case, punctuation and white space; but for "
+        "numbers, too. Each level contains the one before.</p>"
     )
     yield '<div class="charts">'
     levels = {"exact": "to the letter", "near": "nearly", "numberless": "but for numbers"}
     for row in rows:
-        head = [f"{row['lines']:,} {_text(row['split'])} lines in {_text(row['in'])}", "source", "target", "pair"]
+        parts = {"src": "source", "trg": "target", "pair": "pair", "reversed": "exchanged"}
+        head = [f"{row['lines']:,} {_text(row['split'])} lines in {_text(row['in'])}", *parts.values()]
         yield _table(
-            head,
-            [[name, *(f"{row[level][part]:,}" for part in ("src", "trg", "pair"))] for level, name in levels.items()],
+            head, [[name, *(f"{row[level].get(part, 0):,}" for part in parts)] for level, name in levels.items()]
         )
     yield "</div>"
     examples = []

@@ -66,26 +66,38 @@ def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
         for one in facts.get("alignment", ())
         if (n := _n_shifted(one)) > MOST_SHIFTED * one["pairs"]
     ]
-    n_dropped = sum(each["count"] for each in facts["dropped"].values())
-    if n_dropped > MOST_DROPPED * facts["read"]:
-        reason, each = max(facts["dropped"].items(), key=lambda item: item[1]["count"])
+    n_read, n_dropped = facts["read"], sum(each["count"] for each in facts["dropped"].values())
+    if n_dropped > MOST_DROPPED * n_read:
+        reason = max(facts["dropped"], key=lambda reason: facts["dropped"][reason]["count"])
+        most = f"most for {reason} ({facts['dropped'][reason]['count']:,})"
         found.append(
             Alarm(
-                found=f"{n_dropped:,} of {facts['read']:,} training pairs are dropped "
-                f"({percent(n_dropped, facts['read'])}; alarm above {percent(MOST_DROPPED, 1)}), most for {reason} ({each['count']:,})",
+                found=f"{n_dropped:,} of {n_read:,} training pairs are dropped ({percent(n_dropped, n_read)}; alarm "
+                f"above {percent(MOST_DROPPED, 1)}), {most}",
                 advice=on_dropped or "Look at the reasons, and at the first lines dropped for each.",
             )
         )
     chance = chance_overlap(facts)
     for row in _leaks(facts):
-        n_pair, most = row["near"]["pair"], max(FEWEST_LEAKED - 1, chance * row["lines"])
-        if n_pair > most:
+        n_pair, n = row["near"]["pair"], row["lines"]
+        if n_pair > max(FEWEST_LEAKED - 1, chance * n):
             found.append(
                 Alarm(
-                    found=f"{n_pair:,} of {row['lines']:,} {row['split']} pairs "
-                    f"({percent(n_pair, row['lines'])}; alarm above {percent(chance, 1)}) are in the training pairs, but for case and punctuation; "
+                    found=f"{n_pair:,} of {n:,} {row['split']} pairs ({percent(n_pair, n)}; alarm above "
+                    f"{percent(chance, 1)}) are in the training pairs, but for case and punctuation; "
                     f"{row['exact']['pair']:,} to the letter",
                     advice="Take them out of the training files: a score on them measures memorisation.",
+                )
+            )
+        n_turned = row["near"].get("reversed", 0)
+        if n_turned > max(FEWEST_LEAKED - 1, chance * n):
+            found.append(
+                Alarm(
+                    found=f"{n_turned:,} of {n:,} {row['split']} pairs ({percent(n_turned, n)}; alarm above "
+                    f"{percent(chance, 1)}) are in the training pairs with their sides exchanged, but for case and "
+                    "punctuation",
+                    advice="Take them out of the training files: a model that is trained on both directions has seen "
+                    "these translations.",
                 )
             )
     return found
@@ -97,7 +109,7 @@ def chance_overlap(facts: Facts) -> float:
     A pair drawn as the training pairs were is one of them about as often as those occur more than once (Good and
     Turing): twice that share is allowed, up to 90 %.
     """
-    again = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
+    again: float = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
     return min(0.9, MOST_LEAKED + 2 * again)
 
 
@@ -122,8 +134,14 @@ def warnings(facts: Facts) -> list[str]:
                 )
     for row in _leaks(facts):
         n_pair, n_src = row["near"]["pair"], row["near"]["src"]
-        if 0 < n_pair <= max(FEWEST_LEAKED - 1, chance * row["lines"]):
+        n_turned, most = row["near"].get("reversed", 0), max(FEWEST_LEAKED - 1, chance * row["lines"])
+        if 0 < n_pair <= most:
             found.append(f"{n_pair:,} of {row['lines']:,} {row['split']} pairs are in the training pairs, too.")
+        if 0 < n_turned <= most:
+            found.append(
+                f"{n_turned:,} of {row['lines']:,} {row['split']} pairs are in the training pairs with their sides "
+                "exchanged."
+            )
         if n_src > n_pair:
             found.append(
                 f"{n_src:,} of {row['lines']:,} {row['split']} sources are in the training pairs, "
@@ -248,9 +266,12 @@ def _measures(facts: Facts) -> list[str]:
 def _table_of_leaks(rows: Sequence[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
-    lines = ["found again (source / target / pair):      to the letter         but for case, punctuation"]
+    lines = ["found again (source / target / pair / pair exchanged):  to the letter        but for case, punctuation"]
     for row in rows:
-        told = [" / ".join(f"{row[level][part]:,}" for part in ("src", "trg", "pair")) for level in ("exact", "near")]
+        told = [
+            " / ".join(f"{row[level].get(part, 0):,}" for part in ("src", "trg", "pair", "reversed"))
+            for level in ("exact", "near")
+        ]
         lines.append(f"  {row['lines']:>7,} {row['split']} lines in {row['in']:<16}  {told[0]:<20}  {told[1]}")
     return lines
 

@@ -53,11 +53,11 @@ class Survey:
         self._n_kept = 0
         self.alignments: list[tuple[Source, Alignment]] = []
         self.duplicates: dict[str, Any] = {}
-        keys, bags = {}, dict.fromkeys(SIDES, np.empty(0, np.uint64))
+        keys, bags = {}, np.empty(0, np.uint64)
         for split, (src, trg, ends) in held_out.items():
             blocks = Block(src), Block(trg)
             keys[split] = Keys.of(*blocks)
-            bags = {side: np.append(bags[side], block.bags()) for side, block in zip(SIDES, blocks, strict=True)}
+            bags = np.concatenate([bags, *(block.bags() for block in blocks)])
             of_split = (source for source in sources if source.split == split)
             for source, (start, end) in zip(of_split, itertools.pairwise([0, *ends]), strict=True):
                 self._files.append((source, end - start))

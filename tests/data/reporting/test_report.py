@@ -117,12 +117,36 @@ def test_the_date_task_of_the_book_leaks_as_much_as_is_known():
     assert found.rows()[-1]["in"] == "train or valid" and found.rows()[-1]["exact"]["pair"] == 1405
 
 
+def test_levels_are_nested_and_a_pair_with_its_sides_exchanged_is_found():
+    def of(pairs):
+        return Keys.of(*map(Block, zip(*pairs, strict=True)))
+
+    held_out = [("1 Ei", "1 egg"), ("Ein Haus am See!", "A house by the lake"), ("Nur ich", "Just me")]
+    found = Leaks({"test": of(held_out)})
+    found.look(of([("1 Ei", "1 egg"), ("a HOUSE by the lake", "ein Haus am See"), ("ich", "me")]), np.arange(3))
+    (row,) = found.rows()
+    assert [row[level]["pair"] for level in ("exact", "near", "numberless")] == [1, 1, 1]
+    assert [row[level]["reversed"] for level in ("exact", "near", "numberless")] == [0, 1, 1]
+
+
+def test_validation_pairs_that_are_trained_on_with_their_sides_exchanged_are_an_alarm(tmp_path):
+    de, en = ([f"{word} {'abcdefgh'[n % 8] * (2 + n // 8)}" for n in range(80)] for word in ("Haus", "house"))
+    turned = [TrainingCorpus(src=write(tmp_path / "u.en", en[:40]), trg=write(tmp_path / "u.de", de[:40]))]
+    valid = [line.upper() for line in de[:40]], en[:40]
+    files = [TrainingCorpus(src=write(tmp_path / "t.de", de[40:]), trg=write(tmp_path / "t.en", en[40:]))]
+    found = report_of(tmp_path, valid=valid, train=[*files, *turned])
+    (row,) = found["leaks"]["rows"]
+    assert (row["near"]["reversed"], row["near"]["pair"], row["exact"]["reversed"]) == (40, 0, 0)
+    assert any("40 of 40 valid pairs (100 %" in one["found"] and "exchanged" in one["found"] for one in found["alarms"])
+
+
 def test_a_prepared_folder_tells_what_leaks_with_places_on_both_sides(tmp_path):
     valid = ([SRC[3], "neu", SRC[5].upper()], [TRG[3], "new", TRG[5]])
     found = report_of(tmp_path, valid=valid)
     (row,) = found["leaks"]["rows"]
     assert (row["split"], row["in"], row["lines"]) == ("valid", "train", 3)
-    assert row["exact"] == {"src": 1, "trg": 2, "pair": 1} and row["near"] == {"src": 2, "trg": 2, "pair": 2}
+    assert row["exact"] == {"src": 1, "trg": 2, "pair": 1, "reversed": 0}
+    assert row["near"] == {"src": 2, "trg": 2, "pair": 2, "reversed": 0}
     places = [(each["level"], each["place"], each["train_place"]) for each in found["leaks"]["examples"]]
     de, train = tmp_path / "v.de", tmp_path / "t.de"
     assert places == [("exact", f"{de}:1", f"{train}:4"), ("near", f"{de}:3", f"{train}:6")]
