@@ -138,7 +138,8 @@ def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
             raise _stopped(job, nothing_left(report.as_dict(), job.sources, recipe.data))
         report.corpora = corpora
         report.on_dropped = advice_on_dropped(report.as_dict(), job.sources, recipe.data)
-        if (found := report.as_dict()["alarms"]) and recipe.data.alarms == "stop" and not job.only_report:
+        stops = recipe.data.alarms == "stop" and not job.only_report
+        if stops and (found := report.as_dict()["alarms"]):
             _tell(job)
             n_more = f" (and {len(found) - 1:,} more alarms, see above)" if found[1:] else ""
             raise _stopped(
