@@ -541,7 +541,7 @@ def test_a_line_longer_than_training_saw_is_translated_in_pieces_and_flagged(tra
     whole, other = map(json.loads, lines)
     assert "split" in whole["flags"] and "split" not in other["flags"]
     assert len(whole["tokens"]) == len(whole["token_log_probs"])
-    assert "1 of 2 lines were translated in pieces, as they have more than 16 subwords" in err
+    assert "1 of 2 lines were translated in pieces, as they have more than 16 subwords: line 1 (" in err
     apart = [json.loads(line) for line in translate(*flags, source="\n".join(sentences).encode())[0]]
     assert whole["output"] == "\t".join(one["output"] for one in apart)
     assert whole["tokens"] == [token for one in apart for token in one["tokens"]]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from nmt.cli.translating.answering import Told, _text, answer_of
 from nmt.cli.translating.evidence import Witness, words_of_split
 from nmt.data.text.placeholders import came_back, character, names_of
 from nmt.data.vocabulary.subwords import Subwords
+from nmt.decoding.answers import Answers
 from nmt.decoding.constraints.phrases import pieces_of
 from nmt.decoding.constraints.request import Request, Terms
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import Answer
+from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import words_of
@@ -146,7 +149,7 @@ def test_words_are_those_of_the_text_though_an_item_has_several(subwords, model)
     witness = Witness(subwords, AlignBy(0, 0, "write"), translations=found)
     told = translator.token_log_probs(found, witness.eye)
     for n, one in enumerate(found):
-        fields = witness.fields(n, one.src_ids, one.hypotheses[0].ids, told[n], one.items)
+        fields = witness.fields(n, one.src_ids, one.hypotheses[0].ids, told[n], one.items, {})
         assert fields["items"] == [one.items]
         pairs = [tuple(map(int, pair.split("-"))) for pair in fields["word_alignment"].split()]
         words = [words_of(subwords.trg.raw(one.hypotheses[0].ids, one.items)), fields["alignment"], one.text.split()]
@@ -217,3 +220,19 @@ def test_an_answer_goes_as_json_to_another_process_and_back(subwords, model):
     for one in translator.translate([*LINES, "See 5 <b>. And <i> 7."]):
         text = _text(Told(Answer(one, []), {}))
         assert answer_of(json.dumps(json.loads(text.encode("utf-8")))).answer.translation == one
+
+
+def test_words_of_a_line_in_pieces_are_aligned_though_a_piece_has_no_translation(subwords, model):
+    line = "The ship left. See http://b.org too. The ship left."
+    translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
+    (found,) = translator.translate([line])
+    silent = Hypothesis([], 0.0, 0.0, True)
+    for empty in ({0}, {1}, {2}, {0, 1}, {0, 1, 2}):
+        parts = [replace(one, text="", texts=[""], hypotheses=[silent]) if n in empty else one
+                 for n, one in enumerate(found.parts)]  # fmt: skip
+        told = Answers(subwords.trg, DecodeConfig()).of_pieces(Request(line), found.split, parts)
+        witness = Witness(subwords, AlignBy(0, 0, "write"), translations=[told])
+        translator.token_log_probs([told], witness.eye)
+        pairs = witness.words(0, told.src_ids, told.hypotheses[0].ids, {}).split()
+        assert {int(pair.split("-")[1]) for pair in pairs} <= set(range(len(told.text.split())))
+        assert bool(pairs) == bool(told.text.strip())

@@ -6,18 +6,21 @@ JSON keeps every digit of a number, so an answer that comes back is the one that
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from nmt.api import Model, load
 from nmt.cli.parser import overrides_of
 from nmt.cli.translating.alignments import wants_alignments
-from nmt.cli.translating.evidence import Fields, Witness
+from nmt.cli.translating.evidence import WORDS, Fields, Lost, Witness, attempt
 from nmt.cli.translating.recall import Key
 from nmt.decoding.constraints.request import Kept, Request
 from nmt.decoding.long_lines import Split
 from nmt.decoding.retry import Answer, mend, tries
+from nmt.decoding.scoring.scorer import LookAtPieces
 from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation
@@ -33,20 +36,23 @@ from nmt.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is known of one line. evidence: how its translation came about, where that is written, and else empty."""
+    """What is known of one line. evidence: how its translation came about, where that is written, and else empty.
+
+    lost: what of this, or of the flags, could not be computed, each with the error.
+    """
 
     answer: Answer
     evidence: Fields
+    lost: Lost = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ToldScore:
-    """What is known of a given translation. evidence: how it would have come about, where that is written, and else
-    empty.
-    """
+    """What is known of a given translation. evidence, lost: as in `Told`."""
 
     scored: Scored
     evidence: Fields
+    lost: Lost = field(default_factory=dict)
 
 
 def key_of(request: Request) -> Key:
@@ -151,28 +157,54 @@ class Answering:
         if self._scores:
             return [_text(one) for one in self._score(keys)]
         requests = [request_of(key) for key in keys]
-        answers = mend(requests, list(self.translator.translate(requests)), self._again, self._why)
-        return [_text(Told(*one)) for one in zip(answers, self._evidence(answers), strict=True)]
+        unflagged: dict[Request, Lost] = {}
+
+        def why(request: Request, translation: Translation) -> list[str]:
+            lost = unflagged.setdefault(request, {})
+            return attempt("flags", lost, lambda: self._why(request, translation)) or []
+
+        answers = mend(requests, list(self.translator.translate(requests)), self._again, why)
+        found = zip(requests, answers, self._evidence(answers), strict=True)
+        return [_text(Told(one, its, lost | unflagged[request])) for request, one, (its, lost) in found]
 
     def _score(self, keys: Sequence[Key]) -> list[ToldScore]:
         witness = self._witness()
         sources, targets = [request_of(key[:-1]) for key in keys], [key[-1] for key in keys]
         found = list(self.translator.score(sources, targets, witness.eye if witness else None))
-        return [
-            ToldScore(one, self._fields(witness, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items))
-            for n, one in enumerate(found)
-        ]
+        told = []
+        for n, one in enumerate(found):
+            lost: Lost = {}
+            its = self._fields(witness, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items, lost)
+            told.append(ToldScore(one, its, lost))
+        return told
 
-    def _evidence(self, answers: Sequence[Answer]) -> list[Fields]:
-        """How each translation came about, where that is written."""
+    def _evidence(self, answers: Sequence[Answer]) -> list[tuple[Fields, Lost]]:
+        """How each translation came about, where that is written, and what of this could not be computed."""
         translations = [answer.translation for answer in answers]
         if (witness := self._witness(translations)) is None:
-            return [{} for _ in answers]
-        told = self.translator.token_log_probs(translations, witness.eye)
-        return [
-            self._fields(witness, n, one.src_ids, one.hypotheses[0].ids if one.hypotheses else [], told[n], one.items)
-            for n, one in enumerate(translations)
+            return [({}, {}) for _ in answers]
+        lost: list[Lost] = [{} for _ in answers]
+        whole = attempt("", {}, lambda: self.translator.token_log_probs(translations, witness.eye))
+        told: Sequence[list[float] | None] = whole or [
+            self._seen_alone(witness, n, one, lost[n]) for n, one in enumerate(translations)
         ]
+        found = []
+        for n, one in enumerate(translations):
+            trg_ids = one.hypotheses[0].ids if one.hypotheses else []
+            found.append((self._fields(witness, n, one.src_ids, trg_ids, told[n], one.items, lost[n]), lost[n]))
+        return found
+
+    def _seen_alone(self, witness: Witness, number: int, one: Translation, lost: Lost) -> list[float] | None:
+        """Log-probabilities of a line by itself, where some line of its batch cannot have them."""
+        if not one.hypotheses:
+            return []
+
+        def look(_: int, weights: Tensor, piece: int = 0) -> None:
+            witness.look(number, weights, piece)
+
+        eye: LookAtPieces | None = look if witness.eye else None
+        its = attempt("token_log_probs", lost, lambda: self.translator.token_log_probs([one], eye))
+        return None if its is None else its[0]
 
     def _witness(self, translations: Sequence[Translation] = ()) -> Witness | None:
         """Who sees how some translations come about, where that is written."""
@@ -187,14 +219,18 @@ class Answering:
         number: int,
         src_ids: list[int],
         trg_ids: list[int],
-        told: list[float],
+        told: list[float] | None,
         items: dict[str, str],
+        lost: Lost,
     ) -> Fields:
         if witness is None:
             return {}
         if not self._writes_json:
-            return witness.words(number, src_ids, trg_ids, items)
-        return witness.fields(number, src_ids, trg_ids, told, items)
+            if told is None:  # by the same pass
+                lost[WORDS] = lost.pop("token_log_probs")
+                return {WORDS: None}
+            return {WORDS: attempt(WORDS, lost, lambda: witness.words(number, src_ids, trg_ids, items))}
+        return witness.fields(number, src_ids, trg_ids, told, items, lost)
 
     def _why(self, request: Request, translation: Translation) -> list[str]:
         """Reasons against a translation."""
@@ -209,13 +245,14 @@ def answer_of(text: str) -> Told:
     """The answer to a line that `Answering.answer` wrote."""
     found = json.loads(text)
     answer = found["answer"]
-    return Told(Answer(_translation(answer["translation"]), answer["reasons"], answer["retry"]), found["evidence"])
+    known = Answer(_translation(answer["translation"]), answer["reasons"], answer["retry"])
+    return Told(known, found["evidence"], found.get("lost", {}))
 
 
 def scored_of(text: str) -> ToldScore:
     """The score of a given translation that `Answering.answer` wrote under --score."""
     found = json.loads(text)
-    return ToldScore(Scored(**found["scored"]), found["evidence"])
+    return ToldScore(Scored(**found["scored"]), found["evidence"], found.get("lost", {}))
 
 
 def _translation(found: dict[str, Any]) -> Translation:

@@ -1,8 +1,8 @@
 """What --format jsonl tells of how a translation came about: subwords, their log-probabilities, and attention."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -15,8 +15,22 @@ from nmt.evaluation.attention.panels import Alignment, Heads, Layers, Panel, pan
 from nmt.recipe.decode_options import AlignBy
 
 Fields = dict[str, Any]
+Lost = dict[str, str]  # fields of a line that could not be computed, each with the error
+_T = TypeVar("_T")
 WORDS = "word_alignment"  # the field that --alignments writes by itself
 MOST_WEIGHTS = 10_000_000  # of attention that are written of a line: as many take a gigabyte while they become text
+
+
+def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
+    """The value of a field that is told beside a translation; None, and an entry in `lost`, where computing it fails.
+
+    Any error counts: no field is worth the translation that it stands beside.
+    """
+    try:
+        return compute()
+    except Exception as error:
+        lost[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return None
 
 
 class Witness:
@@ -64,6 +78,10 @@ class Witness:
         pieces = read_at_once(self._split[number])
         return joined_alignment([seen[n] for n in range(len(pieces))], [len(one.src_ids) for one in pieces])
 
+    def _with_end(self, number: int) -> list[int | None]:
+        alignment = self._alignment(number)
+        return [] if alignment is None else [*alignment, None]
+
     def _weights(self, number: int) -> list[Fields]:
         """The attention of line `number` that is written: none of a blank line, or of one that has too much of it."""
         seen = self._attention.get(number, {})
@@ -77,45 +95,65 @@ class Witness:
             found.append({"layer": of_pieces[0].layer, "head": of_pieces[0].head or "mean", "weights": weights})
         return found
 
-    def words(self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], items: Mapping[str, str]) -> Fields:
+    def words(self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], items: Mapping[str, str]) -> str:
         """The alignment of the words of line `number` alone, "" for a blank one. items: that placeholders stand for."""
         if (alignment := self._alignment(number)) is None:
-            return {WORDS: ""}
+            return ""
         if split := self._split.get(number):
             src, trg = words_of_split(split, self._subwords)
         else:
             src = words_of(self._subwords.src.raw(src_ids, items))
             trg = words_of(self._subwords.trg.raw(trg_ids, items))
-        return {WORDS: word_alignment(alignment, src, trg)}
+        return word_alignment(alignment, src, trg)
 
     def fields(
-        self, number: int, src_ids: Sequence[int], trg_ids: Sequence[int], told: list[float], items: Mapping[str, str]
+        self,
+        number: int,
+        src_ids: Sequence[int],
+        trg_ids: Sequence[int],
+        told: list[float] | None,
+        items: Mapping[str, str],
+        lost: Lost,
     ) -> Fields:
-        """What is written of line `number`, or of a blank one if it was never seen. told: log-probabilities."""
+        """What is written of line `number`, or of a blank one if it was never seen.
+
+        told: log-probabilities, None where they could not be computed. lost: gets the fields that cannot be computed,
+        which are None.
+        """
         src, trg = self._subwords.src, self._subwords.trg
+        is_blank = told == []
         found: Fields = {
-            "tokens": trg.pieces([*trg_ids, EOS]) if told else [],
+            "tokens": attempt("tokens", lost, lambda: [] if is_blank else trg.pieces([*trg_ids, EOS])),
             "token_log_probs": told,
-            "source_tokens": src.pieces([*src_ids, EOS]) if told else [],
+            "source_tokens": attempt("source_tokens", lost, lambda: [] if is_blank else src.pieces([*src_ids, EOS])),
         }
         if src.placeholders:
             split = self._split.get(number)
             found["items"] = [dict(one) for one in ([part.items for part in split.parts] if split else [items])]
         if not self._attends:
             return found
-        alignment = self._alignment(number)
-        found["alignment"] = [] if alignment is None else [*alignment, None]
-        found |= self.words(number, src_ids, trg_ids, items)
+        if told is None:  # by the same pass
+            lost |= dict.fromkeys(("alignment", WORDS, *["attention"] * bool(self._wanted)), lost["token_log_probs"])
+            return found | dict.fromkeys(lost)
+        found["alignment"] = attempt("alignment", lost, lambda: self._with_end(number))
+        found[WORDS] = attempt(WORDS, lost, lambda: self.words(number, src_ids, trg_ids, items))
         if self._wanted:
-            found["attention"] = self._weights(number)
+            found["attention"] = attempt("attention", lost, lambda: self._weights(number))
         return found
 
 
 def attention_note(evidence: Fields) -> str:
     """What the user should know of the attention of a line, "" for nothing."""
-    if evidence.get("attention") == [] and evidence["tokens"]:
+    if evidence.get("attention") == [] and evidence.get("tokens"):
         return f"its attention, of more than {MOST_WEIGHTS:,} weights, is left out"
     return ""
+
+
+def lost_note(lost: Lost) -> str:
+    """Warning about the fields of a line that could not be computed, "" for none."""
+    if not lost:
+        return ""
+    return f"{', '.join(lost)} left out, an internal error ({next(iter(lost.values()))}); its translation is whole"
 
 
 def words_of_split(translation: Translation, subwords: Subwords) -> tuple[list[list[int]], list[list[int]]]:
@@ -135,7 +173,7 @@ def words_of_split(translation: Translation, subwords: Subwords) -> tuple[list[l
         for n in there:
             raw = codec.raw(rows[n], translation.parts[n].items)
             own = [[word + first[n] for word in its] for its in words_of(raw)]
-            words += [[], *own] if words else own  # an end between
+            words += own if n == there[0] else [[], *own]  # an end between
         found.append(words)
     src, trg = found
     return src, trg

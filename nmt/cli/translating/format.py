@@ -54,7 +54,7 @@ def json_line(source: str, translation: Translation, number: int, *, evidence: F
         "source": source,
         "output": translation.text,
         "score": translation.score,
-        "log_prob": math.fsum(evidence["token_log_probs"]),
+        "log_prob": _log_prob(translation, evidence["token_log_probs"]),
         **evidence,
         **beside,
         "n_best": [
@@ -65,6 +65,12 @@ def json_line(source: str, translation: Translation, number: int, *, evidence: F
     for each, utility in zip(found["n_best"], translation.utilities, strict=False):
         each["utility"] = utility
     return json.dumps(found, ensure_ascii=False)
+
+
+def _log_prob(translation: Translation, of_tokens: list[float] | None) -> float:
+    if of_tokens is None:  # which could not be computed
+        return translation.hypotheses[0].score
+    return math.fsum(of_tokens)
 
 
 def pair_line(source: str, translation: Translation, flags: Sequence[str]) -> str:

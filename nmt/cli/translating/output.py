@@ -15,7 +15,6 @@ from nmt.cli.translating.files import check_outputs
 from nmt.cli.translating.journal import Journal, known
 from nmt.cli.translating.parts import Share
 from nmt.cli.translating.recall import BUDGET
-from nmt.errors import NmtError
 from nmt.files import remove_leftovers, replacing, sha256_of
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -110,7 +109,7 @@ def write_whole(
         journal.mark(OUTPUT, [file.tell(), digest.hexdigest()])
         try:
             finish()
-        except (NmtError, OSError) as error:
+        except Exception as error:
             wrong = error
     for path in share.journals(Path(args.output)):
         path.unlink(missing_ok=True)

@@ -115,10 +115,18 @@ def retry_note(outcomes: Counter[str]) -> str:
     )
 
 
-def split_note(n_split: int, n_line: int, limits: Limits) -> str:
-    """What to say of lines that were translated in pieces."""
+def split_note(split: Sequence[int], n_line: int, limits: Limits) -> str:
+    """Note on the lines that were translated in pieces. split: their numbers."""
     why = "sentence by sentence" if limits.every else f"in pieces, as they have more than {limits.line:,} subwords"
-    return f"note: {n_split:,} of {n_line:,} lines were translated {why} (--format jsonl flags them)"
+    which = "" if limits.every else f": {numbers(split)}"
+    return f"note: {len(split):,} of {n_line:,} lines were translated {why}{which} (--format jsonl flags them)"
+
+
+def numbers(lines: Sequence[int]) -> str:
+    """Numbers of lines in words: the first ten, then a count of the others."""
+    told = ", ".join(f"{number:,}" for number in lines[:MOST_NUMBERS])
+    more = len(lines) - MOST_NUMBERS
+    return f"lines {told} and {more:,} more" if more > 0 else f"line{'s' * (len(lines) > 1)} {told}"
 
 
 def numbers(lines: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from nmt.cli.translating.alignments import Alignments, wants_alignments
 from nmt.cli.translating.answering import Answering, Told, ToldScore
 from nmt.cli.translating.attention import draw_attention
-from nmt.cli.translating.evidence import WORDS, attention_note
+from nmt.cli.translating.evidence import WORDS, attention_note, lost_note
 from nmt.cli.translating.files import check_references, source_name
 from nmt.cli.translating.report import (
     blank_notes,
@@ -38,7 +38,7 @@ class Tally:
     n_read: int = 0
     n_answered: int = 0
     n_cut: int = 0
-    n_split: int = 0
+    split: list[int] = field(default_factory=list)  # numbers of the lines that were translated in pieces
     sources: list[str] = field(default_factory=list)
     blank: set[int] = field(default_factory=set)  # numbers of sources without text
     outputs: list[str] = field(default_factory=list)
@@ -53,9 +53,10 @@ class Tally:
         """
         self.n_answered += 1
         self._warn(attention_note(told.evidence))
+        self._warn(lost_note(told.lost))
         flags = self._flags(odd, told.answer)
         self._remember(line, told.answer.translation)
-        self.alignments.add(self.n_answered, line, told.answer.translation.text, told.evidence.get(WORDS, ""))
+        self.alignments.add(self.n_answered, line, told.answer.translation.text, told.evidence.get(WORDS) or "")
         return flags
 
     def add_score(self, source: str, target: str, told: ToldScore) -> None:
@@ -63,7 +64,8 @@ class Tally:
         self.n_answered += 1
         self._warn(told.scored.warning)
         self._warn(attention_note(told.evidence))
-        self.alignments.add(self.n_answered, source, target, told.evidence.get(WORDS, ""))
+        self._warn(lost_note(told.lost))
+        self.alignments.add(self.n_answered, source, target, told.evidence.get(WORDS) or "")
 
     def _warn(self, text: str | None) -> None:
         """Say what the user should know of this line, if there is anything."""
@@ -80,7 +82,8 @@ class Tally:
 
     def _remember(self, line: str, translation: Translation) -> None:
         """Keep what the end of the command needs of a line."""
-        self.n_split += translation.split is not None
+        if translation.split:
+            self.split.append(self.n_answered)
         self.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
         if self.references:
             if not line.strip():
@@ -104,8 +107,8 @@ class Tally:
             say(note)
         if self.n_cut:
             warn(f"{self.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
-        if self.n_split:
-            say(split_note(self.n_split, self.n_answered, translator.limits))
+        if self.split:
+            say(split_note(self.split, self.n_answered, translator.limits))
         if note := suspicious_note(self.suspicious, self.n_answered):
             say(note)
         if note := retry_note(self.outcomes):
