@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from nmt.errors import NmtError
+
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -27,6 +29,23 @@ def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file, read as a stream."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def refuse_links_out(folder: Path) -> None:
+    """Raise NmtError for a file of a run or prepared folder that is a link out of it: whoever made the folder could
+    have this user's files read and shown. Called before anything in the folder is read; the folder itself may be
+    reached by a link.
+    """
+    real = os.path.realpath(folder)
+    for parent, _, names in os.walk(real):
+        for name in names:
+            path = os.path.join(parent, name)
+            if os.path.islink(path) and not Path(target := os.path.realpath(path)).is_relative_to(real):
+                shown = folder / os.path.relpath(path, real)
+                raise NmtError(
+                    f"{shown}: is a link to {target}, outside of the folder: it is not read. Put a copy of the file in "
+                    "its place."
+                )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ What lies in one, and what can be done with it, is in `run.py`.
 from pathlib import Path
 
 from nmt.errors import RunError
+from nmt.files import refuse_links_out
 
 RECIPE = "recipe.yaml"
 
@@ -16,8 +17,9 @@ def is_run(folder: Path) -> bool:
 
 
 def check_is_run(folder: Path) -> None:
-    """Raise RunError where no run was started."""
+    """Raise RunError where no run was started, NmtError for a file of it that is a link out of the folder."""
     if is_run(folder):
+        refuse_links_out(folder)
         return
     if folder.is_file() and is_run(folder.parent):
         raise RunError(f"{folder} is a file: name the run folder that it is in, {folder.parent}")

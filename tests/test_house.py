@@ -48,6 +48,7 @@ ALSO = {
     ("recipe", "languages"),
     ("languages", "errors"),
     ("extras", "errors"),
+    ("files", "errors"),
     ("torchrun", "errors"),
     ("processes", "errors"),
     ("processes", "pack"),

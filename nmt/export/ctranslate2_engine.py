@@ -24,7 +24,7 @@ from nmt.export.ctranslate2 import entries, library
 from nmt.export.parity import greedy, greedy_config
 from nmt.export.positions import N_POSITION
 from nmt.export.safetensors import beside
-from nmt.files import sha256_of
+from nmt.files import refuse_links_out, sha256_of
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.run import Run
 
@@ -55,6 +55,7 @@ def is_exported(folder: Path) -> bool:
 def exported_run(folder: str | Path) -> Run:
     """An exported folder. Raises RunError for what is none, or lacks our recipe or subwords."""
     run = Run(folder)
+    refuse_links_out(run.folder)
     if not run.folder.is_dir():
         raise RunError(f"{folder}: no such folder. Make it: nmt-export runs/NAME --to ctranslate2 --output {folder}")
     if not has_model(run.folder):

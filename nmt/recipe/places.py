@@ -29,6 +29,11 @@ def is_of_run(folder: Path) -> bool:
     return (folder / RUN_DATA).is_file()
 
 
+def is_made(folder: Path) -> bool:
+    """Whether nmt made the folder: prepared data, a run, or a copy of the files of one that translation needs."""
+    return is_prepared(folder) or is_of_run(folder) or (folder / "subwords.json").is_file()
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where a recipe comes from: its file, None without one, and the options that the command line gave.

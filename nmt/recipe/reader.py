@@ -7,13 +7,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError
-from nmt.files import write_durably
+from nmt.files import refuse_links_out, write_durably
 from nmt.recipe.complaints import Complaint, in_order, of_validation, option_at, unknown
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.names import with_trg
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import Origin
+from nmt.recipe.places import Origin, is_made
 from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
 
 Overrides = Sequence[tuple[str, str]]
@@ -89,6 +89,8 @@ def _file_of(path: Path) -> Path:
 
 
 def _content(path: Path) -> bytes:
+    if is_made(path.parent):
+        refuse_links_out(path.parent)
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)

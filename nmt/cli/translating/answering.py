@@ -194,13 +194,13 @@ class Answering:
             found.append((self._fields(witness, n, one.src_ids, trg_ids, told[n], one.items, lost[n]), lost[n]))
         return found
 
-    def _seen_alone(self, witness: Witness, number: int, one: Translation, lost: Lost) -> list[float] | None:
+    def _seen_alone(self, witness: Witness, line: int, one: Translation, lost: Lost) -> list[float] | None:
         """Log-probabilities of a line by itself, where some line of its batch cannot have them."""
         if not one.hypotheses:
             return []
 
-        def look(_: int, weights: Tensor, piece: int = 0) -> None:
-            witness.look(number, weights, piece)
+        def look(number: int, weights: Tensor, piece: int = 0) -> None:
+            witness.look(line + number, weights, piece)
 
         eye: LookAtPieces | None = look if witness.eye else None
         its = attempt("token_log_probs", lost, lambda: self.translator.token_log_probs([one], eye))

@@ -13,7 +13,7 @@ from typing import Any
 from nmt.data.text.lines import write_lines
 from nmt.data.text.tags import alike, tags_of_splits
 from nmt.errors import DataError
-from nmt.files import parse_json, sha256_of
+from nmt.files import parse_json, refuse_links_out, sha256_of
 from nmt.languages import language_of
 from nmt.recipe.compare import differences
 from nmt.recipe.data_options import DataConfig
@@ -127,6 +127,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     again = prepare_again(folder)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder of prepared data. Name one that nmt-preprocess wrote.")
+    refuse_links_out(folder)
     if not path.is_file() or path.is_symlink():
         raise DataError(f"{folder}: not a folder of prepared data, or an incomplete one: no {MANIFEST}. {again}")
     if path.stat().st_size > _LARGEST:

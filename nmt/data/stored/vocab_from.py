@@ -31,8 +31,8 @@ from nmt.data.vocabulary.sentencepiece_file import codec_of, is_sentencepiece
 from nmt.data.vocabulary.subwords import LONGEST_PIECE, N_SPECIAL, Codec, Subwords
 from nmt.data.vocabulary.unigram import learn_scores
 from nmt.errors import DataError
-from nmt.files import parse_json, sha256_of
-from nmt.recipe.places import MANIFEST, RUN_DATA, Origin
+from nmt.files import parse_json, refuse_links_out, sha256_of
+from nmt.recipe.places import MANIFEST, RUN_DATA, Origin, is_of_run, is_prepared
 from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS, SubwordsConfig
 
 # Old pieces are letters to the trainer of new merges: one code point each, beyond the surrogates.
@@ -91,7 +91,10 @@ def _found(name: str, origin: Origin) -> Path:
 
 def _as_written(path: Path) -> Subwords:
     """The subwords of a file. In a run or a folder of prepared data they have to be those that its ids are of."""
-    found, folder = Subwords.load(path), path.parent
+    folder = path.parent
+    if is_prepared(folder) or is_of_run(folder):  # and no lone file among the user's own
+        refuse_links_out(folder)
+    found = Subwords.load(path)
     told = read_manifest(folder)["subwords_sha256"] if (folder / MANIFEST).is_file() else _told_by_run(folder)
     if told not in (None, found.sha256):
         raise DataError(
