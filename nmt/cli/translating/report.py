@@ -129,13 +129,6 @@ def numbers(lines: Sequence[int]) -> str:
     return f"lines {told} and {more:,} more" if more > 0 else f"line{'s' * (len(lines) > 1)} {told}"
 
 
-def numbers(lines: Sequence[int]) -> str:
-    """Numbers of lines in words: the first ten, then a count of the others."""
-    told = ", ".join(f"{number:,}" for number in lines[:MOST_NUMBERS])
-    more = len(lines) - MOST_NUMBERS
-    return f"lines {told} and {more:,} more" if more > 0 else f"line{'s' * (len(lines) > 1)} {told}"
-
-
 def blank_notes(name: str, references: Sequence[str], blank: Collection[int]) -> list[str]:
     """Notes on references without text, and on sources without. name: of their file; blank: numbers of such sources.
 
