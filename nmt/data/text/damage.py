@@ -14,11 +14,20 @@ CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\ufff
 # What the bytes 80 to BF are in windows-1252, and in windows-1251.
 _WEST = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
 _EAST = "ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—\x98™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї"
+# Of these, what may well follow a word, and what is a letter or follows none.
+_MARKS, _NO_MARKS = "€‚„…†‡‹‘’“”•–—™›", "\x80-\x9fƒˆ‰Š˜ŒŽšœžŸ"
 _MOJIBAKE = re.compile(
-    # é as Ã©, German quotes and the apostrophe as â€ and a third character, ™ as â„¢.
-    "[ÂÃ][\x80-\x9f\xa1-\xa9\xab-\xb9\xbc-\xbeƒˆ‰Š‹ŒŽœžŸ€™š]|â€|â\x80|â„¢"
-    # What stands after a word in capitals, IRMÃ” or AMANHÃ», is no damage there.
-    f"|(?<![A-ZÀ-Þ])[ÂÃ][{_WEST}]"
+    # German quotes and the apostrophe as â€ and a third character, which may have got lost; ™ as â„¢.
+    f"â€[{_WEST}]|(?<![^\\W\\d_])â€|â\x80|â„¢"
+    # é as Ã©. Ã and Â are letters of Portuguese, Vietnamese and Turkish, too, so it depends on what stands around:
+    # after a small letter, fÃ¼r and baÄŸ, none of them is a letter;
+    f"|(?<=[a-zß-öø-ÿ])[ÂÃÄÅÆ][{_WEST}]"
+    # after no letter, Ã©tat, 20Â°C and Ã–l, it is one before marks of its end, as in the letter “Ã”;
+    f"|(?<![^\\W\\d_])[ÂÃ](?:[{_NO_MARKS}\xa0-\xba\xbc-\xbf]|(?<!«.)\xbb|[{_MARKS}](?=[a-zß-ÿ]))"
+    # after a capital, FRANÃ‡AIS and NÃ£o, it is one before marks at the end of a word: IRMÃ”, AMANHÃ», CHÃ€.
+    f"|[ÂÃ](?:[{_NO_MARKS}]|[€‚„†‡‹‘“”™›\xa1-\xac\xae-\xbf](?=[A-Za-zÀ-ÿ]))"
+    # Vietnamese: three bytes a letter, of which the second is one of two.
+    f"|á[º»](?:[{_NO_MARKS}\xa0-\xbf€‚„†‡•™]|[…–—‘’“”‹›](?=[a-z]))"
     # Cyrillic, Greek, Arabic, Hebrew: two bytes a letter, one such letter after the other.
     f"|(?:[ÐÑÎÏØÙÚÛ×][{_WEST}]){{3}}|(?:[РС][{_EAST}]){{3}}"
     # East Asian scripts, Thai and those of India: three bytes a letter.
@@ -26,7 +35,7 @@ _MOJIBAKE = re.compile(
 )
 
 # All of these begin so, and hardly anything else does: a pattern of two sets is a fast one.
-SUSPECT = re.compile(f"[ÂÃÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
+SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
 
 _NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)
 _LETTER = re.compile(r"[^\W\d_]")

@@ -8,6 +8,7 @@ from nmt.data.filters.clean import filters_of, reason_to_drop
 from nmt.data.text.damage import has_control, is_damaged, is_mostly_symbols, repeats_itself
 from nmt.recipe.filter_options import FilterConfig
 from tests.data.made_lines import GOOD
+from tests.data.text.sentences_with_tildes import PORTUGUESE, TURKISH, VIETNAMESE
 
 LINES = [(language, line) for language, lines in GOOD.items() for line in lines]
 
@@ -50,6 +51,14 @@ WORDS = [
     "你好世界",
     "こんにちは",
     "안녕하세요",
+    "FRANÇAIS",
+    "ÉTAT",
+    "FÜR",
+    "São Paulo",
+    "Việt Nam",
+    "bağ",
+    "Öl",
+    "20°C",
 ]
 
 
@@ -61,6 +70,55 @@ def test_utf8_that_was_read_as_another_encoding_is_damaged(text, encoding):
     if encoding == "cp1251" and not all("\u0400" <= letter <= "\u04ff" or not letter.isalpha() for letter in text):
         return  # only Cyrillic text is read as Cyrillic in earnest
     assert is_damaged(f"before {read} after") and not is_damaged(f"before {text} after")
+
+
+# What may stand right after a word, and right before it.
+AFTER = [
+    "",
+    "…",
+    "!",
+    "”",
+    "’",
+    "»",
+    "›",
+    "“",
+    "–",
+    "—",
+    "™",
+    "®",
+    "€",
+    "€ 5",
+    "²",
+    "ª",
+    "º",
+    "†",
+    "\u00a0É",
+    "…E",
+    "–E",
+]
+BEFORE = ["", "“", "«", "‹", "„", "¿", "€", "–"]
+
+
+@pytest.mark.parametrize("lines", [PORTUGUESE, VIETNAMESE, TURKISH])
+def test_no_word_of_languages_with_such_letters_is_damaged_in_small_letters_and_capitals(lines):
+    words = [*lines.split("\n"), *lines.split(), "“Ã”", "«Â»", "Ã–", "Â…"]
+    every = [word for one in words for word in (one, one.upper(), one.capitalize(), one.strip(",.;:!?"))]
+    assert not [
+        one
+        for word in every
+        for one in (before + word + after for before in BEFORE for after in AFTER)
+        if is_damaged(one)
+    ]
+
+
+@pytest.mark.parametrize("lines", [PORTUGUESE, VIETNAMESE, TURKISH])
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_nearly_all_of_their_sentences_are_damaged_where_they_were_read_as_another_encoding(lines, encoding):
+    whole = [line for line in lines.split("\n") if not line.isascii()]
+    found = [
+        is_damaged("".join(bytes([b]).decode(encoding, "ignore") or chr(b) for b in line.encode())) for line in whole
+    ]
+    assert sum(found) >= 0.8 * len(whole)
 
 
 @pytest.mark.parametrize(("text", "found"), [("lost \ufffd one", True), ("question ? mark", False), ("", False)])
