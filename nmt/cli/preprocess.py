@@ -61,13 +61,13 @@ OWN_CORPUS = (
     ("optim.lr", "2e-3"),
     ("optim.betas", "[0.9, 0.999]"),
     ("optim.weight_decay", "0.1"),
-    ("optim.schedule", "inverse_sqrt"),
-    ("optim.warmup", "200"),
+    ("optim.schedule", "auto"),
+    ("optim.warmup", "auto"),
     ("optim.clip", "1.0"),
     ("train.updates", "20000"),
     ("train.save_every", "500"),
     ("train.keep_last", "5"),
-    ("valid.every", "500"),
+    ("valid.every", "auto"),
     ("valid.patience", "10"),
 )
 

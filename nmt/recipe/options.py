@@ -24,7 +24,11 @@ from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
 class ValidConfig(Section):
     """When the model is measured, by what, and when to stop."""
 
-    every: PositiveInt = Field(1000, description="Updates between two validations.")
+    every: PositiveInt | Literal["auto"] = Field(
+        1000,
+        description="Updates between two validations. auto: with train.time_budget about ten by the clock, fewer where "
+        "they would take more than a sixth of the time; else a tenth of train.updates, at most 500.",
+    )
     metric: Literal["bleu", "chrf", "loss", "accuracy"] = Field(
         "bleu", description="What the best checkpoint is best in."
     )
@@ -33,6 +37,10 @@ class ValidConfig(Section):
     max_sentences: Count = Field(0, description="Translate at most this many validation pairs, the first ones; 0: all.")
     translate: bool = Field(True, description="Translate the validation set for BLEU and chrF.")
     max_tokens: PositiveInt = Field(8192, description="Bound on sentences x longest sentence in one validation batch.")
+
+    def is_regular(self, update: int) -> bool:
+        """Whether a validation is due at an update by its number; by the clock there is none."""
+        return self.every != "auto" and update % self.every == 0
 
 
 class Recipe(Section):

@@ -61,7 +61,9 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
 
 
 def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
-    if optim.schedule in ("linear", "cosine", "wsd") and optim.warmup > train.updates:
+    if optim.warmup == "auto":
+        pass  # which fits
+    elif optim.schedule in ("linear", "cosine", "wsd") and optim.warmup > train.updates:
         yield (
             f"optim.warmup: {optim.warmup} updates of warm-up are more than train.updates, {train.updates}, so that "
             f"optim.schedule {optim.schedule} never comes to its decay"
@@ -90,7 +92,7 @@ def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
 
 
 def _of_schedule_free(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
-    if optim.schedule != "constant":
+    if optim.schedule not in ("constant", "auto"):
         yield (
             f"optim.schedule: {optim.schedule} lowers the rate, but optim.name schedulefree averages weights in its "
             "place (write constant; optim.warmup stays)"

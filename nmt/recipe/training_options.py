@@ -80,10 +80,16 @@ class OptimConfig(Section):
     )
     eps: PositiveFloat = Field(1e-9, description="Added to Adam's denominator.")
     weight_decay: NonNegativeFloat = Field(0.0, description="Decay of matrices; decoupled in all but adam.")
-    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant"] = Field(
-        "noam", description="Learning rate over the run, after a linear warm-up; wsd stays at its peak, then decays."
+    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant", "auto"] = Field(
+        "noam",
+        description="Learning rate over the run, after a linear warm-up; wsd stays at its peak, then decays. auto: "
+        "linear with train.time_budget, else inverse_sqrt (constant for schedulefree).",
     )
-    warmup: Count = Field(4000, description="Updates of linear warm-up.")
+    warmup: Count | Literal["auto"] = Field(
+        4000,
+        description="Updates of linear warm-up. auto: a twentieth of the run, from 10 to 200; with train.time_budget "
+        "the speed is measured when training begins.",
+    )
     lr_mul: PositiveFloat = Field(2.0, description="Factor of the noam schedule, as upstream.")
     end_factor: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
         0.0, description="Where cosine, linear and wsd end, as a share of the peak."
@@ -97,6 +103,12 @@ class OptimConfig(Section):
         "Where several fit, the first counts.",
     )
     clip: NonNegativeFloat = Field(0.0, description="Largest norm of the gradient; 0: no clipping.")
+
+    @property
+    def n_warmup(self) -> int:
+        """`warmup` as a number, which `starting/resolve.py` has put in the place of auto."""
+        assert self.warmup != "auto", "resolve the recipe first"
+        return self.warmup
 
     @field_serializer("rate_of", when_used="json")
     def _in_order(self, value: dict[str, float]) -> list[tuple[str, float]]:

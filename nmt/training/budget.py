@@ -17,6 +17,12 @@ from nmt.training.state import TrainState
 PLANNED_AT = 0.25
 _LONG = 0.5
 _LEAST = 0.05
+BY_CLOCK = 0.1  # between two validations whose interval is auto
+_RESTS = 5.0  # times as long as a validation is the time from one to the next then, at least
+_FOR_CHOICE = 0.2  # of the time at most is kept for models beside the last
+_SLOWER = 0.2  # that the last validation may be than those before, as outputs grow and machines are shared
+_MOST_SLOWER = 0.03  # of all the time, kept for that at most
+_GRACE = 0.02  # of the time, after which nothing more is begun
 
 
 def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> tuple[int, int]:
@@ -25,6 +31,10 @@ def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> 
     update_seconds, valid_seconds: what one of each takes. Set-up and saving are left out of account.
     """
     train, every, budget = recipe.train, recipe.valid.every, recipe.train.budget_seconds
+    if every == "auto":
+        n_valid = int(1 / max(BY_CLOCK, _RESTS * valid_seconds / budget)) or 1
+        in_time = (budget - (n_valid - 1 + n_measured_at_end(train)) * valid_seconds) / update_seconds
+        return max(1, min(train.updates, int(max(in_time, _LEAST * budget / update_seconds)))), n_valid
     if not budget:
         return train.updates, -(-train.updates // every)
     planned_at = PLANNED_AT * budget / update_seconds
@@ -41,7 +51,13 @@ def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> 
 def is_to_be_planned(update: float, recipe: Recipe, passed: float) -> bool:
     """Whether a validation is due after an update, if there was none, for nobody knows how long one takes, and so how
     much of the time the last ones will need. passed: the share of the time."""
-    return passed >= PLANNED_AT and passed * recipe.valid.every > _LONG * update
+    every = recipe.valid.every
+    return passed >= PLANNED_AT and (every == "auto" or passed * every > _LONG * update)
+
+
+def is_due_by_clock(state: TrainState, passed: float) -> bool:
+    """Whether so much of the time has passed since a validation that the next is due, where valid.every is auto."""
+    return passed - state.validated_share >= max(BY_CLOCK, _RESTS * state.measure_share)
 
 
 def n_measured_at_end(config: TrainConfig) -> int:
@@ -73,24 +89,74 @@ class Budget:
         """Seconds until the time is over, by when time was counted last; infinite without a budget."""
         return max(0.0, self.seconds - state.wall_seconds) if self.seconds else math.inf
 
+    def has_time(self, state: TrainState, seconds: float = 0.0) -> bool:
+        """Whether something that takes so long, begun now, would end in time or hardly later."""
+        spent = state.wall_seconds + self.clock() - self._last + seconds
+        return not self.seconds or spent <= (1 + _GRACE) * self.seconds
+
+    def go_on(self, state: TrainState) -> float:
+        """Take up a run that was stopped or had ended. Returns the share of the schedule that has passed.
+
+        Where it has another end now, what is left of the schedule is spread anew. Earlier versions did not write down
+        for which end they had planned, and after a long last validation took the schedule to be more than over.
+        """
+        changed = state.planned_share > 1 if state.planned_for is None else state.planned_for != self.seconds
+        if self.seconds and changed:
+            state.planned_at = state.wall_seconds
+            state.planned_share = min(1.0, state.wall_seconds / self.seconds)
+            state.validated_share = min(state.validated_share, state.planned_share)
+        state.planned_for = self.seconds
+        state.measure_share = self.measure_share(state)
+        return self.share(state)
+
+    def measured(self, state: TrainState, seconds: float, share: float) -> None:
+        """Plan again after a validation that took so long. share: of the schedule, at the last update.
+
+        The next is expected to take as long, or longer if those before did: of what they were over, half is forgotten
+        each time, since the first, of a model that does not know where to stop, is often the longest by far.
+        """
+        state.measure_seconds = max(seconds, (seconds + state.measure_seconds) / 2)
+        self.plan(state, share)
+        state.measure_share = self.measure_share(state)
+
+    def saved(self, state: TrainState, seconds: float, share: float) -> None:
+        """Plan again after a checkpoint that took so long, if none before took longer. share: at the last update."""
+        if seconds > state.save_seconds:
+            state.save_seconds = seconds
+            self.plan(state, share)
+
     def plan(self, state: TrainState, share: float) -> None:
-        """Spread what is left of the schedule over the time that is left, now that more of it is known to be needed for
-        what comes after the updates. share: that of the last update."""
+        """Spread what is left of the schedule over the time that is left, now that more is known of what is needed for
+        what comes after the updates. share: that of the last update, so that it neither falls nor jumps."""
         if self.seconds:
             self.passed(state)
-            state.planned_at, state.planned_share = state.wall_seconds, share
+            state.planned_at, state.planned_share = state.wall_seconds, min(1.0, share)
+            state.planned_for = self.seconds
 
     def share(self, state: TrainState) -> float:
-        """The share of the schedule that had passed when time was counted last.
+        """The share of the schedule that had passed when time was counted last, at most 1.
 
-        It comes to all of it, even where what follows the updates leaves no time for that: then a little later than the
-        time is over, since a learning rate that never came down is worse.
+        It comes to all of it as long as there is time at all, even where what follows the updates leaves little of it,
+        since a learning rate that never came down is worse than a last validation that is cut short.
         """
         if not self.seconds:
             return 0.0
-        # The last validation and the last checkpoint take as long as the longest before, and the model that ships is
-        # chosen and written besides. The longest, and not the latest: a share that fell when one was quick would raise
-        # the learning rate again, after it had come to its end.
-        ending = self._n_measure * state.measure_seconds + 2 * state.save_seconds
-        room = max(self.seconds - ending - state.planned_at, _LEAST * self.seconds)
-        return state.planned_share + (1 - state.planned_share) * (state.wall_seconds - state.planned_at) / room
+        if state.wall_seconds >= self.seconds:
+            return 1.0
+        left = 1 - state.planned_share
+        return min(1.0, state.planned_share + left * (state.wall_seconds - state.planned_at) / self._room(state))
+
+    def measure_share(self, state: TrainState) -> float:
+        """The share of the schedule that would pass in the time of a validation; 0 without a budget."""
+        return (1 - state.planned_share) * state.measure_seconds / self._room(state) if self.seconds else 0.0
+
+    def _room(self, state: TrainState) -> float:
+        """Seconds from when it was planned until the updates are to be over."""
+        one = state.measure_seconds
+        # The model that ships is chosen and written besides the last validation and the last checkpoint.
+        beside = (self._n_measure - 1) * one
+        if self._n_measure * one > _FOR_CHOICE * self.seconds:
+            beside = 0.0  # then it is chosen from what is known
+        slower = min(_SLOWER * (one + beside), _MOST_SLOWER * self.seconds)
+        ending = one + beside + slower + 2 * state.save_seconds
+        return max(self.seconds - ending - state.planned_at, _LEAST * (1 - state.planned_share) * self.seconds, 1e-9)

@@ -5,7 +5,7 @@ budget). What they say is done in `trainer.py`.
 """
 
 from nmt.recipe.options import Recipe
-from nmt.training.budget import is_to_be_planned
+from nmt.training.budget import is_due_by_clock, is_to_be_planned
 from nmt.training.schedule import learning_rate_factor, share_of_run
 from nmt.training.state import TrainState
 
@@ -28,9 +28,9 @@ def rate_factor(state: TrainState, recipe: Recipe, passed: float) -> float:
 
 def anything_is_due(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
     """Whether something is done after an update, so that its outcome must be known at once."""
-    train, valid = recipe.train, recipe.valid
-    regular = any(update % every == 0 for every in (train.log_every, train.save_every, valid.every))
-    return regular or _is_last(update, recipe, passed) or _time_is_to_be_planned(update, state, recipe, passed)
+    train = recipe.train
+    regular = update % train.log_every == 0 or update % train.save_every == 0
+    return regular or _is_to_be_validated(update, state, recipe, passed)
 
 
 def log_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
@@ -45,10 +45,10 @@ def checkpoint_is_due(state: TrainState, recipe: Recipe) -> bool:
 
 def validation_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
     """Whether this update is to be validated, and was not yet."""
-    u, every = state.update, recipe.valid.every
-    planning = _time_is_to_be_planned(u, state, recipe, passed)
-    reached = u > 0 and (u % every == 0 or _is_last(u, recipe, passed) or planning)
-    return reached and all(entry["update"] != u for entry in state.history)
+    u = state.update
+    return (
+        u > 0 and _is_to_be_validated(u, state, recipe, passed) and all(entry["update"] != u for entry in state.history)
+    )
 
 
 def why_over(state: TrainState, recipe: Recipe, passed: float) -> str:
@@ -62,8 +62,8 @@ def why_over(state: TrainState, recipe: Recipe, passed: float) -> str:
 
 def forget_end(state: TrainState, recipe: Recipe) -> None:
     """Of a run that had ended and goes on: what there was only for that end leaves no trace, as for a stop."""
-    u, every = state.update, recipe.valid.every
-    if u % every:
+    u = state.update
+    if not recipe.valid.is_regular(u):
         state.history = [entry for entry in state.history if entry["update"] != u]
         if not checkpoint_is_due(state, recipe) and u not in state.stops:
             state.stops.append(u)
@@ -74,6 +74,13 @@ def _is_last(update: int, recipe: Recipe, passed: float) -> bool:
     return update >= recipe.train.updates or passed >= 1
 
 
-def _time_is_to_be_planned(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
-    """Whether nobody knows yet how much of the time the last validation will need, and it is time to know."""
-    return not state.history and is_to_be_planned(update, recipe, passed)
+def _is_to_be_validated(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether a validation belongs to an update: the last, a regular one, or the first that tells what one takes."""
+    if _is_last(update, recipe, passed):
+        return True
+    if recipe.train.time_budget and passed + state.measure_share >= 1:
+        return False  # one that was begun now would take the place of the last, which follows soon
+    valid = recipe.valid
+    regular = is_due_by_clock(state, passed) if valid.every == "auto" else valid.is_regular(update)
+    # Before the first, nobody knows how much of the time the last will need.
+    return regular or (not state.history and is_to_be_planned(update, recipe, passed))

@@ -24,10 +24,13 @@ def choose_final(
     validator: Validator,
     record: Record,
     wants_stop: Callable[[], bool] = lambda: False,
+    has_time: Callable[[float], bool] = lambda _: True,
 ) -> str:
     """Measure the candidates on the validation set and write the best as RUN/model.
 
-    Returns its name, or '' when somebody wanted to stop meanwhile: then nothing is written.
+    Returns its name, or '' when somebody wanted to stop meanwhile: then nothing is written. has_time: for
+    something that takes so many seconds; without time for one more measurement only those are compared that were
+    measured in training, by the loss if the last has no more.
     Candidates: the last and the best checkpoint, the average of the last or best N, the moving average; of equals the
     first in this order.
     """
@@ -35,25 +38,31 @@ def choose_final(
     results: dict[str, dict[str, float]] = {}
     # All that is measured now was measured then, and alike; what is not is measured anew.
     known = {
-        int(entry["update"]): {number: entry[number] for number in validator.names}
+        int(entry["update"]): {number: entry[number] for number in validator.names if number in entry}
         for entry in state.comparable(*validator.names)
-        if all(number in entry for number in validator.names)
     }
+    cut_short = len(known.get(state.update, {})) not in (0, len(validator.names))
+    by = "loss" if cut_short and not has_time(state.measure_seconds) else metric
     chosen, chosen_weights = "", dict[str, Tensor]()
     folder_of = _whole(run, record)
     for name, updates, file in _candidates(recipe, state, list(folder_of)):
+        newest = max(updates)
+        numbers = known.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
+        is_known = by in numbers and (by != metric or len(numbers) == len(validator.names))
+        if not is_known and results and not has_time(state.measure_seconds):
+            record.say(f"{name:>12}  not measured, as the time is over")
+            continue
         folders = [folder_of[update] for update in updates]
         weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
-        newest = max(updates)
-        if len(updates) == 1 and file == checkpoint.MODEL and newest in known:
-            results[name] = known[newest]
+        if is_known:
+            results[name] = numbers
         else:
             checkpoint.load_weights(model, weights, name)
-            results[name], _ = validator.measure(model, lambda: not wants_stop())
+            results[name], _ = validator.measure(model, lambda: not wants_stop(), lambda: has_time(0.0))
         if wants_stop():
             return ""
         record.say(f"{name:>12}  " + describe(newest, results[name]))
-        if not chosen or goodness(results[name], metric) > goodness(results[chosen], metric):
+        if not chosen or goodness(results[name], by) > goodness(results[chosen], by):
             chosen, chosen_weights = name, weights
     checkpoint.load_weights(model, chosen_weights, chosen)
     # The log first: a kill between the two writes the line again, and `Record.go_on` drops the one before.
@@ -64,27 +73,27 @@ def choose_final(
         {checkpoint.MODEL: checkpoint.weights_of(model)},
         {"update": state.update, "chosen": chosen, "candidates": results, "ends": _ends(recipe)},
     )
-    record.say(f"the model that translates: {chosen}, the best {metric} on the validation set")
+    record.say(f"the model that translates: {chosen}, the best {by} on the validation set")
     return chosen
 
 
 def final_update(run: Run) -> int | None:
     """The update that RUN/model was chosen at; None if there is no whole one."""
-    final = _final(run)
+    final = final_choice(run)
     return None if final is None else int(final["update"])
 
 
 def is_finished(run: Run, recipe: Recipe) -> bool:
     """Whether the model was chosen, no checkpoint is newer (older ones may have been deleted), and the recipe asks for
     no other end than when it was chosen, as far as that was written down."""
-    final = _final(run)
+    final = final_choice(run)
     if final is None or final["update"] < max(run.updates(), default=0):
         return False
     ends = _ends(recipe)
     return all(ends.get(name) == value for name, value in final.get("ends", {}).items())
 
 
-def _final(run: Run) -> dict[str, Any] | None:
+def final_choice(run: Run) -> dict[str, Any] | None:
     """What RUN/model says of how it was chosen; None if there is no whole one."""
     try:
         return checkpoint.verify(run.model_folder)

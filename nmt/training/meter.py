@@ -58,7 +58,8 @@ class Pace:
         before the first no time at all.
         """
         n_left = recipe.train.updates - state.update
-        n_validation = n_left / recipe.valid.every
+        every = recipe.valid.every
+        n_validation = 0 if every == "auto" else n_left / every  # by the clock: the time is what ends it
         n_saving = n_validation + n_left / recipe.train.save_every
         return n_left * self.seconds + n_validation * state.measure_seconds + n_saving * state.save_seconds
 

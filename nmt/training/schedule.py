@@ -35,8 +35,8 @@ def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_mo
     until the last `decay_share` of the run and falls there to `end_factor` as one less a root, the form that Hägele et
     al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations", found best; constant stays.
     """
-    assert update >= 1
-    warmup = max(1, config.warmup)
+    assert update >= 1 and config.schedule != "auto"
+    warmup = max(1, config.n_warmup)
     if config.schedule == "noam":
         return config.lr_mul / math.sqrt(d_model) * min(1 / math.sqrt(update), update / (warmup * math.sqrt(warmup)))
     if update <= warmup:

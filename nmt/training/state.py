@@ -81,6 +81,9 @@ class TrainState:
     save_seconds: float = 0.0
     planned_at: float = 0.0
     planned_share: float = 0.0
+    planned_for: float | None = None
+    validated_share: float = 0.0
+    measure_share: float = 0.0
     memory: Memory = field(default_factory=Memory)
     since_log: Sums = field(default_factory=Sums)
     how: How = field(default_factory=dict)
@@ -105,6 +108,8 @@ class TrainState:
             "save_seconds": self.save_seconds,
             "planned_at": self.planned_at,
             "planned_share": self.planned_share,
+            "planned_for": self.planned_for,
+            "validated_share": self.validated_share,
             "memory": asdict(self.memory),
             "since_log": asdict(self.since_log),
             "best_update": self.best_to_keep(metric),
@@ -116,7 +121,8 @@ class TrainState:
 
         packed: whether batches are.
         """
-        added = ("stops", "wall_seconds", "measure_seconds", "save_seconds", "planned_at", "planned_share")
+        clocks = ("wall_seconds", "measure_seconds", "save_seconds", "planned_at", "planned_share", "planned_for")
+        added = ("stops", *clocks, "validated_share")
         later = {name: state[name] for name in added if name in state}
         return cls(
             state["update"],

@@ -5,12 +5,14 @@ Nothing here changes training: every method is given what it tells of.
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from nmt import checkpoint
 from nmt.data.batching.plan import Position
 from nmt.recipe.options import Recipe
+from nmt.training import due
 from nmt.training.budget import Budget
 from nmt.training.device_memory import footprint
 from nmt.training.engine import Outcome
@@ -20,7 +22,7 @@ from nmt.training.meter import Meter, Pace
 from nmt.training.out_of_memory import Memory
 from nmt.training.record import Record
 from nmt.training.state import TrainState, changes
-from nmt.training.validate import Measured, describe, fields_of
+from nmt.training.validate import Measured, describe, fields_of, score_of
 
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
 FORETOLD_AFTER = 20  # updates of a process before it says how long the run will take
@@ -84,6 +86,27 @@ class Teller:
         """Seconds until the end of training, by updates or by the time budget."""
         return min(self.pace.left(state, self.recipe), self.budget.left(state))
 
+    def another_end(self, final: dict[str, Any], state: TrainState) -> None:
+        """Say that a run had finished, when and how well, and where its end is now. final: what RUN/model says."""
+        update, ends, train = final["update"], final.get("ends", {}), self.recipe.train
+        found = [f"update {update:,}"]
+        metric = ends.get("metric", self.recipe.valid.metric)
+        if update < ends.get("updates", 0) and state.out_of_patience(metric, ends.get("patience", 0)):
+            found.insert(0, f"valid.patience {ends['patience']}")
+        elif update < ends.get("updates", 0) and ends.get("time_budget"):
+            found.insert(0, f"time budget {ends['time_budget']}")
+        if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
+            found.append(score_of(metric, score))
+        pace = Pace()
+        pace.recent.append(state.seconds / max(1, state.update))
+        by_updates, by_clock = pace.left(state, self.recipe), self.budget.left(state)
+        left = f"about {duration(min(by_updates, by_clock))} from here"
+        if due.why_over(state, self.recipe, self.budget.share(state)):
+            now, left = "already behind it", "only the model is chosen anew"
+        else:
+            now = f"now update {train.updates:,}" if by_updates <= by_clock else f"now time budget {train.time_budget}"
+        self.record.say(f"this run had finished ({', '.join(found)}); its end is {now}, {left}")
+
     def memory(self, update: int, memory: Memory) -> None:
         """Say when memory has run out: each time to the log, the first time to people."""
         if memory.n_failed == self.n_failed:
@@ -117,6 +140,13 @@ class Teller:
             self.record.say(describe(update, numbers, name if len(measured) > 1 else ""))
         for example in measured[first_name][1].get("examples", []):
             self.record.say("    " + "\n    ".join(f"{what:9}  {text}" for what, text in example.items()))
+
+    def cut_short(self, update: int) -> None:
+        """Say that a validation was over the time, so that something of it may be missing."""
+        self.record.say(
+            f"update {update:,}: train.time_budget ended during this validation; what was not measured by then is left "
+            "out. On a machine that other work shares, a smaller valid.max_sentences makes it shorter."
+        )
 
     def halved_in_validation(self, too_large: int) -> None:
         """Say that memory ran out in a validation, with batches of this cost."""

@@ -53,7 +53,8 @@ class Trainer:
         self.recipe, self.model, self.run, self.record = recipe, model, run, record
         self.ranks, self.wants_stop = ranks, wants_stop
         self.validation = Validation(recipe, data, precision)
-        self.state = TrainState(how=self.validation.first.how)
+        self.budget, self.passed = budget or Budget(recipe.train), 0.0
+        self.state = TrainState(how=self.validation.first.how, planned_for=self.budget.seconds)
         self.stopwatch = Stopwatch.of(model.device)
         first_tag = data.subwords.src.n_text
         self.engine = Engine(
@@ -61,7 +62,6 @@ class Trainer:
         )
         self.feed = feed
         self.meter = Meter()
-        self.budget, self.passed = budget or Budget(recipe.train), 0.0
         self.teller = Teller(recipe, record, self.budget, model.device)
         self.moving = Position()  # where in the data the update under way is from
 
@@ -69,7 +69,7 @@ class Trainer:
         """Take up a verified checkpoint. had_ended: the run ended there, by a recipe that may have said so."""
         how, self.state = self.state.how, keeper.restore(folder, saved, self.engine)
         self.state.how = how
-        self.passed = self.budget.share(self.state)
+        self.passed = self.budget.go_on(self.state)
         if had_ended and not due.why_over(self.state, self.recipe, self.passed):
             due.forget_end(self.state, self.recipe)
         self.meter = Meter(self.state.since_log)
@@ -86,9 +86,7 @@ class Trainer:
         begin = self.budget.clock()
         with self.stopwatch.host("saving"):
             keeper.save(self.run, self.recipe, self.engine, self.state, due=planned)
-        if (seconds := self.budget.clock() - begin) > self.state.save_seconds:
-            self.state.save_seconds = seconds
-            self.budget.plan(self.state, self.passed)
+        self.budget.saved(self.state, self.budget.clock() - begin, self.passed)
 
     def train(self) -> str:
         """Train until the end. Returns why it ended: 'done', 'time', 'patience' or 'stopped'."""
@@ -188,7 +186,7 @@ class Trainer:
         search were not finite. Nothing is remembered unless it was finished: what was trained is to be saved then
         before anything else.
         """
-        measured, trouble = dict[str, Measured](), ""
+        measured, trouble, state = dict[str, Measured](), "", self.state
         too_large = self.validation.too_large
         begin = self.budget.clock()
         with self.stopwatch.host("validation"), self.engine.optimizers.resting():
@@ -197,7 +195,9 @@ class Trainer:
                 if self.ranks.is_main:
                     try:
                         with self.engine.whole_model(weights) as model:
-                            measured = self.validation.measure(model, lambda: not self.wants_stop())
+                            measured = self.validation.measure(
+                                model, lambda: not self.wants_stop(), lambda: self.budget.has_time(state)
+                            )
                     except (MachineError, RuntimeError, MemoryError) as error:
                         if not isinstance(error, MachineError) and not is_out_of_memory(error):
                             raise
@@ -208,10 +208,12 @@ class Trainer:
             if self.validation.too_large and not too_large:
                 self.teller.halved_in_validation(self.validation.too_large)
             with self.stopwatch.host("telling"):
-                self.teller.validation(self.state.update, measured, self.validation.first_name)
-        if (seconds := self.budget.clock() - begin) > self.state.measure_seconds:
-            self.state.measure_seconds = seconds
-            self.budget.plan(self.state, self.passed)
-        *told, self.passed = self.ranks.tell(*self.validation.flat(measured), self.budget.passed(self.state))
-        self.state.history.append({"update": self.state.update, **self.validation.entry(told)})
+                self.teller.validation(state.update, measured, self.validation.first_name)
+                if not self.budget.has_time(state):
+                    self.teller.cut_short(state.update)
+        state.validated_share = self.passed
+        self.budget.measured(state, self.budget.clock() - begin, self.passed)
+        flat = self.validation.flat(measured)
+        *told, self.passed, state.measure_share = self.ranks.tell(*flat, self.budget.passed(state), state.measure_share)
+        state.history.append({"update": state.update, **self.validation.entry(told)})
         return True, ""

@@ -105,14 +105,20 @@ class Validator:
                 found["translations"]["form"] = "NFC"
         return found
 
-    def measure(self, model: TranslationModel, keep_going: Callable[[], bool] = lambda: True) -> Measured:
+    def measure(
+        self,
+        model: TranslationModel,
+        keep_going: Callable[[], bool] = lambda: True,
+        in_time: Callable[[], bool] = lambda: True,
+    ) -> Measured:
         """Returns the numbers {loss, perplexity, accuracy, bleu, chrf}, and signatures and examples beside them.
 
         A number that is not finite is left out: it is no measurement, and JSON has no word for it.
 
-        `keep_going` is asked between batches; when it says no, what has been measured is returned. Where memory runs
-        out, batches are halved, with the same result. Raises OutOfMemory where not even that helps, and MachineError
-        where the scores of a search are not finite.
+        `keep_going` is asked between batches; when it says no, what has been measured is returned. `in_time` is asked
+        only while it translates; when it says no, BLEU and chrF are left out. Where memory runs out, batches are
+        halved, with the same result. Raises OutOfMemory where not even that helps, and MachineError where the scores of
+        a search are not finite.
         """
         training = model.training
         model.eval()
@@ -122,7 +128,7 @@ class Validator:
                 beside: dict[str, Any] = {}
                 if self.translate and keep_going():
                     with contextlib.suppress(_Enough):
-                        scores, beside = self._translated(model, keep_going)
+                        scores, beside = self._translated(model, lambda: keep_going() and in_time())
                         numbers |= scores
             return {name: value for name, value in numbers.items() if math.isfinite(value)}, beside
         except (RuntimeError, MemoryError) as error:
@@ -257,9 +263,15 @@ class Validation:
         """Cost of the smallest batch that memory could not hold; 0: none yet."""
         return min((cost for one in self.sets.values() if (cost := one.memory.too_large)), default=0)
 
-    def measure(self, model: TranslationModel, keep_going: Callable[[], bool]) -> dict[str, Measured]:
-        """What each set's Validator measures, under its name."""
-        return {name: validator.measure(model, keep_going) for name, validator in self.sets.items()}
+    def measure(
+        self, model: TranslationModel, keep_going: Callable[[], bool], in_time: Callable[[], bool]
+    ) -> dict[str, Measured]:
+        """What each set's Validator measures, under its name; beside the first only while there is time."""
+        return {
+            name: validator.measure(model, keep_going, in_time)
+            for name, validator in self.sets.items()
+            if name == self.first_name or in_time()
+        }
 
     def flat(self, measured: dict[str, Measured]) -> list[float]:
         """The numbers in a row, to be told to other ranks; NaN where one is missing."""
@@ -287,8 +299,16 @@ def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
     return {**found, "sets": {name: {**numbers, **beside} for name, (numbers, beside) in others}} if others else found
 
 
+SHOWN_AS = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%", "bleu": ".2f", "chrf": ".2f"}
+
+
+def score_of(name: str, value: float) -> str:
+    """A number of a validation for people."""
+    title = {"bleu": "BLEU", "chrf": "chrF"}.get(name, name)
+    return f"{title} {value:{SHOWN_AS[name]}}"
+
+
 def describe(update: int, numbers: dict[str, Any], name: str = "") -> str:
     """One line of validation results for people. name: of the set, where there are several."""
-    shown = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%", "bleu": ".2f", "chrf": ".2f"}
-    parts = [f"{name} {numbers[name]:{form}}" for name, form in shown.items() if name in numbers]
+    parts = [f"{name} {numbers[name]:{form}}" for name, form in SHOWN_AS.items() if name in numbers]
     return f"update {update:,}{name and ', ' + name}: " + ", ".join(parts)

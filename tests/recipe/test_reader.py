@@ -61,7 +61,7 @@ modle: {}
         "recipe.yaml:10: train.lr: unknown option (did you mean optim.lr?)",
         "recipe.yaml:11: train.compile: expected true or false, found the text 'yes' (write true)",
         "recipe.yaml:13: optim.lr: expected number > 0.0, found the text 'fast'",
-        "recipe.yaml:14: optim.warmup: expected whole number >= 0, found the text '1_000' (write 1000)",
+        "recipe.yaml:14: optim.warmup: expected whole number >= 0 | auto, found the text '1_000' (write 1000)",
         "recipe.yaml:15: optim.eps: .inf is not a finite number",
         "recipe.yaml:16: optim.lerning_rate: unknown option (did you mean optim.lr?)",
         "recipe.yaml:17: modle: unknown option (did you mean model?)",
@@ -140,7 +140,7 @@ def test_numbers_are_numbers(read):
         ("train: {time_budget: 0s}", "expected text like 90s, 20m, 1h30m or 2d, found the text '0s'"),
         (
             "optim: {schedule: cosin}",
-            "expected noam | inverse_sqrt | cosine | linear | wsd | constant, found the text 'cosin'",
+            "expected noam | inverse_sqrt | cosine | linear | wsd | constant | auto, found the text 'cosin'",
         ),
         ("model: {d_model: null}", "model.d_model: expected whole number >= 1, found nothing"),
         ("model: 5", "model: expected a section, a mapping of options, found the number 5"),

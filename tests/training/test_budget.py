@@ -129,11 +129,10 @@ def test_time_is_left_for_the_last_validation_even_if_none_was_due_before(recipe
 
 
 @pytest.mark.parametrize("schedule", ["linear", "wsd", "cosine"])
-@pytest.mark.parametrize(("slow", "late"), [(5.0, 0.0), (8.0, 3.0)])
+@pytest.mark.parametrize("slow", [5.0, 8.0])
 def test_a_validation_that_takes_much_of_the_time_does_not_end_the_schedule(
-    recipe_of, clock, monkeypatch, schedule, slow, late
+    recipe_of, clock, monkeypatch, schedule, slow
 ):
-    """late: seconds over the time, where three validations, two of them to choose the model, are most of it."""
     measure = Validator.measure
 
     def slowly(*args, **kwargs):
@@ -143,7 +142,7 @@ def test_a_validation_that_takes_much_of_the_time_does_not_end_the_schedule(
     monkeypatch.setattr(Validator, "measure", slowly)
     recipe, start = timed(recipe_of, valid={"every": 10**6}, optim={"schedule": schedule}), clock.now
     assert launch(recipe, clock=clock) == "time"
-    assert clock.now - start == pytest.approx(BUDGET + late, abs=2.5)
+    assert clock.now - start == pytest.approx(BUDGET, abs=0.05 * BUDGET)
     found = rates(recipe)
     assert found[-1] < 0.35 and all(a >= b for a, b in pairwise(found[5:]))
 

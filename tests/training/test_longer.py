@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import re
 import shutil
 
 import pytest
@@ -48,6 +49,26 @@ def test_a_run_that_goes_on_after_its_end_is_the_one_that_was_begun_for_longer(r
     capsys.readouterr()
     launch(of_length(chain, LONG))
     assert f"already trained to update {LONG}; nothing to do" in capsys.readouterr().err
+
+
+def test_a_run_that_had_finished_says_so_and_where_its_end_is_now(recipe_of, capsys):
+    recipe = recipe_of(**{**OPTIONS, "optim": {"schedule": "constant"}})
+    clock = map(float, itertools.count()).__next__  # each look at it takes a second
+    assert launch(of_length(recipe, 10**6, time_budget="40s"), clock=clock) == "time"
+    reached = final_update(Run(recipe.run_folder))
+    for number, (updates, budget, wanted) in enumerate(
+        (
+            (LONG, "", rf"now update {LONG}, about [\d.]+ s from here"),
+            (10**6, "2h", "now time budget 2h, about 1 h 59 min from here"),
+            (reached - 1, "", "already behind it, only the model is chosen anew"),
+        )
+    ):
+        again = f"{recipe.run_folder}-{number}"
+        shutil.copytree(recipe.run_folder, again)
+        capsys.readouterr()
+        launch(of_length(recipe, updates, time_budget=budget, out=again), StopAt(0))
+        had = rf"this run had finished \(time budget 40s, update {reached}, BLEU [\d.]+\); its end is "
+        assert re.search(had + wanted + "\n", capsys.readouterr().err)
 
 
 def test_it_goes_on_too_where_it_was_stopped_before_anything_was_saved(recipe_of):

@@ -40,9 +40,9 @@ PLAN = [
     Row("updates", 1000, "n_valid", 2, {"time_budget": "200s"}),  # one after a quarter of the time
     Row("time_budget", "200s", "told", "the end of train.time_budget, at about update 81", {"updates": 1000}),
     Row("time_budget", "200s", "foreseen", 80, {**TIMED, "updates": 1000}),
-    Row("time_budget", "200s", "passed", 50 / 180, TIMED),
-    Row("average", "none", "passed", 50 / 90, TIMED),
-    Row("ema", 0.5, "passed", 50 / 70, TIMED),
+    Row("time_budget", "200s", "passed", 50 / 188, TIMED),
+    Row("average", "none", "passed", 50 / 94, TIMED),
+    Row("ema", 0.5, "passed", 50 / 82, TIMED),
     Row("ema", 0.5, "n_of_weights", 4),
     Row("ema", 0.5, "needed", (checkpoint.OPTIMIZER, checkpoint.EMA)),
     Row("keep_last", 5, "disk", "7.0 MB: 5 newest, 1 best"),
@@ -64,7 +64,7 @@ def of_plan(recipe_of, monkeypatch):
             decode={"max_len_a": 0.0, "max_len_b": 2},
         )
         budget, pace, said = Budget(recipe.train), Pace(), []
-        state = TrainState(6, wall_seconds=50.0, measure_seconds=10.0)
+        state = TrainState(6, wall_seconds=50.0, measure_seconds=5.0)
         saving = TrainState(6, save_seconds=3.0)
         for _ in range(3):
             pace.add(2.0)

@@ -155,7 +155,8 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
 def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
     """What was measured, for people."""
     train, valid, n_epoch = recipe.train, recipe.valid, found.n_update_in_epoch
-    n_update, first = found.n_update, min(valid.every, found.n_update)
+    n_update = found.n_update
+    first = min(n_update // found.n_valid if valid.every == "auto" else valid.every, n_update)
     end = f"after {duration(n_update * found.seconds + found.measuring)}"
     if n_update < train.updates:
         end = f"when the {train.time_budget} of train.time_budget are over"

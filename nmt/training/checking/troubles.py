@@ -71,7 +71,7 @@ class Findings:
 def peak_rate(recipe: Recipe) -> float:
     """The largest learning rate that the schedule comes to."""
     optim = recipe.optim
-    update = max(1, optim.warmup)
+    update = max(1, optim.n_warmup)
     share = share_of_run(update, n_update=recipe.train.updates)
     factor = learning_rate_factor(update, optim, share=share, d_model=recipe.model.d_model)
     return factor if optim.schedule == "noam" else factor * optim.lr
@@ -128,9 +128,9 @@ def _of_learning(recipe: Recipe, found: Findings) -> Iterator[str]:
             "valid.patience end the run when the model gets no better"
         )
     why = " that train.time_budget has time for" if updates < recipe.train.updates else ""
-    if optim.warmup >= updates:
+    if optim.n_warmup >= updates:
         yield (
-            f"optim.warmup, {optim.warmup:,} updates, is no shorter than the run, {updates:,}{why}: the rate never "
+            f"optim.warmup, {optim.n_warmup:,} updates, is no shorter than the run, {updates:,}{why}: the rate never "
             "falls"
         )
     n_layer, rate = 0 if model.is_recurrent else max(model.n_enc_layer, model.n_dec_layer), peak_rate(recipe)
@@ -153,7 +153,8 @@ def _of_time(recipe: Recipe, found: Findings) -> Iterator[str]:
             f"validation takes {valid / (valid + training):.0%} of the time: make valid.every larger, or set "
             "valid.max_sentences or valid.beam lower"
         )
-    if recipe.valid.every > found.n_update and not recipe.train.budget_seconds:  # which has one in the middle
+    every = recipe.valid.every
+    if every != "auto" and every > found.n_update and not recipe.train.budget_seconds:  # which has one in the middle
         yield "the model is measured once, at the end: make valid.every smaller to see it learn"
     lost = recipe.train.save_every * found.seconds
     if lost > _HOUR:

@@ -24,7 +24,7 @@ from nmt.threads.waiting import asleep_beside_other_work
 from nmt.training import parallel
 from nmt.training.budget import Budget
 from nmt.training.feed import Feed
-from nmt.training.finish import choose_final, final_update, is_finished
+from nmt.training.finish import choose_final, final_choice, final_update, is_finished
 from nmt.training.optimizers.named import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision
@@ -172,8 +172,11 @@ def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[st
 def _go_on(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Precision, device: torch.device) -> None:
     """Take up a checkpoint, and say from where the run goes on."""
     ranks = trainer.ranks
-    had_ended = ranks.any(ranks.is_main and final_update(trainer.run) == state["update"])
+    final = final_choice(trainer.run) if ranks.is_main else None
+    had_ended = ranks.any(final is not None and final["update"] == state["update"])
     trainer.restore(folder, state, had_ended=had_ended)
+    if had_ended and final is not None:
+        trainer.teller.another_end(final, trainer.state)
     trainer.record.say(f"going on from {folder.name} on {device} in {precision.name}: {precision.why}")
     if begun_in_other_batches(state, packed=trainer.recipe.batch.packed):
         epoch = state["epoch"]
@@ -193,6 +196,7 @@ def _choose_model(trainer: Trainer, outcome: str) -> str:
                     trainer.validation.first,
                     trainer.record,
                     trainer.wants_stop,
+                    lambda seconds: trainer.budget.has_time(trainer.state, seconds),
                 )
             outcome = outcome if chosen else "stopped"
     return "stopped" if trainer.ranks.tell(float(outcome == "stopped"))[0] else outcome
@@ -267,6 +271,6 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     if trainer.budget.seconds:
         trainer.budget.passed(state)
         spent += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
-    if outcome == "time" and state.update < trainer.recipe.optim.warmup:
-        spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.warmup:,}"
+    if outcome == "time" and state.update < trainer.recipe.optim.n_warmup:
+        spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
     return f"finished ({outcome}): {spent}. Translate with: {shlex.join(['nmt-translate', str(run.folder)])}"

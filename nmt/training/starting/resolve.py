@@ -30,6 +30,7 @@ _SHARE = 0.5  # of the CPU's memory that may be filled: others need some, and re
 _HIDDEN = 2.0  # of what a forward pass leaves, how much its backward pass needs at its worst
 _NEAR = 0.97  # of the best speed: as good as the best
 _PATIENCE = 30.0  # seconds spent on finding the fastest batch
+_FOR_UPDATES = 0.8  # of a time budget: the rest is for validations and checkpoints
 _UPDATES_PER_EPOCH = 100  # that must be left where the batch is the update
 
 
@@ -64,7 +65,63 @@ def resolve(
             number, why = _choose_max_tokens(make_trial(recipe), most, ranks, wants_stop)
             recipe = _with(recipe, "batch", {"max_tokens": number})
             say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
+    return _with_pace(recipe, begun, ranks, make_trial, say)
+
+
+def _with_pace(
+    recipe: Recipe,
+    begun: Recipe | None,
+    ranks: Ranks,
+    make_trial: Callable[[Recipe], Trial],
+    say: Callable[[str], None],
+) -> Recipe:
+    """The recipe with a schedule, a warm-up and, but by the clock, an interval of validations that suit its length."""
+    optim, train = recipe.optim, recipe.train
+    chosen: dict[str, Any] = {}
+    if optim.schedule == "auto":
+        without_budget = "constant" if optim.name == "schedulefree" else "inverse_sqrt"
+        chosen["schedule"] = "linear" if train.time_budget and optim.name != "schedulefree" else without_budget
+    if optim.warmup == "auto":
+        chosen["warmup"] = 0
+    if begun is not None:
+        chosen = {name: getattr(begun.optim, name) for name in chosen}
+    elif "warmup" in chosen:
+        n_update, why = train.updates, ""
+        if train.time_budget:
+            seconds = ranks.tell(_seconds_of_update(recipe, make_trial, ranks.world_size))[0]
+            n_update = min(n_update, int(_FOR_UPDATES * train.budget_seconds / seconds))
+            why = f" that train.time_budget, {train.time_budget}, has room for"
+        chosen["warmup"] = warmup_of(n_update)
+        schedule = chosen.get("schedule", optim.schedule)
+        say(f"optim.warmup: auto: {chosen['warmup']:,} of about {n_update:,} updates{why}; optim.schedule: {schedule}")
+    if chosen:
+        recipe = _with(recipe, "optim", chosen)
+    if recipe.valid.every == "auto" and not train.time_budget:
+        recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
     return recipe
+
+
+def warmup_of(n_update: int) -> int:
+    """Updates of warm-up for a run of so many: a twentieth, but neither too few to be of use nor more than it needs."""
+    return min(max(10, min(200, n_update // 20)), max(1, n_update))
+
+
+def _seconds_of_update(recipe: Recipe, make_trial: Callable[[Recipe], Trial], world_size: int) -> float:
+    """About how long an update will take: that of a typical batch, as often as an update has one on each rank."""
+    plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
+    optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
+    batch = recipe.batch
+    trial = make_trial(recipe.model_copy(update={"train": plain, "optim": optim}))
+    try:
+        assert batch.max_tokens != "auto"
+        work = trial.typical(batch.max_tokens)
+        trial.seconds(work)  # which sets things up
+        seconds = trial.seconds(work) / len(work)
+    finally:
+        trial.end()
+    n_token = sum(item.batch.n_gold for item in work) / len(work)
+    n_batch = batch.tokens_per_update / n_token if batch.tokens_per_update else batch.per_update
+    return seconds * max(1.0, n_batch / world_size)
 
 
 def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:

@@ -7,6 +7,7 @@ import torch
 from test_check import HEALTHY
 from witness import StopAt
 
+from nmt import checkpoint
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.presets import AUTO, PRESETS, preset_for
@@ -15,13 +16,14 @@ from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
 from nmt.training.checking import check as check_module
 from nmt.training.device_memory import memory_left
+from nmt.training.engine import Engine
 from nmt.training.parallel import Ranks
 from nmt.training.ranks.roll_call import Stopped
 from nmt.training.starting import launch as launching
 from nmt.training.starting import resolve as resolve_module
 from nmt.training.starting.launch import launch
 from nmt.training.starting.materials import make_trial, open_data
-from nmt.training.starting.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best
+from nmt.training.starting.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best, warmup_of
 from nmt.training.starting.trial import Trial
 
 
@@ -256,3 +258,50 @@ def test_a_batch_fits_that_runs_and_does_not_where_memory_runs_out(recipe_of, mo
         context.setattr(trial.engine, "step", no_room)
         assert not trial.fits(trial.longest(500))
     assert trial.fits(trial.longest(500))
+
+
+# -- a schedule that fits ------------------------------------------------------------------------------------------
+
+AUTO_PACE = {
+    "optim": {"schedule": "auto", "warmup": "auto"},
+    "valid": {"every": "auto", "translate": False, "metric": "loss"},
+}
+
+
+@pytest.mark.parametrize(("n_update", "warmup"), [(1, 1), (8, 8), (112, 10), (1000, 50), (4000, 200), (10**6, 200)])
+def test_the_warm_up_is_a_twentieth_of_the_run(n_update, warmup):
+    assert warmup_of(n_update) == warmup
+
+
+def test_by_updates_the_pace_follows_from_their_number(recipe_of):
+    found, said = resolved(recipe_of(**AUTO_PACE, train={"updates": 1000}))
+    assert (found.optim.schedule, found.optim.warmup, found.valid.every) == ("inverse_sqrt", 50, 100)
+    assert "optim.warmup: auto: 50 of about 1,000 updates" in said[0]
+
+
+def test_by_the_clock_the_schedule_anneals_and_the_warm_up_fits_the_speed(recipe_of, monkeypatch):
+    monkeypatch.setattr(Trial, "seconds", lambda *_: 3.0)  # of three batches
+    found, said = resolved(recipe_of(**AUTO_PACE, train={"updates": 10**6, "time_budget": "50m"}))
+    assert (found.optim.schedule, found.optim.warmup, found.valid.every) == ("linear", 60, "auto")
+    assert "60 of about 1,200 updates that train.time_budget, 50m, has room for" in said[0]
+    again, _ = resolved(recipe_of(**AUTO_PACE, train={"updates": 10**6, "time_budget": "50m"}), begun=found)
+    assert again.optim == found.optim
+
+
+def test_a_run_by_the_clock_has_about_ten_validations_and_ends_annealed(recipe_of, monkeypatch):
+    recipe = recipe_of(
+        **AUTO_PACE, train={"updates": 10**6, "time_budget": "100s", "save_every": 10**6, "log_every": 1}
+    )
+    ticks = SimpleNamespace(now=0.0)
+    backward = Engine.backward
+
+    def slowly(*args, **kwargs):
+        ticks.now += 1.0
+        return backward(*args, **kwargs)
+
+    monkeypatch.setattr(Engine, "backward", slowly)
+    assert launch(recipe, clock=lambda: ticks.now) == "time"
+    run = Run(recipe.run_folder)
+    state = checkpoint.verify(run.checkpoint(run.updates()[-1]))
+    assert 9 <= len(state["history"]) <= 11 and state["history"][0]["update"] <= 12
+    assert run.recipe().valid.every == "auto" and run.recipe().optim.schedule == "linear"
