@@ -336,6 +336,18 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
     assert [line[:6] for line in lines] == ["pass  ", "pass  ", "FAIL  ", "FAIL  "]
 
 
+def test_a_selftest_judges_by_what_is_found_and_not_by_the_last_digit_of_the_loss(recipe_of, monkeypatch):
+    monkeypatch.setattr("nmt.training.checking.selftest.GOAL", 1e-6)
+    monkeypatch.setattr("nmt.training.checking.selftest.MOST_UPDATES", 150)
+    assert all(passed for passed, _ in selftest(recipe_of(**ABLE)))
+
+
+def test_a_selftest_that_fails_says_what_to_do(recipe_of, monkeypatch):
+    monkeypatch.setattr("nmt.training.checking.selftest.MOST_UPDATES", 2)
+    said = [text for passed, text in selftest(recipe_of(**ABLE)) if not passed]
+    assert said and "Try train.precision: fp32" in said[0] and not any("so look at the search" in text for text in said)
+
+
 def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatch):
     build = "nmt.training.checking.selftest.new_model"
 
