@@ -129,11 +129,13 @@ def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
     return found + line.spaces[-1], places
 
 
-def first_words(text: str, places: Sequence[int]) -> list[int]:
+def first_words(text: str, places: Sequence[int], by_character: bool = False) -> list[int]:
     """The number of the word, as white space cuts them, that stands at each of some places of a text, from 0.
 
-    places: none before the one that it follows.
+    places: none before the one that it follows. by_character: each character is a word, white space aside.
     """
+    if by_character:
+        return [sum(not character.isspace() for character in text[:place]) for place in places]
 
     def goes_on(place: int) -> bool:
         return 0 < place < len(text) and not text[place - 1].isspace() and not text[place].isspace()

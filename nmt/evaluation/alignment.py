@@ -4,10 +4,13 @@ Read off the attention over the source while the translation was written, so it 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
+from nmt.languages import language_of
 from nmt.recipe.decode_options import AlignBy
+from nmt.recipe.options import Recipe
 
 # Decoder layers whose mean is read. Of many layers the one before the last aligns best (Garg et al. 2019, "Jointly
 # learning to align and translate with Transformer models"), of few the last; their mean is as good as either.
@@ -45,10 +48,50 @@ def joined_alignment(pieces: Sequence[Sequence[int | None]], src_len: Sequence[i
     return found
 
 
-def words_of(pieces: Sequence[bytes]) -> list[list[int]]:
+class ByCharacter(NamedTuple):
+    """Whether the words that are aligned are characters, for each side."""
+
+    src: bool
+    trg: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "ByCharacter":
+        """As decode.align_units says, which may leave it to the languages."""
+        units, languages = recipe.decode.align_units, (recipe.data.src_lang, trg_lang_of(recipe))
+        unspaced = (units == "auto" and language_of(lang).is_unspaced for lang in languages)
+        return cls(*(units == "characters" or one for one in unspaced))
+
+
+WORDS_OF_BOTH = ByCharacter(src=False, trg=False)
+
+
+def trg_lang_of(recipe: Recipe) -> str:
+    """The language that lines are translated into, where they say nothing themselves."""
+    return recipe.decode.trg_lang or recipe.data.trg_lang
+
+
+def characters_note(recipe: Recipe) -> str | None:
+    """What to say where characters are aligned because a language has no spaces between words; None elsewhere."""
+    sides = zip(ByCharacter.of(recipe), (recipe.data.src_lang, trg_lang_of(recipe)), strict=True)
+    names = [language_of(lang).name for by_character, lang in sides if by_character]
+    if not names or recipe.decode.align_units != "auto":
+        return None
+    return (
+        f"word alignments: of {' and '.join(names)}, written without spaces, characters are counted from 0, white "
+        "space aside (--decode.align_units words: what spaces set apart)"
+    )
+
+
+def split(text: str, by_character: bool) -> list[str]:
+    """The words of a text, or its characters without white space."""
+    return [character for character in text if not character.isspace()] if by_character else text.split()
+
+
+def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[int]]:
     """The words that each piece of a text is part of, counted from 0: one as a rule, none for white space.
 
-    A word is what stands between white space, as `str.split` sees it. pieces: UTF-8 when joined, or nearly so.
+    A word is what stands between white space, as `str.split` sees it, or by_character each character. pieces: UTF-8
+    when joined, or nearly so.
     """
     words: list[list[int]] = []  # of each byte
     n_word, inside = 0, False
@@ -56,7 +99,7 @@ def words_of(pieces: Sequence[bytes]) -> list[list[int]]:
     for character in b"".join(pieces).decode("utf-8", errors="surrogateescape"):
         if character.isspace():
             inside = False
-        elif not inside:
+        elif by_character or not inside:
             inside, n_word = True, n_word + 1
         width = len(character.encode("utf-8", errors="surrogateescape"))
         words.extend([[n_word - 1] if inside else []] * width)

@@ -37,7 +37,8 @@ _ITS_FILES = ("config.json", "shared_vocabulary.json", "source_vocabulary.json",
 _OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
 _KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len"}
 _KNOWN |= {"trg_lang"}  # that of the model, or it is refused as a line's own is
-_KNOWN |= {"align_layer", "align_head", "align_when"}  # which a run may have stored, and nothing here asks for
+# Which a run may have stored, and nothing here asks for.
+_KNOWN |= {"align_layer", "align_head", "align_when", "align_units"}
 
 
 def has_model(folder: Path) -> bool:

@@ -91,6 +91,11 @@ class DecodeConfig(Section):
         description="Whether a subword comes from where the model looked when it wrote it, or a step later, when it "
         "had read it (Chen et al. 2020, SHIFT-ATT), which fits some deep models better. See --tune-alignment.",
     )
+    align_units: Literal["auto", "words", "characters"] = Field(
+        "auto",
+        description="Of which alignments are pairs: words, as white space cuts them; characters, white space aside; "
+        "auto: characters on a side whose language has no spaces between words. For segmented text: words.",
+    )
     trg_lang: LanguageCode = Field(
         "", description="Of a model for several target languages: the one to translate into; empty: data.trg_lang."
     )

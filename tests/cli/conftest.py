@@ -17,9 +17,9 @@ def folder(request, tmp_path_factory) -> str:
 
 @pytest.fixture
 def translate(folder, monkeypatch, capsysbinary):
-    def call(*flags: object, source: bytes = SOURCE, code: int = 0) -> tuple[list[str], str]:
+    def call(*flags: object, source: bytes = SOURCE, code: int = 0, run: str = folder) -> tuple[list[str], str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(source), encoding="ascii"))
-        found = main([folder, *map(str, flags)])
+        found = main([run, *map(str, flags)])
         out, err = capsysbinary.readouterr()
         assert found == code, err.decode()
         assert not out or out.endswith(b"\n")

@@ -168,6 +168,10 @@ def alignments(lab, **options):
     return written(lab, "alignment", **options)
 
 
+def word_alignments(lab, **options):
+    return written(lab, "word_alignment", **options)
+
+
 class Case(NamedTuple):
     """Values of an option, no two of which look the same beside other options that are given."""
 
@@ -197,6 +201,7 @@ CASES = {
     "align_layer": Case((0, 1, 2), alignments),
     "align_head": Case((0, 1, 2), alignments, {"align_layer": 1}),
     "align_when": Case(("written", "read"), alignments),
+    "align_units": Case(("words", "characters"), word_alignments),
     "trg_lang": Case(("", "fr"), read),
     "tags": Case(([], ["news"]), read),
     "max_len_a": Case((2.0, 1.0, 0.0), longest),

@@ -5,8 +5,8 @@ import torch
 
 from nmt.data.vocabulary.letters import normalised
 from nmt.data.vocabulary.subwords import EOS, Subwords
-from nmt.decoding.long_lines import join_attention
-from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
+from nmt.decoding.long_lines import first_words, join_attention
+from nmt.evaluation.alignment import joined_alignment, split, subword_alignment, word_alignment, words_of
 from nmt.recipe.decode_options import AlignBy, DecodeConfig
 from nmt.recipe.subword_options import SubwordsConfig
 
@@ -111,3 +111,11 @@ def test_words_belong_together_where_some_of_their_subwords_do():
     assert word_alignment([4, 0, 1, 2, 2], src, trg) == "0-1 1-2 1-3 2-0"
     assert word_alignment([3, 3, 3, 3, 3], src, trg) == ""  # white space is no word
     assert word_alignment([0] * 5, [[10]], [[0], [1], [2], [9], [11]]) == "10-0 10-1 10-2 10-9 10-11"
+
+
+def test_words_of_text_without_spaces_are_its_characters():
+    pieces = [" 私は".encode(), "学生".encode(), " です".encode()[:3], " です".encode()[3:], b"."]
+    assert words_of(pieces) == [[0], [0], [1], [1], [1]]
+    assert words_of(pieces, True) == [[0, 1], [2, 3], [4], [4, 5], [6]]
+    assert len(split("私は 学生 です.", True)) == 7 and split("私は 学生", False) == ["私は", "学生"]
+    assert first_words("私は 学生 です.", [0, 1, 3, 6], True) == [0, 1, 2, 4]

@@ -125,7 +125,7 @@ def test_minimum_bayes_risk_chooses_among_their_hypotheses(folders):
     [
         (["--decode.samples", 4, "--decode.top_p", 0.9], "decode.samples: 4 (by default 0), decode.top_p: 0.9"),
         (["--mbr", 8], "decode.samples: 8"),
-        (["--trg-lang", "fr"], "decode.trg_lang: fr, but the model translates into trg: choose one of those"),
+        (["--trg-lang", "fr"], "decode.trg_lang: fr, but the model translates into und: choose one of those"),
         (["--decode.precision", "bf16"], "nmt-export --quantization"),
         (["--attention", "a.png"], "--attention"),
         (["--checkpoint", "update-1"], "--checkpoint"),

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from nmt.cli.translating.files import check_count
 from nmt.data.text.lines import read_lines, write_lines
 from nmt.errors import NmtError
+from nmt.evaluation.alignment import WORDS_OF_BOTH, ByCharacter, split
 from nmt.evaluation.alignment_error import AlignmentError, check_gold, links_of, read_gold
 from nmt.files import replacing
 
@@ -23,11 +24,12 @@ def wants_alignments(args: argparse.Namespace) -> bool:
 class Alignments:
     """Takes the alignments line by line. A context manager: without `finish` nothing is left of them.
 
-    Gold is read at once, so that what is wrong with it is known before the work.
+    Gold is read at once, so that what is wrong with it is known before the work. by_character: whether its words are
+    characters.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self._args = args
+    def __init__(self, args: argparse.Namespace, by_character: ByCharacter = WORDS_OF_BOTH) -> None:
+        self._args, self._by_character = args, by_character
         self._file: BinaryIO | None = None
         self._replacing: AbstractContextManager[BinaryIO] | None = None
         self._error = AlignmentError()
@@ -79,7 +81,8 @@ class Alignments:
     def _check(self, number: int, source: str, target: str) -> None:
         if number <= len(self._gold):
             where = f"{self._args.gold_alignments}:{number}"
-            check_gold(self._gold[number - 1], len(source.split()), len(target.split()), where)
+            n_src, n_trg = (len(split(text, by)) for text, by in zip((source, target), self._by_character, strict=True))
+            check_gold(self._gold[number - 1], n_src, n_trg, where)
 
 
 def _pairs(src: str, trg: str) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,7 @@ from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
 from nmt.errors import RunError
+from nmt.evaluation.alignment import ByCharacter
 from nmt.export import ctranslate2_engine
 from nmt.native.allocator import keep_freed_blocks
 from nmt.recipe.options import Recipe
@@ -211,7 +212,14 @@ class Answering:
         if not (self._writes_json or self._aligns):
             return None
         by, attends = self.recipe.decode.align_by, self.translator.attends
-        return Witness(self.translator.subwords, by, self._wanted, attends=attends, translations=translations)
+        return Witness(
+            self.translator.subwords,
+            by,
+            self._wanted,
+            attends=attends,
+            translations=translations,
+            by_character=ByCharacter.of(self.recipe),
+        )
 
     def _fields(
         self,

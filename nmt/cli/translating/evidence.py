@@ -10,7 +10,14 @@ from nmt.data.vocabulary.subwords import EOS, Subwords
 from nmt.decoding.long_lines import first_words, join_attention, joined
 from nmt.decoding.scoring.scorer import LookAtPieces
 from nmt.decoding.translation import Translation, read_at_once
-from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
+from nmt.evaluation.alignment import (
+    WORDS_OF_BOTH,
+    ByCharacter,
+    joined_alignment,
+    subword_alignment,
+    word_alignment,
+    words_of,
+)
 from nmt.evaluation.attention.panels import Alignment, Heads, Layers, Panel, panels
 from nmt.recipe.decode_options import AlignBy
 
@@ -37,7 +44,8 @@ class Witness:
     """Sees where the model looks, line by line, and keeps of it what is written.
 
     by: what alignments are read off. attends: whether there is anything to see. attention: which layers and heads are
-    written in full, if any. translations: of the lines, where some may have been translated in pieces.
+    written in full, if any. translations: of the lines, where some may have been translated in pieces. by_character:
+    whether words are characters.
     """
 
     def __init__(
@@ -48,7 +56,9 @@ class Witness:
         *,
         attends: bool = True,
         translations: Sequence[Translation] = (),
+        by_character: ByCharacter = WORDS_OF_BOTH,
     ) -> None:
+        self._by_character = by_character
         self._subwords, self._by, self._wanted, self._attends = subwords, by, attention, attends
         self._split = {number: one for number, one in enumerate(translations) if one.split}
         # Of each line what was seen of its pieces, by their numbers: one where it was not split.
@@ -100,10 +110,10 @@ class Witness:
         if (alignment := self._alignment(number)) is None:
             return ""
         if split := self._split.get(number):
-            src, trg = words_of_split(split, self._subwords)
+            src, trg = words_of_split(split, self._subwords, self._by_character)
         else:
-            src = words_of(self._subwords.src.raw(src_ids, items))
-            trg = words_of(self._subwords.trg.raw(trg_ids, items))
+            src = words_of(self._subwords.src.raw(src_ids, items), self._by_character.src)
+            trg = words_of(self._subwords.trg.raw(trg_ids, items), self._by_character.trg)
         return word_alignment(alignment, src, trg)
 
     def fields(
@@ -156,23 +166,25 @@ def lost_note(lost: Lost) -> str:
     return f"{', '.join(lost)} left out, an internal error ({next(iter(lost.values()))}); its translation is whole"
 
 
-def words_of_split(translation: Translation, subwords: Subwords) -> tuple[list[list[int]], list[list[int]]]:
+def words_of_split(
+    translation: Translation, subwords: Subwords, by_character: ByCharacter = WORDS_OF_BOTH
+) -> tuple[list[list[int]], list[list[int]]]:
     """What `words_of` says of both sides of a line that was translated in pieces, of which each was read by itself:
     what is a word there may be part of one in the line, and the other way round."""
     line = translation.split
     assert line is not None
     there = [n for n, one in enumerate(translation.parts) if one.hypotheses]
     found = []
-    for codec, texts, rows in (
-        (subwords.src, line.pieces, [one.src_ids for one in translation.parts]),
-        (subwords.trg, *_written(translation.parts)),
+    for codec, by, texts, rows in (
+        (subwords.src, by_character.src, line.pieces, [one.src_ids for one in translation.parts]),
+        (subwords.trg, by_character.trg, *_written(translation.parts)),
     ):
         whole, places = joined(line, texts)
-        first = first_words(whole, places)
+        first = first_words(whole, places, by)
         words: list[list[int]] = []
         for n in there:
             raw = codec.raw(rows[n], translation.parts[n].items)
-            own = [[word + first[n] for word in its] for its in words_of(raw)]
+            own = [[word + first[n] for word in its] for its in words_of(raw, by)]
             words += own if n == there[0] else [[], *own]  # an end between
         found.append(words)
     src, trg = found

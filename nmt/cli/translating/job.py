@@ -36,6 +36,7 @@ from nmt.data.text.lines import count_lines
 from nmt.decoding.constraints.request import Request
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
+from nmt.evaluation.alignment import WORDS_OF_BOTH, ByCharacter
 from nmt.models.prepacked import half_is_faster
 from nmt.progress import Bar
 from nmt.threads.waiting import asleep_beside_other_work
@@ -67,7 +68,8 @@ def translate(args: argparse.Namespace) -> int:
     share = share_of(args)
     check_paths(args, finishing=is_finishing(args, share))
     references = read_references(args)
-    with Stop() as stop, Alignments(args) as alignments:
+    by_character = ByCharacter.of(recipe_of(args)) if args.gold_alignments else WORDS_OF_BOTH
+    with Stop() as stop, Alignments(args, by_character) as alignments:
         tally = Tally(args, references, alignments)
         if args.output:
             _to_file(args, share, stop, tally)

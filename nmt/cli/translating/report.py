@@ -137,7 +137,7 @@ def blank_notes(name: str, references: Sequence[str], blank: Collection[int]) ->
     missing = [n for n, line in enumerate(references, start=1) if not line.strip() and n not in blank]
     alone = [n for n, line in enumerate(references, start=1) if line.strip() and n in blank]
     if len(references) == len(blank) + len(missing):
-        raise DataError(f"{name}: no line has text beside a source that has some, so there is nothing to score.")
+        raise DataError(f"{name}: no line has text beside a source that has some, so nothing can be compared.")
     told = (missing, "references are blank where the source is not"), (alone, "have text where the source is blank")
     return [
         f"{name}: {len(found):,} of {len(references):,} {what} ({numbers(found)}): they lower the scores"

@@ -24,6 +24,7 @@ from nmt.cli.translating.requests import Odd
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
 from nmt.decoding.translation import Translation
+from nmt.evaluation.alignment import characters_note, trg_lang_of
 
 N_PICTURE = 3  # lines that are drawn where none are named
 
@@ -102,7 +103,7 @@ class Tally:
         """
         assert self.n_answered == self.n_read, (self.n_answered, self.n_read)
         args, translator, data = self.args, answering.translator, answering.recipe.data
-        trg_lang = translator.config.trg_lang or data.trg_lang
+        trg_lang = trg_lang_of(answering.recipe)
         for note in input_notes(self.notes, source_name(args)):
             say(note)
         if self.n_cut:
@@ -113,6 +114,9 @@ class Tally:
             say(note)
         if note := retry_note(self.outcomes):
             say(note)
+        aligns = wants_alignments(args) or (args.format == "jsonl" and translator.attends)
+        if aligns and (units := characters_note(answering.recipe)):
+            say(f"note: {units}")
         if wants_alignments(args):
             self.alignments.finish(self.n_answered, say)
         if self.references:

@@ -20,7 +20,7 @@ from nmt.cli.translating.report import say
 from nmt.cli.translating.tune_decoding import check_alone, options_of_lines, read_pairs
 from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import DataError, NmtError
-from nmt.evaluation.alignment import subword_alignment, word_alignment, words_of
+from nmt.evaluation.alignment import ByCharacter, split, subword_alignment, word_alignment, words_of
 from nmt.evaluation.alignment_error import AlignmentError, Gold, check_gold, links_of, read_gold
 from nmt.evaluation.word_links import bare, word_links
 from nmt.progress import Bar
@@ -39,11 +39,12 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
     """
     check_alone(args, usual, "--tune-alignment", _OWN, {f"decode.{name}" for name in ALIGN_OPTIONS})
     src, trg = read_pairs(*args.tune_alignment)
-    gold = _gold(args, src, trg)
     if args.threads:
         torch.set_num_threads(args.threads)
     model = load(args.run, checkpoint=args.checkpoint, device=args.device)
     recipe = read_recipe(model.run.recipe_file, overrides_of(args))
+    by_character = ByCharacter.of(recipe)
+    gold = _gold(args, src, trg, by_character)
     translator = model.translator(recipe.decode)
     if not translator.attends:
         raise NmtError(f"--tune-alignment: {NOWHERE}, so there is nothing to choose.")
@@ -51,7 +52,7 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
     # Held from the beginning, so that what forbids to store is known before the work.
     with model.run.lock() if args.store else contextlib.nullcontext():
         candidates = ways(*recipe.model.attention_grids["cross"])
-        found = _errors(translator, src, trg, gold, candidates)
+        found = _errors(translator, src, trg, gold, candidates, by_character)
         # Of equals the present one: what is as good need not change.
         winner = min(candidates, key=lambda by: (found[by].aer, by != present))
         _print_table(found, winner, present)
@@ -78,9 +79,9 @@ def ways(n_layer: int, n_head: int) -> list[AlignBy]:
     return [AlignBy(layer, head, when) for layer, head in places for when in whens]
 
 
-def _gold(args: argparse.Namespace, src: Sequence[str], trg: Sequence[str]) -> list[Gold]:
+def _gold(args: argparse.Namespace, src: Sequence[str], trg: Sequence[str], by_character: ByCharacter) -> list[Gold]:
     """The links to compare with, one line for each pair."""
-    words = [[line.split() for line in side] for side in (src, trg)]
+    words = [[split(line, by) for line in side] for side, by in zip((src, trg), by_character, strict=True)]
     if not args.gold_alignments:
         found = word_links(*([bare(line) for line in side] for side in words))
         if not any(one.sure for one in found):
@@ -99,7 +100,12 @@ def _gold(args: argparse.Namespace, src: Sequence[str], trg: Sequence[str]) -> l
 
 
 def _errors(
-    translator: Translator, src: list[str], trg: list[str], gold: list[Gold], candidates: list[AlignBy]
+    translator: Translator,
+    src: list[str],
+    trg: list[str],
+    gold: list[Gold],
+    candidates: list[AlignBy],
+    by_character: ByCharacter,
 ) -> dict[AlignBy, AlignmentError]:
     """How far the alignments of each way are from gold."""
     found = {by: AlignmentError() for by in candidates}
@@ -114,8 +120,8 @@ def _errors(
             part = slice(start, start + window)
             for number, one in enumerate(translator.score(src[part], trg[part], look)):
                 words = (
-                    words_of(translator.subwords.src.raw(one.src_ids, one.items)),
-                    words_of(translator.subwords.trg.raw(one.trg_ids, one.items)),
+                    words_of(translator.subwords.src.raw(one.src_ids, one.items), by_character.src),
+                    words_of(translator.subwords.trg.raw(one.trg_ids, one.items), by_character.trg),
                 )
                 for by, subwords in seen.get(number, {}).items():
                     found[by].add(links_of(word_alignment(subwords, *words)), gold[start + number])

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from made_run import SOURCE
+from made_run import OPTIONS, SOURCE, make_run
 
 from nmt.cli.translate import main
 from nmt.evaluation.alignment_error import AlignmentError, links_of, parse_gold
@@ -290,9 +290,9 @@ def test_what_means_nothing_beside_it_is_refused(tune, tmp_path, flags, message)
     assert message in tune("--tune-alignment", src, trg, *flags, code=2)[1]
 
 
-def test_words_that_never_occur_together_decide_nothing(tune, tmp_path):
+def test_lines_that_never_have_text_together_decide_nothing(tune, tmp_path):
     src, trg = write(tmp_path / "a", ["", "the ship"]), write(tmp_path / "b", ["das Schiff", ""])
-    assert "--gold-alignments" in tune("--tune-alignment", src, trg, code=2)[1]
+    assert "no line has text beside a source that has some" in tune("--tune-alignment", src, trg, code=2)[1]
 
 
 def test_what_both_kinds_of_tuning_have_stored_is_kept_when_training_goes_on(run):
@@ -312,3 +312,39 @@ def test_a_recipe_that_names_no_layer_of_the_model_is_refused(tmp_path):
     write_recipe(recipe, tmp_path / "recipe.yaml")
     with pytest.raises(Exception, match="align_layer: 3"):
         store(tmp_path / "recipe.yaml", {"align_layer": 3, "align_head": 0, "align_when": "read"}, {})
+
+
+# -- text without spaces -----------------------------------------------------------------------------------------------
+
+JAPANESE = ["船は出た。", "", "古い船", "五月 に", "はい"]
+
+
+@pytest.fixture
+def japanese(tmp_path):
+    return make_run(tmp_path / "ja", {**OPTIONS, "data.src_lang": "en", "data.trg_lang": "jpn"})
+
+
+def test_characters_are_aligned_where_a_language_has_no_spaces_and_it_is_said(japanese, translate, tmp_path):
+    target = write(tmp_path / "trg", JAPANESE)
+    source = b"the ship left\n\nold ship\nin May\nyes\n"
+
+    def links(*flags):
+        out, err = translate("--score", target, "--format", "jsonl", *flags, run=str(japanese.folder), source=source)
+        return words_of_json(out), err
+
+    (by_character, err), (by_word, quiet) = links(), links("--decode.align_units", "words")
+    assert "note: word alignments: of Japanese, written without spaces, characters are counted from 0" in err
+    assert "word alignments" not in quiet
+    places = [{j for _, j in links_of(line)} for line in by_character]
+    assert places == [set(range(len("".join(line.split())))) for line in JAPANESE]  # every character comes from a word
+    assert all(i < 3 for line in by_character for i, _ in links_of(line))
+    assert [{j for _, j in links_of(line)} for line in by_word] == [set(range(len(line.split()))) for line in JAPANESE]
+    file = tmp_path / "links"
+    _, err = translate("--score", target, "--alignments", file, run=str(japanese.folder), source=source)
+    assert read(file) == by_character and "of Japanese, written without spaces" in err
+    gold = write(tmp_path / "gold", ["0-4", "", "0-2", "0-2", "0-1"])
+    flags = ["--score", target, "--gold-alignments", gold]
+    assert "alignment" in translate(*flags, run=str(japanese.folder), source=source)[1]
+    gold.write_text("0-5\n\n\n\n\n", encoding="utf-8")
+    _, err = translate(*flags, run=str(japanese.folder), source=source, code=2)
+    assert "gold:1: link 0-5, but the translation has 5 words" in err
