@@ -79,23 +79,24 @@ class Model:
         options: those of the recipe's section `decode`: beam=4, n_best=4, samples=64, mbr="chrf", …; what is not named
         or None is as the run's recipe says. on_progress: called with the number of lines done since the last call.
         One line feed at the end of a line, and a carriage return before it, are no text, so that the lines of an open
-        file can be given as they are; any other line feed is read as a space. A line of any length is translated whole,
-        in pieces, in time that grows with it.
+        file can be given as they are. Lines within a text are translated apart and joined by its line feeds; where
+        phrases are required, they are read as one line. A line of any length is translated whole, in pieces, in time
+        that grows with it.
         Raises RecipeError for options that do not exist or do not go together, TypeError for one text in place of
         several and for lines that are no text, and DataError for halves of characters.
         """
-        texts = map(_as_a_line, _checked(lines, "lines"))
+        texts = map(_without_end, _checked(lines, "lines"))
         return list(self.translator(self.decode(**options)).translate(texts, on_progress))
 
     def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
         """What the model thinks of given translations. A source may be a `nmt.Request` that has a language and tags of
-        its own; nothing can be asked of a translation that is there. Line feeds are what they are to `translate`.
+        its own; nothing can be asked of a translation that is there. Line feeds within a text are read as spaces.
 
         options: as for `translate`; precision, max_tokens, trg_lang and tags have a say here.
         Raises ValueError unless there is one translation for each source, and as `translate` does.
         """
-        given = list(map(_as_a_line, _checked(sources, "sources")))
-        wanted = list(map(_in_one_line, _checked(translations, "translations", str)))
+        given = list(map(_without_end, _checked(sources, "sources")))
+        wanted = [without_end(one).replace("\n", " ") for one in _checked(translations, "translations", str)]
         if len(given) != len(wanted):
             raise ValueError(f"{len(given):,} sources but {len(wanted):,} translations")
         for number, one in enumerate(given, start=1):
@@ -233,13 +234,9 @@ def _checked(texts: Iterable[_T], name: str, *kinds: type) -> Iterator[_T]:
         yield one
 
 
-def _as_a_line(one: str | Request) -> str | Request:
-    return _in_one_line(one) if isinstance(one, str) else replace(one, source=_in_one_line(one.source))
-
-
-def _in_one_line(text: str) -> str:
-    """A text without the end of its line; those within it are spaces, as they are wherever a model has learnt from."""
-    return without_end(text).replace("\n", " ")
+def _without_end(one: str | Request) -> str | Request:
+    """A text or the source of a request without the end of its line."""
+    return without_end(one) if isinstance(one, str) else replace(one, source=without_end(one.source))
 
 
 def _shown(found: object) -> str:

@@ -53,7 +53,9 @@ class Answers:
         there = [one for one in parts if one.hypotheses]
         hypotheses = join_hypotheses([one.hypotheses for one in there], self._config.length_penalty, self._config.alpha)
         each = [one.texts for one in parts]
-        texts = [join_texts(line, ranked(each, rank)).translate(_LINE_ENDS) for rank in range(len(hypotheses))]
+        texts = [join_texts(line, ranked(each, rank)) for rank in range(len(hypotheses))]
+        if "\n" not in request.source:  # whose lines are one
+            texts = [text.translate(_LINE_ENDS) for text in texts]
         utilities = []
         if self._utility:
             worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]

@@ -5,7 +5,7 @@ A model that was trained on sentences translates the first of several and ends. 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -78,26 +78,33 @@ class Split:
 
 
 def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits) -> Split | None:
-    """The line in pieces of at most `limits.piece` subwords; None if it is translated as it stands.
+    """The line in pieces of at most `limits.piece` subwords, none with a line feed in it; None if it is translated as
+    it stands.
 
     ids: its subwords; None if they are `surely_too_long` for a piece.
     """
     too_long = ids is None or len(ids) > limits.line
-    if not too_long and not limits.every:
+    lines = line.split("\n")
+    if not too_long and not limits.every and len(lines) == 1:
         return None
 
     def fits(piece: str) -> bool:
         return not surely_too_long(piece, limits.piece) and len(codec.encode([piece])[0]) <= limits.piece
 
+    def of_line(text: str) -> Iterable[str]:
+        if len(lines) == 1 or limits.every or surely_too_long(text, limits.line):
+            return pieces(text, fits)
+        return [text] if len(codec.encode([text])[0]) <= limits.line else pieces(text, fits)
+
     found = Split([], [""])
-    for piece in pieces(line, fits):
+    for piece in (piece for n, text in enumerate(lines) for piece in ("\n" * bool(n), *of_line(text))):
         bare = piece.strip()
         before, _, after = piece.partition(bare) if bare else (piece, "", "")
         found.spaces[-1] += before
         if bare:
             found.pieces.append(bare)
             found.spaces.append(after)
-    whole = len(found.pieces) == 1 and (not too_long or found.pieces == [line])
+    whole = len(lines) == 1 and len(found.pieces) == 1 and (not too_long or found.pieces == [line])
     return None if whole else found
 
 

@@ -106,7 +106,7 @@ class Translator:
         there = [n for n, (request, text) in enumerate(pairs) if not (is_blank(request.source) and is_blank(text))]
         requests, kinds = [pairs[n][0] for n in there], self.subwords.src.protects
         alike = [protected_like(pairs[n][1], dict(pairs[n][0].items), kinds) for n in there]
-        read = [replace(one, source=one.source[:_MAX_CHARACTERS]) for one in requests]
+        read = [replace(one, source=one.source[:_MAX_CHARACTERS].replace("\n", " ")) for one in requests]
         src_ids, of_src = shortened(self.sources.encode(read), [one.source for one in requests], MAX_SRC_LEN)
         written = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in alike])
         trg_ids, of_trg = shortened(written, alike, MAX_SRC_LEN)
@@ -179,6 +179,8 @@ class Translator:
     def _request(self, line: str | Request) -> Request:
         """A line as a request, in the letters that the model writes, and with placeholders for its items."""
         request = Request(line) if isinstance(line, str) else line
+        if "\n" in request.source and not request.can_be_split:
+            request = replace(request, source=request.source.replace("\n", " "))
         request = request.changed(self.subwords.trg.normalised) if request.asks else request
         return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
 

@@ -99,9 +99,17 @@ def test_no_text_is_lost_and_white_space_stands_byte_for_byte(subwords, model):
     assert all(one.split is not None and "\n" not in one.text for one in found)
 
 
-def test_a_line_feed_of_the_source_does_not_become_a_line(subwords, model):
-    (found,) = Translator(model, subwords, DecodeConfig(), limits=SHORT).translate(["the old ship left\n" * 9])
-    assert found.split is not None and "\n" not in found.text
+def test_a_carriage_return_of_the_source_does_not_become_a_line(subwords, model):
+    (found,) = Translator(model, subwords, DecodeConfig(), limits=SHORT).translate(["the old ship left\r" * 9])
+    assert found.split is not None and "\r" not in found.text
+
+
+@pytest.mark.parametrize("limits", [Limits(), SHORT])
+def test_lines_of_a_text_are_translated_apart_whatever_their_length(subwords, model, limits):
+    lines = ["the old ship left. In May it left. The ship left.", "", "in May"]
+    translator = Translator(model, subwords, DecodeConfig(), limits=limits)
+    apart = [one.text for one in translator.translate(lines)]
+    assert [one.text for one in translator.translate(["\n".join(lines)])] == ["\n".join(apart)]
 
 
 def test_a_line_of_any_size_is_translated_without_encoding_it_whole(subwords, monkeypatch):

@@ -8,7 +8,7 @@ from nmt.recipe.model_options import ATTENTIONS
 from nmt.recipe.section import MOST_THREADS
 
 INPUT_FORMATS = ("text", "tsv", "jsonl")
-FORMATS = (*INPUT_FORMATS, "pairs")
+FORMATS = (*INPUT_FORMATS, "pairs", "moses")
 _INPUT = (
     "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and if "
     "wanted prefix, required, avoided, trg_lang and tags. [default: text]"

@@ -166,9 +166,9 @@ def _answers(job: _Job, bar: Bar, record: Record | None = None) -> Generator[lis
 def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
     """What is written for a window."""
     written, n_best = [], job.translator.config.n_best
-    for (line, odd), text in zip(window.lines, answers, strict=True):
+    for line, text in zip(window.lines, answers, strict=True):
         told = answer_of(text)
-        flags, number = job.tally.add(line, odd, told), job.tally.n_answered
+        flags, number = job.tally.add(line.text, line.odd, told), job.tally.n_answered
         written.extend(answer_lines(job.args, line, number, told.answer, told.evidence, flags, n_best=n_best))
     return written
 
@@ -176,12 +176,12 @@ def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
 def _scores(job: _Job, window: Window, answers: list[str]) -> list[str]:
     """What is written for a window of lines whose translations were given."""
     written = []
-    for (source, *_, target), text in zip(window.keys, answers, strict=True):
+    for line, (source, *_, target), text in zip(window.lines, window.keys, answers, strict=True):
         told = scored_of(text)
         job.tally.add_score(source, target, told)
         number = job.tally.n_answered
         if job.args.format == "jsonl":
-            written.append(scored_json(source, target, told.scored, number, told.evidence))
+            written.append(scored_json(line, target, told.scored, number, told.evidence))
         else:
             written.append(scored_line(target, told.scored, number, job.args.format))
     return written

@@ -5,18 +5,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from nmt.cli.arrivals import PATIENCE, windows
 from nmt.cli.stop import Stop
 from nmt.cli.translating.answering import key_of
 from nmt.cli.translating.files import check_count, source_name
 from nmt.cli.translating.report import warn
-from nmt.cli.translating.requests import Odd, Reader, text_of
+from nmt.cli.translating.requests import Odd, Reader, beside, text_of
 from nmt.cli.translating.tally import Tally
-from nmt.cli.translating.windows import Window
+from nmt.cli.translating.windows import Line, Window
 from nmt.data.text.lines import read_lines, read_stream
 from nmt.decoding.constraints.request import Request
+
+_MARK = "\ufeff"  # byte order mark
 
 
 @dataclass(frozen=True)
@@ -39,21 +41,21 @@ class Reading:
         # Where nobody waits for an answer, windows are full: then a restart cuts the same ones.
         patience = None if args.input or args.output else PATIENCE
         notes = Counter[str]() if tally is None else tally.notes
-        arriving = _arriving(file, self.request_of, source_name(args), args.input_format, notes)
+        arriving = _arriving(file, self.request_of, args, notes)
         coming = windows(arriving, self.window, patience)
         while True:
             with self.stop.finishing(self.ahead):  # an idle command need not wait for a line to end
                 window = next(coming, None)
             if window is None:
                 break
-            for number, (_, odd) in enumerate(window, start=n_read + 1):
+            for number, (_, odd, _) in enumerate(window, start=n_read + 1):
                 for note in () if tally is None else odd.values():
                     warn(f"{source_name(args)}:{number}: {note}")
             n_read += len(window)
             if tally is not None:
                 tally.n_read = n_read
-            lines = [(request.source, odd) for request, odd in window]
-            keys = [key_of(request) for request, _ in window]
+            lines = [Line(request.source, odd, its) for request, odd, its in window]
+            keys = [key_of(request) for request, _, _ in window]
             if args.score:
                 targets = [line or "" for line in islice(given, len(lines))]
                 if len(targets) < len(lines):
@@ -65,11 +67,20 @@ class Reading:
 
 
 def _arriving(
-    file: BinaryIO, request_of: Reader, name: str, input_format: str, notes: Counter[str]
-) -> Iterator[tuple[Request, Odd]]:
-    """Requests, and what is odd about their lines. A thread reads them that may outlive the job, and then must not be
-    the last to know the model: to let go of tensors while Python ends would abort the process.
+    file: BinaryIO, request_of: Reader, args: argparse.Namespace, notes: Counter[str]
+) -> Iterator[tuple[Request, Odd, dict[str, Any]]]:
+    """Requests, what is odd about their lines, and what these have beside them.
+
+    A thread reads them that may outlive the job, and then must not be the last to know the model: to let go of tensors
+    while Python ends would abort the process.
     """
+    name = source_name(args)
     for number, line in enumerate(read_stream(file, name, notes), start=1):
-        text, odd = text_of(line, f"{name}:{number}", input_format)
-        yield request_of(text, f"{name}:{number}"), odd
+        text, odd = text_of(line, f"{name}:{number}", args.input_format)
+        if _MARK in text:  # of files that were put together
+            notes["inner bom"] += 1
+            text = text.replace(_MARK, "")
+        request = request_of(text, f"{name}:{number}")
+        its = beside(text, args)
+        notes.update(dict.fromkeys((f"key {key}" for key in its), 1))
+        yield request, odd, its

@@ -66,6 +66,10 @@ def input_notes(found: Counter[str], name: str) -> list[str]:
     notes = []
     if found["bom"]:
         notes.append(f"note: {name} began with a byte order mark, which was removed")
+    if found["inner bom"]:
+        notes.append(f"note: {found['inner bom']:,} lines of {name} had a byte order mark within, which was removed")
+    if keys := [key.removeprefix("key ") for key in found if key.startswith("key ")]:
+        notes.append(f"note: keys of {name} that only the answers get: {', '.join(keys[:MOST_NUMBERS])}")
     if found["crlf"]:
         notes.append(f"note: {found['crlf']:,} lines of {name} ended with a carriage return, which was removed")
     return notes

@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from nmt.data.text.lines import LONGEST_LINE, StreamLine, decode_line, read_lines, without_end
@@ -14,6 +15,7 @@ from nmt.export.ctranslate2_engine import CANNOT_ASK
 from nmt.recipe.decode_options import DecodeConfig
 
 _KEYS = ("source", "prefix", "required", "avoided", "trg_lang", "tags")
+_NEAR = 0.85  # likeness of keys from which one is taken for a typing error of the other
 
 Reader = Callable[[str, str], Request]
 Odd = dict[str, str]  # what is odd about a line that is translated all the same: by flag, what is said of it
@@ -98,8 +100,10 @@ def _of_json(line: str, place: str) -> Request:
         raise DataError(f"{place}: not JSON ({error}). --input-format jsonl has an object a line.") from None
     if not isinstance(found, dict) or not isinstance(found.get("source"), str):
         raise DataError(f'{place}: expected an object with the text "source", found {_shown(found)}.')
-    if unknown := [key for key in found if key not in _KEYS]:
-        raise DataError(f"{place}: unknown key {unknown[0]!r}: expected {', '.join(_KEYS)}.")
+    for key in found.keys() - set(_KEYS):
+        if near := get_close_matches(key, _KEYS[1:], 1, _NEAR):
+            raise DataError(f"{place}: unknown key {key!r}: did you mean {near[0]}? Else give it another name.")
+        del found[key]
     if not isinstance(found.get("prefix", ""), str):
         raise DataError(f"{place}: prefix: expected a text, found {_shown(found['prefix'])}.")
     for key in ("required", "avoided", "tags"):
@@ -113,10 +117,16 @@ def _of_json(line: str, place: str) -> Request:
         raise DataError(f"{place}: tags: one occurs twice, {_shown(list(tags))}. Name each once.")
     if "trg_lang" in found and (not isinstance(found["trg_lang"], str) or not found["trg_lang"]):
         raise DataError(f"{place}: trg_lang: expected the code of a language, found {_shown(found['trg_lang'])}.")
-    # A line feed at the end ends the line; another one would make two lines of one.
-    found["source"] = without_end(_text(found["source"])).replace("\n", " ")
+    found["source"] = without_end(_text(found["source"]))
     found["prefix"] = _text(found.get("prefix", ""))
     return _asked(place, **found)
+
+
+def beside(line: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Keys of an object of the input that say nothing to us, with their values: those go on to its answer."""
+    if args.input_format != "jsonl" or args.format not in ("jsonl", "pairs") or not line.strip():
+        return {}
+    return {key: value for key, value in json.loads(line).items() if key not in _KEYS}
 
 
 class _Twice(Exception):

@@ -83,7 +83,7 @@ class Tally:
 
     def _remember(self, line: str, translation: Translation) -> None:
         """Keep what the end of the command needs of a line."""
-        if translation.split:
+        if translation.split and "\n" not in line:
             self.split.append(self.n_answered)
         self.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
         if self.references:

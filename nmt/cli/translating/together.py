@@ -71,8 +71,8 @@ def _of_score(args: argparse.Namespace) -> Iterator[str]:
     given += [name for name, _ in overrides_of(args) if name in _OPTIONS_NOT_OF_SCORE]
     for name in given:
         yield f"--score translates nothing, so --{name} has nothing to do: leave it out."
-    if args.format == "pairs":
-        yield "--score translates nothing, and --format pairs is for what was translated: name another."
+    if args.format in ("pairs", "moses"):
+        yield f"--score translates nothing, and --format {args.format} is for what was translated: name another."
     if args.input_format == "tsv":
         yield "--score translates nothing, so --input-format tsv has nothing to do: leave it out."
 

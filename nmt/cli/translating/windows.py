@@ -3,17 +3,25 @@
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nmt.cli.translating.recall import Key, Recall, Slot
 from nmt.cli.translating.requests import Odd
 from nmt.cli.translating.workers import Pool, Task
 
 
-class Window(NamedTuple):
-    """Some lines of the input. lines: each with what is odd about it."""
+class Line(NamedTuple):
+    """A line of the input: its text, what is odd about it, and what stands beside it for its answer."""
 
-    lines: list[tuple[str, Odd]]
+    text: str
+    odd: Odd
+    beside: dict[str, Any]
+
+
+class Window(NamedTuple):
+    """Some lines of the input."""
+
+    lines: list[Line]
     keys: list[Key]
 
     @property

@@ -41,12 +41,12 @@ def test_columns_are_the_source_and_how_its_translation_begins():
 
 def test_an_object_says_all_that_can_be_asked():
     asked = {"source": "a\nb", "prefix": "T", "required": ["x y"], "avoided": ["z", "é"]}
-    assert read(json.dumps(asked), "jsonl") == Request("a b", "T", ("x y",), ("z", "é"))
+    assert read(json.dumps(asked), "jsonl") == Request("a\nb", "T", ("x y",), ("z", "é"))
     assert read("  ", "jsonl") == Request("")
     assert [read(json.dumps({"source": f"a{end}"}), "jsonl").source for end in ("\n", "\r\n", "\n\n")] == [
         "a",
         "a",
-        "a ",
+        "a\n",
     ]
     assert read('{"source": "half \\ud83d"}', "jsonl") == Request("half ?")
 
@@ -147,3 +147,55 @@ def test_a_phrase_that_no_line_can_have_is_refused_with_its_place(written):
 def test_an_empty_file_of_phrases_is_refused(written):
     with pytest.raises(DataError, match="no phrases"):
         read("a", avoid=written(""))
+
+
+def objects(*found):
+    return "".join(json.dumps(one) + "\n" for one in found).encode()
+
+
+def test_lines_of_a_text_are_translated_apart_and_joined_by_its_line_feeds(translate):
+    apart = ["the ship", "", "the old ship left", "in May"]
+    outputs, _ = translate(source="".join(f"{line}\n" for line in apart).encode())
+    given = ("--input-format", "jsonl", "--format", "jsonl")
+    (line,), err = translate(*given, source=objects({"source": "\n".join(apart)}))
+    told = json.loads(line)
+    assert (told["source"], told["output"]) == ("\n".join(apart), "\n".join(outputs))
+    assert "in pieces" not in err and len(told["tokens"]) == len(told["token_log_probs"]) == len(told["alignment"])
+    for flags in ((), ("--format", "tsv")):
+        (line,), _ = translate("--input-format", "jsonl", *flags, source=objects({"source": "\n".join(apart)}))
+        assert line.split("\t")[-1] == " ".join(outputs)
+    short = ("--decode.max_src_len", 16)
+    (line,), _ = translate(*given, *short, source=objects({"source": "The old ship left. In May.\nA ship."}))
+    wanted, _ = translate(*short, source=b"The old ship left. In May.\nA ship.")
+    assert json.loads(line)["output"] == "\n".join(wanted)
+    (line,), _ = translate(*given, source=objects({"source": "a\nship", "required": ["ship"]}))
+    assert "unmet" not in json.loads(line)["flags"]  # nobody knows in which line it belongs
+
+
+def test_keys_that_are_not_ours_go_on_to_the_answer(translate):
+    given = objects({"id": "a7", "source": "the ship", "meta": {"page": 3}, "score": "mine"})
+    (line,), err = translate("--input-format", "jsonl", "--format", "jsonl", source=given)
+    told = json.loads(line)
+    assert (told["id"], told["meta"], told["source"]) == ("a7", {"page": 3}, "the ship") and told["score"] < 0
+    assert "note: keys of <stdin> that only the answers get: id, meta, score" in err
+    (line,), _ = translate("--input-format", "jsonl", "--format", "pairs", source=given)
+    assert json.loads(line)["id"] == "a7"
+    (line,), _ = translate("--input-format", "jsonl", source=given)
+    assert line == told["output"]
+
+
+def test_a_byte_order_mark_within_the_input_is_removed_with_a_note(translate):
+    wanted, _ = translate(source=b"the ship\nin May\n")
+    lines, err = translate(source="\ufeffthe ship\n\ufeffin May\n".encode())
+    assert lines == wanted
+    assert "note: 1 lines of <stdin> had a byte order mark within, which was removed" in err
+
+
+def test_n_best_lists_as_moses_has_them_count_from_0_and_have_four_fields(translate):
+    ours, _ = translate("--decode.n_best", 2)
+    lines, _ = translate("--decode.n_best", 2, "--format", "moses")
+    for line, other in zip(lines, ours, strict=True):
+        number, text, feature, score = line.split(" ||| ")
+        wanted = other.split(" ||| ")
+        assert [str(int(number) + 1), text, score] == wanted
+        assert feature.startswith("F0= ") and float(feature[4:]) <= 0

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nmt.cli.translating.format import json_line, tsv_lines
+from nmt.cli.translating.windows import Line
 from nmt.data.prepare import prepare
 from nmt.data.stored.corpus import Prepared
 from nmt.decoding.search.beam import Hypothesis
@@ -328,7 +329,7 @@ def test_what_nmt_translate_writes_is_a_corpus(at):
     ]
     sources = ["a dog", "two dogs", "three cats"]
     told = [
-        json_line(source, translation, n, evidence={"token_log_probs": [-0.5]}, beside={})
+        json_line(Line(source, {}, {}), translation, n, evidence={"token_log_probs": [-0.5]}, beside={})
         for n, (source, translation) in enumerate(zip(sources, translations, strict=True), start=1)
     ]
     at.write("out.jsonl", "".join(line + "\n" for line in told))
