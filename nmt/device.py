@@ -5,13 +5,13 @@ import warnings
 import torch
 from torch import Tensor
 
-from nmt.errors import MachineError, NmtError
+from nmt.errors import NmtError, Unavailable
 
 
 def choose_device(name: str, option: str = "--device") -> torch.device:
     """auto: the GPU if there is one; else what is named: cpu, cuda, cuda:1. option: which the name was given to.
 
-    No GPU is touched: of several processes each takes its own later. Raises MachineError for a device that is not
+    No GPU is touched: of several processes each takes its own later. Raises Unavailable for a device that is not
     there, and NmtError for a name that no device has.
     """
     if name == "auto":
@@ -36,15 +36,15 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def try_device(device: torch.device, option: str = "--device") -> None:
-    """Raise MachineError where no tensor can be made on a device."""
+    """Raise Unavailable where no tensor can be made on a device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise _unusable(str(device), option, str(error).split("\n")[0].rstrip(".")) from None
 
 
-def _unusable(name: str, option: str, reason: str) -> MachineError:
-    return MachineError(
+def _unusable(name: str, option: str, reason: str) -> Unavailable:
+    return Unavailable(
         f"{option} {name}: cannot be used: {reason}. Take the CPU, {option} cpu, or install a torch built for your "
         "GPU's driver."
     )

@@ -5,12 +5,13 @@
     ├── DataError            a corpus, or a prepared data folder
     │   └── AlarmError       the corpora have alarms, so nothing was prepared: exit code 3
     ├── RunError             a run folder or one of its checkpoints
-    └── MachineError         disk, memory, device, a package that is not installed: exit code 1
+    └── MachineError         disk, memory, a process that is lost: exit code 1
+        ├── Unavailable      a package, GPU or arithmetic that is not here: exit code 2
         ├── OutOfMemory      too little memory for as little work as there can be: exit code 1
         └── TrainingError    the numbers went wrong (loss not finite): exit code 1
 
-The commands print the message and no traceback. A message says what was found, where, what was
-expected and what to do.
+All exit codes of the commands are in docs/reliability.md. The commands print the message and no traceback. A message
+says what was found, where, what was expected and what to do.
 """
 
 
@@ -39,9 +40,15 @@ class RunError(NmtError):
 
 
 class MachineError(NmtError):
-    """The machine failed us: disk full, device or package missing, memory short."""
+    """The machine failed: disk full, memory short, a process lost."""
 
     exit_code = 1
+
+
+class Unavailable(MachineError):
+    """What was asked for is not on this machine, and the user can mend that: a package, a GPU, an arithmetic."""
+
+    exit_code = 2
 
 
 class OutOfMemory(MachineError):

@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from nmt.errors import MachineError
+from nmt.errors import Unavailable
 
 # Of each extra of pyproject.toml the modules that are imported, with what pip installs each by: pip knows the extras by
 # their names in a clone alone, since `nmt` on PyPI is another project.
@@ -23,10 +23,18 @@ def require(extra: str, wanted_by: str) -> None:
         raise missing(extra, wanted_by)
 
 
-def missing(extra: str, wanted_by: str, instead: str = "") -> MachineError:
+def missing(extra: str, wanted_by: str, instead: str = "") -> Unavailable:
     """The error for an extra that cannot be imported. wanted_by: an option or a file; instead: what else would do."""
     packages = " ".join(f"'{requirement}'" for requirement in EXTRAS[extra].values())
-    return MachineError(f"{wanted_by}: a package is needed that is not installed: pip install {packages}{instead}.")
+    return Unavailable(f"{wanted_by}: a package is needed that is not installed: pip install {packages}{instead}.")
+
+
+def incomplete(error: ImportError) -> str:
+    """What to say where a package is missing that nmt cannot do without."""
+    return (
+        f"nmt is installed without what it needs: no module {error.name}. Install it again with its dependencies: "
+        "pip install . in its folder."
+    )
 
 
 def _is_installed(module: str) -> bool:

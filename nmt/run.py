@@ -38,7 +38,7 @@ USUAL_SRC_LEN = "usual_src_len"
 USUAL_RATIOS = "usual_ratios"
 
 # The user named a place that is not theirs; every other failure is the machine's.
-_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
 
 
 def unwritable(path: Path, what: str, error: OSError) -> NmtError:

@@ -80,11 +80,11 @@ def test_the_device_that_is_asked_for_is_taken_and_no_gpu_is_touched(gpus, n_gpu
 @pytest.mark.parametrize(
     ("n_gpu", "name", "sees"), [(0, "cuda", "no GPU on"), (1, "cuda:1", "1 GPU on"), (2, "cuda:2", "2 GPUs")]
 )
-def test_a_gpu_that_is_not_there_is_the_machines_fault(gpus, n_gpu, name, sees):
+def test_a_gpu_that_is_not_there_is_for_the_user_to_mend(gpus, n_gpu, name, sees):
     gpus(n_gpu)
     with pytest.raises(MachineError, match=f"--train.device {name}: cannot be used: torch sees {sees}") as error:
         device.choose_device(name, "--train.device")
-    assert error.value.exit_code == 1 and "--train.device cpu" in str(error.value)
+    assert error.value.exit_code == 2 and "--train.device cpu" in str(error.value)
 
 
 def test_the_name_of_no_device_is_the_users_fault():

@@ -172,7 +172,7 @@ def wrong_end(ended: Ended) -> list[str]:
     wrong = []
     if ended.left:
         wrong.append(f"O7 {len(ended.left)} processes were left")
-    for sign in ("Traceback", "fault of the program itself", "IT DID NOT END"):
+    for sign in ("Traceback", "internal error", "IT DID NOT END"):
         if sign in ended.said:
             wrong.append(f"it ended with {sign!r}: {last_words(ended.said)}")
     return wrong

@@ -1,7 +1,6 @@
 """What all commands share: exit codes, streams, and how an error reaches the user. Flags are in `parser.py`.
 
-Exit codes: 0 done; 2 the user's input; 3 alarms about the data; 1 the machine, or a fault of our own; 130 interrupted;
-141 the reader of our output went away. No traceback without --debug.
+No traceback without --debug.
 """
 
 import argparse
@@ -9,6 +8,7 @@ import errno
 import io
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +16,11 @@ from pathlib import Path
 from nmt.cli.begin import begun
 from nmt.cli.parser import Parser
 from nmt.cli.printable import printable
-from nmt.errors import NmtError, is_out_of_memory
+from nmt.errors import MachineError, NmtError, is_out_of_memory
+from nmt.extras import incomplete
+
+# The others are in nmt/errors.py, at the errors; all in docs/reliability.md.
+INTERNAL, INTERRUPTED, READER_GONE = 1, 130, 141
 
 Body = Callable[[argparse.Namespace], int | None]
 
@@ -42,10 +46,10 @@ def run(tool: str, body: Body, parser: Parser, argv: Sequence[str] | None = None
             sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         _abandon_stdout()
-        return 141
+        return READER_GONE
     except Exception as error:
         code, message = _explain(error)
         if "--debug" in given:
@@ -62,8 +66,13 @@ def must_be_free(path: Path, *, overwrite: bool, advice: str = "Choose another n
     if path.exists() and not overwrite:
         raise NmtError(f"{path} exists already. {advice}, or replace it with --overwrite.")
     folder = path.absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # permissions do not tell all: nobody writes to /proc
+            pass
+    except OSError as error:
+        if error.errno in _MACHINE_ERRNOS:
+            raise
+        raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.") from None
 
 
 def _explain(error: Exception) -> tuple[int, str]:
@@ -73,11 +82,15 @@ def _explain(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         where = f"{error.filename}: " if error.filename is not None else ""
-        return 1 if error.errno in _MACHINE_ERRNOS else 2, f"{where}{reason}"
+        kind = MachineError if error.errno in _MACHINE_ERRNOS else NmtError
+        return kind.exit_code, f"{where}{reason}"
     if is_out_of_memory(error):
         advice = "make batch.max_tokens, valid.max_tokens or decode.max_tokens smaller"
-        return 1, f"out of memory: {_first_line(error)} ({advice})"
-    return 1, f"a fault of the program itself: {type(error).__name__}: {_first_line(error)} (--debug shows where)"
+        return MachineError.exit_code, f"out of memory: {_first_line(error)} ({advice})"
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("nmt"):
+        return NmtError.exit_code, incomplete(error)
+    what = f"{type(error).__name__}: {_first_line(error)}"
+    return INTERNAL, f"internal error (please report it; --debug shows the traceback): {what}"
 
 
 def _first_line(error: Exception) -> str:

@@ -2,36 +2,38 @@
 does when the work is over.
 """
 
+import importlib
+import sys
+
 from nmt.cli.begin import begin, ended
+from nmt.extras import incomplete
 
 
 def preprocess() -> int:
     """nmt-preprocess."""
-    begin()
-    from nmt.cli.preprocess import main
-
-    return ended(main())
+    return _run("preprocess")
 
 
 def train() -> int:
     """nmt-train."""
-    begin()
-    from nmt.cli.train import main
-
-    return ended(main())
+    return _run("train")
 
 
 def translate() -> int:
     """nmt-translate."""
-    begin()
-    from nmt.cli.translate import main
-
-    return ended(main())
+    return _run("translate")
 
 
 def export() -> int:
     """nmt-export."""
-    begin()
-    from nmt.cli.export import main
+    return _run("export")
 
+
+def _run(command: str) -> int:
+    begin()
+    try:
+        main = importlib.import_module(f"nmt.cli.{command}").main
+    except ModuleNotFoundError as error:
+        print(f"nmt-{command}: error: {incomplete(error)}", file=sys.stderr)
+        return ended(2)
     return ended(main())

@@ -50,7 +50,7 @@ class _Parser(Parser):
         if n_update is None:
             return f"{super().about_epochs(flag, given)}; --check tells how many an epoch has"
         n_epoch = int(value) if value.isdecimal() and int(value) else 1
-        return f"; one epoch here is {n_update:,}: --updates {n_epoch * n_update}"
+        return f"; one epoch here is {n_update:,} updates: --updates {n_epoch * n_update}"
 
 
 def train(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.errors import MachineError, RunError
+from nmt.errors import RunError, Unavailable
 from nmt.models.int8_products import Int8Product, Steps, int8_product
 from nmt.models.int8_ranges import LEAST, ranges
 from nmt.models.prepacked import SameLinear
@@ -111,7 +111,7 @@ def to_int8(model: nn.Module) -> None:
     something stands between that and the last norm; and where a product rounds what it reads, within attention, too,
     but for values, which would lose more. The parameters stay.
 
-    Raises RunError for a model that has none, or others; MachineError where torch or the processor cannot.
+    Raises RunError for a model that has none, or others; Unavailable where torch or the processor cannot.
     """
     layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
     if not layers:
@@ -122,7 +122,7 @@ def to_int8(model: nn.Module) -> None:
     if others := {layer.pos_ffn.kind for layer in layers} - {"relu"}:
         raise RunError(f"{_OPTION}: wants model.ffn relu, and this model has {', '.join(sorted(others))}. {_ADVICE}")
     if (device := layers[0].pos_ffn.w_1.weight.device).type != "cpu":
-        raise MachineError(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
+        raise Unavailable(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
     _product()  # raises where nothing is exact
     norm_of = dict(zip(layers, norms, strict=True))
     for one in list(model.modules()):
@@ -230,7 +230,7 @@ def _steps(norm: nn.LayerNorm | Spread, reach: float, factor: float = 1.0, *, ta
 
 
 def _product() -> type[Int8Product]:
-    """What multiplies. Raises MachineError where there is nothing that does."""
+    """What multiplies. Raises Unavailable where there is nothing that does."""
     if (found := int8_product()) is None:
-        raise MachineError(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
+        raise Unavailable(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
     return found

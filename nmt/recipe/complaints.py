@@ -1,6 +1,7 @@
 """What is wrong with a recipe, in words: one line each: place, dotted name, found, expected, nearest name."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,11 @@ def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
             yield name, f"missing (expected {_expected(name)})"
         else:
             expected = _expected(name)
-            yield name, f"expected {expected}, found {describe(found['input'])}{_hint(expected, found['input'])}"
+            article = "a " if expected.startswith(("whole number", "number")) else ""
+            yield (
+                name,
+                f"expected {article}{expected}, found {describe(found['input'])}{_hint(expected, found['input'])}",
+            )
 
 
 def option_at(loc: tuple[int | str, ...], kind: str) -> tuple[int | str, ...]:
@@ -105,6 +110,8 @@ def _expected(name: str) -> str:
 
 def _hint(expected: str, found: Any) -> str:
     """How to mend the commonest mistakes."""
+    if expected.startswith("text like 90s") and (number := re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", str(found))):
+        return f" (did you mean {number[1]}m?)"
     if expected.startswith("whole number") and isinstance(found, float) and found.is_integer():
         return f" (write {found:.0f})"
     if expected.startswith("true or false") and isinstance(found, str):

@@ -82,14 +82,16 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
         )
     if model.preset == "auto":
         return  # its sizes are not known yet; this is asked again when they are
-    if model.d_model % model.n_head and (model.d_k is None or model.d_v is None):
+    if cannot_share := model.d_model % model.n_head and (model.d_k is None or model.d_v is None):
         yield (
-            f"model.n_head: {model.n_head} heads do not divide model.d_model, which is {model.d_model} (change one of "
-            "them, or give both model.d_k and model.d_v)"
+            f"model.n_head: {model.n_head} heads do not divide model.d_model, which is {model.d_model} (take "
+            f"{_divisors(model.d_model)}, or give both model.d_k and model.d_v)"
         )
     for name in ("n_kv_head", "enc_n_kv_head"):
         if (shared := getattr(model, name)) is not None and model.n_head % shared:
             yield f"model.{name}: {shared} does not divide model.n_head, which is {model.n_head}"
+    if cannot_share:
+        return  # an odd width of a head would follow from it, and is no mistake of its own
     d_k = model.d_k if model.d_k is not None else model.d_model // model.n_head
     if model.position == "rotary" and d_k % 2:
         yield f"model.position: rotary turns pairs, but model.d_k (or model.d_model / model.n_head) is {d_k}, odd"
@@ -100,6 +102,12 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
         )
     if model.position == "sinusoid" and model.d_model % 2:
         yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {model.d_model}, odd"
+
+
+def _divisors(width: int) -> str:
+    """The numbers of heads that a width has room for, in words."""
+    *most, last = (n for n in range(1, min(width, 64) + 1) if width % n == 0)
+    return f"{', '.join(map(str, most))} or {last}" if most else str(last)
 
 
 def _of_recurrent(recipe: "Recipe") -> Iterator[str]:

@@ -120,6 +120,11 @@ def _by_example(examples: list[Any]) -> str:
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:
+    least = next((item.ge for item in metadata if isinstance(item, bounds.Ge)), None)
+    most = next((item.le for item in metadata if isinstance(item, bounds.Le)), None)
+    if isinstance(least, int) and isinstance(most, int):
+        yield f"from {least:,} to {most:,}"
+        metadata = [item for item in metadata if not isinstance(item, bounds.Ge | bounds.Le)]
     for item in metadata:
         if isinstance(item, FieldInfo):
             yield from _bounds(item.metadata)

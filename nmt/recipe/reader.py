@@ -14,7 +14,7 @@ from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.names import with_trg
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import Origin, is_made
-from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
+from nmt.recipe.yaml_marks import MAX_BYTES, Document, Mark, parse, quoted
 
 Overrides = Sequence[tuple[str, str]]
 
@@ -32,7 +32,7 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
         return _read(b"", "the command line", overrides)
     path = _file_of(Path(path))
     origin = Origin(path, frozenset(name for name, _ in overrides))
-    return _read(_content(path), str(path), overrides).coming_from(origin)
+    return _read(_content(path), str(path), overrides, path).coming_from(origin)
 
 
 def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
@@ -41,8 +41,8 @@ def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
     return _read(content, "the recipe", overrides).coming_from(recipe.origin)
 
 
-def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
-    """source: what the content is of."""
+def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
+    """source: what the content is of. path: its file, if it is of one."""
     document = parse(content)
     complaints = [Complaint(*fault) for fault in document.faults]
     places: dict[str, Mark | None] = dict(document.marks)
@@ -57,6 +57,8 @@ def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
         anew = {place for place, _, last in (name.rpartition(".") for name, _ in overrides) if last in _NAMES_A_CORPUS}
         for name, text in overrides:
             complaints.extend(_override(value, places, name, text, anew))
+    if path is not None and (what := _no_recipe(document, path, bool(overrides))):
+        raise RecipeError(what)
     if complaints and not value:  # not YAML at all: what options it lacks is no news
         raise RecipeError(in_order(complaints, source))
     recipe, found = _validate(value, known_languages)
@@ -96,6 +98,18 @@ def _content(path: Path) -> bytes:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
+
+
+def _no_recipe(document: Document, path: Path, is_overridden: bool) -> str | None:
+    """What to say of a file that is none; None if it may be one."""
+    if document.value is None and not document.faults:
+        return None if is_overridden else f"{path}: the recipe is empty (expected name: and data:, docs/formats.md)"
+    if path.suffix in (".yaml", ".yml") or isinstance(document.value, dict):
+        return None
+    return (
+        f"{path} is no recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG "
+        "--langs SRC TRG --out DIR"
+    )
 
 
 def _say_trg(value: Any, places: dict[str, Mark | None], inside: str = "") -> Iterator[Complaint]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.device import set_up
-from nmt.errors import MachineError
+from nmt.errors import Unavailable
 from nmt.native import kernels, products
 from nmt.recipe.training_options import TrainConfig
 
@@ -83,6 +83,12 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     return replace(chosen, kernels=not why_not, why=f"{chosen.why}; {told}")
 
 
+def must_be_possible(wanted: str, device: torch.device) -> None:
+    """Raise Unavailable for an arithmetic that a device does not have."""
+    if wanted == "fp16" and device.type == "cpu":
+        raise Unavailable("train.precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
+
+
 def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precision:
     """auto, fp32, bf16 or fp16 -> the arithmetic of products. kernels_too: whether those may be kernels'."""
     if device.type == "cuda":
@@ -91,8 +97,7 @@ def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precisio
         if torch.cuda.get_device_capability(device) >= (8, 0):
             return Precision("bf16", f"{torch.cuda.get_device_name(device)} has fast bf16", "cuda")
         return Precision("fp16", f"{torch.cuda.get_device_name(device)} has no fast bf16", "cuda")
-    if wanted == "fp16":
-        raise MachineError("precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
+    must_be_possible(wanted, device)
     can_panels = kernels_too and products.has_wide_panels()
     if wanted != "auto":  # nothing is measured: the same recipe gives the same bits on every run
         return Precision(wanted, "as the recipe says", "cpu", panels=can_panels)

@@ -10,7 +10,7 @@ import pytest
 from nmt.cli.command import run
 from nmt.cli.parser import Parser
 from nmt.cli.printable import printable
-from nmt.errors import MachineError, NmtError, RecipeError
+from nmt.errors import MachineError, NmtError, RecipeError, Unavailable
 
 
 def fail_with(error):
@@ -25,12 +25,19 @@ def fail_with(error):
     [
         (NmtError("no such thing"), 2, "nmt-x: error: no such thing\n"),
         (RecipeError("one\ntwo"), 2, "nmt-x: error: one\nnmt-x: error: two\n"),
-        (MachineError("no GPU"), 1, "nmt-x: error: no GPU\n"),
+        (MachineError("no memory"), 1, "nmt-x: error: no memory\n"),
+        (Unavailable("no GPU"), 2, "nmt-x: error: no GPU\n"),
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch"),
+            2,
+            "installed without what it needs: no module torch",
+        ),
+        (ModuleNotFoundError("No module named 'nmt.x'", name="nmt.x"), 1, "internal error (please report it"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), 2, "a.txt: No such file"),
         (OSError(errno.ENOSPC, "No space left on device", "big"), 1, "big: No space left on device"),
         (MemoryError(), 1, "out of memory"),
         (RuntimeError("[...] DefaultCPUAllocator: can't allocate memory: ..."), 1, "out of memory: [...] Default"),
-        (KeyError("x"), 1, "a fault of the program itself: KeyError: 'x'"),
+        (KeyError("x"), 1, "internal error (please report it; --debug shows the traceback): KeyError: 'x'"),
     ],
 )
 def test_an_error_becomes_a_message_and_an_exit_code(error, code, message, capsys):

@@ -160,6 +160,6 @@ def test_epochs_are_answered_with_the_updates_that_they_are(project, capsys):
         assert train(["../project/prepared/mine/recipe.yaml", *given]) == 2
         told = capsys.readouterr().err
         n_epoch = json.loads((project / "runs/mine/log.jsonl").read_text().split("\n")[0])["updates_per_epoch"]
-        assert f"the end is given in updates; one epoch here is {n_epoch}: --updates {3 * n_epoch}. All" in told
+        assert f"the end is given in updates; one epoch here is {n_epoch} updates: --updates {3 * n_epoch}. All" in told
     assert train(["nowhere.yaml", "--epochs", "3"]) == 2
     assert "the end is given in updates: --updates N; --check tells how many" in capsys.readouterr().err

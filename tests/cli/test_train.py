@@ -134,7 +134,7 @@ def test_verify_sees_that_the_record_of_the_data_is_damaged(run, capsys, text):
     run.data_file.write_text(text + "\n", encoding="utf-8")
     assert main(["--verify", str(run.folder)]) == 2
     said = capsys.readouterr().err
-    assert str(run.data_file) in said and "fault of the program" not in said
+    assert str(run.data_file) in said and "internal error" not in said
 
 
 def test_verify_sees_what_is_there_in_place_of_a_folder(run, capsys):

@@ -276,7 +276,7 @@ def test_what_cannot_be_done_is_said_without_a_traceback(translate, tmp_path, fl
 
 
 def test_a_device_that_is_not_there_is_the_machines_fault(translate):
-    _, err = translate("--device", "cuda:99", code=1)
+    _, err = translate("--device", "cuda:99", code=2)
     assert "--device cuda:99: cannot be used: torch sees" in err and "--device cpu" in err and "Traceback" not in err
 
 

@@ -153,7 +153,7 @@ def test_a_model_that_differs_is_not_written(export, tmp_path, monkeypatch, to, 
 @pytest.mark.parametrize("to", ["ctranslate2", "huggingface"])
 def test_a_missing_package_is_named(export, tmp_path, monkeypatch, to):
     monkeypatch.setitem(sys.modules, PACKAGE[to], None)
-    assert f"pip install '{EXTRAS[to][PACKAGE[to]]}'" in export(to, code=1)
+    assert f"pip install '{EXTRAS[to][PACKAGE[to]]}'" in export(to, code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
 
 

@@ -27,7 +27,10 @@ def read(tmp_path):
         (f"{{{FILE}, src: a}}", "data.train.0.src: a file beside data.train.0.file, which has both sides"),
         ("{file: a.tsv, trg_column: 2}", "data.train.0.src_column: missing (expected the name of a column or key"),
         ("{file: a.tsv, src_column: 2, trg_column: 2}", "data.train.0.trg_column: 2 is data.train.0.src_column, too"),
-        ("{file: a.tsv, src_column: 0, trg_column: 2}", "expected whole number >= 1 | text | null, found the number 0"),
+        (
+            "{file: a.tsv, src_column: 0, trg_column: 2}",
+            "a whole number >= 1 | text | null, found the number 0",
+        ),
         ("{dataset: d, src_column: a, trg_column: b}", "data.train.0.split: missing (expected the split"),
         (f"{{{FILE}, split: train}}", "data.train.0.split: there is no data.train.0.dataset to choose from"),
         ("{src: a, trg: b, subset: x}", "data.train.0.subset: there is no data.train.0.dataset"),

@@ -53,15 +53,15 @@ modle: {}
 """
     assert complaints(text) == [
         "recipe.yaml:1: name: missing (expected text of at most 100 characters, matching ^[A-Za-z0-9][A-Za-z0-9._-]*$)",
-        "recipe.yaml:1: seed: expected whole number >= 0, found the number 8.0 (write 8)",
+        "recipe.yaml:1: seed: expected a whole number >= 0, found the number 8.0 (write 8)",
         "recipe.yaml:3: data.src_lang: expected text, found the number 12 (write it in quotes)",
         "recipe.yaml:5: data.train: written twice (first in line 4; keep one)",
-        "recipe.yaml:8: model.n_head: 5 heads do not divide model.d_model, which is 128 (change one of them, or give "
-        "both model.d_k and model.d_v)",
+        "recipe.yaml:8: model.n_head: 5 heads do not divide model.d_model, which is 128 (take 1, 2, 4, 8, 16, "
+        "32 or 64, or give both model.d_k and model.d_v)",
         "recipe.yaml:10: train.lr: unknown option (did you mean optim.lr?)",
         "recipe.yaml:11: train.compile: expected true or false, found the text 'yes' (write true)",
-        "recipe.yaml:13: optim.lr: expected number > 0.0, found the text 'fast'",
-        "recipe.yaml:14: optim.warmup: expected whole number >= 0 | auto, found the text '1_000' (write 1000)",
+        "recipe.yaml:13: optim.lr: expected a number > 0.0, found the text 'fast'",
+        "recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found the text '1_000' (write 1000)",
         "recipe.yaml:15: optim.eps: .inf is not a finite number",
         "recipe.yaml:16: optim.lerning_rate: unknown option (did you mean optim.lr?)",
         "recipe.yaml:17: modle: unknown option (did you mean model?)",
@@ -130,9 +130,9 @@ def test_numbers_are_numbers(read):
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("seed: true", "seed: expected whole number >= 0, found true"),
-        ("optim: {lr: true}", "optim.lr: expected number > 0.0, found true"),
-        ("optim: {lr: -1}", "optim.lr: expected number > 0.0, found the number -1"),
+        ("seed: true", "seed: expected a whole number >= 0, found true"),
+        ("optim: {lr: true}", "optim.lr: expected a number > 0.0, found true"),
+        ("optim: {lr: -1}", "optim.lr: expected a number > 0.0, found the number -1"),
         ("optim: {betas: [0.9]}", "optim.betas.1: missing (expected list of 2: number >= 0.0, < 1.0)"),
         ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found the number 2"),
         ("train: {time_budget: 20min}", "expected text like 90s, 20m, 1h30m or 2d, found the text '20min'"),
@@ -142,7 +142,7 @@ def test_numbers_are_numbers(read):
             "optim: {schedule: cosin}",
             "expected noam | inverse_sqrt | cosine | linear | wsd | constant | auto, found the text 'cosin'",
         ),
-        ("model: {d_model: null}", "model.d_model: expected whole number >= 1, found nothing"),
+        ("model: {d_model: null}", "model.d_model: expected a whole number >= 1, found nothing"),
         ("model: 5", "model: expected a section, a mapping of options, found the number 5"),
         (
             "data: {valid: {src: a}}",
@@ -174,8 +174,8 @@ def test_what_is_no_mapping_is_no_recipe(complaints, text):
     assert "expected a mapping of sections and options" in line
 
 
-def test_an_empty_file_lacks_a_name(complaints):
-    assert complaints("")[0].startswith("recipe.yaml:1: name: missing")
+def test_an_empty_file_is_told_to_be_empty(complaints):
+    assert complaints("")[0].startswith("recipe.yaml: the recipe is empty")
 
 
 def test_a_file_that_is_not_yaml_gets_one_complaint_only(complaints):
@@ -203,7 +203,7 @@ def test_a_contradiction_stands_at_the_line_of_what_was_written(complaints):
 
 def test_no_contradiction_is_made_up_from_the_default_of_a_mistaken_option(complaints):
     (line,) = complaints("name: x\nmodel: {n_head: 7, d_model: many}\n")
-    assert "model.d_model: expected whole number" in line
+    assert "model.d_model: expected a whole number" in line
 
 
 def test_an_override_wins_over_the_file_before_anything_is_checked(read):
@@ -237,7 +237,7 @@ def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(
             (corpus,) = read(form, [(name, "2"), ("data.train.0.weight", "3")]).data.train
             assert (corpus.src, corpus.trg, corpus.max_ratio, corpus.weight) == ("a", "b", 2.0, 3.0)
         (line,) = complaints(text, [(name, "much")])
-        assert line.startswith("command line: data.train.0.max_ratio: expected number >= 0")
+        assert line.startswith("command line: data.train.0.max_ratio: expected a number >= 0")
     (corpus,) = read("name: x\n", [("data.train.0.src", "y"), ("data.train.trg", "z")]).data.train
     assert (corpus.src, corpus.trg) == ("y", "z")
 
@@ -270,7 +270,7 @@ def test_a_mistaken_override_is_told_to_be_on_the_command_line(complaints):
         "command line: optim.rl: unknown option (did you mean optim.lr?)",
         "command line: model: name an option, not a section",
         "command line: seed: not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'",
-        "command line: optim.lr: expected number > 0.0, found the text 'fast'",
+        "command line: optim.lr: expected a number > 0.0, found the text 'fast'",
         "command line: decode.n_best: 9 is more than decode.beam, which is 5",
         "recipe.yaml:2: wrong: unknown option (known here: name, seed, data, subwords, model, batch, optim, train, "
         "regularize, valid, decode)",

@@ -219,5 +219,5 @@ def test_a_gpu_that_is_not_there_ends_training_as_it_ends_translation(recipe_of,
     recipe = recipe_of(train={"device": "cuda"})
     with pytest.raises(MachineError, match=r"--train\.device cuda: cannot be used: torch sees no GPU") as error:
         begin(recipe)
-    assert error.value.exit_code == 1
+    assert error.value.exit_code == 2
     assert not Path(recipe.run_folder).exists()

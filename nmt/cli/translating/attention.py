@@ -51,6 +51,8 @@ def draw_attention(
     warn: told of lines that have more attention than can be drawn.
     Raises NmtError if a line of --lines is blank or not there, or no line can be drawn.
     """
+    if not n_line:
+        raise NmtError(f"{source}: the input is empty: no line to draw the attention of.")
     if missing := [str(number) for number in args.lines or () if number not in drawn]:
         raise NmtError(
             f"--lines {','.join(missing)}: nothing to draw there: the input has {n_line:,} lines, and a blank line has "

@@ -5,7 +5,13 @@ the struct a. Code of a dataset is never run.
 """
 
 import contextlib
+import functools
 import hashlib
+import logging
+import os
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +34,7 @@ from nmt.data.reading.unpacking import (
 )
 from nmt.errors import DataError
 
+_HUB_SECONDS = 5.0
 _N_ROW = 512
 # Rows of Parquet at once, or fewer where pages are large: a text that stands there once for many rows comes out as
 # often as there are rows.
@@ -54,18 +61,43 @@ class Loaded:
         """The `datasets.Dataset`. DataError where there is none."""
         if not self.found:
             # Imported here: it takes a second, and few corpora are datasets.
+            unreachable = None if Path(self.name).exists() else _why_no_hub()
+            if unreachable:  # what was loaded before is still found, and nothing is tried again and again
+                os.environ["HF_HUB_OFFLINE"] = "1"
+            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
             from datasets import load_dataset
             from datasets.exceptions import DatasetsError
 
             try:
                 self.found.append(load_dataset(self.name, self.subset, split=self.split))
             except (DatasetsError, OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError) as error:
+                if unreachable:
+                    raise DataError(
+                        f"dataset {self}: {unreachable}, and it was not loaded here before. Try again with a network, "
+                        "or name files."
+                    ) from None
                 what = " ".join(str(error).split())[:500]
                 raise DataError(
                     f"dataset {self}: cannot be loaded ({what}). Its name, subset and split are as on its page of the "
                     "hub; a folder of files is named by its path; scripts of datasets are not run."
                 ) from None
         return self.found[0]
+
+
+@functools.cache
+def _why_no_hub() -> str | None:
+    """Why the hub cannot be reached; None if it can, or is not to be asked. One try of a few seconds."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return None
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=_HUB_SECONDS).close()
+    except urllib.error.HTTPError:
+        return None  # which is an answer
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return None if isinstance(reason, ssl.SSLError) else f"the hub {hub} cannot be reached ({reason})"
+    return None
 
 
 Table = Path | Loaded

@@ -55,9 +55,8 @@ def refuse_foreign_files(folder: Path) -> dict[str, Any] | None:
 def beside(folder: Path) -> Iterator[Path]:
     """Give an empty folder for what is needed while another one is made beside it; it is removed in the end."""
     folder = folder.absolute()
-    folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.preparing-{secrets.token_hex(4)}")
-    with _claimed(_lock_of(temporary)):
+    with _claimed_beside(folder, _lock_of(temporary)):
         try:
             temporary.mkdir()
             yield temporary
@@ -81,11 +80,10 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
     DataError at once if another process is building the same folder.
     """
     folder = folder.absolute()
-    folder.parent.mkdir(parents=True, exist_ok=True)
     claim = folder.with_name(f".{folder.name}.preparing.lock")
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_claimed(claim))
+            stack.enter_context(_claimed_beside(folder, claim))
         except _Held:
             raise DataError(
                 f"{folder}: another nmt-preprocess is making it{_process_in(claim)}. Wait for it, or choose another "
@@ -162,6 +160,23 @@ def remove_abandoned(folder: Path) -> None:
 
 class _Held(Exception):
     """Another process has the lock."""
+
+
+@contextlib.contextmanager
+def _claimed_beside(folder: Path, lock: Path) -> Iterator[None]:
+    """Hold a lock beside a folder that is to be made. DataError where nothing can be written there."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_claimed(lock))
+        except OSError as error:
+            if error.errno in _DISK - {errno.EROFS}:
+                raise
+            raise DataError(
+                f"{folder}: cannot be made: nothing can be written to {folder.parent} ({error.strerror}). Choose "
+                "another folder with --out."
+            ) from None
+        yield
 
 
 @contextlib.contextmanager

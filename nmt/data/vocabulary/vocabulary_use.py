@@ -21,8 +21,14 @@ def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
         return None
     return (
         f"the vocabulary is large for the corpus: {n_vocab:,} pieces, {n_token:,} target tokens, so a piece is seen "
-        f"{n_token / n_vocab:.1f} times on average: make subwords.vocab_size smaller"
+        f"{n_token / n_vocab:.1f} times on average: try --vocab-size {_advised(n_token)}"
     )
+
+
+def _advised(n_token: int) -> int:
+    """A round size at which a piece is seen often enough, or as small as is of use."""
+    most = n_token // _SEEN_OFTEN
+    return max((size for size in (500, 1000, 2000, 4000, 8000, 16000, 32000) if size <= most), default=500)
 
 
 class VocabularyUse:

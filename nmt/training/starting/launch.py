@@ -27,7 +27,7 @@ from nmt.training.feed import Feed
 from nmt.training.finish import choose_final, final_choice, final_update, is_finished
 from nmt.training.optimizers.named import freeze, rate_factors
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision, choose_precision
+from nmt.training.precision import Precision, choose_precision, must_be_possible
 from nmt.training.ranks.roll_call import Stopped
 from nmt.training.record import Record
 from nmt.training.starting.claim import claim, find_start
@@ -52,6 +52,7 @@ def launch(
     run = Run(recipe.run_folder)
     check_origin(recipe, run)  # before a folder is made
     device = choose_device(recipe.train.device, "--train.device")
+    must_be_possible(recipe.train.precision, device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     try:

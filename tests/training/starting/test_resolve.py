@@ -149,7 +149,7 @@ def test_a_batch_size_that_is_neither_a_number_nor_auto_is_complained_about_once
     lines = sorted(str(caught.value).split("\n"))
     assert len(lines) == 2
     assert lines[0].startswith(
-        "command line: batch.max_tokens: expected whole number >= 1 | auto, found the text 'big'"
+        "command line: batch.max_tokens: expected a whole number >= 1 | auto, found the text 'big'"
     )
 
 
