@@ -22,7 +22,8 @@ N_TRAIN, N_MONO = 60, 12
 
 SMALL = """
     subwords.vocab_size=320 model.n_enc_layer=1 model.n_dec_layer=1 model.d_model=32 model.d_inner=32 model.n_head=2
-    model.dropout=0 model.attn_dropout=0 data.workers=1 batch.max_tokens=2000 optim.warmup=5 train.updates=50
+    model.dropout=0 model.attn_dropout=0 data.alarms=warn data.workers=1
+    batch.max_tokens=2000 optim.warmup=5 train.updates=50
     train.device=cpu train.precision=fp32 train.save_every=50 train.average=none
     valid.every=50 valid.translate=false valid.metric=loss
 """

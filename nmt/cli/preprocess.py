@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nmt.cli.begin import importing
 from nmt.cli.command import run
@@ -23,20 +24,23 @@ from nmt.cli.parser import Parser, add_override_flags, add_short_flags, override
 from nmt.cli.rank_flag import n_rank
 from nmt.cli.ranks import ranks_of
 from nmt.data.stored.manifest import PAGE
+from nmt.data.text.compression import without_ending
 from nmt.errors import RecipeError
 from nmt.languages import canonical
+from nmt.recipe.corpus_contradictions import ENDINGS, NOT_READ
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 
 _DESCRIPTION = """\
 Read the parallel text of RECIPE, drop the training pairs that teach nothing, learn subwords, and write the folder that
-nmt-train reads. Without a recipe, name the files: --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR; a recipe
-for them, to train with and to edit, is then DIR/recipe.yaml. Files are UTF-8, plain or compressed (.gz, .zst, .xz), a
-sentence a line; a recipe may also name TSV, JSONL, Parquet, Arrow, datasets and stdin (docs/formats.md). Relative names
-are looked for beside the recipe, then in the current folder, then in the one that the environment variable NMT_DATA
-names."""
+nmt-train reads. Without a recipe, name the files: --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR, or one
+file with both sides, CSV, TSV, JSONL, TMX, Parquet or Arrow; a recipe for them, to train with and to edit, is then
+DIR/recipe.yaml. Files are UTF-8, plain or compressed (.gz, .zst, .xz); a recipe may also name datasets and stdin
+(docs/formats.md). Relative names are looked for beside the recipe, then in the current folder, then in the one that the
+environment variable NMT_DATA names."""
 
 _EXAMPLES = (
+    "nmt-preprocess corpus.csv --langs en de",
     "nmt-preprocess --train train.de train.en --valid valid.de valid.en \\",
     "    --langs de en --out prepared/mine --time-budget 20m",
     "nmt-preprocess recipes/dates.yaml",
@@ -74,6 +78,8 @@ OWN_CORPUS = (
 
 def preprocess(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
+    if args.recipe and _is_corpus(args.recipe):
+        args.recipe, args.train = None, [[args.recipe], *(args.train or [])]
     if args.recipe and (mixed := [flag for flag in ("train", "valid", "test", "langs") if getattr(args, flag)]):
         raise RecipeError(
             f"{', '.join('--' + flag for flag in mixed)}: for use without a recipe, but {args.recipe} is given. "
@@ -108,7 +114,7 @@ def _show(folder: Path, n: int) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = Parser(prog="nmt-preprocess", description=_DESCRIPTION, examples=_EXAMPLES)
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file")
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file; or a corpus, as --train")
     parser.add_argument("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
     parser.add_argument(
         "--accept-alarms",
@@ -158,16 +164,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")
+    one_or_two: dict[str, Any] = {"nargs": "+", "metavar": ("SRC", "TRG")}
     files.add_argument(
         "--train",
         action="append",
-        help="training files of text; may be given several times. A file with both sides, like TSV, needs a recipe "
-        "with file: (docs/formats.md)",
-        nargs=2,
-        metavar=two,
+        help="two training files of text, or one with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow, whose "
+        "columns are found by their names; may be given several times",
+        **one_or_two,
     )
-    files.add_argument("--valid", help="validation files", nargs=2, metavar=two)
-    files.add_argument("--test", help="test files", nargs=2, metavar=two)
+    files.add_argument("--valid", help="validation files, likewise", **one_or_two)
+    files.add_argument("--test", help="test files, likewise", **one_or_two)
+    files.add_argument(
+        "--valid-size",
+        metavar="N",
+        help="without --valid: hold out N training pairs for validation, or a share below 1, and leave near copies of "
+        "them out of training [default: 1 %%, 200 to 2,000]",
+    )
     files.add_argument("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
     files.add_argument("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_short_flags(parser, "nmt-preprocess")
@@ -180,28 +192,44 @@ def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
     given = [("subwords.vocab_from", args.vocab_from)] if args.vocab_from else []
     given += [("data.out", args.out)] if args.out else []
     given += [("data.alarms", "warn")] if args.accept_alarms else []
+    given += [("data.valid_size", args.valid_size)] if args.valid_size else []
     return [*given, *overrides_of(args)]
 
 
 def _own_recipe(args: argparse.Namespace) -> Recipe:
     """The recipe for files named on the command line."""
-    if missing := [flag for flag in ("train", "valid", "langs", "out") if not getattr(args, flag)]:
+    if missing := [flag for flag in ("train", "langs") if not getattr(args, flag)]:
         raise RecipeError(
             f"neither a recipe nor {', '.join('--' + flag for flag in missing)}. Expected: nmt-preprocess RECIPE, or "
-            "nmt-preprocess --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR."
+            "nmt-preprocess CORPUS --langs SRC TRG, or nmt-preprocess --train SRC TRG --valid SRC TRG --langs SRC TRG "
+            "--out DIR."
         )
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(args.out).resolve().name).strip("-._")[:100]
+    first = Path(args.train[0][0])
+    out = args.out or f"prepared/{first.name.removesuffix(''.join(first.suffixes)) or 'own'}"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(out).resolve().name).strip("-._")[:100]
     told = [
         ("name", name or "own"),
         ("data.src_lang", args.langs[0]),
         ("data.trg_lang", args.langs[1]),
-        ("data.train", _yaml([{"src": src, "trg": trg} for src, trg in args.train])),
-        ("data.valid", _yaml({"src": args.valid[0], "trg": args.valid[1]})),
-        ("data.out", args.out),
+        ("data.train", _yaml([_files(names, "train") for names in args.train])),
+        ("data.valid", _yaml(_files(args.valid, "valid"))) if args.valid else ("data.valid_size", "auto"),
+        ("data.out", out),
     ]
     if args.test:
-        told.append(("data.test", _yaml({"src": args.test[0], "trg": args.test[1]})))
+        told.append(("data.test", _yaml(_files(args.test, "test"))))
     return read_recipe(None, [*_own_options(args.vocab_from), *told, *_overrides(args)])
+
+
+def _is_corpus(name: str) -> bool:
+    """Whether a name is that of a file with pairs."""
+    return without_ending(name).lower().endswith((*ENDINGS, *NOT_READ)) and not Path(name).is_dir()
+
+
+def _files(names: Sequence[str], flag: str) -> dict[str, str]:
+    """A corpus of one file with both sides, or of two."""
+    if len(names) > 2:
+        raise RecipeError(f"--{flag}: {len(names)} files: {' '.join(names)}. Expected one with both sides, or SRC TRG.")
+    return {"file": names[0]} if len(names) == 1 else dict(zip(("src", "trg"), names, strict=True))
 
 
 def _own_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:

@@ -50,6 +50,11 @@ def _share(recipe: Recipe, args: argparse.Namespace, given: Given, ranks: Ranks,
             f"{ranks}, as {told} says: a training corpus is stdin, which only one process can read. Write it to a file "
             "first, or prepare it without others: --ranks 1."
         )
+    if recipe.data.valid_size and not recipe.data.valid:
+        raise RecipeError(
+            f"{ranks}, as {told} says, and data.valid_size: only one process can draw validation pairs. Name "
+            "validation files, or prepare without others: --ranks 1."
+        )
     same = must_be_same(recipe, overwrite=args.overwrite, check=args.check)
     meeting = Meeting(recipe.data_folder, ranks, same, args.rank_timeout)
     if ranks.rank:

@@ -24,6 +24,7 @@ from nmt.data.arrays.ragged import Ragged
 from nmt.data.blockwise.block_index import Indexed
 from nmt.data.blockwise.crew import Crew
 from nmt.data.blockwise.encode import BLOCK, encode_training_pairs
+from nmt.data.blockwise.hold_out import with_held_out
 from nmt.data.blockwise.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.blockwise.kept import KeptPairs
 from nmt.data.blockwise.swapped import swapped
@@ -90,6 +91,9 @@ def prepare(
         talk(line)
     with spooled(sources, only_report or folder, talk) as at_hand:
         lap = _Laps({} if stages is None else stages)
+        if recipe.data.valid_size and not recipe.data.valid and not recipe.data.generate:
+            at_hand = with_held_out(at_hand, recipe.data)
+            talk(f"valid: {at_hand[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
         job = _Job(recipe, folder, at_hand, talk, report or DataReport(), only_report, lap, overwrite)
         return _prepare(job, crew)
 

@@ -36,6 +36,10 @@ def _of_data(data: "DataConfig") -> Iterator[str]:
     names = [files.name.lower() for files in data.valid]  # file names, and some systems do not tell A from a
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         yield f"data.valid: several sets are called {', '.join(twice)} (give each a name of its own: name: …)"
+    if data.valid_size and data.valid:
+        yield "data.valid_size: data.valid names validation files (remove one of the two)"
+    if data.valid_size and any(corpus.tags or corpus.trg_lang for corpus in data.train):
+        yield "data.valid_size: pairs of corpora with tags are not drawn (name a validation set in data.valid)"
     if data.generate is None:
         return
     for name, given in (

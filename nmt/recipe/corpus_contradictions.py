@@ -11,6 +11,24 @@ if TYPE_CHECKING:
 
 # The file that stands for standard input.
 STDIN = "-"
+# What is in a file, by the ending of its name less .gz and the like; anything else is text.
+ENDINGS = {
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".csv": "csv",
+    ".tmx": "tmx",
+}
+# What is not read, and how it becomes what is.
+NOT_READ = {
+    ".xlsx": "a spreadsheet. Save it as CSV in UTF-8, and name that",
+    ".xls": "a spreadsheet. Save it as CSV in UTF-8, and name that",
+    ".ods": "a spreadsheet. Save it as CSV in UTF-8, and name that",
+    ".xlf": "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv",
+    ".xliff": "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv",
+}
 
 
 def names_of(files: str | list[str] | None) -> list[str]:
@@ -73,8 +91,10 @@ def _of_place(where: str, files: "CorpusFiles") -> Iterator[str]:
 def _of_columns(where: str, files: "CorpusFiles") -> Iterator[str]:
     """It is said where in a file or dataset the sides stand."""
     has_both = files.file is not None or files.dataset is not None
+    none = files.src_column is None and files.trg_column is None
     for side in ("src", "trg"):
-        if has_both and getattr(files, f"{side}_column") is None:
+        # Those of a file are found by their names.
+        if has_both and not (none and files.file is not None) and getattr(files, f"{side}_column") is None:
             yield f"{where}.{side}_column: missing (expected the name of a column or key, or in TSV its number from 1)"
     if has_both and files.src_column is not None and files.src_column == files.trg_column:
         yield f"{where}.trg_column: {files.trg_column} is {where}.src_column, too (the two sides stand in two columns)"
@@ -85,10 +105,10 @@ def _of_columns(where: str, files: "CorpusFiles") -> Iterator[str]:
                 yield f"{where}.{name}: {where}.format is text, which has one sentence a line and no columns"
     elif files.format is not None and files.dataset is not None:
         yield f"{where}.format: a dataset says itself what is in it (remove it)"
-    elif files.format is not None and not columns:
+    elif files.format is not None and not columns and files.file is None:
         yield f"{where}.format: {files.format}, but no column is chosen (add {where}.src_column or trg_column)"
-    if files.format not in (None, "tsv") and files.header is not None:
-        yield f"{where}.header: only TSV has one, but {where}.format is {files.format} (remove it)"
+    if files.format not in (None, "tsv", "csv") and files.header is not None:
+        yield f"{where}.header: only TSV and CSV have one, but {where}.format is {files.format} (remove it)"
     if files.header is False and (names := [column for column in columns if isinstance(column, str)]):
         yield f"{where}.header: without one {names[0]!r} names no column (give its number, from 1)"
 

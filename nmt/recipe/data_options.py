@@ -21,7 +21,7 @@ def _none_one_or_many(value: Any) -> Any:
 
 # The name of a column or key, `translation.de` for one inside another, or a number from 1 where columns have none.
 Column = PositiveInt | Annotated[str, Field(min_length=1)]
-Format = Literal["text", "tsv", "jsonl", "parquet", "arrow"]
+Format = Literal["text", "tsv", "jsonl", "parquet", "arrow", "csv", "tmx"]
 
 
 class CorpusFiles(Tagged):
@@ -37,8 +37,8 @@ class CorpusFiles(Tagged):
     )
     file: str | list[str] | None = Field(
         None,
-        description="In place of src and trg: file, list or pattern of files with both sides, TSV, JSONL, Parquet or "
-        "Arrow; - is stdin, for a training corpus.",
+        description="In place of src and trg: file, list or pattern of files with both sides, CSV, TSV, JSONL, TMX, "
+        "Parquet or Arrow; - is stdin, for a training corpus.",
     )
     dataset: str | None = Field(
         None, description="In place of src and trg: a dataset for load_dataset, by its name on the hub or its folder."
@@ -47,17 +47,18 @@ class CorpusFiles(Tagged):
     split: str | None = Field(None, description="Which split of the dataset: train, validation, train[:1000].")
     src_column: Column | None = Field(
         None,
-        description="Column or key of the source sentence: its name, translation.de for one inside another, or in TSV "
-        "its number from 1.",
+        description="Column or key of the source sentence: its name, translation.de for one inside another, a language "
+        "of TMX, or in TSV and CSV its number from 1; empty, in a file: found by its name, as de, German or source.",
     )
     trg_column: Column | None = Field(None, description="The same of the target sentence.")
     format: Format | None = Field(
         None,
-        description="What is in the files; empty: by the ending, .tsv, .jsonl, .parquet or .arrow, less .gz, .zst or "
-        ".xz; anything else is text, a sentence a line.",
+        description="What is in the files; empty: by the ending, .csv, .tsv, .jsonl, .tmx, .parquet or .arrow, less "
+        ".gz, .zst or .xz; anything else is text, a sentence a line.",
     )
     header: bool | None = Field(
-        None, description="The first line of a TSV file names its columns; empty: it does where one is chosen by name."
+        None,
+        description="The first line of TSV or CSV names its columns; empty: it does where one is chosen by name.",
     )
 
 
@@ -130,6 +131,11 @@ class _Sources(Section):
         default_factory=list,
         description="Validation pairs, one such mapping or a list of them, each with a name; no line is dropped. The "
         "first set decides what is best and when to stop.",
+    )
+    valid_size: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        None,
+        description="Where data.valid is empty: pairs held out of training for validation, a number or, below 1, a "
+        "share; auto: 1 %, 200 to 2,000. Near copies of them are left out of training.",
     )
     test: CorpusFiles | None = Field(
         None, description="Test pairs, kept out of everything; for the record and the quick start."

@@ -74,7 +74,7 @@ def test_an_edited_recipe_does_not_spoil_the_data_beside_it(files):
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        ([], "neither a recipe nor --train, --valid, --langs, --out"),
+        ([], "neither a recipe nor --train, --langs. Expected"),
         ([*OWN[:-3], "jp", "--out", "x"], "argument --langs: 'jp' is no language code (did you mean ja, Japanese?)"),
         (["recipe.yaml", "--langs", "de", "no"], "--langs: for use without a recipe"),
         (["none.yaml"], "none.yaml"),

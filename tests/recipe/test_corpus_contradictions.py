@@ -37,7 +37,7 @@ def read(tmp_path):
         (f"{{{FILE}, format: text}}", "data.train.0.file: data.train.0.format is text"),
         ("{src: a, trg: b, format: tsv}", "data.train.0.format: tsv, but no column is chosen"),
         ("{dataset: d, split: s, src_column: a, trg_column: b, format: tsv}", "data.train.0.format: a dataset says"),
-        (f"{{{FILE}, format: jsonl, header: true}}", "data.train.0.header: only TSV has one"),
+        (f"{{{FILE}, format: jsonl, header: true}}", "data.train.0.header: only TSV and CSV have one"),
         ("{file: a.tsv, src_column: 1, trg_column: en, header: false}", "without one 'en' names no column"),
         ("{src: [], trg: b}", "data.train.0.src: no name in it"),
         ("{src: [a, ''], trg: b}", "data.train.0.src: no name in it"),

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays.ragged import Ragged, gathered
 from nmt.data.blockwise.block_file import BlockContent, BlockSide, read_block, write_block
-from nmt.data.filters.clean import BAD_UTF8, ODD, Filter, filters_of, most_bytes, oddities
-from nmt.data.filters.filter_block import KEPT, REASON_OF, UNREAD, codes_of, conditions_of
+from nmt.data.filters.clean import BAD_UTF8, HELD_OUT, ODD, Filter, filters_of, most_bytes, oddities
+from nmt.data.filters.filter_block import CODES, KEPT, REASON_OF, UNREAD, codes_of, conditions_of
 from nmt.data.filters.ratio import UsualRatio
 from nmt.data.filters.seen import keys_of, kinds_of
 from nmt.data.reporting.duplicates import N_SHOWN, count_duplicates
@@ -27,12 +27,13 @@ from nmt.data.reporting.measure import HeldOut, aligned_by, measured
 from nmt.data.reporting.shift import RECORD, find_shifts
 from nmt.data.sharing.workers import Work, work_as_helper
 from nmt.data.stored.arrow import dtype_of_ids
-from nmt.data.text.facts import Rarity, cut
+from nmt.data.text.facts import Block, Rarity, cut
 from nmt.data.text.lines import is_plain, lines_of_block
 from nmt.data.text.placeholders import BYTES, in_names, protected_pair
 from nmt.data.text.split_names import SIDES
 from nmt.data.units.block_units import Units
 from nmt.data.units.lexicon import Lexicon
+from nmt.data.units.unit_facts import facts_of
 from nmt.data.units.unit_ids import KnownCuts, ids_in, read_cut_words, words_in
 from nmt.data.vocabulary.learn import WordsOf
 from nmt.data.vocabulary.subwords import Codec, Subwords
@@ -57,6 +58,7 @@ class Task:
         self._sources = setup["sources"]
         self._kinds = kinds_of(FilterConfig.model_validate(source["filters"]) for source in self._sources)
         self._held_out = HeldOut.unpacked(setup)
+        self._drawn, self._drawn_bags = (setup.get(name, np.empty(0, np.uint64)) for name in ("drawn", "drawn_bags"))
         self._longest = most_bytes(self._config.max_len) + 8  # what is cut there is too long all the same
         self._filters = [self._filters_of(source) for source in self._sources]
         self._subwords: Subwords | None = None
@@ -240,7 +242,18 @@ class Task:
         filters, conditions = self._filters[block["source"]]
         codes = np.zeros(block["n_pair"], np.uint8)
         codes[list(unread)] = UNREAD
-        return (src, trg), codes_of(src, trg, filters, conditions, codes), unread, notes
+        codes = codes_of(src, trg, filters, conditions, codes)
+        codes[self._is_drawn(src, trg) & (codes == KEPT)] = CODES[HELD_OUT]
+        return (src, trg), codes, unread, notes
+
+    def _is_drawn(self, src: Units, trg: Units) -> NDArray[np.bool_]:
+        """Pairs of which a side is, nearly, one of a pair that is drawn for validation."""
+        found = np.zeros(len(src), dtype=bool)
+        for side in (src, trg) if len(self._drawn) else ():
+            alike = np.isin(side.sums(facts_of(side.known).bags[side.which]), self._drawn_bags)
+            if alike.any():
+                found[alike] |= np.isin(Block(side.some(alike)).near()[0], self._drawn)
+        return found
 
     def _lines_of_raw(self, block: Mapping[str, Any], notes: Counter[str]) -> tuple[list[str | None], ...]:
         source = self._sources[block["source"]]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from nmt.data.blockwise.block_index import Indexed
 from nmt.data.blockwise.block_work import task_of
 from nmt.data.blockwise.blocks import N_PAIR, blocks_of
+from nmt.data.blockwise.hold_out import near_hashes
 from nmt.data.blockwise.kept import KeptPairs
 from nmt.data.filters.clean import most_bytes, oddities
 from nmt.data.filters.filter_block import CODES, KEPT
@@ -29,7 +30,7 @@ from nmt.data.reading.sources import Source
 from nmt.data.reporting.report import DataReport
 from nmt.data.reporting.survey import Survey, Texts
 from nmt.data.sharing.workers import Hands
-from nmt.data.text.split_names import SIDES
+from nmt.data.text.split_names import SIDES, VALID
 from nmt.data.vocabulary.learn import WordCounts, drawn
 from nmt.errors import DataError
 from nmt.progress import Bar
@@ -117,6 +118,7 @@ def keep_training_pairs(
         "folder": str(folder),
         "sources": [_shared(*each, config) for each in zip(training, own, usual, strict=True)],
         **survey.held_out.packed(),
+        **_drawn(held_out, config),
     }
     helpers.begin(setup, task_of)
     codes = _decide(training, own, config, longest, report, folder, helpers, index)
@@ -150,6 +152,13 @@ def keep_training_pairs(
     if n_read != report.n_read:
         raise _changed(report.n_read, f"{n_read:,}")
     return kept
+
+
+def _drawn(held_out: dict[str, Texts], config: DataConfig) -> dict[str, Any]:
+    """What tells pairs that are drawn from the training files for validation, and near copies of them."""
+    if not config.valid_size or config.valid or VALID not in held_out:
+        return {}
+    return dict(zip(("drawn", "drawn_bags"), near_hashes(*held_out[VALID][:2]), strict=True))
 
 
 def count_words_of(

@@ -28,6 +28,7 @@ SCRIPT = "another script"
 SYMBOLS = "mostly symbols"
 REPEATS = "repeats itself"
 LANGUAGE = "another language"
+HELD_OUT = "held out"  # for validation, or like a pair that is
 # In the order in which they are asked, cheap ones first, which is the order of the report.
 REASONS = (
     BAD_UTF8,
@@ -42,6 +43,7 @@ REASONS = (
     SYMBOLS,
     REPEATS,
     LANGUAGE,
+    HELD_OUT,
     DUPLICATE,
     NEAR_DUPLICATE,
     TRANSLATIONS,

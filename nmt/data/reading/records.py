@@ -71,6 +71,18 @@ def complaint_about_records(
     return None
 
 
+def names_in_records(path: Path, form: str) -> list[str]:
+    """The columns of the first line of TSV; the keys of the first object of JSONL, `a.b` for b inside a."""
+    line = next(iter(read_lines(path, bad_utf8="drop", longest=_LONGEST)), None) or ""
+    if form == "tsv":
+        return line.split("\t")
+    record = _parsed(line)
+    if isinstance(record, Flaw):
+        return []
+    inside = [f"{key}.{name}" for key, value in record.items() if isinstance(value, dict) for name in value]
+    return [key for key, value in record.items() if isinstance(value, str)] + inside
+
+
 def _is_cut(line: str) -> bool:
     return 4 * len(line) > _LONGEST - 4 and len(line.encode("utf-8")) > _LONGEST - 4
 
@@ -79,7 +91,7 @@ def _places(first: str, columns: Sequence[Column], *, header: bool) -> tuple[lis
     """Where columns stand in a line of TSV, from 0, by its first line; and what is wrong with them, or nothing."""
     names = first.split("\t")
     if "\t" not in first:
-        return [], f"no tab in the first line: {shown([first])}. Is it TSV? (CSV is not read: docs/formats.md)"
+        return [], f"no tab in the first line: {shown([first])}. Is it TSV? (CSV: format: csv)"
     places = []
     for column in columns:
         if isinstance(column, int):

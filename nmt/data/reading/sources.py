@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.reading.dates import generate
+from nmt.data.reading.documents import complaint_about_document, count_records, read_documents
 from nmt.data.reading.fields import Column, Found, Reading
+from nmt.data.reading.forms import DOCUMENTS, RECORDS, TABLES, columns_in, form_of
 from nmt.data.reading.records import complaint_about_records, read_records
 from nmt.data.reading.tables import Loaded, complaint_about_table, count_rows, read_rows, size_and_digest
-from nmt.data.text.compression import without_ending
 from nmt.data.text.lines import complaint_about, complaint_about_stream, count_lines, read_lines
 from nmt.data.text.locate import Named, dataset_place, locate, partners
 from nmt.data.text.split_names import split_of
@@ -24,21 +25,13 @@ from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import Origin
 
-_ENDINGS = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
-# A command that makes TSV of CSV, also in docs/formats.md: what ends lines or columns of TSV becomes a space.
-_TO_TSV = (
-    "python -X utf8 -c \"import csv; [print(*(c.translate({9: 32, 10: 32, 13: 32}) for c in row), sep='\\t') for "
-    "row in csv.reader(open('pairs.csv', encoding='utf-8-sig', newline='')) if row]\" > pairs.tsv"
-)
-_RECORDS, _TABLES = ("tsv", "jsonl"), ("parquet", "arrow")
-
 
 @dataclass(frozen=True)
 class Text:
     """One side of a source. `name` is what the user calls it.
 
-    place: a file, a dataset, or lines in memory. form: text, tsv, jsonl, parquet, arrow or dataset. column: where in a
-    line or row the text stands, if it is not all there is. header: the first line of the file is none of the text.
+    place: a file, a dataset, or lines in memory. form: text, dataset, or one of `forms.py`. column: where in a line or
+    row the text stands, if it is not all there is. header: the first line of the file is none of the text.
     drop_flagged: lines that nmt-translate flagged are none.
     """
 
@@ -67,14 +60,17 @@ class Text:
         """Why this cannot be read, as far as a look tells."""
         if self.place is None or isinstance(self.place, tuple) or self.is_stdin:
             return None
-        if isinstance(self.place, Loaded) or self.form in _TABLES:
+        if isinstance(self.place, Loaded) or self.form in TABLES:
             return _missing(self.place) or complaint_about_table(self.place, self._columns())
         if complaint := complaint_about(self.place):
             return complaint
-        if self.form in _RECORDS:
+        if self.form in RECORDS:
             found = complaint_about_records(
                 self.place, self.form, self._columns(), header=self.header, drop_flagged=self.drop_flagged
             )
+            return f"{self.place}: {found}" if found else None
+        if self.form in DOCUMENTS:
+            found = complaint_about_document(self.place, self.form, self._columns())
             return f"{self.place}: {found}" if found else None
         return None
 
@@ -89,8 +85,7 @@ class Text:
             size, digest = size_and_digest(self.place, column)
         elif isinstance(self.place, Path):
             if self.place not in known:
-                count = count_rows if self.form in _TABLES else count_lines
-                known[self.place] = count(self.place), sha256_of(self.place)
+                known[self.place] = self._count(), sha256_of(self.place)
             n_line, digest = known[self.place]
             n_line, size = max(0, n_line - self.header), self.place.stat().st_size
         else:
@@ -100,6 +95,13 @@ class Text:
         if self.column is not None:
             facts["column"] = f"{self.form} {self.column!r}{', header' if self.header else ''}"
         return facts
+
+    def _count(self) -> int:
+        """Lines, rows or records of the file."""
+        assert isinstance(self.place, Path)
+        if self.form in DOCUMENTS:
+            return count_records(self.place, self.form)
+        return (count_rows if self.form in TABLES else count_lines)(self.place)
 
     def _columns(self) -> tuple[Column, ...]:
         return () if self.column is None else (self.column,)
@@ -125,6 +127,7 @@ class Source:
     trg: Text
     chosen: bool = False
     corpus: int = 0
+    found_columns: bool = False  # by their names or order, not by the recipe
 
     @property
     def first_number(self) -> int:
@@ -151,11 +154,13 @@ def _read(texts: list[Text], reading: Reading) -> Iterator[tuple[Found, ...]]:
     if isinstance(text.place, Loaded):
         return read_rows(text.place, columns, reading)
     if isinstance(text.place, Path):
-        if text.form in _TABLES:
+        if text.form in TABLES:
             return read_rows(text.place, columns, reading)
-        if text.form in _RECORDS:
+        if text.form in RECORDS:
             how = {"header": text.header, "drop_flagged": text.drop_flagged}
             return read_records(text.place, text.form, columns, reading, **how)
+        if text.form in DOCUMENTS:
+            return read_documents(text.place, text.form, columns, reading, header=text.header)
         lines = read_lines(text.place, bad_utf8=reading.bad_utf8, longest=reading.longest, notes=reading.notes)
         return ((line,) for line in lines)
     return ((line,) for line in text.place or ())
@@ -176,18 +181,22 @@ def find_sources(recipe: Recipe) -> list[Source]:
     named: list[tuple[str, CorpusFiles]] = [("train", files) for files in data.train]
     named += [(split_of(files.name), files) for files in data.valid]
     named += [("test", data.test)] if data.test else []
-    if absent := [option for option, files in (("train", data.train), ("valid", data.valid)) if not files]:
+    needed = {"train": data.train, "valid": data.valid or data.valid_size}
+    if absent := [option for option, files in needed.items() if not files]:
         raise DataError(
             "\n".join(
                 f"data.{split}: no files. Name two, in which line n of one translates line n of the other: "
                 "{src: FILE, trg: FILE}."
+                + (" Or hold pairs out of training: data.valid_size: auto." if split == "valid" else "")
                 for split in absent
             )
         )
     complaints: list[str] = []
     sources = []
     for number, (split, files) in enumerate(named):  # the training corpora come first
-        sources += [replace(source, corpus=number) for source in _sources_of(split, files, complaints, recipe.origin)]
+        languages = data.languages_of(number) if split == "train" else (data.src_lang, data.trg_lang)
+        found = _sources_of(split, files, complaints, recipe.origin, languages)
+        sources += [replace(source, corpus=number) for source in found]
     # Datasets last: to look into one may be to download it.
     for is_dataset in (False, True):
         for source in sources:
@@ -203,7 +212,9 @@ def find_sources(recipe: Recipe) -> list[Source]:
     return sources
 
 
-def _sources_of(split: str, files: CorpusFiles, complaints: list[str], origin: Origin) -> list[Source]:
+def _sources_of(
+    split: str, files: CorpusFiles, complaints: list[str], origin: Origin, languages: tuple[str, str]
+) -> list[Source]:
     """A corpus as the recipe names it, as sources: a pair of files each, or a file or dataset with both sides."""
     option = f"data.{split.partition('-')[0]}"
     columns, folders = (files.src_column, files.trg_column), origin.folders(option)
@@ -222,20 +233,26 @@ def _sources_of(split: str, files: CorpusFiles, complaints: list[str], origin: O
         names_columns = isinstance(columns[0], str), isinstance(columns[1], str)
     sources = []
     for pair in together:
+        if files.file is not None and files.src_column is None:
+            found_there = columns_in(pair[0], files, languages, option, complaints)
+            if found_there is None:
+                continue
+            columns, header = found_there
+            names_columns = (header, header)
         src, trg = (
             _text_of(named, column, files, named_column, option, complaints)
             for named, column, named_column in zip(pair, columns, names_columns, strict=True)
         )
-        sources.append(Source(split, src, trg, chosen=len(together) > 1 or pair[0].wild is not None))
+        found_columns = files.file is not None and files.src_column is None
+        chosen = len(together) > 1 or pair[0].wild is not None
+        sources.append(Source(split, src, trg, chosen, found_columns=found_columns))
     return sources
 
 
 def _text_of(
     named: Named, column: Column | None, files: CorpusFiles, names_columns: bool, option: str, complaints: list[str]
 ) -> Text:
-    plain = without_ending(named.name)
-    by_name = next((form for ending, form in _ENDINGS.items() if plain.endswith(ending)), "text")
-    form = files.format or by_name
+    form, by_name = files.format or form_of(named), form_of(named)
     if column is None:
         if files.format is None and by_name != "text":
             complaints.append(
@@ -243,21 +260,15 @@ def _text_of(
                 "and trg_column, or write format: text if its lines are sentences."
             )
         return Text(named.name, named.path)
-    if form == "text" and plain.lower().endswith(".csv"):
-        complaints.append(
-            f"{option}: {named.name}: CSV is not read, since sentences have commas and quotes of their own. Make TSV "
-            f"of it and name that: {_TO_TSV.replace('pairs', plain[:-4])}"
-        )
-        return Text(named.name, named.path)
     if form == "text":
         complaints.append(
             f"{option}: {named.name}: a column is chosen, but the name does not tell what is in the file. Add format: "
-            "tsv, jsonl, parquet or arrow."
+            "tsv, jsonl, csv, tmx, parquet or arrow."
         )
         return Text(named.name, named.path)
-    header = form == "tsv" and (names_columns if files.header is None else files.header)
-    if files.header is not None and form != "tsv":
-        complaints.append(f"{option}: {named.name}: header is for TSV, and this is {form}. Remove it.")
+    header = form in ("tsv", "csv") and (names_columns if files.header is None else files.header)
+    if files.header is not None and form not in ("tsv", "csv"):
+        complaints.append(f"{option}: {named.name}: header is for TSV and CSV, and this is {form}. Remove it.")
     drop_flagged = isinstance(files, TrainingCorpus) and files.drop_flagged
     if drop_flagged and form != "jsonl":
         complaints.append(f"{option}: {named.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
@@ -266,8 +277,12 @@ def _text_of(
 
 
 def told(sources: Iterable[Source]) -> Iterator[str]:
-    """Lines that tell which files belong together, where the recipe leaves it to patterns or lists."""
+    """Lines that tell which files and columns are which, where the recipe leaves it open."""
     for source in sources:
+        if source.found_columns:
+            columns = f"{source.src.column!r} and {source.trg.column!r}"
+            head = "" if isinstance(source.src.column, str) else ", in this order: no header names the languages"
+            yield f"{source.split}: {source.src.name}: source and target are {columns}{head}"
         if source.chosen and source.src.name == source.trg.name:
             yield f"{source.split}: {source.src.name}"
         elif source.chosen:

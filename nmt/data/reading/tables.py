@@ -129,6 +129,15 @@ def complaint_about_table(table: Table, columns: Sequence[Column]) -> str | None
     return None
 
 
+def names_in_table(table: Table) -> list[str]:
+    """The names of all columns that are one level deep, and `a.b` of those inside structs."""
+    with _opened(table) as there:
+        inside = [
+            f"{each.name}.{one.name}" for each in there.schema if pa.types.is_struct(each.type) for one in each.type
+        ]
+        return [each.name for each in there.schema if not pa.types.is_struct(each.type)] + inside
+
+
 def count_rows(table: Table) -> int:
     """The number of rows."""
     with _opened(table) as there:

@@ -27,7 +27,7 @@ def recipe_in(folder, corpora, valid=(("gültig",), ("valid",)), **data):
         for name, (src, trg) in corpora.items()
     ]
     sets = [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))]
-    config = DataConfig(src_lang="de", trg_lang="en", train=train, valid=sets, workers=1, **data)
+    config = DataConfig(src_lang="de", trg_lang="en", train=train, valid=sets, alarms="warn", workers=1, **data)
     return Recipe(name="test", data=config, subwords=SubwordsConfig(vocab_size=300))
 
 

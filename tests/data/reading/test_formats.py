@@ -152,7 +152,12 @@ def recipe_of(train, valid, **data):
     return Recipe(
         name="test",
         data=DataConfig(
-            train=[TrainingCorpus(**train)], valid=[ValidationSet(**valid)], workers=1, **NO_FILTERS, **data
+            train=[TrainingCorpus(**train)],
+            valid=[ValidationSet(**valid)],
+            alarms="warn",
+            workers=1,
+            **NO_FILTERS,
+            **data,
         ),
         subwords=SubwordsConfig(vocab_size=300),
     )

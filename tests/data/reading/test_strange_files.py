@@ -34,7 +34,11 @@ def at(tmp_path, monkeypatch):
     def run(train=None, *, valid=None, **data):
         both = {"src": "a.de", "trg": "a.en"}
         config = DataConfig(
-            train=[TrainingCorpus(**(train or both))], valid=[ValidationSet(**(valid or both))], workers=1, **data
+            train=[TrainingCorpus(**(train or both))],
+            valid=[ValidationSet(**(valid or both))],
+            alarms="warn",
+            workers=1,
+            **data,
         )
         said = []
         recipe = Recipe(name="test", data=config, subwords=SubwordsConfig(vocab_size=264))
