@@ -12,6 +12,30 @@ from nmt.recipe.section import NonNegativeFloat, Rate, Section
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class NoiseConfig(Section):
+    """Shares of the training pairs that are read as careless writers would have them, each epoch others; 0 is off."""
+
+    upper: Share = Field(
+        0.0, description="Share of the pairs in CAPITALS, both sides: what comes in capitals is translated into them."
+    )
+    title: Share = Field(0.0, description="Share of the pairs whose source is In Title Case; the target stays.")
+    lower: Share = Field(0.0, description="Share of the pairs whose source is in small letters; the target stays.")
+    no_end: Share = Field(
+        0.0, description="Share of the pairs whose sides both lose their full stop, ? or ! at the end."
+    )
+    typo: Share = Field(
+        0.0,
+        description="Share of the pairs with letters of the source swapped, left out or doubled, one in 60 characters.",
+    )
+
+    def shares(self) -> dict[str, float]:
+        """What is on, and how much of it."""
+        return {name: share for name in type(self).model_fields if (share := getattr(self, name))}
+
+
 class RegularizeConfig(Section):
     """Regularisers, each from a share of the run on; 0 is off."""
 
@@ -39,6 +63,10 @@ class RegularizeConfig(Section):
         0.0, description="Probability of a layer to be left out of an update (Fan et al. 2020, who take 0.2)."
     )
     layer_drop_from: Rate = Field(0.0, description="Share of the run after which layer_drop is on.")
+    noise: NoiseConfig = Field(
+        default_factory=lambda: NoiseConfig(),
+        description="Training pairs in other dress: capitals, no end, typing errors. Batches grow by about as much.",
+    )
 
     @property
     def drops_words(self) -> bool:

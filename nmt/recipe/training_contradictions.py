@@ -40,6 +40,8 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
         return
     if batch.split_rate:
         yield "batch.packed: batch.split_rate makes pairs longer than they were planned with (set one of the two to 0)"
+    if recipe.regularize.noise.shares():
+        yield "batch.packed: regularize.noise makes pairs longer than they were planned with (set one of the two to 0)"
     if batch.max_tokens == "auto":
         yield "batch.packed: all its rows have one length, batch.max_tokens, which must be a number, not auto"
     elif batch.max_tokens <= recipe.data.max_len:
@@ -123,6 +125,8 @@ def _of_train(train: "TrainConfig") -> Iterator[str]:
 
 
 def _of_regularize(regularize: "RegularizeConfig", model: "ModelConfig", *, graphs: bool) -> Iterator[str]:
+    if (total := sum(regularize.noise.shares().values())) > 1:
+        yield f"regularize.noise: a pair has one kind of noise at most, but the shares add up to {total:g} (lower some)"
     if regularize.layer_drop and graphs:
         yield "regularize.layer_drop: train.cuda_graphs replays all layers (set one of the two to 0 or false)"
     if regularize.r_drop and regularize.simcut:

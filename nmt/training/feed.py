@@ -13,6 +13,7 @@ from nmt.data.arrays.ragged import Ragged
 from nmt.data.batching.batches import Batch, make_batch, make_packed, read_ahead
 from nmt.data.batching.mixture import Rows, mixture_of
 from nmt.data.batching.plan import Plan, Position
+from nmt.data.resampling.noise import Noise
 from nmt.data.resampling.piece_split import Splitter
 from nmt.data.resampling.resampled import Resampled
 from nmt.data.stored.corpus import Prepared
@@ -74,6 +75,9 @@ class Feed:
             tokens_per_update=recipe.batch.tokens_per_update,
             mixture=mixture_of(recipe.data, data.sizes),
         )
+        langs = recipe.data.src_lang, recipe.data.trg_lang
+        noise, most = recipe.regularize.noise, min(self.longest, self.max_tokens) - 1
+        self.noise = Noise(noise, subwords, langs, seed=recipe.seed, most=most) if noise.shares() else None
         rate = batch.split_rate
         self.splitters = (Splitter(subwords.src, rate), Splitter(subwords.trg, rate)) if rate else None
 
@@ -92,7 +96,7 @@ class Feed:
 
     def n_gold(self, portion: Portion) -> int:
         """Target tokens of the whole update, over all ranks."""
-        if self.splitters is None and self.resampled is None:
+        if self.splitters is None and self.resampled is None and self.noise is None:
             # Every rank knows every length, so the divisor needs no communication.
             return self.plan.n_gold(self.plan.at(portion.position)[0])
         # What was cut anew is known only where the batch was made.
@@ -132,9 +136,11 @@ class Feed:
         return portions
 
     def _texts(self, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
-        """Some pairs, cut anew if they are to be."""
+        """Some pairs, cut anew and with noise if they are to be."""
         src, trg = self.corpus.picked(rows)
-        return (src, trg) if self.resampled is None else self.resampled.cut(src, trg, rows, epoch)
+        if self.resampled is not None:
+            src, trg = self.resampled.cut(src, trg, rows, epoch)
+        return (src, trg) if self.noise is None else self.noise(src, trg, rows, epoch)
 
     def _batch(self, src: Ragged, trg: Ragged, seed: int) -> Batch:
         if self.splitters is not None:

@@ -13,11 +13,11 @@ from nmt.data.prepare import prepare
 from nmt.data.stored.corpus import Prepared
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe, ValidConfig
-from nmt.recipe.regularize_options import RegularizeConfig
+from nmt.recipe.regularize_options import NoiseConfig, RegularizeConfig
 from nmt.recipe.training_options import BatchConfig, OptimConfig
 from nmt.training import due
 from nmt.training.engine import Engine
-from nmt.training.feed import Feed
+from nmt.training.feed import Feed, Portion
 from nmt.training.losses import objective
 from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
@@ -189,6 +189,12 @@ BATCH = [
     Row("bpe_dropout", 0.9, "as_prepared", False),
     Row("unigram_alpha", 0.1, "as_prepared", False, {"unigram_alpha": 1e3}),  # which leaves what is likeliest
 ]
+NOISE = [
+    Row("upper", 1.0, "as_prepared", False),
+    Row("title", 1.0, "src_as_prepared", False),
+    Row("lower", 1.0, "src_as_prepared", False),
+    Row("typo", 1.0, "src_as_prepared", False),
+]
 
 
 @pytest.fixture(scope="module")
@@ -206,24 +212,28 @@ def of_batch(recipe_of, of_unigram):
 
     def seen(**options):
         kind = of_unigram if "unigram_alpha" in options else {}
-        recipe = recipe_of(batch=options, model={"attn_dropout": 0.0}, **kind)
+        noise = {name: options.pop(name) for name in NoiseConfig.model_fields if name in options}
+        recipe = recipe_of(batch=options, model={"attn_dropout": 0.0}, regularize={"noise": noise}, **kind)
         data = Prepared.open(recipe.data_folder)
         feed = Feed(recipe, data, Ranks())
         update, _ = feed.plan.at(Position())
         batches = [work.batch for work in next(feed.begin(Position())).work]
         n_gold = sum(batch.n_gold for batch in batches)
+        assert feed.n_gold(Portion([Work(batch) for batch in batches], Position(), Position())) == n_gold
         return SimpleNamespace(
             n_batch=len(batches),
             n_pair_in_batch=set(map(len, update)),
             n_update_in_epoch=feed.plan.n_update(0),
             packed=batches[0].src_start is not None,
+            src_as_prepared=sum(int(batch.src_seq.ne(0).sum()) for batch in batches)
+            == sum(int(data.train.src_len[rows].sum()) + len(rows) for rows in update),
             as_prepared=n_gold == sum(int(data.train.trg_len[rows].sum()) + len(rows) for rows in update),
         )
 
     return seen
 
 
-@pytest.mark.parametrize("row", BATCH, ids=ids)
+@pytest.mark.parametrize("row", BATCH + NOISE, ids=ids)
 def test_an_option_of_batch_arrives(row, of_batch):
     check(row, of_batch)
 
@@ -284,8 +294,15 @@ def test_an_option_of_regularize_arrives(row, of_regularize):
 
 @pytest.mark.parametrize(
     ("section", "table"),
-    [(OptimConfig, OPTIM), (ValidConfig, VALID), (BatchConfig, BATCH), (RegularizeConfig, REGULARIZE)],
-    ids=["optim", "valid", "batch", "regularize"],
+    [
+        (OptimConfig, OPTIM),
+        (ValidConfig, VALID),
+        (BatchConfig, BATCH),
+        (RegularizeConfig, REGULARIZE),
+        (NoiseConfig, NOISE),
+    ],
+    ids=["optim", "valid", "batch", "regularize", "noise"],
 )
 def test_a_table_has_every_option_of_its_section(section, table):
-    assert {row.option for row in table} == set(section.model_fields)
+    elsewhere = {"noise", "no_end"}  # a table of its own, and what no sentence here has
+    assert {row.option for row in table} == set(section.model_fields) - elsewhere

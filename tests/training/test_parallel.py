@@ -72,6 +72,7 @@ BATCH = {"max_tokens": 80, "per_update": 3}
 TRAIN = {"log_every": 1, "updates": 6, "save_every": 4, "ema": 0.9, "average": "none"}
 VALID = {"every": 4, "translate": False, "metric": "loss"}
 REGULARIZED = {"r_drop": 5.0, "r_drop_from": 0.4, "src_word_dropout": 0.1, "trg_word_dropout": 0.1, "layer_drop": 0.4}
+REGULARIZED["noise"] = {"upper": 0.2, "title": 0.2, "typo": 0.2}
 SMOOTH = {"ffn": "gelu"}  # a relu whose input is zero but for rounding falls to either side
 VARIANTS = {
     "regularized": (("ddp", "fsdp"), {"model": SMOOTH, "batch": BATCH, "regularize": REGULARIZED}),

@@ -111,6 +111,10 @@ VARIANTS = {
     },
     "subwords that fall apart": {"batch": {"split_rate": 0.2}},
     "merges left out": {"batch": {"bpe_dropout": 0.2}},
+    "merges left out, and noise": {
+        "batch": {"bpe_dropout": 0.2},
+        "regularize": {"noise": {"upper": 0.3, "typo": 0.3}},
+    },
     "regularisers": {
         "regularize": {
             "r_drop": 5.0,

@@ -1,0 +1,77 @@
+"""Noise changes a share of the pairs, the same ones for the same epoch, and leaves the others' bytes."""
+
+import numpy as np
+import pytest
+
+from nmt.data.arrays.ragged import Ragged
+from nmt.data.resampling.noise import Noise, in_capitals, mistyped
+from nmt.data.vocabulary.subwords import Subwords
+from nmt.recipe.regularize_options import NoiseConfig
+from nmt.recipe.subword_options import SubwordsConfig
+
+SRC = ["Ein Mann läuft schnell über die Straße.", "Wo ist der kleine Hund?", "zwei", "Привет, мир!"] * 50
+TRG = ["A man runs quickly across the street.", "Where is the little dog?", "two", "こんにちは。"] * 50
+SHARES = {"upper": 0.2, "title": 0.2, "lower": 0.2, "no_end": 0.2, "typo": 0.2}
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def subwords(request):
+    config = SubwordsConfig(vocab_size=400, kind=request.param)
+    return Subwords.train(lambda: iter(SRC), lambda: iter(TRG), config, 1)
+
+
+def noisy(subwords, shares, rows=None, *, epoch=0, most=200, langs=("de", "en")):
+    rows = np.arange(len(SRC)) if rows is None else np.array(rows)
+    sides = [
+        Ragged.of(codec.encode([lines[i] for i in rows]), np.dtype(np.int32))
+        for codec, lines in ((subwords.src, SRC), (subwords.trg, TRG))
+    ]
+    found = Noise(NoiseConfig(**shares), subwords, langs, seed=3, most=most)(*sides, rows, epoch)
+    return [
+        [codec.decode(ids.tolist()) for ids in side.rows()]
+        for codec, side in zip((subwords.src, subwords.trg), found, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "src", "trg"),
+    [
+        ("upper", "WO IST DER KLEINE HUND?", "WHERE IS THE LITTLE DOG?"),
+        ("title", "Wo Ist Der Kleine Hund?", TRG[1]),
+        ("lower", "wo ist der kleine hund?", TRG[1]),
+        ("no_end", "Wo ist der kleine Hund", "Where is the little dog"),
+    ],
+)
+def test_each_kind_dresses_the_sides_that_it_should(subwords, kind, src, trg):
+    assert noisy(subwords, {kind: 1.0}, [1]) == [[src], [trg]]
+
+
+def test_what_has_no_capitals_stays(subwords):
+    src, trg = noisy(subwords, {"upper": 1.0}, [3])
+    assert (src, trg) == (["ПРИВЕТ, МИР!"], ["こんにちは。"])
+    assert in_capitals("こんにちは") == "こんにちは" and in_capitals("istanbul", dotted=True) == "İSTANBUL"
+
+
+def test_the_share_is_kept_and_all_else_stays(subwords):
+    src, trg = noisy(subwords, {"typo": 0.3})
+    changed = [a != b for a, b in zip(src, SRC, strict=True)]
+    assert 0.15 < np.mean(changed) < 0.4 and trg == TRG
+
+
+def test_it_follows_from_the_epoch_and_the_pair_alone(subwords):
+    whole = noisy(subwords, SHARES)
+    for rows in (range(100, 200), [7, 3, 150]):
+        assert noisy(subwords, SHARES, rows) == [[side[i] for i in rows] for side in whole]
+    assert noisy(subwords, SHARES) == whole != noisy(subwords, SHARES, epoch=1)
+
+
+def test_a_pair_that_would_become_too_long_stays(subwords):
+    assert noisy(subwords, {"upper": 1.0}, [1], most=len(subwords.src.encode([SRC[1]])[0])) == [[SRC[1]], [TRG[1]]]
+
+
+def test_a_typing_error_is_small_and_leaves_first_letters_and_short_words():
+    for chance in range(200):
+        text = mistyped("Der kleine Hund läuft", np.uint64(chance))
+        assert text != "" and text.startswith("Der ") and [word[0] for word in text.split()] == ["D", "k", "H", "l"]
+        assert abs(len(text) - 21) <= 1
+    assert mistyped("a 12 xyz", np.uint64(5)) == "a 12 xyz"
