@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from nmt.data.text.placeholders import came_back, restored
+from nmt.data.text.whitespace import with_ends_of
 from nmt.data.vocabulary.subwords import Codec
 from nmt.decoding.constraints.request import Request
 from nmt.decoding.long_lines import Split, join_hypotheses, join_ids, join_texts, ranked
@@ -46,6 +47,8 @@ class Answers:
         hypotheses = [found[n] for n in best]
         missing, doubled = self._came_back(request, hypotheses[0].ids) if codec.protects else ([], [])
         unmet = self._unmet(request, texts[0])
+        if codec.whitespace == "unified":
+            texts = [with_ends_of(request.source, text) for text in texts]
         return Translation(texts[0], texts, hypotheses, src_ids, utilities, unmet, items, missing, doubled)
 
     def of_pieces(self, request: Request, line: Split, parts: list[Translation]) -> Translation:

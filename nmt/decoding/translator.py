@@ -181,7 +181,8 @@ class Translator:
         request = Request(line) if isinstance(line, str) else line
         if "\n" in request.source and not request.can_be_split:
             request = replace(request, source=request.source.replace("\n", " "))
-        request = request.changed(self.subwords.trg.normalised) if request.asks else request
+        trg = self.subwords.trg
+        request = request.changed(trg.normalised, trg.normalised_prefix) if request.asks else request
         return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
 
     def _encode_for_translation(

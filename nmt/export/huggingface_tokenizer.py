@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 
+from nmt.data.text.whitespace import DROPPED, SPACES
 from nmt.data.vocabulary.subwords import BOS, EOS, N_SPECIAL, PAD, Codec
 from nmt.decoding.long_lines import MAX_SRC_LEN
 
@@ -14,7 +15,12 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     tokenizer = Tokenizer(_bpe(codec, names))
     # A space before every text, even one that begins with a space, as `Codec.encode` puts it there.
     form: dict[str, list[Any]] = {"nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()], "none": []}
-    tokenizer.normalizer = normalizers.Sequence([*form[codec.normalize], normalizers.Prepend(" ")])
+    steps = [*form[codec.normalize], normalizers.Prepend(" ")]
+    if codec.whitespace == "unified":
+        single = [normalizers.Replace(Regex(SPACES), " "), normalizers.Replace(Regex("(?<=[^ ]) +$"), "")]
+        unified = [normalizers.Prepend(" "), normalizers.Replace(Regex(DROPPED), ""), *single]
+        steps = [*unified, *form[codec.normalize], *(single if codec.normalize == "nfkc" else [])]
+    tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = codec.letters.pre_tokenizer
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, EOS)]

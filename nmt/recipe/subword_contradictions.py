@@ -51,8 +51,12 @@ def _of_sentencepiece(subwords: "SubwordsConfig") -> Iterator[str]:
         yield "subwords.kind: sentencepiece learns nothing (name its model file with subwords.vocab_from)"
     if subwords.extend:
         yield "subwords.extend: nothing can be added to pieces of subwords.kind: sentencepiece (remove it)"
-    if subwords.normalize != "nfc":
-        yield "subwords.normalize: has no say where subwords.kind: sentencepiece brings its own rules (remove it)"
+    for name, is_usual in (
+        ("normalize", subwords.normalize == "nfc"),
+        ("whitespace", subwords.whitespace == "unified"),
+    ):
+        if not is_usual:
+            yield f"subwords.{name}: has no say where subwords.kind: sentencepiece brings its own rules (remove it)"
 
 
 def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[str]:

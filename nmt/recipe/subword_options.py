@@ -31,6 +31,12 @@ class SubwordsConfig(Section):
         description="Unicode normalisation before encoding, stored with the subwords; nfkc also makes one of variants: "
         "full-width letters, ligatures, no-break spaces.",
     )
+    whitespace: Literal["unified", "kept"] = Field(
+        "unified",
+        description="White space before encoding, stored with the subwords. unified: each run is one space, none is at "
+        "the ends, and what cannot be seen is dropped: byte order marks, soft hyphens, zero-width spaces, marks of "
+        "direction, and joiners in scripts without them. With vocab_from that of the old subwords counts.",
+    )
     symbols: Annotated[
         tuple[str, ...], BeforeValidator(list_to_tuple, json_schema_input_type=list[str]), Field(max_length=1000)
     ] = Field(

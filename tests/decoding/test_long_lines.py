@@ -93,7 +93,8 @@ def test_the_translation_of_a_split_line_is_that_of_its_pieces(translator_of, op
 
 
 def test_no_text_is_lost_and_white_space_stands_byte_for_byte(subwords, model):
-    lines = ["the old ship left. In May,  the ship!\tA b c a b c   \u00a0", "  a b. " * 20, "naïve" * 60, "日本。" * 30]
+    lines = ["the old ship left. In May, the ship!\tA b c a b c   \u00a0", "  " + "a b. " * 20]
+    lines += ["naïve" * 60, "日本。" * 30]
     found = list(Translator(model, subwords, DecodeConfig(), limits=SHORT).translate(lines))
     assert [one.text for one in found] == lines
     assert all(one.split is not None and "\n" not in one.text for one in found)

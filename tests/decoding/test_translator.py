@@ -5,6 +5,7 @@ import torch
 from fake_model import CopyModel
 from forced import score_pairs
 
+from nmt.data.text.whitespace import unified
 from nmt.data.vocabulary.subwords import BOS, EOS, Subwords
 from nmt.decoding import translator as translator_module
 from nmt.decoding.constraints.request import Request, is_blank
@@ -55,7 +56,7 @@ def test_the_output_does_not_depend_on_batches_windows_or_order(subwords, model,
 
 def test_control_symbols_and_odd_characters_are_ordinary_text(subwords, model):
     lines = ["a </s> b", "<s>", "<pad> <unk> @@ ▁ ￨", "x\ry", "a\u2028b\u0085c\x0bd", "tab\there", "nul\x00nul", "🙂"]
-    wanted = [line.replace("\r", " ") for line in lines]
+    wanted = [unified(line) for line in lines]
     assert texts(Translator(model, subwords, DecodeConfig()), lines) == wanted
 
 
@@ -78,6 +79,12 @@ def test_a_line_with_something_to_see_is_not_blank(line):
 def test_blank_lines_do_not_shift_the_others(subwords, model):
     lines = ["", "a b", " ", "the old ship", ""]
     assert texts(Translator(model, subwords, DecodeConfig(window=2)), lines) == ["", "a b", "", "the old ship", ""]
+
+
+def test_all_dresses_of_a_line_are_translated_alike_and_keep_the_white_space_at_their_ends(subwords, model):
+    lines = ["  the old ship ", "\u00a0the  old\u3000ship", "\ufeffthe old sh\u00adip\u200b", "the old\tship\u3000"]
+    found = texts(Translator(model, subwords, DecodeConfig(beam=2)), lines)
+    assert found == ["  the old ship ", "\u00a0the old ship", "the old ship", "the old ship\u3000"]
 
 
 def test_identical_lines_are_searched_once(subwords, model):

@@ -1,6 +1,7 @@
 """An export for Hugging Face is the same model, through their own front end, or is refused by name."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -113,7 +114,21 @@ def test_their_tokenizer_knows_whole_words():
     for line in [*lines, *AWKWARD]:
         [ids] = codec.encode([line])
         assert tokenizer(line).input_ids == [*ids, EOS]
-        assert tokenizer.decode([*ids, EOS], skip_special_tokens=True) == normalised(line, "nfkc")
+        assert tokenizer.decode([*ids, EOS], skip_special_tokens=True) == codec.normalised(line)
+
+
+@pytest.mark.parametrize(("normalize", "whitespace"), [("nfc", "unified"), ("nfkc", "unified"), ("nfc", "kept")])
+def test_their_tokenizer_cuts_any_text_as_ours_does(normalize, whitespace):
+    rng, lines = random.Random(1), ["हिन्दी में क्षेत्र", "می‌خواهم ก็ที่ für", "日本語 it's 12 km"] * 5
+    config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace)
+    codec = Subwords.train(lambda: lines, lambda: lines, config, 1).src
+    tokenizer = make_tokenizer(transformers, codec)
+    letters = [*"aé1!'s ह\u093fक\u094dषม่ی語漢👩❤\t\xa0\u3000\u200b\u200c\u200d\ufeff\xad\u2060\u0301\xa8\u0600", "  "]
+    for _ in range(1000):
+        line = "".join(rng.choices(letters, k=rng.randint(1, 12)))
+        (ids,) = codec.encode([line])
+        assert tokenizer(line).input_ids == [*ids, EOS], ascii(line)
+        assert tokenizer.decode([*ids, EOS], skip_special_tokens=True) == codec.decode(ids) == codec.normalised(line)
 
 
 @pytest.mark.parametrize("normalize", ["nfc", "none"])

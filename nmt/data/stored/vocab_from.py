@@ -141,7 +141,7 @@ def reuse(
     old = given.load(joint=config.joint)
     _must_agree(given, old, config, placeholders)
     symbols = (*old.src.symbols, *(symbol for symbol in config.symbols if symbol not in old.src.symbols))
-    wanted = config.model_copy(update={"symbols": symbols})
+    wanted = config.model_copy(update={"symbols": symbols, "whitespace": old.src.whitespace})
 
     all_tags = (*old.src.tags, *(tag for tag in tags if alike(tag) not in map(alike, old.src.tags)))
     names = (*old.src.placeholders, *(name for name in placeholders if name not in old.src.placeholders))
@@ -173,6 +173,7 @@ def reuse(
             tags=tags,
             sentencepiece=codec.sentencepiece,
             characters=codec.characters,
+            whitespace=codec.whitespace,
         )
 
     there = (old.src.symbols, old.src.placeholders, old.src.tags)

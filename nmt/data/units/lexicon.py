@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays.ragged import Grown
 from nmt.data.text.placeholders import BYTES
+from nmt.data.text.whitespace import unified
 from nmt.data.vocabulary.learn import MOST_REMEMBERED
 
 Numbers = NDArray[np.int64]
@@ -59,7 +60,8 @@ class Lexicon:
             words = [key[:-1] for key in b"\n".join(new).decode(**BYTES).split("\n")]
             self._units += [" " + word for word in words]
             self._n_char.add(np.fromiter(map(len, words), np.int64, len(words)) + 1)
-            self._has_space.add(np.fromiter((word.split() != [word] for word in words), bool, len(words)))
+            odd = (word.split() != [word] or unified(word) != word for word in words)
+            self._has_space.add(np.fromiter(odd, bool, len(words)))
         return found
 
     @property
@@ -69,7 +71,7 @@ class Lexicon:
 
     @property
     def has_space(self) -> NDArray[np.bool_]:
-        """Which units are empty, or have white space inside or at an end."""
+        """Which units are empty, or have white space inside or at an end, or characters that cannot be seen."""
         return self._has_space.values
 
     def found(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

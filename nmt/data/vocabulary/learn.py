@@ -174,7 +174,7 @@ class WordsOf:
     """Cuts units into the words that are learnt from."""
 
     def __init__(self, config: SubwordsConfig) -> None:
-        self._normalize, self._symbol, self._cut = config.normalize, _pattern_of(config), cut_of(config)
+        self._config, self._symbol, self._cut = config, _pattern_of(config), cut_of(config)
         self._is_plain = config.kind != "char" and not config.symbols
 
     def is_easy(self, unit: str) -> bool:
@@ -183,7 +183,7 @@ class WordsOf:
 
     def __call__(self, unit: str, notes: Counter[str]) -> list[str]:
         """The words of any unit. notes: counts what was too long for learning."""
-        text = normalised(unit, self._normalize)
+        text = " " + normalised(unit[1:], self._config.normalize, self._config.whitespace)
         texts = [part for one in self._symbol.split(text) for part in parts(one, notes)]
         return [word for one in texts for word, _ in self._cut.pre_tokenize_str(one)]
 
@@ -194,7 +194,7 @@ def learnt_from(
     """The texts that pieces are learnt from: a sample of the lines, normalised, without symbols and without ends."""
     cut = _pattern_of(config)
     for line in sample(sides, config.max_train_lines, seed):
-        text = " " + normalised(line, config.normalize)
+        text = " " + normalised(line, config.normalize, config.whitespace)
         for between in cut.split(text):  # no piece may look like a symbol
             yield from parts(between, notes)
 

@@ -11,12 +11,20 @@ from collections.abc import Iterable, Sequence
 
 from tokenizers import Regex, pre_tokenizers
 
+from nmt.data.text.whitespace import unified
 
-def normalised(text: str, normalize: str) -> str:
+
+def normalised(text: str, normalize: str, whitespace: str = "kept") -> str:
     """The text as the model knows it."""
+    is_unified = whitespace == "unified"
+    if is_unified:
+        text = unified(text)
     if normalize == "none" or text.isascii():
         return text
-    return unicodedata.normalize("NFKC" if normalize == "nfkc" else "NFC", text)
+    if normalize == "nfc":
+        return unicodedata.normalize("NFC", text)
+    text = unicodedata.normalize("NFKC", text)
+    return " ".join(text.split()) if is_unified else text  # some characters become a space and others
 
 
 def in_letters(text: str) -> str:

@@ -26,7 +26,7 @@ _KEYS = {
 }
 _NORMALIZE = {_FORMAT: ("nfc", "none")}
 _ANY_NORMALIZE = ("nfc", "nfkc", "none")
-_WHITESPACE = ("kept",)
+_WHITESPACE = ("unified", "kept")
 _TAG = re.compile(r"<[A-Za-z0-9_-]{1,60}>")
 # What each kind has beside its pieces.
 _BESIDE: dict[str, tuple[str, ...]] = {

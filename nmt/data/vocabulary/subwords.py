@@ -64,6 +64,7 @@ class Codec:
         tags: Sequence[str] = (),
         sentencepiece: SentencePiece | None = None,
         characters: bool = False,
+        whitespace: str = "kept",
     ) -> None:
         """vocab: pieces in the order of their ids, in letters; symbols come after them. characters: whether the letters
         are those of `CharacterLetters`, for whole characters, or `ByteLetters`.
@@ -75,7 +76,7 @@ class Codec:
         kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
         word: not at all if it is a piece, else into letters; sentencepiece: as that model does.
         """
-        self.characters = characters
+        self.characters, self.whitespace = characters, whitespace
         self.letters = CharacterLetters(vocab) if characters else ByteLetters()
         self.sentencepiece = sentencepiece
         self._speller = Speller(vocab, sentencepiece) if sentencepiece else None
@@ -125,7 +126,7 @@ class Codec:
         Not for SentencePiece, whose lines have to be whole.
         """
         assert self._speller is None, "lines have to be whole"
-        texts = [self.normalised(unit) for unit in units]
+        texts = [" " + self.normalised(unit[1:]) for unit in units]
         if self._symbol is not None:
             return self._encode_texts(texts)
         batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -199,7 +200,14 @@ class Codec:
         """The text as the model knows it."""
         if self._speller:
             return self._speller.normalised(text)
-        return normalised(text, self.normalize)
+        return normalised(text, self.normalize, self.whitespace)
+
+    def normalised_prefix(self, text: str) -> str:
+        """The beginning of a text as the model knows it; white space at its ends counts, as one space."""
+        found = self.normalised(text)
+        if self.whitespace == "kept" or not found:
+            return found
+        return f"{' ' * text[0].isspace()}{found}{' ' * text[-1].isspace()}"
 
     def decode(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> str:
         """The text of ids; control symbols and the padding of the vocabulary have none. items: as for `raw`.
@@ -288,6 +296,7 @@ class Subwords:
                 placeholders=placeholders,
                 tags=tags,
                 characters=True,
+                whitespace=config.whitespace,
             )
             # A unit with a placeholder in it is not made of words alone.
             codec.cut_words = None if placeholders else found.cut
@@ -336,6 +345,7 @@ class Subwords:
                 sentencepiece=_sentencepiece_of(each) if found.get("kind") == "sentencepiece" else None,
                 tags=() if n else found.get("tags", ()),
                 characters=has_characters(found),
+                whitespace=found.get("whitespace", "kept"),
             )
             for n, each in enumerate(found["codecs"])
         ]
@@ -356,6 +366,7 @@ class Subwords:
             joint=self.joint,
             codecs=[codec.table() for codec in codecs],
             characters=self.src.characters,
+            whitespace=self.src.whitespace,
         )
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 

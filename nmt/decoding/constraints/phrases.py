@@ -93,8 +93,8 @@ class Pieces:
         self._keeping = threading.Lock()
 
     def stream(self, text: str) -> bytes:
-        """What the subwords of a text are put together to: the text after a space, as the vocabulary writes it."""
-        return b" " + self.in_bytes(self.codec.normalised(text))
+        """What the subwords of a prefix are put together to: it after a space, as the vocabulary writes it."""
+        return b" " + self.in_bytes(self.codec.normalised_prefix(text))
 
     def in_bytes(self, text: str) -> bytes:
         """A normalised text as the vocabulary writes it."""

@@ -179,11 +179,11 @@ class Request:
             kept=tuple(kept.values()),
         )
 
-    def changed(self, change: Callable[[str], str]) -> "Request":
+    def changed(self, change: Callable[[str], str], change_prefix: Callable[[str], str]) -> "Request":
         """The request with what it asks for in another form."""
         required, avoided = (tuple(map(change, phrases)) for phrases in (self.required, self.avoided))
         kept = tuple(replace(one, text=change(one.text)) for one in self.kept)
-        return replace(self, prefix=change(self.prefix), required=required, avoided=avoided, kept=kept)
+        return replace(self, prefix=change_prefix(self.prefix), required=required, avoided=avoided, kept=kept)
 
     def unmet(self, text: str) -> list[str]:
         """What of it a translation does not fulfil."""

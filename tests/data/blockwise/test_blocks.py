@@ -53,6 +53,11 @@ PARTS = [
         "\t",
         "\xa0",
         "\u3000",
+        "\u200b",
+        "\u00ad",
+        "\u200c",
+        "می‌خ",
+        "\u00a8",
         "�",
         "\x00",
         "\x1b",
@@ -156,13 +161,15 @@ def test_units_put_together_are_the_lines(seed):
     assert of.n_word().tolist() == [len(line.split()) for line in lines]
 
 
-@pytest.mark.parametrize("normalize", ["nfc", "nfkc", "none"])
+@pytest.mark.parametrize(
+    ("normalize", "whitespace"), [("nfc", "unified"), ("nfkc", "unified"), ("nfkc", "kept"), ("none", "kept")]
+)
 @pytest.mark.parametrize("symbols", [(), ("<b>", "12")])
 @pytest.mark.parametrize("kinds", [(), ("number", "tag", "url")])
-def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normalize, symbols, kinds):
+def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normalize, whitespace, symbols, kinds):
     lines = [protected(line, kinds)[0] for line in nasty(7, 120)]
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
-    config = SubwordsConfig(vocab_size=400, normalize=normalize, symbols=symbols)
+    config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
     subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0, placeholders=names_of(kinds))
     of, words_of = units(lines, normalize), WordsOf(config)
     codec = subwords.src

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data.stored.manifest import changed_settings, settings_of
+from nmt.data.text.whitespace import unified
 from nmt.data.vocabulary.learn import parts, sample
 from nmt.data.vocabulary.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
 from nmt.errors import DataError
@@ -40,7 +41,7 @@ def subwords():
 
 
 def nfc(text):
-    return unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", unified(text))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -85,7 +86,7 @@ SPACED = st.lists(
 @given(st.lists(SPACED.map("".join), max_size=5))
 @settings(max_examples=300, deadline=None)
 def test_encoding_word_by_word_is_encoding_the_line(lines):
-    whole = CODEC._tokenizer.encode_batch([" " + line for line in lines])
+    whole = CODEC._tokenizer.encode_batch([" " + unified(line) for line in lines])
     assert CODEC.encode(lines) == [[i + N_SPECIAL for i in each.ids] for each in whole]
 
 

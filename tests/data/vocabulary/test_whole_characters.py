@@ -30,7 +30,7 @@ def trained(lines=TEXT, size=700, **options):
     return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=size, **options), 1)
 
 
-CODECS = {kind: trained(kind=kind).src for kind in KINDS}
+CODECS = {kind: trained(kind=kind, whitespace="kept").src for kind in KINDS}
 
 
 def of_every_script():
@@ -145,4 +145,7 @@ def test_what_is_learnt_now_is_marked_and_comes_back(tmp_path):
     after = Subwords.load(tmp_path / "subwords.json")
     assert json.loads((tmp_path / "subwords.json").read_text(encoding="utf-8"))["format"] == 4
     assert after.src.characters and after.sha256 == before.sha256
+    assert after.src.whitespace == "unified" and after.src.encode([f"\ufeff {TEXT[0]}\u3000"]) == after.src.encode(
+        TEXT[:1]
+    )
     assert after.src.encode(TEXT) == before.src.encode(TEXT)
