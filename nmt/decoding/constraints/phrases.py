@@ -7,7 +7,8 @@ to. Knows bytes and ids; which rows of a batch are in which state is in `rules.p
 A phrase is found where it stands as words: no letter goes on before or after it. Letters are those of scripts that are
 written with spaces: what comes after a name in Chinese, Japanese or Korean does not make it another word, and a phrase
 that is written in such a script itself, or in Thai, Lao, Tibetan, Burmese or Khmer, is found anywhere. Of a part of the
-source it is known what stands beside it there, and that decides, whatever its own characters are.
+source it is known what stands beside it there, and that decides, whatever its own characters are. Where no letter may
+stand beside it, nor may its own first or last character: %%s is another thing than %s to the program that reads it.
 """
 
 import threading
@@ -33,7 +34,8 @@ _IS_LETTER = np.isin(np.arange(256), list(LETTERS))
 _WITHOUT_SPACES = (range(0x0E00, 0x1000), range(0x1000, 0x10A0), range(0x1780, 0x1800))
 _MOST_BYTES = 1 << 28  # of tables that are kept; one has a state for each byte of its phrase, x the vocabulary
 
-# How much of the phrase the last bytes may be, whether a letter was last, and how often the phrase is there.
+# How much of the phrase the last bytes may be, whether something was last that it may not follow, and how often it is
+# there.
 State = tuple[frozenset[int], bool, int]
 Room = tuple[bool, bool]  # whether no letter may stand before a phrase, and after it
 
@@ -175,8 +177,8 @@ class Pieces:
         left = n_more * left_once[0] + np.where(lacking > 0, left_once[len(wanted) - lacking], 0)
         onward = [np.flatnonzero(matched[row] > n) for row, n in zip(after, matched, strict=True)]
         if room[0] and self.bytes[usual[0]] == b" ":  # where a letter was last, nothing but a space gets on with it
-            for state, (lengths, after_letter, _) in enumerate(states):
-                if after_letter and not lengths:
+            for state, (lengths, is_barred, _) in enumerate(states):
+                if is_barred and not lengths:
                     left[state] += 1
                     onward[state] = np.append(onward[state], usual[0])
         waits = np.array([len(wanted) in lengths for lengths, _, _ in states] + [False])
@@ -207,17 +209,22 @@ def _automaton(wanted: bytes, room: Room, times: int) -> tuple[NDArray[np.intege
 
 def _follow(wanted: bytes, state: State, byte: int, room: Room) -> State:
     """The state after one more byte. room: see `_automaton`."""
-    lengths, after_letter, n = state
+    lengths, is_barred, n = state
     begins = not 0x80 <= byte < 0xC0  # a character, and not the rest of one
-    is_letter = byte in LETTERS if begins else after_letter
-    if len(wanted) in lengths and not (begins and is_letter):
+    bars = _bars(byte, wanted[0]) if begins else is_barred
+    if len(wanted) in lengths and not (begins and _bars(byte, wanted[-1])):
         lengths, n = frozenset(), n + 1
     grown = {length + 1 for length in lengths if length < len(wanted) and wanted[length] == byte}
-    if wanted[0] == byte and not (after_letter and room[0]):
+    if wanted[0] == byte and not (is_barred and room[0]):
         grown.add(1)
     if len(wanted) in grown and not room[1]:
-        return frozenset(), is_letter, n + 1
-    return frozenset(grown), is_letter, n
+        return frozenset(), bars, n + 1
+    return frozenset(grown), bars, n
+
+
+def _bars(byte: int, edge: int) -> bool:
+    """Whether a character that begins with a byte may not stand beside a phrase with this byte at its edge."""
+    return byte in LETTERS or (byte == edge and byte < 0x80)
 
 
 def occurrences(phrase: str, text: str, room: Room | None = None) -> Iterator[tuple[int, int]]:
@@ -231,8 +238,8 @@ def occurrences(phrase: str, text: str, room: Room | None = None) -> Iterator[tu
     room_before, room_after = room or edges(phrase)
     while at >= 0:
         end = at + len(phrase)
-        letter_before, letter_after = letters_around(text, at, end)
-        if (letter_before and room_before) or (letter_after and room_after):
+        before, after = barred_around(text, at, end)
+        if (before and room_before) or (after and room_after):
             at = text.find(phrase, at + 1)
         else:
             yield at, end
@@ -244,9 +251,13 @@ def contains(text: str, phrase: str) -> bool:
     return phrase in text and next(occurrences(phrase, text), None) is not None
 
 
-def letters_around(text: str, start: int, end: int) -> tuple[bool, bool]:
-    """Whether a letter stands before a place of a text, and after it."""
-    return _is_letter(text[start - 1 : start] if start else ""), _is_letter(text[end : end + 1])
+def barred_around(text: str, start: int, end: int) -> tuple[bool, bool]:
+    """Whether before a part of a text, and after it, stands a letter or, in ASCII, its own character at that edge."""
+    before, after = text[start - 1 : start] if start else "", text[end : end + 1]
+    return (
+        _is_letter(before) or (before == text[start] and before.isascii()),
+        _is_letter(after) or (after == text[end - 1] and after.isascii()),
+    )
 
 
 def edges(phrase: str) -> Room:

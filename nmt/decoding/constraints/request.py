@@ -10,7 +10,7 @@ from itertools import accumulate, takewhile
 from operator import attrgetter
 
 from nmt.data.text.placeholders import character, protected, protected_like, renumbered, restored
-from nmt.decoding.constraints.phrases import Room, Wanted, contains, letters_around, occurrences
+from nmt.decoding.constraints.phrases import Room, Wanted, barred_around, contains, occurrences
 from nmt.errors import DataError
 from nmt.recipe.protect_options import Kind
 
@@ -28,7 +28,7 @@ class Kept:
     text: str
     start: int  # its place in the source as it was given, in characters
     end: int
-    # Whether a letter stands before it, and after it, in the source: only then one may in the translation.
+    # Whether a letter or its own edge stands before it, and after it, in the source: only then that may here.
     opened: tuple[bool, bool] = (False, False)
 
 
@@ -169,7 +169,7 @@ class Request:
         kept = dict[tuple[int, int], Kept]()  # of what stands within one item, that item once
         for one in self.kept:
             start, end = bisect_right(ends, one.start), bisect_left(ends, one.end) + 1
-            kept[start, end] = Kept(self.source[start:end], start, end, letters_around(self.source, start, end))
+            kept[start, end] = Kept(self.source[start:end], start, end, barred_around(self.source, start, end))
         return replace(
             self,
             prefix=protected_like(self.prefix, items, kinds),
@@ -265,7 +265,7 @@ def _parts(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
             end = start + len(text)
             while start > taken and _LATIN.fullmatch(source, start - 1, start + 1):
                 start -= 1
-            yield Kept(source[start:end], start, end, letters_around(source, start, end))
+            yield Kept(source[start:end], start, end, barred_around(source, start, end))
 
 
 def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[str, tuple[int, int]]]:

@@ -27,6 +27,23 @@ def test_each_part_is_wanted_as_often_as_it_stands_in_all_that_is_kept(pattern):
         assert request.wanted == wanted
 
 
+@pytest.mark.parametrize(
+    ("source", "output", "unmet"),
+    [
+        ("Hallo %s, du", "Hello %s, you", []),
+        ("Hallo %s, du", "Callo%%s, you", ["%s"]),
+        ("Hallo %s, du", "Callo%s, you", ["%s"]),
+        ("auf {{link}}.", "on {{{link}}.", ["{{link}}"]),
+        ("auf {{link}}.", "on ({{link}}).", []),
+        ("auf {{link}}.", "on {{link}}}.", ["{{link}}"]),
+        ("%%s und %s%s", "%s%s and %%s", []),  # in the source it does not stand free itself
+    ],
+)
+def test_what_is_kept_stands_free_where_it_does_in_the_source(source, output, unmet):
+    request = Terms(kept=re.compile(r"\{+\w+\}+|%(\d+\$)?[sd]|__\w+__"))(Request(source))
+    assert request.unmet(output) == unmet
+
+
 def test_the_work_to_know_what_is_wanted_grows_by_what_is_kept_and_not_by_its_square(monkeypatch):
     n_look = 0
 

@@ -46,9 +46,10 @@ def rules(asked: list[Request], pieces: Pieces = PIECES, *, min_len: int = 0, no
 
 
 def pattern(phrase: str, room: tuple[bool, bool] | None = None) -> str:
-    """room: whether no letter may stand before it, and after it; None: where it has a letter there itself."""
+    """room: whether no letter or edge of its own may stand before and after; None: where it has a letter there."""
     before, after = room or (phrase[0] in "ab", phrase[-1] in "ab")
-    return ("(?<![ab])" if before else "") + phrase + ("(?![ab])" if after else "")
+    first, last = re.escape(phrase[0]), re.escape(phrase[-1])
+    return (f"(?<![ab{first}])" if before else "") + phrase + (f"(?![ab{last}])" if after else "")
 
 
 def is_allowed(ids: list[int], asked: Request, min_len: int = 0, no_repeat: int = 0, codec: Codec = TINY) -> bool:
@@ -213,7 +214,8 @@ def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
         found = len(list(occurrences(phrase, text, room))) >= times
         assert bool(table.complete[state]) == found, (phrase, text, times, room)
         if room and times == 1:  # told by regular expressions; "é" and "ก" are letters, "中" is none
-            before, after = "(?<![abéก])" if room[0] else "", "(?![abéก])" if room[1] else ""
+            first, last = (re.escape(edge) if edge.isascii() else "" for edge in (phrase[0], phrase[-1]))
+            before, after = f"(?<![abéก{first}])" if room[0] else "", f"(?![abéก{last}])" if room[1] else ""
             assert found == bool(re.search(before + re.escape(phrase) + after, text)), (phrase, text, room)
         n_found += found
     assert 60 < n_found < 240
