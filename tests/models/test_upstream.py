@@ -4,10 +4,15 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.regularize_options import RegularizeConfig
+from nmt.recipe.training_options import OptimConfig
+from nmt.training.losses.objective import Objective
+from nmt.training.schedule import learning_rate_factor
 
 N_VOCAB, D, D_INNER, N_LAYER, N_HEAD, D_K, D_V, N_POSITION = 13, 12, 20, 2, 3, 5, 6, 9
 SIZES = {"d_model": D, "d_inner": D_INNER, "n_enc_layer": N_LAYER, "n_dec_layer": N_LAYER, "n_head": N_HEAD}
@@ -138,3 +143,59 @@ def test_normal_embeddings_scaled_have_the_size_of_the_positions(shared):
     assert model.trg_word_prj.weight is model.decoder.trg_word_emb.weight
     queries = model.encoder.layer_stack[0].slf_attn.w_qs.weight
     assert queries.abs().max() <= (6 / sum(queries.shape)) ** 0.5
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+SRC = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [11, 0, 0, 0, 0]])
+TRG = torch.tensor([[1, 5, 6, 7], [1, 9, 0, 0], [1, 12, 3, 0]])
+GOLD = torch.tensor([[5, 6, 7, 2], [9, 2, 0, 0], [12, 3, 2, 0]])
+
+
+def our_loss(model, smoothing: float) -> Tensor:
+    loss, _ = Objective(model, smoothing, RegularizeConfig())(SRC, TRG, GOLD, None, n_gold=9, share=0.0, layer_seed=0)
+    return loss
+
+
+def test_with_summed_gradients_and_no_smoothing_the_updates_are_those_of_upstream():
+    """In fp64 and without dropout: Adam, noam, and the loss added up over the tokens as upstream has it."""
+    options = {"d_k": D_K, "d_v": D_V, "n_position": N_POSITION, "dropout": 0.0, "scale_emb_or_prj": "none"}
+    sharing = {"trg_emb_prj_weight_sharing": False, "emb_src_trg_weight_sharing": False}
+    model = build_model(ModelConfig(**SIZES, **options, **sharing), N_VOCAB, N_VOCAB).double().train()
+    state = {name: tensor.double() for name, tensor in random_state().items()}
+    model.load_state_dict(state, strict=True)
+    state = {name: tensor.clone().requires_grad_("pos_table" not in name) for name, tensor in state.items()}
+    optim = OptimConfig(schedule="noam", warmup=4, lr_mul=0.5)
+    ours = torch.optim.Adam(model.parameters(), lr=0.0, betas=optim.betas, eps=optim.eps)
+    theirs = torch.optim.Adam([t for t in state.values() if t.requires_grad], lr=0.0, betas=(0.9, 0.98), eps=1e-9)
+    first = 0.0
+    for update in range(1, 31):
+        rates = (
+            learning_rate_factor(update, optim, share=0.0, d_model=D),
+            0.5 * D**-0.5 * min(update**-0.5, update * 4**-1.5),
+        )
+        assert rates[0] == pytest.approx(rates[1], rel=1e-14)
+        logits = upstream_logits(state, SRC, TRG, 1.0, 1.0)
+        their_loss = F.cross_entropy(logits.flatten(0, 1), GOLD.flatten(), ignore_index=0, reduction="sum")
+        loss, first = our_loss(model, 0.0), their_loss.item() if update == 1 else first
+        assert loss.item() == pytest.approx(their_loss.item(), rel=1e-11)
+        for optimizer, rate, value in ((ours, rates[0], loss), (theirs, rates[1], their_loss)):
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+    assert update == 30 and their_loss.item() < first  # it learns
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter, state[name], rtol=0, atol=1e-9)
+
+
+def test_the_smoothed_loss_differs_from_that_of_upstream_by_the_mass_of_one_class():
+    """Upstream gives the smoothing mass to all wrong classes, padding included; here all but padding have it."""
+    torch.manual_seed(1)
+    model = build_model(ModelConfig(**SIZES, dropout=0.0), N_VOCAB, N_VOCAB).double().eval()
+    log_p = model(SRC, TRG).log_softmax(-1)[GOLD != 0]
+    gold, share = GOLD[GOLD != 0].unsqueeze(1), 0.1 / (N_VOCAB - 1)
+    target = torch.full_like(log_p, share).scatter_(1, gold, 0.9)
+    upstream = -(target * log_p).sum()
+    difference = share * (log_p[:, 0] - log_p.gather(1, gold).squeeze(1)).sum()
+    assert our_loss(model, 0.1).item() == pytest.approx((upstream + difference).item(), rel=1e-10)

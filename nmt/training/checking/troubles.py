@@ -163,7 +163,10 @@ def _of_time(recipe: Recipe, found: Findings) -> Iterator[str]:
 
 def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
     if found.n_failed:
-        yield f"memory ran out {found.n_failed} times and batches were halved: make batch.max_tokens smaller"
+        yield (
+            f"memory ran out {found.n_failed} times and batches were halved: make batch.max_tokens smaller; several "
+            "processes cannot halve them, since each waits for the others' gradients of whole batches"
+        )
     if not found.valid_fits:
         yield "memory ran out in the largest validation batch: make valid.max_tokens smaller"
     if found.peak is not None and found.room is not None and found.peak > 0.9 * found.room:
