@@ -28,6 +28,7 @@ from nmt.decoding.long_lines import limits_of
 from nmt.decoding.scoring.ensemble import Ensemble
 from nmt.decoding.scoring.shortlist import Shortlist
 from nmt.decoding.search.beam import impossible
+from nmt.decoding.search.characters import characters_of
 from nmt.decoding.search.fixed_search import FixedSearch
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
@@ -142,7 +143,9 @@ class Model:
         with self._making:
             if n not in self._shortlists:
                 table = translations_of(self.run.translations_file, self.recipe.data_folder, self.subwords)
-                never = impossible(PAD, BOS, self.subwords.trg.n_text, self.subwords.trg.n_vocab)
+                trg = self.subwords.trg
+                characters = characters_of(trg.raw(range(trg.n_text)))
+                never = impossible(PAD, BOS, trg.n_text, trg.n_vocab) + (characters.cut() if characters else [])
                 self._shortlists[n] = Shortlist(table, n, first=EOS, never=never, device=self.model.device)
             return self._shortlists[n]
 

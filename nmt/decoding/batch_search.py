@@ -19,6 +19,7 @@ from nmt.decoding.constraints.rules import Rules
 from nmt.decoding.scoring.scorer import Look, score_tokens
 from nmt.decoding.scoring.shortlist import Shortlist
 from nmt.decoding.search.beam import Hypothesis, search
+from nmt.decoding.search.characters import characters_of
 from nmt.decoding.search.coverage import by_coverage
 from nmt.decoding.search.fixed_search import FixedSearch
 from nmt.decoding.search.sample import Narrowing, fingerprint, sample
@@ -65,6 +66,7 @@ class BatchSearch:
     ) -> None:
         self.model, self.shortlist, self.fixed = model, shortlist, fixed
         self._subwords, self._config = subwords, config
+        self._characters = characters_of(subwords.trg.raw(range(subwords.trg.n_text)))
         chooses = config.mbr != "none" or config.coverage > 0  # among all that a beam has found
         self._how = BeamSettings(
             bos=BOS,
@@ -120,10 +122,18 @@ class BatchSearch:
         with evaluating(self.model):
             if not config.samples:
                 if self.fixed and rules is None and self.shortlist is None:
-                    found = self.fixed(src_seq, self._how, max_len)
+                    found = self.fixed(src_seq, self._how, max_len, self._characters)
                 else:
                     shortlist = self.shortlist if rules is None else None
-                    found = search(self.model, src_seq, self._how, max_len, rules=rules, shortlist=shortlist)
+                    found = search(
+                        self.model,
+                        src_seq,
+                        self._how,
+                        max_len,
+                        rules=rules,
+                        shortlist=shortlist,
+                        characters=self._characters,
+                    )
                 if not config.coverage:
                     return found
                 return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
@@ -138,6 +148,7 @@ class BatchSearch:
                 seeds=[[config.seed, *fingerprint(row)] for row in ids],
                 narrowing=Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon),
                 rules=rules,
+                characters=self._characters,
             )
 
     def _rules(self, requests: Sequence[Request], min_len: Tensor, placeholders: Mapping[str, int]) -> Rules | None:

@@ -14,7 +14,7 @@ from nmt.decoding.constraints.request import is_blank
 from nmt.decoding.numbers import missing_numbers
 from nmt.decoding.translation import Translation
 
-EMPTY, REPEATED, COPIED, LOST, ADDED = "empty", "repeated", "copied", "lost", "added"
+EMPTY, DAMAGED, REPEATED, COPIED, LOST, ADDED = "empty", "damaged", "repeated", "copied", "lost", "added"
 SCRIPT, RATIO = "script", "ratio"
 CAP, LOW, UNMET = "cap", "low", "unmet"  # what only the search can know
 MISSING, DOUBLED = "missing", "doubled"  # what only who puts protected items back can know
@@ -25,6 +25,7 @@ _DOUBLE = re.compile(r"(?:^| )(\S{3,}) \1(?= )")
 # White space and punctuation, which may stand in a loop or not. Vowel signs are no letters to Python, and stay.
 _BETWEEN = re.compile(r"[\s!-/:-@[-`{-~¡-¿\u2010-\u2027\u2030-\u205e\u3000-\u303f\uff00-\uff0f\uff1a-\uff20।॥၊။؟،]+")
 _LONG_LOOP, _LONG_ROW = 4, 10
+_LOST_CHARACTER = "\ufffd"
 _UNCHANGED = re.compile("|".join(PATTERNS[kind] for kind in ("tag", "url", "email")))
 _FAR_ENOUGH = 5_000  # characters that are looked at: a line may be of any size
 _SHORTEST_COPY = 4  # words: a name or two may well stay as they are
@@ -37,12 +38,13 @@ _FEW_LETTERS = 4  # of other scripts, which a formula may have
 def reasons(
     source: str, output: str, max_ratio: float, usual_ratio: float | None = None, languages: Collection[str] = ()
 ) -> list[str]:
-    """Why a translation looks wrong, of `empty`, `repeated`, `copied`, `lost`, `added`, `script`, `ratio`.
+    """Why a translation looks wrong, of `empty`, `damaged`, `repeated`, `copied`, `lost`, `added`, `script`, `ratio`.
 
     max_ratio, usual_ratio: as for `is_out_of_ratio`; languages: as for `is_in_foreign_script`.
     """
     checks = {
         EMPTY: is_empty(source, output),
+        DAMAGED: is_damaged(source, output),
         REPEATED: is_repeated(source, output),
         COPIED: is_copied(source, output),
         LOST: bool(lost(source, output)),
@@ -84,6 +86,11 @@ def is_low(log_prob: float, n_token: int, low_score: float) -> bool:
 def is_empty(source: str, output: str) -> bool:
     """Whether nothing of the output can be seen, and something of the source."""
     return is_blank(output) and not is_blank(source)
+
+
+def is_damaged(source: str, output: str) -> bool:
+    """Whether the output has more characters that were lost (U+FFFD) than the source: it ended inside one."""
+    return output.count(_LOST_CHARACTER) > source.count(_LOST_CHARACTER)
 
 
 def is_repeated(source: str, output: str) -> bool:

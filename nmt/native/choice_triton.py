@@ -22,8 +22,8 @@ _PER_WARP = 2048  # numbers that are looked at together
 
 @triton.jit
 def _go_on(
-    logits, allowed, tops, log_total, score, max_len, last_divisor, n_ended, best, done, last, rows, steps, divisors,
-    token, parent, ended, forced,
+    logits, allowed, state, tops, log_total, score, max_len, last_divisor, n_ended, best, done, last, rows, steps,
+    divisors, token, parent, ended, forced,
     row_stride, n_column, n_block, room, eos, diversity, n_best,
     K: tl.constexpr, ROWS: tl.constexpr, EACH: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr,
     PLACES: tl.constexpr, BEST: tl.constexpr,
@@ -48,7 +48,8 @@ def _go_on(
     there = (found[:, :, None] >= 0) & (column < n_column)
     column, there = tl.reshape(column, (ROWS, EACH * WIDTH)), tl.reshape(there, (ROWS, EACH * WIDTH))
     x = tl.load(logits + line[:, None] * row_stride + column, mask=there, other=-float("inf")).to(tl.float32)
-    may = tl.load(allowed + column, mask=there, other=0) != 0
+    of_row = tl.load(state + line, mask=is_row, other=0) * n_column
+    may = tl.load(allowed + of_row[:, None] + column, mask=there, other=0) != 0
     x = tl.where(may, tl.where(x != x, float("inf"), x), -float("inf"))
     inside = tl.arange(0, EACH * WIDTH)[None, :]
     value, entry = tl.full((ROWS, EACH), -float("inf"), tl.float32), tl.full((ROWS, EACH), 0, tl.int32)
@@ -89,7 +90,10 @@ def _go_on(
     at_cap = tl.load(max_len + sentence) <= step
     eos_logit = tl.load(logits + line * row_stride + eos, mask=is_row, other=0.0).to(tl.float32)
     is_forced = at_cap & (end == -float("inf"))
-    end = tl.where(is_forced, old + (eos_logit - normaliser), end)
+    is_inside = tl.load(state + line, mask=is_row, other=1) != 0
+    ends_well = (is_row & ~is_inside & (old > -float("inf"))).to(tl.int32)
+    is_fine = (tl.load(n_ended + sentence) > 0) | (tl.max(ends_well, 0) > 0)
+    end = tl.where(is_forced & ~(is_inside & is_fine), old + (eos_logit - normaliser), end)
     note = (sentence * room + step) * K
     tl.store(ended + note + row, end, mask=is_row)
     tl.store(forced + note + row, is_forced.to(tl.uint8), mask=is_row)
@@ -131,6 +135,7 @@ def _go_on(
 def go_on(
     logits: Tensor,
     allowed: Tensor,
+    state: Tensor,
     of: Mapping[str, Tensor],
     notes: Mapping[str, Tensor],
     last: Tensor,
@@ -142,20 +147,21 @@ def go_on(
     """What `search.fixed_table.Table.go_on` makes of logits (R, V), but for the numbers of steps and of sentences that
     are done: the rows that hypotheses continue, (R,).
 
-    allowed: (V,) uint8, 0 where a column may not be chosen. step: (1,) how many have been made. divisors: (T + 2,).
+    allowed: (S, V) uint8, 0 where a column may not be chosen in a state; state: (R,) of each row. step: (1,) how many
+    have been made. divisors: (T + 2,).
     """
     logits, score = dense(logits), of["score"]
     (n_sentence, beam), n_column = score.shape, logits.size(1)
     width = max(_WIDTH, triton.next_power_of_2(triton.cdiv(n_column, _MOST_BLOCKS)))
-    log_total, tops = scan(logits, allowed, width)
+    log_total, tops = scan(logits, allowed, width, state)
     n_row, n_each = triton.next_power_of_2(beam), triton.next_power_of_2(beam + 1)
     n_block = triton.next_power_of_2(tops.size(1))
     n_warp = n_row * max(n_block, n_each * width) // _PER_WARP
     rows = torch.empty_like(last)
     with on_its_device(logits):
         _go_on[(n_sentence,)](
-            logits, allowed, tops, log_total, score, of["max_len"], of["last_divisor"], of["n_ended"], of["best"],
-            of["done"].view(torch.uint8), last, rows, step, divisors,
+            logits, allowed, state, tops, log_total, score, of["max_len"], of["last_divisor"], of["n_ended"],
+            of["best"], of["done"].view(torch.uint8), last, rows, step, divisors,
             notes["token"], notes["parent"], notes["ended"], notes["forced"].view(torch.uint8),
             logits.stride(0), n_column, tops.size(1), notes["token"].size(1), eos, diversity, of["best"].size(1),
             K=beam, ROWS=n_row, EACH=n_each, WIDTH=width, BLOCKS=n_block, PLACES=triton.next_power_of_2(2 * beam),

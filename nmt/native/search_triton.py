@@ -163,11 +163,13 @@ def write(k: Tensor, v: Tensor, new_k: Tensor, new_v: Tensor, steps: Tensor) -> 
 
 @triton.jit
 def _scan(
-    logits, allowed, tops, log_total, row_stride, n_column, n_block, WIDTH: tl.constexpr, N_BLOCK: tl.constexpr
+    logits, allowed, state, tops, log_total, row_stride, n_column, n_block,
+    WIDTH: tl.constexpr, N_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row. The sum takes every column, the maximum of each block those that are allowed."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * row_stride
+    allowed += tl.load(state + row) * n_column
     top = -float("inf")
     total = 0.0
     for start in range(0, n_block, N_BLOCK):
@@ -190,16 +192,20 @@ def allowed(n_column: int, never: Tensor) -> Tensor:
     return torch.ones(n_column, dtype=torch.uint8, device=never.device).index_fill_(0, never, 0)
 
 
-def scan(logits: Tensor, allowed: Tensor, width: int) -> tuple[Tensor, Tensor]:
+def scan(logits: Tensor, allowed: Tensor, width: int, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One pass over (R, V): the logarithm of the sum of the exponentials of each row, (R,) fp32, and the highest of
-    each `width` columns, in the last block maybe fewer, that are allowed: (R, blocks). allowed: (V,) uint8, 0 or 1."""
+    each `width` columns, in the last block maybe fewer, that are allowed: (R, blocks).
+
+    allowed: (V,) uint8, 0 or 1; or (S, V), a line for each state, which a row has one of: (R,).
+    """
     logits = dense(logits)
     n_row, n_column = logits.shape
+    state = torch.zeros(n_row, dtype=torch.int64, device=logits.device) if state is None else state
     n_block = triton.cdiv(n_column, width)
     tops, log_total = logits.new_empty(n_row, n_block), logits.new_empty(n_row, dtype=torch.float32)
     with on_its_device(logits):
         _scan[(n_row,)](
-            logits, allowed, tops, log_total, logits.stride(0), n_column, n_block,
+            logits, allowed, state, tops, log_total, logits.stride(0), n_column, n_block,
             WIDTH=width, N_BLOCK=_N_COLUMN // width, num_warps=8,
         )  # fmt: skip
     return log_total, tops

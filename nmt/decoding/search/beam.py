@@ -27,6 +27,7 @@ from nmt.decoding.scoring.candidates import (
     width_of_blocks,
 )
 from nmt.decoding.scoring.scorer import full_precision
+from nmt.decoding.search.characters import Characters
 from nmt.decoding.search.leaving import Leaving
 from nmt.decoding.search.settings import BeamSettings
 from nmt.errors import MachineError
@@ -54,9 +55,13 @@ class Ended(NamedTuple):
     forced: Tensor  # True where only the cap ended it
 
 
-def impossible(pad: int, bos: int, n_real: int | None, n_column: int) -> list[int]:
-    """Ids that no translation has: control symbols, and the columns from n_real on, which pad the vocabulary."""
-    return [pad, bos, *range(n_column if n_real is None else n_real, n_column)]
+def impossible(
+    pad: int, bos: int, n_real: int | None, n_column: int, characters: Characters | None = None
+) -> list[int]:
+    """Ids that no translation has: control symbols, and the columns from n_real on, which pad the vocabulary; and those
+    that may not follow between characters."""
+    never = characters.never.tolist() if characters else []
+    return [pad, bos, *never, *range(n_column if n_real is None else n_real, n_column)]
 
 
 class Likely(NamedTuple):
@@ -84,6 +89,20 @@ def likeliest(logits: Tensor, n: int, eos: int, never: Tensor) -> Likely:
         normaliser = log_total(logits, eos)
     best, token = top(logits.index_fill_(1, never, -torch.inf), n, maxima)
     return Likely(full_precision(best), token, normaliser, eos_logit)
+
+
+def likeliest_in_characters(
+    logits: Tensor, n: int, eos: int, never: Tensor, characters: Characters | None, state: Tensor
+) -> Likely:
+    """The likeliest tokens of which none breaks a character. never: has those that may not follow between characters;
+    state: (R,) those of the rows."""
+    # No token that may follow inside a character may follow between two, so the few rows inside have a choice apart.
+    if characters is None or (state.device.type == "cpu" and not state.any()):
+        return likeliest(logits, n, eos, never)
+    best, token = characters.best_inside(logits, state, n)
+    likely, inside = likeliest(logits, n, eos, never), (state > 0).unsqueeze(1)
+    best = torch.where(inside, full_precision(best).to(likely.best.dtype), likely.best)
+    return likely._replace(best=best, token=torch.where(inside, token, likely.token))
 
 
 def log_total(logits: Tensor, column: int) -> Tensor:
@@ -146,14 +165,16 @@ def search(
     early_stop: bool = True,
     rules: Rules | None = None,
     shortlist: Callable[[Tensor], Narrow] | None = None,
+    characters: Characters | None = None,
 ) -> list[list[Hypothesis]]:
     """The n_best translations of each sentence, best first.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
     early_stop=False searches on when nothing can win. rules: what a translation must and must not contain; where none
     that was found has all that is required, what has not comes back, unfinished. shortlist: from src_seq to the target
-    ids among which a translation is looked for, EOS first and none that is impossible: not together with rules. Fewer
-    than n_best come back only where fewer exist.
+    ids among which a translation is looked for, EOS first and none that is impossible: not together with rules.
+    characters: of the target vocabulary, which translations are whole in; a short list has no other. Fewer than n_best
+    come back only where fewer exist.
     """
     assert 1 <= how.n_best <= how.beam and (rules is None or shortlist is None)
     finished = _Finished(src_seq.size(0), how.n_best, src_seq.device)
@@ -162,17 +183,21 @@ def search(
     if shortlist is not None:
         model.narrow(state, shortlist(src_seq))
     never: Tensor | None = None
+    characters = characters.to(src_seq.device) if characters and not shortlist else None
     n_token, leaving = 0, Leaving()
     while len(live.sentence):
         logits = model.step(live.last.flatten(), state)
         if never is None:
             live.score = live.score.to(full_precision(logits).dtype)
             n_column = logits.size(-1)
-            listed = [n_column - 1] if shortlist else impossible(how.pad, how.bos, how.n_real, n_column)
+            never_between = None if rules is not None else characters
+            listed = [n_column - 1]
+            if not shortlist:
+                listed = impossible(how.pad, how.bos, how.n_real, n_column, never_between)
             never = live.last.new_tensor(listed)
         if rules is not None:
             logits = full_precision(logits)
-        likely = _likeliest_ids(logits, how, never, rules, live.prefix, state.columns)
+        likely = _likeliest_ids(logits, how, never, rules, live, characters, state.columns)
         at_cap = forced_score = None
         if n_token >= live.shortest_cap or rules is not None:
             at_cap = live.max_len <= n_token
@@ -180,6 +205,9 @@ def search(
             if rules is not None:
                 has_ended = finished.n[live.sentence] > 0
                 at_cap, forced_score = rules.ends(logits, live.score, at_cap, forced_score, has_ended)
+            elif characters is not None:
+                has_ended = finished.n[live.sentence] > 0
+                forced_score = characters.ends(forced_score, live.score, live.state, has_ended)
         found = continuations(live.score, likely.best, likely.token, likely.normaliser)
         rank = fallen_behind(found, likely.best.size(1), how.diversity)
         if rules is not None and rules.requires:
@@ -203,7 +231,7 @@ def search(
         n_done = int(done.sum())
         if n_done == len(done):
             break
-        row = live.follow(kept)
+        row = live.follow(kept, characters)
         leave = leaving.pays(n_done, len(done))
         if leave:
             stay = closing(done)
@@ -218,21 +246,29 @@ def search(
 
 
 def _likeliest_ids(
-    logits: Tensor, how: BeamSettings, never: Tensor, rules: Rules | None, prefix: Tensor, columns: Tensor | None
+    logits: Tensor,
+    how: BeamSettings,
+    never: Tensor,
+    rules: Rules | None,
+    live: "_Live",
+    characters: Characters | None,
+    columns: Tensor | None,
 ) -> Likely:
     """The best target ids after each row of logits (R, V), which are changed, as many as can be of use: of one
     hypothesis no more than `beam` go on and one ends.
 
-    prefix: (B, K, t) the tokens so far, which rules look at. columns: (B, n) what the columns of each sentence stand
-    for, if that is short lists.
+    live: the hypotheses, whose tokens rules look at. columns: (B, n) what the columns of each sentence stand for, if
+    that is short lists.
     """
     n = min(how.beam + 1, logits.size(-1))
     if rules is not None:
         eos_logit, normaliser = logits[:, how.eos].clone(), log_total(logits, how.eos)
-        rules.forbid(logits.index_fill_(1, never, -torch.inf), prefix.flatten(0, 1))
+        rules.forbid(logits.index_fill_(1, never, -torch.inf), live.prefix.flatten(0, 1))
+        if characters is not None:
+            characters.forbid(logits, live.state.flatten())
         return Likely(*top(logits, n), normaliser, eos_logit)
     if columns is None:
-        return likeliest(logits, n, how.eos, never)
+        return likeliest_in_characters(logits, n, how.eos, never, characters, live.state.flatten())
     likely = likeliest(logits, n, 0, never)
     # What stands for all others is no token; it comes, impossible, where there are too few.
     listed = likely.token.view(len(columns), -1).clamp(max=columns.size(1) - 1)
@@ -257,20 +293,24 @@ class _Live:
         self.score = torch.zeros(n_sentence, 1, device=device)  # (B, K)
         self.last = torch.full((n_sentence, 1), bos, device=device)  # (B, K) the newest token
         self.prefix = src_seq.new_zeros(n_sentence, 1, 0)  # (B, K, t) all tokens, BOS not counted
+        self.state = torch.zeros_like(self.last)  # (B, K) where the last character stands: see `Characters`
         self.shortest_cap = int(max_len.min()) if n_sentence else 0
 
-    def follow(self, kept: Candidates) -> Tensor:
+    def follow(self, kept: Candidates, characters: Characters | None) -> Tensor:
         """Go on with these continuations: (B, K) the rows that they continue."""
         first = torch.arange(len(self.sentence), device=self.sentence.device).unsqueeze(1) * self.score.size(1)
         row = first + kept.parent
         self.prefix = torch.cat([self.prefix.flatten(0, 1)[row], kept.token.unsqueeze(2)], dim=2)
         self.score, self.last = kept.score, kept.token
+        self.state = self.state.gather(1, kept.parent)
+        if characters is not None:
+            self.state = characters.follow(self.state, kept.token)
         return row
 
     def keep(self, stay: Tensor) -> None:
         """Let sentences leave. stay: (B',) the ones that do not."""
         self.sentence, self.max_len, self.prefix = self.sentence[stay], self.max_len[stay], self.prefix[stay]
-        self.score, self.last = self.score[stay], self.last[stay]
+        self.score, self.last, self.state = self.score[stay], self.last[stay], self.state[stay]
         self.shortest_cap = int(self.max_len.min())
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.decoding.search.beam import Hypothesis, not_finite
+from nmt.decoding.search.characters import Characters
 from nmt.decoding.search.fixed_state import fixed
 from nmt.decoding.search.fixed_table import Table
 from nmt.decoding.search.places import Places
@@ -53,7 +54,9 @@ class FixedSearch:
         self._recorder = Recorder(model.device)
 
     @torch.inference_mode()
-    def __call__(self, src_seq: Tensor, how: BeamSettings, max_len: Tensor) -> list[list[Hypothesis]]:
+    def __call__(
+        self, src_seq: Tensor, how: BeamSettings, max_len: Tensor, characters: Characters | None = None
+    ) -> list[list[Hypothesis]]:
         """The n_best translations of each sentence, best first; all arguments are those of `beam.search`."""
         device = self.model.device
         if not len(src_seq):
@@ -62,7 +65,7 @@ class FixedSearch:
         with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             try:
                 self._places = self._places or Places(device)
-                return _Search(self.model, how, self._places, src_seq, max_len).run(self._recorder)
+                return _Search(self.model, how, self._places, src_seq, max_len, characters).run(self._recorder)
             except BaseException:  # such as too little memory: what is held here is not in the way of another try
                 self._places = None
                 self._recorder.keep_while(None)
@@ -72,7 +75,15 @@ class FixedSearch:
 class _Search:
     """One search under way."""
 
-    def __init__(self, model: SearchModel, how: BeamSettings, places: Places, src_seq: Tensor, max_len: Tensor) -> None:
+    def __init__(
+        self,
+        model: SearchModel,
+        how: BeamSettings,
+        places: Places,
+        src_seq: Tensor,
+        max_len: Tensor,
+        characters: Characters | None,
+    ) -> None:
         n_sentence, n_src = src_seq.shape
         self._model, self._how, self._places = model, how, places
         self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
@@ -86,7 +97,8 @@ class _Search:
         model.reach(int(max_len.max()) + 3)
         self._state = fixed(model.start(src_seq), places, n_row=how.beam, n_step=FIRST_ROOM)
         score_type = torch.promote_types(next(model.parameters()).dtype, torch.float32)
-        self._table = Table(how, places, F.pad(max_len.to(places.device), (0, n_more)), FIRST_ROOM, score_type)
+        longest = F.pad(max_len.to(places.device), (0, n_more))
+        self._table = Table(how, places, longest, FIRST_ROOM, score_type, characters)
 
     def run(self, recorder: Recorder) -> list[list[Hypothesis]]:
         """What was found for each sentence."""

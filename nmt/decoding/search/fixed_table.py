@@ -4,11 +4,14 @@ which makes hypotheses of logits, from places to places.
 Shapes: B sentences of the present shape, K beam, R = B·K rows, T steps that there is room for, V vocabulary.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from nmt.decoding.scoring.candidates import best_of, continuations, fallen_behind, keep
-from nmt.decoding.search.beam import finish, impossible, is_over, likeliest
+from nmt.decoding.search.beam import finish, impossible, is_over, likeliest_in_characters
+from nmt.decoding.search.characters import Characters
 from nmt.decoding.search.places import Places, pile_up, spread
 from nmt.decoding.search.settings import BeamSettings
 from nmt.models.gaps import Gaps
@@ -19,15 +22,28 @@ class Table:
     """All of a search but the state of its model; at first of one that has just begun.
 
     last: (R,) the newest token of each hypothesis; place: (1,) how many steps have been made. of: by name, of each
-    sentence: max_len; score, (B, K) of its hypotheses; last_divisor, of the longest one; n_ended; best, (B, n_best) of
-    those that ended, divided by their lengths; done, whether nothing is looked for any longer.
+    sentence: max_len; score, (B, K) of its hypotheses, and state, theirs in `Characters`; last_divisor, of the longest
+    one; n_ended; best, (B, n_best) of those that ended, divided by their lengths; done, whether nothing is looked for
+    any longer.
     notes: by name, of each step, (B, T, K): token and parent, what hypotheses go on with, and which they continue;
     ended, what those score that have ended, and forced, whether that was at the cap.
     """
 
-    def __init__(self, how: BeamSettings, places: Places, max_len: Tensor, room: int, score_type: torch.dtype) -> None:
-        """max_len: (B,) on the device, 0 where there is no sentence. score_type: of scores."""
+    def __init__(
+        self,
+        how: BeamSettings,
+        places: Places,
+        max_len: Tensor,
+        room: int,
+        score_type: torch.dtype,
+        characters: Characters | None = None,
+    ) -> None:
+        """max_len: (B,) on the device, 0 where there is no sentence. score_type: of scores. characters: always those of
+        one vocabulary."""
         self._how, self._places, self.room = how, places, room
+        self._characters = characters and Characters(
+            *(places.once(f"characters.{name}", partial(part.to, places.device)) for name, part in characters.named())
+        )
         device, n_sentence = max_len.device, len(max_len)
         score = torch.full((n_sentence, how.beam), -torch.inf, dtype=score_type, device=device)
         score[:, 0] = 0.0  # the others begin as copies of the first, and must not be found twice
@@ -44,6 +60,7 @@ class Table:
                 "n_ended": torch.zeros_like(max_len),
                 "best": torch.full((n_sentence, how.n_best), -torch.inf, dtype=torch.float64, device=device),
                 "done": torch.zeros_like(max_len, dtype=torch.bool),
+                "state": max_len.new_zeros(n_sentence, how.beam),
             },
         )
         self._notes = pile_up(
@@ -64,11 +81,14 @@ class Table:
             return self._by_kernels(logits)
         how, of, score = self._how, self.of, self.of["score"]
         n_column, divisor = logits.size(-1), self.divisors()
-        best, token, normaliser, eos_logit = likeliest(
-            logits, min(how.beam + 1, n_column), how.eos, self._never(n_column)
+        state = of["state"].flatten()
+        best, token, normaliser, eos_logit = likeliest_in_characters(
+            logits, min(how.beam + 1, n_column), how.eos, self._never(n_column), self._characters, state
         )
         at_cap = of["max_len"] <= self.place
         forced_score = score + (eos_logit - normaliser).view_as(score)
+        if self._characters:
+            forced_score = self._characters.ends(forced_score, score, of["state"], of["n_ended"] > 0)
         found = continuations(score, best, token, normaliser)
         found = best_of(found, fallen_behind(found, best.size(1), how.diversity), 2 * how.beam)
         ended = finish(found, forced_score, at_cap, how.beam, how.beam, how.eos)
@@ -86,23 +106,46 @@ class Table:
         of["done"].copy_(done)
         score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))
         self.last.copy_(kept.token.flatten())
+        if self._characters:
+            of["state"].copy_(self._characters.follow(of["state"].gather(1, kept.parent), kept.token))
         first = torch.arange(0, score.numel(), how.beam, device=score.device)
         return (first.unsqueeze(1) + kept.parent).flatten()
 
     def _by_kernels(self, logits: Tensor) -> Tensor:
         """The same by kernels of a GPU; of equally good columns any, but always the same."""
-        from nmt.native import choice_triton, search_triton
+        from nmt.native import choice_triton
 
         how, n_column = self._how, logits.size(-1)
         allowed = self._places.once(
             f"allowed.{how.pad}.{how.bos}.{how.n_real}.{n_column}",
-            lambda: search_triton.allowed(n_column, self._never(n_column)),
+            lambda: self._allowed(n_column),
         )
+        state = self.of["state"]
         rows = choice_triton.go_on(
-            logits, allowed, self.of, self.notes, self.last, self.place, self.divisors(), how.eos, how.diversity
+            logits,
+            allowed,
+            state.flatten(),
+            self.of,
+            self.notes,
+            self.last,
+            self.place,
+            self.divisors(),
+            how.eos,
+            how.diversity,
         )
         self.place += 1
+        if self._characters:
+            state.copy_(self._characters.follow(state.flatten()[rows], self.last).view_as(state))
         return rows
+
+    def _allowed(self, n_column: int) -> Tensor:
+        """(S, V) the columns that may be chosen in each state."""
+        from nmt.native import search_triton
+
+        never = self._never(n_column)
+        if self._characters:
+            return self._characters.allowed(n_column, never)
+        return search_triton.allowed(n_column, never).unsqueeze(0)
 
     def keep(self, gaps: Gaps) -> None:
         """Let sentences leave."""
@@ -131,7 +174,7 @@ class Table:
         how = self._how
         return self._places.once(
             f"never.{how.pad}.{how.bos}.{how.n_real}",
-            lambda: self.last.new_tensor(impossible(how.pad, how.bos, how.n_real, n_column)),
+            lambda: self.last.new_tensor(impossible(how.pad, how.bos, how.n_real, n_column, self._characters)),
         )
 
     def _spread(self) -> None:

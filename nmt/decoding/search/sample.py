@@ -16,6 +16,7 @@ from torch import Tensor
 from nmt.decoding.constraints.rules import Rules
 from nmt.decoding.scoring.scorer import full_precision
 from nmt.decoding.search.beam import Hypothesis, impossible, not_finite
+from nmt.decoding.search.characters import Characters
 from nmt.decoding.search.leaving import Leaving
 from nmt.decoding.search.settings import SearchSettings
 from nmt.models.base import SearchModel
@@ -74,13 +75,14 @@ def sample(
     seeds: list[list[int]],
     narrowing: Narrowing,
     rules: Rules | None = None,
+    characters: Characters | None = None,
 ) -> list[list[Hypothesis]]:
     """n translations of each sentence in the order in which they were drawn; more of them begin with the same ones.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
     seeds: B lists of whole numbers, what a sentence's samples follow from. rules: what may not follow, which brings no
-    required phrases about. A hypothesis has the log-probability that the model gives it, not that of the narrowed
-    distribution.
+    required phrases about. characters: of the target vocabulary; samples are whole ones. A hypothesis has the
+    log-probability that the model gives it, not that of the narrowed distribution.
     """
     device, eos = src_seq.device, how.eos
     uniform, max_len = _uniform(seeds, n, max_len.tolist()).to(device), max_len.to(device)
@@ -92,6 +94,8 @@ def sample(
     prefix = src_seq.new_zeros(len(seeds), n, 0)
     live = torch.ones(len(seeds), n, dtype=torch.bool, device=device)
     never, n_token, leaving = last.new_zeros(0), 0, Leaving()
+    characters = characters and characters.to(device)
+    inside = torch.zeros_like(live, dtype=torch.long)  # where each last character stands: see `Characters`
     while len(sentence):
         logits = full_precision(model.step(last, state))
         normaliser = logits.logsumexp(-1, keepdim=True).double()  # before anything is forbidden, as in training
@@ -106,6 +110,9 @@ def sample(
         nothing = torch.zeros_like(live)
         if rules is not None:
             rules.forbid(possible, prefix.flatten(0, 1))
+        if characters is not None:
+            characters.forbid(possible, inside.flatten())
+        if rules is not None:
             nothing = (possible.amax(-1) == -torch.inf).view(-1, n)  # may follow: it ends, as at the cap
             possible[:, eos] = torch.where(nothing.flatten(), logits[:, eos], possible[:, eos])
         if not torch.isfinite(possible.amax(-1)).all():
@@ -129,6 +136,8 @@ def sample(
             break
         prefix = torch.cat([prefix, token.unsqueeze(2)], dim=2)
         last = token
+        if characters is not None:
+            inside = characters.follow(inside, token)
         if rules is not None:
             rules.follow(torch.arange(n, device=device).expand_as(token), token)
         if leaving.pays(n_done, len(sentence)):
@@ -138,7 +147,7 @@ def sample(
                 rules.keep(stay)
             state.reorder((stay.unsqueeze(1) * n + torch.arange(n, device=device)).flatten())
             sentence, max_len, prefix = sentence[stay], max_len[stay], prefix[stay]
-            score, last, live = score[stay], last[stay], live[stay]
+            score, last, live, inside = score[stay], last[stay], live[stay], inside[stay]
         last = last.flatten()
     return [[one for one in drawn if one is not None] for drawn in found]
 

@@ -1,0 +1,114 @@
+"""No search and no sample breaks a character, whatever the pieces of the vocabulary are cut through."""
+
+import random
+
+import pytest
+import torch
+from fake_model import HashModel
+
+from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.decoding import suspicion
+from nmt.decoding.search import fixed_search
+from nmt.decoding.search.beam import search
+from nmt.decoding.search.characters import characters_of
+from nmt.decoding.search.fixed_search import FixedSearch
+from nmt.decoding.search.sample import Narrowing, sample
+from nmt.decoding.search.settings import BeamSettings
+
+SINGLE = [bytes([byte]) for byte in range(256)]
+ACROSS = [
+    " é".encode()[:2],
+    "に真".encode()[:4],
+    "に真".encode()[2:4],
+    "真".encode()[1:],
+    "😀a".encode()[2:],
+    b"\xe3\xe3",
+]
+PIECES = [b"", b"", b"", *SINGLE, *ACROSS, "に".encode(), b" the"]
+WITHOUT_CUTS = [b"", b"", b"", b"a", "に".encode(), b" the"]
+HOW = {"bos": BOS, "eos": EOS, "pad": PAD, "length_penalty": "wu", "alpha": 1.0, "n_real": len(PIECES)}
+
+
+def text_of(ids: list[int]) -> bytes:
+    return b"".join(PIECES[i] for i in ids)
+
+
+def is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def sources(n: int) -> torch.Tensor:
+    return torch.randint(3, 200, (n, 6), generator=torch.Generator().manual_seed(n))
+
+
+def test_bytes_follow_each_other_as_utf8_wants_and_no_others():
+    characters = characters_of(PIECES)
+    rng = random.Random(1)
+    texts = [chr(rng.choice([rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)])).encode() for _ in range(2000)]
+    for raw in [*texts, *(bytes(rng.randrange(0x80, 256) for _ in range(rng.randint(1, 4))) for _ in range(2000))]:
+        state = torch.zeros(1, dtype=torch.long)
+        for byte in raw:
+            logits = torch.zeros(1, len(PIECES))
+            characters.forbid(logits, state)
+            if logits[0, 3 + byte] == -torch.inf:
+                break
+            state = characters.follow(state, torch.tensor([3 + byte]))
+        else:
+            may_end = torch.zeros(1, len(PIECES))
+            characters.forbid(may_end, state)
+            assert (may_end[0, EOS] == 0) == is_utf8(raw)
+            continue
+        assert not is_utf8(raw)
+
+
+def test_none_of_five_thousand_samples_is_damaged_that_end_by_themselves():
+    model, n = HashModel(len(PIECES), sharpness=0.3), 50
+    with torch.no_grad():
+        model.table[:, EOS] += 3.0
+    found = sample(
+        model,
+        sources(100),
+        BeamSettings(**HOW, beam=1),
+        torch.full((100,), 40),
+        n=n,
+        seeds=[[one] for one in range(100)],
+        narrowing=Narrowing(),
+        characters=characters_of(PIECES),
+    )
+    texts = [(text_of(one.ids), one.finished) for its in found for one in its]
+    assert len(texts) == 5000 and sum(not raw.isascii() for raw, _ in texts) > 1000
+    assert all(is_utf8(raw) for raw, is_finished in texts if is_finished)
+    damaged = [raw.decode("utf-8", "replace") for raw, is_finished in texts if not is_finished and not is_utf8(raw)]
+    assert all("damaged" in suspicion.reasons("a", text, 0) for text in damaged)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_beam_search_finds_whole_characters_and_so_does_the_search_in_fixed_shapes(beam, monkeypatch):
+    monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
+    model, how = HashModel(len(PIECES), sharpness=1.5), BeamSettings(**HOW, beam=beam, n_best=beam)
+    src_seq, max_len, characters = sources(30), torch.arange(30) % 9, characters_of(PIECES)
+    without = search(model, src_seq, how, max_len)
+    assert not all(is_utf8(text_of(one.ids)) for its in without for one in its)
+    found = search(model, src_seq, how, max_len, characters=characters)
+    for its in found:
+        # A cap may end all hypotheses of a sentence inside a character, or none.
+        assert all(is_utf8(text_of(one.ids)) for one in its) or not any(one.finished for one in its)
+    assert FixedSearch(model)(src_seq, how, max_len, characters) == found
+
+
+def test_a_vocabulary_of_whole_characters_asks_for_no_work():
+    assert characters_of(WITHOUT_CUTS) is None
+
+
+def test_where_only_whole_characters_are_likely_nothing_changes():
+    model, how = HashModel(len(PIECES)), BeamSettings(**HOW, beam=3, n_best=3)
+    with torch.no_grad():
+        model.table[:, 3 + 128 : 3 + 256 + len(ACROSS)] -= 50.0
+    src_seq, max_len = sources(20), torch.full((20,), 12)
+    assert search(model, src_seq, how, max_len, characters=characters_of(PIECES)) == search(
+        model, src_seq, how, max_len
+    )
