@@ -19,7 +19,7 @@ EXTRAS = {
 
 def require(extra: str, wanted_by: str) -> None:
     """Raise the error of `missing` if a package of an extra is not installed. Nothing is imported."""
-    if not all(map(_is_installed, EXTRAS[extra])):
+    if not is_installed(extra):
         raise missing(extra, wanted_by)
 
 
@@ -37,7 +37,12 @@ def incomplete(error: ImportError) -> str:
     )
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(extra: str) -> bool:
+    """Whether all packages of an extra are there. Nothing is imported."""
+    return all(map(_is_found, EXTRAS[extra]))
+
+
+def _is_found(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # the package that it is a part of

@@ -28,7 +28,7 @@ from nmt.data.blockwise.hold_out import with_held_out
 from nmt.data.blockwise.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.blockwise.kept import KeptPairs
 from nmt.data.blockwise.swapped import swapped
-from nmt.data.reading.language_codes import codes_as_text, unknown_languages
+from nmt.data.reading.language_codes import codes_as_text, other_languages, unknown_languages
 from nmt.data.reading.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
 from nmt.data.reading.spool import spooled
 from nmt.data.reporting.nothing_left import advice_on_dropped, nothing_left
@@ -195,6 +195,8 @@ def _note_beforehand(job: _Job, inputs: list[dict[str, Any]]) -> None:
     """What the report tells before any pair is read."""
     for language in unknown_languages(job.recipe.data):
         job.report.note("language", language)
+    for where in other_languages(job.sources, job.recipe.data):
+        job.report.note("other_language", where)
     for where in codes_as_text(job.sources, job.recipe.data):
         job.report.note("header", where)
     job.report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")

@@ -39,6 +39,8 @@ _NOTES = {
     "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
     "language": "of {n} languages no script is known, so that no pair is dropped for another script (data.min_script; "
     "und: data.src_lang or data.trg_lang is not told)",
+    "other_language": "{n} sides of training files look like another language than the recipe says, by their first "
+    "lines (data.max_other_language drops such pairs)",
     "header": "{n} files of TSV have the language codes as their first pair: header: true says that it names columns",
     "blank": "{n} pairs of validation or test sets have a side without text: they lower the scores",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",

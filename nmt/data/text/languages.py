@@ -36,10 +36,15 @@ Identify = Callable[[str], tuple[str, float]]
 
 def is_in_another_language(text: str, own: frozenset[str], max_probability: float, identify: Identify) -> bool:
     """Whether a text of 20 letters or more is in a language that is not one of `own`, with a higher probability."""
-    if len(_LETTER.findall(text)) < _FEW_LETTERS:
+    if not has_enough_letters(text):
         return False
     language, probability = identify(text)
     return language not in own and probability > max_probability
+
+
+def has_enough_letters(text: str) -> bool:
+    """Whether a text is long enough for its language to be told."""
+    return len(_LETTER.findall(text)) >= _FEW_LETTERS
 
 
 @functools.cache

@@ -79,7 +79,7 @@ def test_a_journal_without_alignments_does_not_do_for_them(translate, tmp_path, 
         translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, code=1)
         assert not (tmp_path / "out.journal").exists()  # nothing was answered yet
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.tally.Tally.finish", lambda *_: 1 / 0)
+        patch.setattr("nmt.cli.translating.output.check_still_free", lambda *_: 1 / 0)
         translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, code=1)
     assert (tmp_path / "out.journal").exists()
     _, err = translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, "--alignments", tmp_path / "links")

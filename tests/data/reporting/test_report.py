@@ -343,6 +343,18 @@ def test_validation_pairs_without_text_are_named_and_a_set_of_nothing_else_is_re
         report_of(tmp_path / "other", valid=(sides[0], [""] * 7))
 
 
+def test_files_in_another_language_than_the_recipe_says_are_noted(tmp_path):
+    pytest.importorskip("py3langid")
+    english = [f"The old ship left the harbour in May with {n} men on board." for n in range(60)]
+    german = [f"Das alte Schiff verließ im Mai mit {n} Männern an Bord den Hafen." for n in range(60)]
+    found = report_of(tmp_path, english, german, src_lang="no", trg_lang="de")
+    assert found["noted"]["other_language"] == [f"{tmp_path / 't.de'}:en"]
+    assert any("1 sides of training files look like another language" in text for text in remarks(found))
+    for name, how in {"right": {"src_lang": "en"}, "made up": {"src_lang": "x-own"}}.items():
+        (tmp_path / name).mkdir()
+        assert "other_language" not in report_of(tmp_path / name, english, german, trg_lang="de", **how)["notes"]
+
+
 def test_languages_of_no_known_script_are_noted(tmp_path):
     found = report_of(tmp_path, src_lang="x-made", trg_lang="und")
     assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["x-made", "und"]
