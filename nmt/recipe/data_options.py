@@ -61,6 +61,12 @@ class CorpusFiles(Tagged):
         description="The first line of TSV or CSV names its columns; empty: it does where one is chosen by name.",
     )
 
+    unescape: bool = Field(
+        False,
+        description="Undo what the scripts of Moses did to these files: entities (&apos;), @-@, spaces before full "
+        "stops and the like, where it is plain what stood there before.",
+    )
+
 
 class TrainingCorpus(OwnFilters, CorpusFiles):
     """One corpus to train on, how often its pairs are visited, and by which filters of its own they are chosen."""

@@ -29,6 +29,7 @@ from nmt.data.sharing.workers import Work, work_as_helper
 from nmt.data.stored.arrow import dtype_of_ids
 from nmt.data.text.facts import Block, Rarity, cut
 from nmt.data.text.lines import is_plain, lines_of_block
+from nmt.data.text.moses import dress_of
 from nmt.data.text.placeholders import BYTES, in_names, protected_pair
 from nmt.data.text.split_names import SIDES
 from nmt.data.units.block_units import Units
@@ -116,6 +117,7 @@ class Task:
             "dropped": _dropped(sides, codes, before, block),
             "unlike": [block["first"] + n for n in unlike],
             "anchor_counts": np.array(counts, np.uint32),
+            "dress": [dress_of(side.text + b"\n") for side in left],
             **measured(*sides, kept, self._held_out),
         }
 

@@ -72,7 +72,7 @@ def cut_lines(raw: bytes, longest: int) -> bytes:
 
 
 def _is_plain(text: Text) -> bool:
-    return text.form == "text" and isinstance(text.place, Path)
+    return text.form == "text" and isinstance(text.place, Path) and text.moses is None
 
 
 def _text(found: Found) -> str:

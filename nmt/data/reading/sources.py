@@ -17,9 +17,11 @@ from nmt.data.reading.records import complaint_about_records, read_records
 from nmt.data.reading.tables import Loaded, complaint_about_table, count_rows, read_rows, size_and_digest
 from nmt.data.text.lines import complaint_about, complaint_about_stream, count_lines, read_lines
 from nmt.data.text.locate import Named, dataset_place, locate, partners
+from nmt.data.text.moses import undone
 from nmt.data.text.split_names import split_of
 from nmt.errors import DataError
 from nmt.files import sha256_of
+from nmt.languages import language_of
 from nmt.recipe.corpus_contradictions import STDIN, names_of
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
 from nmt.recipe.options import Recipe
@@ -32,7 +34,7 @@ class Text:
 
     place: a file, a dataset, or lines in memory. form: text, dataset, or one of `forms.py`. column: where in a line or
     row the text stands, if it is not all there is. header: the first line of the file is none of the text.
-    drop_flagged: lines that nmt-translate flagged are none.
+    drop_flagged: lines that nmt-translate flagged are none. moses: the language of text that `text/moses.py` undresses.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Text:
     column: Column | None = None
     header: bool = False
     drop_flagged: bool = False
+    moses: str | None = None
 
     @property
     def is_stdin(self) -> bool:
@@ -54,7 +57,11 @@ class Text:
 
     def read(self, reading: Reading) -> Iterator[Found]:
         """The text of each line or row; as many as `facts` counts."""
-        return (found for (found,) in _read([self], reading))
+        return (self.undressed(found) for (found,) in _read([self], reading))
+
+    def undressed(self, found: Found) -> Found:
+        """What was found, as the recipe wants it read."""
+        return undone(found, self.moses) if isinstance(found, str) and self.moses is not None else found
 
     def complaint(self) -> str | None:
         """Why this cannot be read, as far as a look tells."""
@@ -94,6 +101,8 @@ class Text:
         facts = {"name": self.name, "n_line": n_line, "size": size, "sha256": digest}
         if self.column is not None:
             facts["column"] = f"{self.form} {self.column!r}{', header' if self.header else ''}"
+        if self.moses is not None:
+            facts["column"] = f"{facts.get('column', self.form)}, unescaped as {self.moses}"
         return facts
 
     def _count(self) -> int:
@@ -137,7 +146,8 @@ class Source:
     def pairs(self, reading: Reading) -> Iterator[tuple[Found, Found]]:
         """All pairs. What is in one file is read in one go."""
         if self.src.column is not None and self.src.place == self.trg.place:
-            return ((src, trg) for src, trg in _read([self.src, self.trg], reading))
+            both = _read([self.src, self.trg], reading)
+            return ((self.src.undressed(src), self.trg.undressed(trg)) for src, trg in both)
         return self._together(self.src.read(reading), self.trg.read(reading))
 
     def _together(self, src: Iterator[Found], trg: Iterator[Found]) -> Iterator[tuple[Found, Found]]:
@@ -243,6 +253,10 @@ def _sources_of(
             _text_of(named, column, files, named_column, option, complaints)
             for named, column, named_column in zip(pair, columns, names_columns, strict=True)
         )
+        if files.unescape:
+            src, trg = (
+                replace(text, moses=language_of(code).primary) for text, code in zip((src, trg), languages, strict=True)
+            )
         found_columns = files.file is not None and files.src_column is None
         chosen = len(together) > 1 or pair[0].wild is not None
         sources.append(Source(split, src, trg, chosen, found_columns=found_columns))

@@ -79,6 +79,10 @@ def findings(
         "lengths": {side: _lengths(survey.lengths[n]) for n, side in enumerate(("src", "trg"))},
         "ratios": _ratios(survey.ratios),
         "scripts": survey.scripts(),
+        "dress": {
+            split: {side: one._asdict() for side, one in zip(("src", "trg"), both, strict=True)}
+            for split, both in survey.dress.items()
+        },
     }
 
 

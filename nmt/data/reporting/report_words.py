@@ -6,6 +6,7 @@ All of it is told from the entries of report.json and nothing else.
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
+from nmt.data.text.moses import Dress
 from nmt.data.vocabulary.learn import LINE_CAP, WORD_CAP
 
 # Beyond these shares something is seriously wrong.
@@ -79,6 +80,16 @@ def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
                 advice=on_dropped or "Look at the reasons, and at the first lines dropped for each.",
             )
         )
+    for split, side, train, held in _dresses(facts):
+        if split != "train" and train.differs(held):
+            found.append(
+                Alarm(
+                    found=f"the {_SIDE[side]} side of {split} is written otherwise than that of training: "
+                    f"{_dress(held)}, in training {_dress(train)} (alarm where the scripts of Moses went over "
+                    "one of both)",
+                    advice="Undo it there (unescape: true of the corpus in the recipe), or take text of one kind.",
+                )
+            )
     chance = chance_overlap(facts)
     for row in _leaks(facts):
         n_pair, n = row["near"]["pair"], row["lines"]
@@ -103,6 +114,23 @@ def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
                 )
             )
     return found
+
+
+_SIDE = {"src": "source", "trg": "target"}
+
+
+def _dresses(facts: Facts) -> Iterable[tuple[str, str, Dress, Dress]]:
+    """Of each split and side: how training is written there, and how the split is."""
+    of = facts.get("dress", {})
+    for split, sides in of.items():
+        for side, counts in sides.items():
+            yield split, side, Dress(**of["train"][side]), Dress(**counts)
+
+
+def _dress(of: Dress) -> str:
+    """Counts in words."""
+    apart = percent(of.apart, of.ends)
+    return f"{of.entities:,} entities in {of.lines:,} lines, a space before {apart} of the full stops at their ends"
 
 
 def chance_overlap(facts: Facts) -> float:
@@ -204,6 +232,12 @@ def remarks(facts: Facts) -> list[str]:
         if n := facts["notes"].get(key):
             places = f": {shortened(facts['noted'][key])}" if key in facts["noted"] else ""
             lines.append(f"note: {text.format(n=f'{n:,}')}{places}")
+    for split, side, _, one in _dresses(facts):
+        if one.is_escaped or one.is_apart:
+            lines.append(
+                f"note: the {_SIDE[side]} side of {split} is as the scripts of Moses leave it: {_dress(one)}; a model "
+                "learns to write so (unescape: true of the corpus undoes it)"
+            )
     return lines + usual_ratios
 
 

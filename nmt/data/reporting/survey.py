@@ -20,6 +20,7 @@ from nmt.data.reporting.measure import LEAK_KEYS, LONGEST, N_STEP, HeldOut
 from nmt.data.reporting.shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.sharing.workers import Hands
 from nmt.data.text.facts import N_HASH, Anchors, Block, rarity_of
+from nmt.data.text.moses import Dress, dress_of_lines
 from nmt.data.text.split_names import SIDES
 
 _CODES = 0x110000
@@ -47,6 +48,7 @@ class Survey:
         self._out = {name: path.open("wb") for name, path in self._paths.items()}
         self._files: list[tuple[Source, int]] = []  # and how many records each has
         self._anchors = np.zeros((2, N_HASH), dtype=np.int64)  # of the source that is read
+        self.dress = {"train": [Dress(), Dress()]}  # by split, of its sides
         self.lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int64)  # side; read, kept
         self.ratios = np.zeros((2, N_STEP), dtype=np.int64)  # read, kept
         self._characters = np.zeros((2, _CODES), dtype=np.int64)
@@ -55,6 +57,7 @@ class Survey:
         self.duplicates: dict[str, Any] = {}
         keys, bags = {}, np.empty(0, np.uint64)
         for split, (src, trg, ends) in held_out.items():
+            self.dress[split] = [dress_of_lines(src), dress_of_lines(trg)]
             blocks = Block(src), Block(trg)
             keys[split] = Keys.of(*blocks)
             bags = np.concatenate([bags, *(block.bags() for block in blocks)])
@@ -75,6 +78,7 @@ class Survey:
         """The next block. found: what `measured` says, and in `anchor_counts` how often each anchor occurs."""
         source, n_pair = self._files[-1]
         self._files[-1] = source, n_pair + int(found["lengths"][0, 0].sum())
+        self.dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self.dress["train"], found["dress"], strict=True)]
         self.lengths += found["lengths"]
         self.ratios += found["ratios"]
         for side, name in enumerate(SIDES):

@@ -1,0 +1,45 @@
+"""Text as the scripts of Moses leave it is found, counted and undone."""
+
+import pytest
+
+from nmt.data.text.moses import dress_of_lines, undone
+from tests.data.reporting.test_report import report_of
+
+
+@pytest.mark.parametrize(
+    ("line", "language", "plain"),
+    [
+        ("Tom isn &apos;t old enough .", "en", "Tom isn't old enough."),
+        ("a well @-@ known &quot; fact &quot; , he said ( once ) !", "en", 'a well-known "fact", he said (once)!'),
+        ("R &amp; D &lt; 5 &#124; x &amp;lt;", "en", "R & D < 5 | x &lt;"),
+        ("l&apos; homme n&apos; est pas là !", "fr", "l'homme n'est pas là !"),
+        ("the dogs &apos; tails", "en", "the dogs ' tails"),
+        ('5 " long', "en", '5 " long'),
+        ("Nothing to do here, is there?", "en", "Nothing to do here, is there?"),
+    ],
+)
+def test_what_is_plain_is_undone(line, language, plain):
+    assert undone(line, language) == plain
+
+
+def test_counts_are_of_entities_and_of_full_stops_set_apart():
+    assert dress_of_lines(["isn &apos;t it .", "a @-@ b", "Yes."]) == (3, 2, 2, 1)
+
+
+def test_a_corpus_of_moses_is_told_is_an_alarm_beside_plain_validation_and_can_be_undone(tmp_path):
+    de = [f"Das ist nicht alt genug , Nummer {n} ." for n in range(40)]
+    en = [f"That isn &apos;t old enough , number {n} ." for n in range(40)]
+    valid = [f"Ein Satz mit {n}." for n in range(20)], [f"A line that isn't {n}." for n in range(20)]
+    found = report_of(tmp_path, de, en, valid=valid)
+    assert found["dress"]["train"]["trg"] == {"lines": 40, "entities": 40, "ends": 40, "apart": 40}
+    told = [one["found"] for one in found["alarms"] if "written otherwise" in one["found"]]
+    assert len(told) == 2 and "40 entities in 40 lines" in told[1]
+    from nmt.data.prepare import prepare
+    from nmt.data.stored.show import show_pairs
+    from tests.data.test_prepare import recipe_in
+
+    recipe = recipe_in(tmp_path, de, en, valid=valid, out=str(tmp_path / "plain"))
+    corpora = [corpus.model_copy(update={"unescape": True}) for corpus in recipe.data.train]
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": corpora, "alarms": "stop"})})
+    prepare(recipe, tmp_path / "plain", talk=lambda line: None)
+    assert any(line.endswith("That isn't old enough, number 7.") for line in show_pairs(tmp_path / "plain", 40))
