@@ -22,7 +22,9 @@ from nmt.data.text.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.export.precisions import PRECISIONS
 from nmt.files import exchange
-from nmt.run_folder import check_is_run
+from nmt.recipe.exports import refuse_unsupported, unsupported
+from nmt.recipe.reader import load_resolved
+from nmt.run_folder import RECIPE, check_is_run
 
 if TYPE_CHECKING:
     from nmt.api import Model
@@ -47,8 +49,10 @@ def export(args: argparse.Namespace) -> int:
         if getattr(args, flag) and args.to != target:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
     check_is_run(Path(args.run))
+    refuse_unsupported(args.to, unsupported(load_resolved(Path(args.run) / RECIPE)).get(args.to, ()))
     with importing():
         from nmt.api import load
+        from nmt.data.text.tags import tags_of
         from nmt.export.parity import ROUNDED, compare
 
     folder = Path(os.path.abspath(args.output))  # "." has no name to be written beside
@@ -64,19 +68,29 @@ def export(args: argparse.Namespace) -> int:
             "Choose another name."
         )
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+
+    def parities(exported: Path, tolerance: "Tolerance") -> list[str]:
+        told = []
+        for tags in dict.fromkeys(tags_of(corpus, model.recipe.data) for corpus in model.recipe.data.train) or [()]:
+            subwords = model.subwords.tagged(tags)
+            found = compare(model.model, subwords, made.read(exported, tags), lines[:N_LINE], tolerance)
+            told.append(f"{' '.join(tags)}{': ' if tags else ''}{found.text}")
+        return told
+
     try:
         if made.write_exactly:  # what quantisation may change would hide what is wrong
             made.write_exactly(temporary)
-            compare(model.model, model.subwords, made.read(temporary), lines[:N_LINE], ROUNDED)
+            parities(temporary, ROUNDED)
             shutil.rmtree(temporary)
         made.write(temporary)
-        parity = compare(model.model, model.subwords, made.read(temporary), lines[:N_LINE], made.tolerance)
+        found = parities(temporary, made.tolerance)
         if not (folder.exists() and exchange(temporary, folder)):
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _say(parity.text)
+    for text in found:
+        _say(text)
     _say(f"written: {args.output}")
     return 0
 
@@ -85,7 +99,7 @@ class _Target(NamedTuple):
     """What is special about one of TARGETS."""
 
     write: Callable[[Path], None]
-    read: Callable[[Path], "Exported"]
+    read: Callable[[Path, tuple[str, ...]], "Exported"]  # told the tags before every line
     is_exported: Callable[[Path], bool]
     tolerance: "Tolerance"
     write_exactly: Callable[[Path], None] | None = None  # the same in fp32, where the other is quantised
@@ -100,27 +114,18 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
         precision = args.precision or "fp32"
         return _Target(
             lambda folder: safetensors.export(model.run, args.checkpoint, folder, precision),
-            lambda folder: parity.Ours(safetensors.read(folder), model.subwords),
+            lambda folder, tags: parity.Ours(safetensors.read(folder), model.subwords.tagged(tags)),
             safetensors.is_exported,
             {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision],
         )
-    if tags := model.subwords.src.tags:
-        raise NmtError(
-            f"{args.run}: this model is told by tags what to do ({', '.join(tags)}), which {args.to} has no place for. "
-            "--to safetensors writes any model for nmt itself."
-        )
     transformer = model.model
-    if not isinstance(transformer, Transformer):
-        raise NmtError(
-            f"{args.run}: model.architecture is {model.recipe.model.architecture}, but {args.to} holds Transformers "
-            "alone. --to safetensors writes any model for nmt itself."
-        )
+    assert isinstance(transformer, Transformer), "other ones were refused"
     if args.to == "huggingface":
         from nmt.export import huggingface
 
         return _Target(
             lambda folder: huggingface.export(transformer, model.recipe, model.subwords, folder),
-            huggingface.Compared,
+            lambda folder, tags: huggingface.Compared(folder, tags),
             huggingface.is_exported,
             parity.ROUNDED,
         )
@@ -132,7 +137,7 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
 
     return _Target(
         partial(write, quantization=args.quantization),
-        lambda folder: ctranslate2_engine.Compared(folder, model.subwords),
+        lambda folder, tags: ctranslate2_engine.Compared(folder, model.subwords.tagged(tags)),
         ctranslate2_engine.is_exported,
         parity.QUANTISED if args.quantization else parity.ROUNDED,
         partial(write, quantization=None) if args.quantization else None,

@@ -28,6 +28,7 @@ from nmt.data.text.compression import without_ending
 from nmt.errors import RecipeError
 from nmt.languages import canonical
 from nmt.recipe.corpus_contradictions import ENDINGS, NOT_READ
+from nmt.recipe.exports import portable_options, unsupported
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 
@@ -80,7 +81,9 @@ def preprocess(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
     if args.recipe and _is_corpus(args.recipe):
         args.recipe, args.train = None, [[args.recipe], *(args.train or [])]
-    if args.recipe and (mixed := [flag for flag in ("train", "valid", "test", "langs") if getattr(args, flag)]):
+    if args.recipe and (
+        mixed := [flag for flag in ("train", "valid", "test", "langs", "portable") if getattr(args, flag)]
+    ):
         raise RecipeError(
             f"{', '.join('--' + flag for flag in mixed)}: for use without a recipe, but {args.recipe} is given. "
             "Override its options by their dotted names: --data.valid.src FILE."
@@ -116,6 +119,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="nmt-preprocess", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file; or a corpus, as --train")
     parser.add_argument("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
+    parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="without a recipe: write one whose model CTranslate2 and Hugging Face's transformers can take",
+    )
     parser.add_argument(
         "--accept-alarms",
         action="store_true",
@@ -217,7 +225,14 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
     ]
     if args.test:
         told.append(("data.test", _yaml(_files(args.test, "test"))))
-    return read_recipe(None, [*_own_options(args.vocab_from), *told, *_overrides(args)])
+    given = [*_own_options(args.vocab_from), *told, *_overrides(args)]
+    found = read_recipe(None, given)
+    if not args.portable:
+        return found
+    odd = [one for its in unsupported(found).values() for one in its]
+    if odd and args.vocab_from:
+        raise RecipeError(f"--portable: the model of --vocab-from has {', '.join(odd)}: leave one of the two out.")
+    return read_recipe(None, [*given, *portable_options(odd)])
 
 
 def _is_corpus(name: str) -> bool:

@@ -20,6 +20,7 @@ from nmt.data.stored.folder import beside
 from nmt.data.stored.manifest import RECIPE
 from nmt.data.stored.show import show_pairs
 from nmt.errors import AlarmError, RecipeError
+from nmt.recipe.exports import exports_note
 from nmt.recipe.options import Recipe
 
 Given = Sequence[tuple[str, str]]  # what the command line says otherwise than the recipe
@@ -79,6 +80,7 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Given, page: Path 
         [word for name, value in given if name != "data.alarms" for word in (f"--{name}", value)] if args.recipe else []
     )
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
+    _talk(f"the model can be used by {exports_note(recipe)}")
     _talk(f"train with: {shlex.join(command)}")
     return 0
 

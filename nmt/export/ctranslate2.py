@@ -4,7 +4,6 @@ Shared letters: `spec` is CTranslate2's box, the other argument ours. Vocabulary
 names, so that ids stay what they are.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Codec, Subwords
-from nmt.errors import RunError
 from nmt.export.positions import position_table
 from nmt.extras import missing
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
+from nmt.recipe.exports import of_ctranslate2, refuse_unsupported
 from nmt.recipe.model_options import ModelConfig
 
 _ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
@@ -34,28 +33,13 @@ def library() -> Any:
     return ctranslate2
 
 
-def obstacles(config: ModelConfig) -> Iterator[str]:
-    """Options whose models CTranslate2 has no boxes for, each with its value."""
-    for name in ("lexical_attn", "prj_transform", "rotary_enc_attn", "qk_norm", "enc_conv"):
-        if getattr(config, name):
-            yield f"model.{name}"
-    if config.ffn not in _ACTIVATION:
-        yield f"model.ffn: {config.ffn}"
-    if config.d_k != config.d_v:
-        yield "model.d_k other than model.d_v"
-
-
 def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: Path, quantization: str | None) -> None:
     """Write a CTranslate2 model. quantization: one of its names, like int8, or None for fp32.
 
     Raises RunError, naming the options, for a model that it cannot hold exactly.
     """
+    refuse_unsupported("ctranslate2", of_ctranslate2(config))
     ct2 = library()
-    if found := list(obstacles(config)):
-        raise RunError(
-            f"CTranslate2 has no place for {', '.join(found)}, so this model cannot be exported to it. "
-            "--to safetensors takes any model."
-        )
     box, common = ct2.specs.transformer_spec, _common(ct2, config)
 
     def shared(n_kv_head: int | None) -> int | None:
@@ -82,15 +66,15 @@ def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: 
 
 
 def entries(codec: Codec) -> list[str]:
-    """A name for each id, all different: the control symbols, the subwords, and what fills the matrix up.
+    """A name for each id, all different: the control symbols, the subwords, the tags, and what fills the matrix up.
 
     A subword that is written like one of the others gets a space after it, which no subword of text ends with.
     """
     control = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
     filling = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
-    taken = {*control.values(), *filling}
+    taken = {*control.values(), *codec.tags, *filling}
     subwords = [f"{piece} " if piece in taken else piece for piece in codec.names()]
-    return [control[i] for i in range(len(control))] + subwords + filling
+    return [control[i] for i in range(len(control))] + subwords + [*codec.tags] + filling
 
 
 def _common(ct2: Any, config: ModelConfig) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nmt.data.text.tags import Tagging
+from nmt.data.text.tags import Tagging, known_tags
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.batch_search import Row
 from nmt.decoding.long_lines import limits_of
@@ -36,7 +36,7 @@ _ITS_FILES = ("config.json", "shared_vocabulary.json", "source_vocabulary.json",
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
 _OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
 _KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len"}
-_KNOWN |= {"trg_lang"}  # that of the model, or it is refused as a line's own is
+_KNOWN |= {"trg_lang", "tags"}  # subwords of the source
 # Which a run may have stored, and nothing here asks for.
 _KNOWN |= {"align_layer", "align_head", "align_when", "align_units"}
 
@@ -216,7 +216,8 @@ class Loaded:
     def translator(self, decode: DecodeConfig) -> Translator:
         """What translates with these options. Raises RecipeError for those that CTranslate2 has not."""
         utility = None
-        tags_of = Tagging(decode, (), self.recipe.data.trg_lang, ())  # models that know any are not exported
+        data = self.recipe.data
+        tags_of = Tagging(decode, self.subwords.src.tags, data.trg_lang, known_tags(data))
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
         limits = limits_of(decode, max_len=self.recipe.data.max_len, usual_src_len=self.run.usual_src_len())

@@ -26,7 +26,6 @@ from nmt.data.batching.padding import pad
 from nmt.data.text.lines import write_lines
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.scoring.scorer import gold_log_probs
-from nmt.errors import RunError
 from nmt.export.huggingface_tokenizer import make_tokenizer
 from nmt.export.positions import N_POSITION, position_table
 from nmt.extras import missing
@@ -34,9 +33,9 @@ from nmt.files import parse_json
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
+from nmt.recipe.exports import of_huggingface, refuse_unsupported
 from nmt.recipe.options import Recipe
 
-_ACTIVATIONS = ("relu", "gelu", "relu2")
 _LARGER = (1e-5 / 1e-6) ** 0.5  # the residual stream there, for their norms to do what ours do
 _N_TOGETHER = 32  # lines in a batch of a comparison
 _N_SKIPPED = 2  # rows of BART's position table before that of the first position
@@ -77,47 +76,13 @@ def is_exported(folder: Path) -> bool:
     return _FILES <= there <= _FILES | _MORE_FILES
 
 
-def obstacles(recipe: Recipe) -> Iterator[str]:
-    """Options whose models no architecture there holds exactly, each with its value."""
-    config = recipe.model
-    if config.position == "rotary":
-        yield "model.position: rotary"
-    for name in ("rotary_enc_attn", "lexical_attn", "qk_norm", "enc_conv"):
-        if getattr(config, name):
-            yield f"model.{name}"
-    if config.norm_kind != "layer":
-        yield f"model.norm_kind: {config.norm_kind}"
-    if config.ffn not in _ACTIVATIONS:
-        yield f"model.ffn: {config.ffn}"
-    for name in ("n_kv_head", "enc_n_kv_head"):
-        if getattr(config, name) not in (None, config.n_head):
-            yield f"model.{name} other than model.n_head"
-    for name in ("d_k", "d_v"):
-        if getattr(config, name) not in (None, config.d_model // config.n_head):
-            yield f"model.{name} other than model.d_model / model.n_head"
-    if not recipe.subwords.joint:
-        yield "subwords.joint: false (a tokenizer there has one vocabulary)"
-    if recipe.subwords.kind == "unigram":
-        yield "subwords.kind: unigram (a tokenizer there would find the control symbols in text)"
-    if recipe.subwords.kind == "sentencepiece":
-        yield "subwords.kind: sentencepiece (it says itself how text is cut; ours is checked to be that)"
-    if recipe.subwords.symbols:
-        yield "subwords.symbols (a tokenizer there has other words for what touches them)"
-    if recipe.data.protect:
-        yield "data.protect (nothing there puts items back)"
-
-
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path) -> None:
     """Write weights, config, generation config and tokenizer, in fp32.
 
     Raises RunError, naming the options, for a model that no architecture of transformers holds exactly.
     """
+    refuse_unsupported("huggingface", of_huggingface(recipe))
     transformers = library()
-    if found := list(obstacles(recipe)):
-        raise RunError(
-            f"transformers has no architecture that holds {', '.join(found)} exactly, so this model cannot be "
-            "exported to it. --to safetensors takes any model."
-        )
     with torch.inference_mode():
         weights = _weights(model, recipe)
     there = _empty(transformers, recipe, n_vocab=subwords.trg.n_vocab, tied=_tied(recipe))
@@ -260,8 +225,8 @@ def _norm(name: str, norm: nn.Module, factor: float) -> Weights:
 class Compared:
     """An exported folder as its users load it, for a comparison with the model that was exported."""
 
-    def __init__(self, folder: Path) -> None:
-        transformers = library()
+    def __init__(self, folder: Path, tags: Sequence[str] = ()) -> None:
+        transformers, self._tags = library(), "".join(tags)
         with _quiet(transformers):
             tokenizer, model = transformers.AutoTokenizer, transformers.AutoModelForSeq2SeqLM
             self._tokenizer: Any = tokenizer.from_pretrained(folder, local_files_only=True)
@@ -291,4 +256,5 @@ class Compared:
         return found
 
     def _read(self, lines: Sequence[str]) -> dict[str, Tensor]:
-        return dict(self._tokenizer(list(lines), padding=True, return_tensors="pt"))
+        lines = [f"{self._tags}{line}" for line in lines]
+        return dict(self._tokenizer(lines, padding=True, return_tensors="pt"))

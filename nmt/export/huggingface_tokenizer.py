@@ -28,6 +28,8 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     in_text = [decoders.ByteFallback(), decoders.Fuse()] if codec.characters else [decoders.ByteLevel()]
     tokenizer.decoder = decoders.Sequence([*in_text, decoders.Strip(" ", 1, 0)])
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    # Written before a text by its user, with or without a space after it.
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False, rstrip=True) for tag in codec.tags])
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=pad,
@@ -43,8 +45,8 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
 
 def _bpe(codec: Codec, names: list[str]) -> Any:
     """The pieces with their ids, the control symbols before them: no merge makes those, so no text does."""
-    vocab = {name: i for i, name in enumerate([*names, *codec.names()])}
-    assert vocab[names[EOS]] == EOS and len(vocab) == N_SPECIAL + len(codec.vocab)
+    vocab = {name: i for i, name in enumerate([*names, *codec.names(), *codec.tags])}
+    assert vocab[names[EOS]] == EOS and len(vocab) == codec.size
     return models.BPE(vocab, codec.merges, byte_fallback=codec.characters, ignore_merges=codec.kind == "word")
 
 

@@ -1,17 +1,20 @@
 """nmt-export: what was compared is written, and nothing else; and what it replaces is an export of the same kind."""
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from tiny import LINES, SMALL
+from tiny import LINES, SMALL, made, saved
 
 from nmt.cli.export import main
 from nmt.cli.preprocess import OWN_CORPUS
+from nmt.data.vocabulary.subwords import Subwords
 from nmt.export import ctranslate2, huggingface, parity
 from nmt.export.ctranslate2_engine import is_exported
 from nmt.extras import EXTRAS
+from nmt.recipe.exports import portable_options, unsupported
 from nmt.recipe.reader import read_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -172,7 +175,7 @@ def test_the_page_names_every_option_that_may_be_refused():
         "subwords.symbols": "[<x>]", "data.protect": "[url]",
     }  # fmt: skip
     recipe = read_recipe(None, list({**SMALL, **odd}.items()))
-    of_rooms = {"huggingface": huggingface.obstacles(recipe), "ctranslate2": ctranslate2.obstacles(recipe.model)}
+    of_rooms = unsupported(recipe)
     page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     for to, found in of_rooms.items():
         (row,) = [line for line in page.split("\n") if line.startswith(f"| `{to}` | ") and "pip install" in line]
@@ -188,10 +191,41 @@ def test_what_the_pages_say_to_train_with_for_an_export_is_enough(file):
     both = max(told, key=len)
     assert len(both) == 4
     recipe = read_recipe(None, [*OWN_CORPUS, ("name", "own"), *both.items()])
-    assert [*huggingface.obstacles(recipe), *ctranslate2.obstacles(recipe.model)] == []
+    assert unsupported(recipe) == {"ctranslate2": [], "huggingface": []}
 
 
 @pytest.mark.parametrize("file", ["README.md", "docs/export.md"])
 def test_no_command_of_a_page_writes_what_another_one_of_it_wrote(file):
     written = re.findall(r"--output (\S+)", re.sub(r"`.*?`", "", (ROOT / file).read_text(encoding="utf-8")))
     assert len(written) >= 3 and len(set(written)) == len(written)
+
+
+@pytest.mark.parametrize("to", PACKAGE)
+def test_a_model_with_tags_is_the_same_for_each_of_them(tmp_path, capsys, monkeypatch, to):
+    monkeypatch.setattr(parity.compare, "__defaults__", (10,))
+    corpora = [{"src": "a", "trg": "b"}, {"src": "a", "trg": "c", "trg_lang": "fr", "tags": ["bt"]}]
+    tags, given = (
+        ["<2de>", "<2fr>", "<bt>"],
+        [*SMALL.items(), ("data.trg_lang", "de"), ("data.train", json.dumps(corpora))],
+    )
+    recipe = read_recipe(None, given)
+    subwords = Subwords.train(lambda: LINES, lambda: LINES, recipe.subwords, 1, tags=tags)
+    model, _ = made(subwords)
+    run = saved(tmp_path / "run", subwords, model, recipe)
+    (tmp_path / "lines").write_text("\n".join(LINES), encoding="utf-8")
+    told = ["--to", to, "--output", str(tmp_path / "out"), "--lines", str(tmp_path / "lines")]
+    assert main([str(run.folder), *told]) == 0
+    err = capsys.readouterr().err
+    assert "<2de>: 6 of 6 lines" in err and "<2fr> <bt>: 6 of 6 lines" in err
+
+
+@pytest.mark.parametrize("to", ["ctranslate2", "huggingface"])
+def test_a_refusal_comes_before_a_package_is_asked_for_and_names_the_flags(tmp_path, subwords, capsys, monkeypatch, to):
+    monkeypatch.setitem(sys.modules, PACKAGE[to], None)
+    run = saved(tmp_path / "run", subwords, *made(subwords, lexical_attn="true", qk_norm="true"))
+    assert main([str(run.folder), "--to", to, "--output", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert "--model.lexical_attn false" in err and "--model.qk_norm false" in err and "pip" not in err
+    given = [*SMALL.items(), ("model.lexical_attn", "true"), ("model.position", "rotary"), ("subwords.kind", "unigram")]
+    found = [one for its in unsupported(read_recipe(None, given)).values() for one in its]
+    assert unsupported(read_recipe(None, [*given, *portable_options(found)])) == {"ctranslate2": [], "huggingface": []}

@@ -13,6 +13,7 @@ from nmt.errors import RunError
 from nmt.export import huggingface as room
 from nmt.export.huggingface_tokenizer import make_tokenizer
 from nmt.export.parity import ROUNDED, compare
+from nmt.recipe.exports import of_huggingface
 from nmt.recipe.subword_options import SubwordsConfig
 
 transformers = pytest.importorskip("transformers")
@@ -96,14 +97,14 @@ def test_what_has_no_place_there_is_refused_by_name(subwords, tmp_path, options,
 def test_two_vocabularies_are_refused(subwords):
     _, recipe = made(subwords)
     apart = recipe.model_copy(update={"subwords": recipe.subwords.model_copy(update={"joint": False})})
-    assert [name.split(" (")[0] for name in room.obstacles(apart)] == ["subwords.joint: false"]
+    assert [name.split(" (")[0] for name in of_huggingface(apart)] == ["subwords.joint: false"]
 
 
 def test_subwords_that_no_tokenizer_there_has_are_refused(subwords):
     _, recipe = made(subwords)
     for told, name in (({"kind": "unigram"}, "subwords.kind: unigram"), ({"symbols": ("<url>",)}, "subwords.symbols")):
         other = recipe.model_copy(update={"subwords": recipe.subwords.model_copy(update=told)})
-        assert [obstacle.split(" (")[0] for obstacle in room.obstacles(other)] == [name]
+        assert [obstacle.split(" (")[0] for obstacle in of_huggingface(other)] == [name]
 
 
 def test_their_tokenizer_knows_whole_words():

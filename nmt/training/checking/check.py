@@ -25,6 +25,7 @@ from nmt.decoding.translator import Translator
 from nmt.device import choose_device
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
 from nmt.models.prepacked import half_is_faster
+from nmt.recipe.exports import exports_note
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.threads.other_work import OtherWork
@@ -70,7 +71,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     say(f"trying the largest batch and {N_TIMED} updates ...")
     with asleep_beside_other_work(device):
         found = measure(recipe, data, trial)
-    rows = table(recipe, found)
+    rows = [*table(recipe, found), ("exports to", exports_note(recipe))]
     width = max(len(name) for name, _ in rows)
     troubles = before + likely_troubles(recipe, found) or ["none was seen"]
     return [f"{name:<{width}}  {value}" for name, value in rows] + ["", "likely trouble"] + [f"  {t}" for t in troubles]
