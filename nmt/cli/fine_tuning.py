@@ -7,8 +7,8 @@ from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import as_yaml, load_resolved
 from nmt.run_folder import RECIPE, is_run
 
-# About a seventh of the rates of a new run, and a short warm-up: the optimizer's moments begin anew.
-_GENTLY = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("optim.warmup", "100"), ("train.updates", "5000"))
+# About a seventh of the rates of a new run. The warm-up, auto, is a twentieth of the run, at most 200 updates.
+_GENTLY = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("train.updates", "5000"))
 _OF_SUBWORDS = ("kind", "joint", "normalize", "symbols")
 
 
