@@ -127,11 +127,13 @@ class Feed:
         portions = []
         for update, share in zip(group, shares, strict=True):
             work = []
-            for (index, _), counts in share:
+            for (index, rows), counts in share:
                 # The index counts over all ranks, so the masks do not depend on how many there are.
                 seed = dropout_seed(self.seed, update.position, index)
-                batch = self._batch(*next(texts), seed)
-                work.append(Work(batch, counts, seed, dropout_seed(self.seed, update.position)))
+                for n, (some, part_counts) in enumerate(self._parts(*next(texts), rows)):
+                    own = seed if not n else dropout_seed(seed, update.position, index)
+                    batch = self._batch(*some, own)
+                    work.append(Work(batch, counts and part_counts, own, dropout_seed(self.seed, update.position)))
             portions.append(Portion(work, update.position, update.following))
         return portions
 
@@ -141,6 +143,23 @@ class Feed:
         if self.resampled is not None:
             src, trg = self.resampled.cut(src, trg, rows, epoch)
         return (src, trg) if self.noise is None else self.noise(src, trg, rows, epoch)
+
+    def _parts(self, src: Ragged, trg: Ragged, rows: Rows) -> Iterator[tuple[tuple[Ragged, Ragged], bool]]:
+        """The pairs of a batch in one part, or in two where noise made some longer than all were.
+
+        So the others are not padded to these. Beside each, whether it counts: all ranks have as many parts, so that one
+        may have to repeat a pair.
+        """
+        if self.noise is None:
+            yield (src, trg), True
+            return
+        src_len, trg_len = self.plan.lengths(rows)
+        grown = (src.lengths >= src_len.max()) | (trg.lengths >= trg_len.max())  # which have EOS counted
+        masks = [mask for mask in (~grown, grown) if mask.any()]
+        for mask in masks:
+            yield (src.some(mask), trg.some(mask)), True
+        if len(masks) == 1 and self.ranks.world_size > 1:
+            yield (src.part(0, 1), trg.part(0, 1)), False
 
     def _batch(self, src: Ragged, trg: Ragged, seed: int) -> Batch:
         if self.splitters is not None:

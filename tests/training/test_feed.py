@@ -17,7 +17,14 @@ def test_batches_are_as_wide_as_planned(tmp_path):
     for side, end in (("de", "!"), ("en", ".")):
         (tmp_path / f"pairs.{side}").write_text("".join(lines).replace("\n", f"{end}\n"), "utf-8", newline="\n")
     pairs = {"src": str(tmp_path / "pairs.de"), "trg": str(tmp_path / "pairs.en")}
-    data = {"out": str(tmp_path / "data"), "src_lang": "de", "trg_lang": "en", "train": pairs, "valid": pairs}
+    data = {
+        "out": str(tmp_path / "data"),
+        "src_lang": "de",
+        "trg_lang": "en",
+        "train": pairs,
+        "valid": pairs,
+        "alarms": "warn",
+    }
     batch = {"max_tokens": 600}
     recipe = Recipe(name="wide", data=data, subwords={"kind": "char"}, batch=batch)
     prepare(recipe, recipe.data_folder)
@@ -30,3 +37,32 @@ def test_batches_are_as_wide_as_planned(tmp_path):
             assert gold.shape == trg.shape and src.size(0) * max(src.size(1), trg.size(1)) <= 600
             found.add(src.size(1) - n_src)
     assert {0, 1} <= found  # some were padded beyond their longest, some not
+
+
+def test_noise_pads_no_other_pairs_and_any_number_of_ranks_has_the_same_pairs(recipe_of):
+    batch = {"max_tokens": 120, "per_update": 4}
+    recipe = recipe_of(batch=batch, regularize={"noise": {"upper": 0.3, "typo": 0.2}})
+    data = Prepared.open(recipe.data_folder)
+    clean = Feed(recipe_of(batch=batch), data, Ranks())
+
+    def works(world_size):
+        feeds = [Feed(recipe, data, Ranks(rank, world_size)) for rank in range(world_size)]
+        firsts = [list(islice(feed.begin(Position()), 3)) for feed in feeds]
+        for of_update in zip(*firsts, strict=True):
+            assert len({len(portion.work) for portion in of_update}) == 1
+        return [[item for portion in of_update for item in portion.work] for of_update in zip(*firsts, strict=True)]
+
+    def pairs(update):
+        rows = [row for item in update if item.counts for row in item.batch.src_seq.tolist()]
+        return sorted(tuple(i for i in row if i != PAD) for row in rows)
+
+    alone, two = works(1), works(2)
+    assert list(map(pairs, alone)) == list(map(pairs, two))
+    seeds = [{item.seed for item in update if item.counts} for update in alone]
+    assert seeds == [{item.seed for item in update if item.counts} for update in two]
+    usual = [item for portion in islice(clean.begin(Position()), 3) for item in portion.work]
+    widest = [max(item.batch.src_seq.size(1) for item in update) for update in alone]
+    assert max(widest) > max(item.batch.src_seq.size(1) for item in usual)  # some grew
+    cost = sum(item.batch.src_seq.numel() for update in alone for item in update)
+    held = sum(int((item.batch.src_seq != PAD).sum()) for update in alone for item in update)
+    assert held > 0.8 * cost
