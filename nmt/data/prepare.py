@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -110,6 +110,7 @@ class _Job:
     only_report: Path | None
     lap: "_Laps"
     overwrite: bool
+    inputs: list[dict[str, Any]] = field(default_factory=list)  # as the manifest tells them, once they are known
 
 
 def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
@@ -121,6 +122,7 @@ def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
         inputs, index = crew.survey(job.sources, recipe.data)
     else:
         inputs = survey(job.sources, facts_of(job.sources))
+    job.inputs.extend(inputs)
     job.lap("hash")
     given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else None
     if given:
@@ -262,8 +264,11 @@ def _write_report(job: _Job, facts: dict[str, Any], folder: Path) -> None:
 
 
 def _write_page(job: _Job, facts: dict[str, Any], place: Path) -> None:
-    languages = job.recipe.data.src_lang, job.recipe.data.trg_lang
-    write_lines(place, page(facts, job.recipe.name, languages).split("\n"))
+    data, made = job.recipe.data, f"Made by nmt-preprocess {metadata.version('nmt')} from the recipe {job.recipe.name}"
+    if place.name != PAGE:  # in the folder are the same bytes, whenever it is made
+        made += f" on {time.strftime('%Y-%m-%d %H:%M')}"
+    html = page(facts, job.recipe.name, (data.src_lang, data.trg_lang), job.inputs, f"{made}.")
+    write_lines(place, html.split("\n"))
 
 
 def _stopped(job: _Job, why: str, advice: str = "") -> AlarmError:

@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from nmt.data.reporting.survey import Survey, Texts
 from nmt.data.text.facts import cut
 
 _MOST_BARS = 40
+_N_DRAWN = 10  # pairs that are shown, drawn from the kept ones
 
 # The places, file:line, and the texts of some kept pairs, by their numbers.
 Kept = Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
@@ -28,7 +30,14 @@ def findings(
 ) -> dict[str, Any]:
     """Everything but what became of each pair."""
     leaks = [(split, *example) for split in survey.leaks.splits for example in survey.leaks.examples(split, N_SHOWN)]
+    drawn = sorted(random.Random(0).sample(range(survey.n_kept), min(_N_DRAWN, survey.n_kept)))
+    samples = {
+        "random": drawn,
+        "shortest": [number for _, number in survey.shortest],
+        "longest": [number for _, number in survey.longest],
+    }
     numbers = {number for *_, number in leaks} | {number for number, _ in survey.duplicates["most"]}
+    numbers |= {number for some in samples.values() for number in some}
     train = kept(numbers)
     return {
         "leaks": {
@@ -46,6 +55,10 @@ def findings(
                 }
                 for split, level, part, line, number in leaks
             ],
+        },
+        "samples": {
+            kind: [{"place": train[n][0], "src": cut(train[n][1]), "trg": cut(train[n][2])} for n in some]
+            for kind, some in samples.items()
         },
         "duplicates": {
             **{key: survey.duplicates[key] for key in ("pairs", "again", "sources", "targets")},

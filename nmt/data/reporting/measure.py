@@ -26,6 +26,8 @@ STEPS = 8  # bars of the histogram of ratios for each doubling
 FARTHEST = 5  # doublings; ratios beyond are counted as these
 N_STEP = 2 * STEPS * FARTHEST + 1
 
+N_EXTREME = 3  # pairs that are shown, of the shortest and of the longest
+
 LEAK_KEYS = [(level, part) for level in LEVELS for part in PARTS]
 
 
@@ -57,6 +59,7 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
         lengths[n] = [np.bincount(chosen, minlength=LONGEST + 1) for chosen in (clipped, clipped[kept])]
         found[f"{name}_codes"], found[f"{name}_n_code"] = _characters(side, kept)
     found["lengths"] = lengths
+    found["by_length"] = _extremes((src.n_char + trg.n_char)[kept])
     found["ratios"] = _ratios(src.n_char, trg.n_char, kept)
     found["pairs"] = _pairs(src, trg, kept)
     found |= _leaks(src, trg, kept, held_out)
@@ -96,6 +99,12 @@ def _characters(side: Units, kept: Mask) -> tuple[NDArray[np.uint32], NDArray[np
     counts[32] -= int(kept.sum())  # the space before each line
     codes = np.flatnonzero(counts)
     return codes.astype(np.uint32), counts[codes]
+
+
+def _extremes(n_char: Numbers) -> list[list[tuple[int, int]]]:
+    """The shortest and the longest kept pairs of a block: characters and number of each."""
+    order = np.argsort(n_char, kind="stable")
+    return [[(int(n_char[n]), int(n)) for n in some] for some in (order[:N_EXTREME], order[::-1][:N_EXTREME])]
 
 
 def _ratios(n_src: NDArray[np.int64], n_trg: NDArray[np.int64], kept: Mask) -> NDArray[np.int32]:

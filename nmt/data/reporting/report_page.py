@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.reporting.report_bars import bars
-from nmt.data.reporting.report_words import percent, remarks
+from nmt.data.reporting.report_words import has_words, percent, remarks
 from nmt.errors import DataError
 
 Facts = dict[str, Any]
@@ -24,15 +24,17 @@ _MARK = b'<meta name="generator" content="nmt-preprocess">'
 _LONGEST_HEAD = 2000
 
 
-def page(facts: Facts, name: str, langs: tuple[str, str]) -> str:
-    """The text of the page. facts: the content of report.json."""
+def page(
+    facts: Facts, name: str, langs: tuple[str, str], inputs: Sequence[Mapping[str, Any]] = (), made: str = ""
+) -> str:
+    """The text of the page. facts: the content of report.json; inputs: of the manifest; made: by what, and when."""
     style = _file("css")
     digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
     parts = {
         "policy": f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
         "style": style,
         "title": f"{_text(name)}: {_text(langs[0])} → {_text(langs[1])}",
-        "body": "\n".join(_sections(facts, langs)),
+        "body": "\n".join((*_sections(facts, langs), *_origin(inputs, made))),
     }
     before, *rest = _file("html").split("{{")  # and not replaced one by one: a text may say {{style}}
     return before + "".join(parts[key] + after for key, _, after in (one.partition("}}") for one in rest))
@@ -61,11 +63,14 @@ def _sections(facts: Facts, langs: tuple[str, str]) -> Iterable[str]:
             f'<div class="alarm" role="alert"><p><strong>Alarm.</strong> {_text(one["found"])}.</p>'
             f"<p><strong>What to do.</strong> {_text(one['advice'])}</p></div>"
         )
+    if not facts["alarms"]:
+        yield f'<p class="fine"><strong>No alarm.</strong>{" See the warnings." if facts["warnings"] else ""}</p>'
     for text in facts["warnings"]:
         yield f'<p class="warning">{_text(text)}</p>'
     yield _tiles(facts)
     yield from _corpora(facts)
     yield from _dropped(facts)
+    yield from _samples(facts.get("samples", {}))
     if "lengths" in facts:
         yield from _shapes(facts, sides)
         yield from _leaks(facts)
@@ -108,6 +113,36 @@ def _dropped(facts: Facts) -> Iterable[str]:
         yield _more(f"<b>{each['count']:,}</b> {_text(reason)} <small>{_text(share)}</small>", inside)
 
 
+def _samples(samples: Mapping[str, Sequence[Mapping[str, str]]]) -> Iterable[str]:
+    if any(samples.values()):
+        yield "<h2>Pairs that are kept</h2>"
+    for kind, name in (("random", "drawn at random"), ("longest", "the longest"), ("shortest", "the shortest")):
+        if pairs := samples.get(kind):
+            shown = _examples((each["place"], each) for each in pairs)
+            yield _more(f"{len(pairs)} pairs, {name}" if kind == "random" else f"{name.capitalize()} pairs", shown)
+
+
+def _origin(inputs: Sequence[Mapping[str, Any]], made: str) -> Iterable[str]:
+    if inputs:
+        body = [
+            [
+                _text(each["name"]),
+                _text(f"{each.get('split', '')} {each.get('side', '')}".strip()),
+                f"{each['size']:,}",
+                f"<code>{_text(each['sha256'][:16])}</code>",
+            ]
+            for each in inputs
+        ]
+        yield "<h2>Files</h2>"
+        yield from _long_table(["File", "for", "bytes", "SHA-256 begins"], body, 2, "files")
+    if made:
+        yield f"<p><small>{_text(made)}</small></p>"
+
+
+def _range(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
 def _shapes(facts: Facts, sides: Mapping[str, str]) -> Iterable[str]:
     yield "<h2>Lengths</h2><p class=legend><span class=kept></span> kept <span class=gone></span> dropped</p>"
     yield '<div class="charts">'
@@ -115,16 +150,16 @@ def _shapes(facts: Facts, sides: Mapping[str, str]) -> Iterable[str]:
         of = facts["lengths"][side]
         *edges, beyond = of["from"]
         width = (beyond - edges[-1]) if edges else 1
-        labels = [f"{a:,} to {a + width - 1:,} characters" for a in edges] + [f"{beyond:,} characters and more"]
+        labels = [f"{_range(a, a + width - 1)} characters" for a in edges] + [f"{beyond:,} characters and more"]
         ticks = [f"{edge:,}" for edge in edges] + [f"{beyond:,}+"]
         q = of["kept_quantiles"]
-        note = f"characters a line; middle {q['50']:,}, 99 % up to {q['99']:,}"
+        note = f"characters a line; median {q['50']:,}, 99 % up to {q['99']:,}"
         yield _figure(name, note, bars(of["read"], of["kept"], labels, ticks))
     of = facts["ratios"]
     labels = [f"target/source about {middle:.3g}" for middle in of["middle"]]
     q = of["kept_quantiles"]
     note = (
-        f"characters of the target for one of the source; middle {q['50']:.2f}, 98 % from {q['1']:.2f} to {q['99']:.2f}"
+        f"characters of the target for one of the source; median {q['50']:.2f}, 98 % from {q['1']:.2f} to {q['99']:.2f}"
     )
     yield _figure("Ratio", note, bars(of["read"], of["kept"], labels, [f"{m:.2g}" for m in of["middle"]]))
     yield "</div>"
@@ -193,9 +228,9 @@ def _subwords(subwords: Facts, sides: Mapping[str, str]) -> Iterable[str]:
     body = [
         [
             name,
-            f"{of['words']:,}",
+            f"{of['words']:,}" if has_words(of) else "no spaces",
             f"{of['pieces']:,}",
-            f"{of['pieces_per_word']:.2f}",
+            f"{of['pieces_per_word']:.2f}" if has_words(of) else "",
             f"{of['characters_per_piece']:.2f}",
         ]
         for name, of in ((name, subwords[side]) for side, name in sides.items())
@@ -225,7 +260,7 @@ def _scripts(scripts: Facts, sides: Mapping[str, str]) -> Iterable[str]:
         shown = list(counts.items())[:_N_SCRIPTS]
         if len(counts) > _N_SCRIPTS:
             shown.append((f"{len(counts) - _N_SCRIPTS} other kinds", sum(list(counts.values())[_N_SCRIPTS:])))
-        rows = [[_text(kind), f"{n:,}", f"{100 * n / total:.2g} %"] for kind, n in shown]
+        rows = [[_text(kind), f"{n:,}", _text(percent(n, total))] for kind, n in shown]
         yield _table([name, "characters", "share"], rows)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nmt.data.reading.sources import Source
 from nmt.data.reporting.leaks import Keys, Leaks
-from nmt.data.reporting.measure import LEAK_KEYS, LONGEST, N_STEP, HeldOut
+from nmt.data.reporting.measure import LEAK_KEYS, LONGEST, N_EXTREME, N_STEP, HeldOut
 from nmt.data.reporting.shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.sharing.workers import Hands
 from nmt.data.text.facts import N_HASH, Anchors, Block, rarity_of
@@ -52,7 +52,9 @@ class Survey:
         self.lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int64)  # side; read, kept
         self.ratios = np.zeros((2, N_STEP), dtype=np.int64)  # read, kept
         self._characters = np.zeros((2, _CODES), dtype=np.int64)
-        self._n_kept = 0
+        self.n_kept = 0
+        self.shortest: list[tuple[int, int]] = []  # kept pairs: characters of both sides, number
+        self.longest: list[tuple[int, int]] = []
         self.alignments: list[tuple[Source, Alignment]] = []
         self.duplicates: dict[str, Any] = {}
         keys, bags = {}, np.empty(0, np.uint64)
@@ -79,6 +81,9 @@ class Survey:
         source, n_pair = self._files[-1]
         self._files[-1] = source, n_pair + int(found["lengths"][0, 0].sum())
         self.dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self.dress["train"], found["dress"], strict=True)]
+        shortest, longest = ([(n, self.n_kept + place) for n, place in some] for some in found["by_length"])
+        self.shortest = sorted([*self.shortest, *shortest])[:N_EXTREME]
+        self.longest = sorted([*self.longest, *longest], key=lambda one: (-one[0], one[1]))[:N_EXTREME]
         self.lengths += found["lengths"]
         self.ratios += found["ratios"]
         for side, name in enumerate(SIDES):
@@ -86,8 +91,8 @@ class Survey:
         self._out["pairs"].write(found["pairs"].tobytes())
         for n, key in enumerate(LEAK_KEYS):
             mine = found["leak_keys"] == n
-            self.leaks.note(key, self._n_kept + found["leak_pairs"][mine], found["leak_places"][mine])
-        self._n_kept += len(found["pairs"])
+            self.leaks.note(key, self.n_kept + found["leak_pairs"][mine], found["leak_places"][mine])
+        self.n_kept += len(found["pairs"])
         # Which words are rare is told by the blocks so far, as it is told of any other split of the work.
         self._anchors += found["anchor_counts"]
         self._out["rarity"].write(rarity_of(self._anchors).astype(_RARITY).tobytes())

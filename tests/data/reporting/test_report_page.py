@@ -10,7 +10,7 @@ import pytest
 
 from nmt.data.prepare import prepare
 from nmt.data.reporting.report_page import page, refuse_foreign_page
-from nmt.data.reporting.report_words import table
+from nmt.data.reporting.report_words import percent, table
 from nmt.data.stored.manifest import read_manifest, write_manifest
 from nmt.errors import DataError
 from tests.data.reporting.test_report import report_of
@@ -166,3 +166,25 @@ def test_many_corpora_and_long_names_fit_a_phone(facts, tmp_path):
         assert shown.run("return [...document.querySelectorAll('details')].some((one) => one.open)") is False
         assert shown.run(_CUT_OFF) == []
         assert shown.run("return document.documentElement.scrollWidth") == 390
+
+
+def test_the_page_shows_pairs_files_and_a_verdict(tmp_path):
+    text = (tmp_path / "out" / "report.html").read_text("utf-8") if report_of(tmp_path) else ""
+    for told in (
+        "No alarm.",
+        "10 pairs, drawn at random",
+        "The longest pairs",
+        "SHA-256",
+        "t.de",
+        "Made by nmt-preprocess",
+    ):
+        assert told in text
+    assert "e+0" not in text and "e-0" not in text and not re.search(r"\b(\d+) to \1 characters", text)
+
+
+@pytest.mark.parametrize(
+    ("n", "of", "told"),
+    [(0, 9, "0 %"), (1, 10**8, "< 0.1 %"), (49_924, 50_000, "99.8 %"), (99_999, 100_000, "> 99.9 %"), (5, 5, "100 %")],
+)
+def test_shares_are_written_as_people_write_them(n, of, told):
+    assert percent(n, of) == told
