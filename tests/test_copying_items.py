@@ -48,7 +48,7 @@ def run(tmp_path_factory):
             "name": "items",
             "seed": 1,
             "data": {**files, "out": str(folder / "prepared"), "alarms": "warn", "workers": 1, "protect": KINDS},
-            "subwords": {"vocab_size": 340},
+            "subwords": {"vocab_size": 380},
             "model": {
                 "d_model": 64,
                 "d_inner": 128,

@@ -26,7 +26,7 @@ _DOUBLE = re.compile(r"(?:^| )(\S{3,}) \1(?= )")
 _BETWEEN = re.compile(r"[\s!-/:-@[-`{-~¡-¿\u2010-\u2027\u2030-\u205e\u3000-\u303f\uff00-\uff0f\uff1a-\uff20।॥၊။؟،]+")
 _LONG_LOOP, _LONG_ROW = 4, 10
 _LOST_CHARACTER = "\ufffd"
-_UNCHANGED = re.compile("|".join(PATTERNS[kind] for kind in ("tag", "url", "email")))
+_UNCHANGED = re.compile("|".join(pattern for kind, pattern in PATTERNS.items() if kind != "number"))
 _FAR_ENOUGH = 5_000  # characters that are looked at: a line may be of any size
 _SHORTEST_COPY = 4  # words: a name or two may well stay as they are
 _LEAST_LOST = 10  # smaller numbers are often written as words
@@ -133,7 +133,7 @@ def is_copied(source: str, output: str) -> bool:
 
 
 def lost(source: str, output: str) -> list[str]:
-    """Numbers of the source, by their value, and addresses and tags that the output has not."""
+    """Numbers of the source, by their value, and addresses, names, tags and emoji that the output has not."""
     source, output = source[:_FAR_ENOUGH], output[: 10 * _FAR_ENOUGH]
     missing = Counter(_UNCHANGED.findall(source)) - Counter(_UNCHANGED.findall(output))
     return sorted(missing.elements()) + missing_numbers(_without(source), _without(output), _LEAST_LOST)

@@ -6,8 +6,8 @@ from pydantic import BeforeValidator, Field
 
 from nmt.recipe.section import Section
 
-Kind = Literal["tag", "url", "email", "number"]
-KINDS: tuple[Kind, ...] = get_args(Kind)  # in this order they are looked for and listed
+Kind = Literal["tag", "url", "email", "number", "host", "mention", "path", "emoji"]
+KINDS: tuple[Kind, ...] = get_args(Kind)  # looked for in this order; new ones come last, as placeholders are numbered
 PER_KIND = 10  # this many items of a kind in a line have placeholders; further ones stay text
 
 
@@ -24,5 +24,6 @@ class ProtectConfig(Section):
     protect: Annotated[tuple[Kind, ...], BeforeValidator(_in_order, json_schema_input_type=list[Kind])] = Field(
         (),
         description="Items that translations keep as they are: url, email, number (digits, with a unit), tag (XML, "
-        "HTML). Placeholders stand for them, in training where both sides have the same ones; see docs/subwords.md.",
+        "HTML), host (www.example.com), mention (@name, #name), path (/usr/bin), emoji. Placeholders stand for them, "
+        "in training where both sides have the same ones; see docs/subwords.md.",
     )

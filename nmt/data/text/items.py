@@ -1,4 +1,4 @@
-"""Items of a text that mean the same in any language and are written alike: URLs, e-mail addresses, numbers, tags.
+"""Items of a text that mean the same in any language and are written alike: addresses, numbers, tags, emoji.
 
 Where they are, and nothing of what becomes of them. Every pattern takes time that grows with the text alone.
 """
@@ -26,11 +26,23 @@ _NUMBER = (
     rf"(?<![{_LETTER}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
     rf"(?:[{_SPACE}]?(?:{'|'.join(_UNITS)})(?![{_LETTER}²³/]))?(?![{_LETTER}])"
 )
+# Domains by which an address without a protocol is known, in small letters: a sentence after a full stop has capitals.
+_DOMAINS = (
+    "com|org|net|info|biz|edu|gov|mil|int|io|app|dev|ai|eu|uk|us|de|at|ch|fr|es|pt|nl|be|lu|ie|ca|au|nz|in|cn|jp|kr|tw|hk|"
+    "sg|th|vn|br|mx|ar|cl|ru|ua|pl|cz|sk|hu|ro|bg|gr|tr|il|ir|sa|ae|eg|za|ng|ke|se|no|dk|fi|ee|lv|lt|hr|rs"
+)
+_FACE = "[\u203c\u2049\u2600-\u27bf\u2b50\u2b55\U0001f300-\U0001faff][\ufe0f\U0001f3fb-\U0001f3ff]{0,2}"
 PATTERNS: dict[Kind, str] = {
     "tag": r"</?[A-Za-z][A-Za-z0-9:._-]{0,60}(?:\s[^<>]{0,500})?/?>",
     "url": rf"(?:https?|ftp)://[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}.,;:!?)']",
     "email": r"(?<![A-Za-z0-9.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}",
     "number": _NUMBER,
+    "host": rf"(?<![\w@.-])(?:www(?:\.[A-Za-z0-9-]{{1,63}}){{1,7}}|(?:[A-Za-z0-9-]{{2,63}}\.){{1,6}}(?:{_DOMAINS})"
+    rf"(?![\w-]|\.[A-Za-z]))(?:[/?#](?:[^{_NOT_IN_URL}]{{0,500}}[^{_NOT_IN_URL}.,;:!?)'])?)?",
+    "mention": r"(?<![\w@#&/])[@#][^\W\d]\w{0,60}",
+    "path": r"(?<![\w./~\\:<-])(?:(?:~|\.{1,2})?/(?:[\w.-]{1,80}/){1,20}[\w.-]{0,79}\w"
+    r"|[A-Za-z]:\\(?:[\w.-]{1,80}\\){0,20}[\w.-]{0,79}\w)",
+    "emoji": f"[\U0001f1e6-\U0001f1ff]{{2}}|{_FACE}(?:\u200d{_FACE}){{0,6}}",
 }
 
 

@@ -53,6 +53,14 @@ TEXT = st.one_of(st.text(max_size=40), st.lists(PARTS, max_size=12).map("".join)
         ("1.250 Euro, 3,5 kg, 12 500 Leute, 17:30 Uhr, 24.12.2020", []),
         ("A380, 5th, x5, 5x, 10m2", []),
         ("5 Meter, 3 tage", [("number", "5"), ("number", "3")]),
+        ("see www.example.com, or a-b.co.uk/x?y=1.", [("host", "www.example.com"), ("host", "a-b.co.uk/x?y=1")]),
+        ("Das Ende.Der Anfang, z.B. d.h. e.g. me@a.com", [("email", "me@a.com")]),
+        ("@max_1, #Tag2024! not C#, &#x;", [("mention", "@max_1"), ("mention", "#Tag2024")]),
+        (
+            "/usr/bin/env, ~/a/b.txt and C:\\a\\b.exe, and/or km/h",
+            [("path", "/usr/bin/env"), ("path", "~/a/b.txt"), ("path", "C:\\a\\b.exe")],
+        ),
+        ("👍🏽 👨‍👩‍👧 🇩🇪 ❤️", [("emoji", "👍🏽"), ("emoji", "👨‍👩‍👧"), ("emoji", "🇩🇪"), ("emoji", "❤️")]),
         ("在2024年有5人", [("number", "2024"), ("number", "5")]),
     ],
 )
@@ -66,6 +74,10 @@ BEGINNINGS = {
     "tag": ["<", "<a", "<a ", "<a:", "</a /", "<a>"],
     "url": ["http://", "http://.", "ftp://a", "ftp://a.)"],
     "email": ["ä", "_", "é.", "a", "1", "a.", "a-", "a@", "a@a.", "a@a-", "ä@a", "a@b.c.", "@"],
+    "host": ["www.", "a.", "aa.", "aa.com/", "www.a/", "-", "a-.com."],
+    "mention": ["@", "#", "@a", "#a", "&#", "@ä"],
+    "path": ["/", "/a", "~/", "./", "../", "C:\\", "a/", ".", "/a/.", "C:\\a\\"],
+    "emoji": ["😀", "\u200d", "😀\u200d", "🏽", "🇩", "❤\ufe0f"],
     "number": ["1", "1 ", "1.", "9,9", "5 k", "1km/", "\u00a01"],
 }
 
@@ -109,7 +121,7 @@ def test_further_items_of_a_kind_stay_text():
 @pytest.fixture(scope="module")
 def subwords():
     lines = ["the cat sat on the mat", "die Katze saß"] * 9
-    config = SubwordsConfig(vocab_size=360, normalize="none", symbols=("<name>",))
+    config = SubwordsConfig(vocab_size=400, normalize="none", whitespace="kept", symbols=("<name>",))
     return Subwords.train(lambda: lines, lambda: lines, config, 1, placeholders=names_of(KINDS))
 
 
@@ -186,7 +198,12 @@ def made(folder, src, trg, name, **options):
     files = {"src": str(folder / "de"), "trg": str(folder / "en")}
     subwords = {key: options.pop(key) for key in ("vocab_size", "vocab_from") if key in options}
     filters = {"drop_identical": False, "max_symbols": 0.0, "min_script": 0.0, "max_repeats": 0, "drop_control": False}
-    data = {"train": [TrainingCorpus(**files)], "valid": [ValidationSet(**files)], "out": str(folder / name)}
+    data = {
+        "train": [TrainingCorpus(**files)],
+        "valid": [ValidationSet(**files)],
+        "out": str(folder / name),
+        "alarms": "warn",
+    }
     recipe = Recipe(name="test", data=DataConfig(**data, **filters, **options), subwords=SubwordsConfig(**subwords))
     return recipe, prepare(recipe, recipe.data_folder, talk=lambda _: None)
 
@@ -221,7 +238,7 @@ def test_a_corpus_without_items_is_prepared_byte_for_byte_as_without_the_option(
 
 def test_references_stay_and_the_report_counts(tmp_path):
     items = [one.format(n) for n, one in enumerate(ITEMS)], [one.format(n) for n, one in enumerate(OTHERS)]
-    recipe, _ = made(tmp_path / "b", *items, "protected", vocab_size=340, protect=KINDS)
+    recipe, _ = made(tmp_path / "b", *items, "protected", vocab_size=380, protect=KINDS)
     data = Prepared.open(recipe.data_folder)
     assert data.valid.texts() == items
     shown = "\n".join(show_pairs(recipe.data_folder, len(ITEMS)))
@@ -240,7 +257,7 @@ def test_references_stay_and_the_report_counts(tmp_path):
 
 def test_a_pair_that_is_too_long_is_reported_in_names(tmp_path):
     long = "<b>" + "xyz " * 60
-    recipe, _ = made(tmp_path / "b", [*SRC, long], [*TRG, long], "p", vocab_size=340, protect=KINDS, max_len=20)
+    recipe, _ = made(tmp_path / "b", [*SRC, long], [*TRG, long], "p", vocab_size=380, protect=KINDS, max_len=20)
     text = (recipe.data_folder / "report.json").read_text("utf-8")
     assert "⟨tag1⟩xyz" in text
 
