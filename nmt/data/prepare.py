@@ -31,6 +31,7 @@ from nmt.data.blockwise.swapped import swapped
 from nmt.data.reading.language_codes import codes_as_text, other_languages, unknown_languages
 from nmt.data.reading.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
 from nmt.data.reading.spool import spooled
+from nmt.data.reporting.base_leaks import overlap_with_bases
 from nmt.data.reporting.nothing_left import advice_on_dropped, nothing_left
 from nmt.data.reporting.report import DataReport
 from nmt.data.reporting.report_page import page, refuse_foreign_page
@@ -143,6 +144,13 @@ def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
         if not report.n_kept:
             raise _stopped(job, nothing_left(report.as_dict(), job.sources, recipe.data))
         report.corpora = corpora
+        assert report.survey is not None
+        bases = [path.parent for path in given.paths] if given else []
+        bases += [Path(recipe.train.init_from)] if recipe.train.init_from else []
+        rows, unknown = overlap_with_bases(bases, report.survey.leaks)
+        report.found["leaks"]["rows"] += rows
+        for base in unknown:
+            report.note("base", base)
         report.on_dropped = advice_on_dropped(report.as_dict(), job.sources, recipe.data)
         stops = recipe.data.alarms == "stop" and not job.only_report
         if stops and (found := report.as_dict()["alarms"]):

@@ -46,6 +46,8 @@ _NOTES = {
     "lines (data.max_other_language drops such pairs)",
     "header": "{n} files of TSV have the language codes as their first pair: header: true says that it names columns",
     "blank": "{n} pairs of validation or test sets have a side without text: they lower the scores",
+    "base": "{n} runs or folders that this one begins with have no training pairs any more: overlap with those was "
+    "not looked for",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 
@@ -99,7 +101,7 @@ def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
             found.append(
                 Alarm(
                     found=f"{n_pair:,} of {n:,} {row['split']} pairs ({percent(n_pair, n)}; alarm above "
-                    f"{percent(chance, 1)}) are in the training pairs, but for case and punctuation; "
+                    f"{percent(chance, 1)}) are in {_where(row)}, but for case and punctuation; "
                     f"{row['exact']['pair']:,} to the letter",
                     advice="Take them out of the training files: a score on them measures memorisation.",
                 )
@@ -109,7 +111,7 @@ def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
             found.append(
                 Alarm(
                     found=f"{n_turned:,} of {n:,} {row['split']} pairs ({percent(n_turned, n)}; alarm above "
-                    f"{percent(chance, 1)}) are in the training pairs with their sides exchanged, but for case and "
+                    f"{percent(chance, 1)}) are in {_where(row)} with their sides exchanged, but for case and "
                     "punctuation",
                     advice="Take them out of the training files: a model that is trained on both directions has seen "
                     "these translations.",
@@ -127,6 +129,11 @@ def _dresses(facts: Facts) -> Iterable[tuple[str, str, Dress, Dress]]:
     for split, sides in of.items():
         for side, counts in sides.items():
             yield split, side, Dress(**of["train"][side]), Dress(**counts)
+
+
+def _where(row: dict[str, Any]) -> str:
+    """Training pairs, those of this data or of the run that it begins with."""
+    return f"the training pairs{row['in'].removeprefix('train')}"
 
 
 def _dress(of: Dress) -> str:
@@ -168,7 +175,7 @@ def warnings(facts: Facts) -> list[str]:
         n_pair, n_src = row["near"]["pair"], row["near"]["src"]
         n_turned, most = row["near"].get("reversed", 0), max(FEWEST_LEAKED - 1, chance * row["lines"])
         if 0 < n_pair <= most:
-            found.append(f"{n_pair:,} of {row['lines']:,} {row['split']} pairs are in the training pairs, too.")
+            found.append(f"{n_pair:,} of {row['lines']:,} {row['split']} pairs are in {_where(row)}, too.")
         if 0 < n_turned <= most:
             found.append(
                 f"{n_turned:,} of {row['lines']:,} {row['split']} pairs are in the training pairs with their sides "
@@ -317,7 +324,11 @@ def _table_of_leaks(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _leaks(facts: Facts) -> Iterable[dict[str, Any]]:
     """One row a set: where it was looked for most widely is in the table."""
-    return (row for row in facts.get("leaks", {}).get("rows", ()) if row["in"] == "train")
+    return (
+        row
+        for row in facts.get("leaks", {}).get("rows", ())
+        if row["in"].startswith("train") and " or " not in row["in"]
+    )
 
 
 def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> tuple[str, str]:

@@ -394,3 +394,20 @@ def test_a_first_line_of_tsv_that_holds_the_language_codes_is_noted_where_it_is_
     assert any("1 files of TSV have the language codes" in text for text in remarks(found))
     (tmp_path / "told").mkdir()
     assert "header" not in report_of(tmp_path / "told", train=[TrainingCorpus(**how, header=True)])["notes"]
+
+
+def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or_said_to_be_unknown(tmp_path):
+    from nmt.recipe.subword_options import SubwordsConfig
+
+    (tmp_path / "base").mkdir()
+    (tmp_path / "new").mkdir()
+    report_of(tmp_path / "base")
+    base = tmp_path / "base" / "out"
+    other = [f"ganz anders {chr(97 + n % 26) * (n // 26 + 2)}" for n in range(200)]
+    recipe = recipe_in(tmp_path / "new", other, other[::-1], valid=(SRC[:40], TRG[:40]))
+    recipe = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_from=str(base / "subwords.json"))})
+    prepare(recipe, tmp_path / "new" / "out", talk=lambda line: None)
+    found = json.loads((tmp_path / "new" / "out" / "report.json").read_text(encoding="utf-8"))
+    (row,) = (row for row in found["leaks"]["rows"] if row["in"] == f"train of {base}")
+    assert row["near"]["pair"] == 40
+    assert any("40 of 40 valid pairs" in one["found"] and str(base) in one["found"] for one in found["alarms"])
