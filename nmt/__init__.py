@@ -1,20 +1,35 @@
 """Training and using machine translation models: `nmt.load(run)` is the way in from Python."""
 
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nmt.api import Model as Model
     from nmt.api import load as load
     from nmt.decoding.constraints.request import Request as Request
+    from nmt.decoding.translation import Scored as Scored
+    from nmt.decoding.translation import Translation as Translation
+    from nmt.errors import NmtError as NmtError
+
+_PLACES = {
+    "load": "nmt.api",
+    "Model": "nmt.api",
+    "NmtError": "nmt.errors",
+    "Request": "nmt.decoding.constraints.request",
+    "Scored": "nmt.decoding.translation",
+    "Translation": "nmt.decoding.translation",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Names only when they are asked for: `load` brings torch, which takes seconds that --help need not wait."""
-    if name == "load":
-        from nmt.api import load
-
-        return load
-    if name == "Request":
-        from nmt.decoding.constraints.request import Request
-
-        return Request
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    if name == "__version__":
+        return metadata.version("nmt")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted([*_PLACES, "__version__", "__doc__", "__name__"])

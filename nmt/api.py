@@ -7,6 +7,7 @@ for translation in model.translate(["Ein Hund läuft.", "Guten Tag!"], beam=4):
 
 import copy
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ from nmt.decoding.search.fixed_search import FixedSearch
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
-from nmt.errors import DataError, RecipeError, RunError
+from nmt.errors import DataError, MachineError, RecipeError, RunError
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
 from nmt.models.prepacked import half_is_faster, prepacked
@@ -41,6 +42,7 @@ from nmt.native import kernels
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import changed
 from nmt.run import Run
+from nmt.threads.waiting import stay_asleep_beside_other_work
 
 _T = TypeVar("_T", bound=str | Request)
 
@@ -70,6 +72,12 @@ class Model:
         self._fixed: dict[str, FixedSearch] = {}  # likewise
         self._shortlists: dict[int, Shortlist] = {}  # by length
         self._making = threading.Lock()
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        data, n_param = self.recipe.data, sum(one.numel() for one in self.model.parameters())
+        of = f"{self.run.folder}, {data.src_lang} to {data.trg_lang}"
+        return f"<nmt.Model {of}, {n_param:,} parameters on {self.model.device}>"
 
     def translate(
         self, lines: Iterable[str | Request], *, on_progress: Callable[[int], object] | None = None, **options: Any
@@ -94,12 +102,12 @@ class Model:
         its own; nothing can be asked of a translation that is there. Line feeds within a text are read as spaces.
 
         options: as for `translate`; precision, max_tokens, trg_lang and tags have a say here.
-        Raises ValueError unless there is one translation for each source, and as `translate` does.
+        Raises DataError unless there is one translation for each source, and as `translate` does.
         """
         given = list(map(_without_end, _checked(sources, "sources")))
         wanted = [without_end(one).replace("\n", " ") for one in _checked(translations, "translations", str)]
         if len(given) != len(wanted):
-            raise ValueError(f"{len(given):,} sources but {len(wanted):,} translations")
+            raise DataError(f"{len(given):,} sources but {len(wanted):,} translations: give one for each source.")
         for number, one in enumerate(given, start=1):
             if isinstance(one, Request) and one.asks:
                 raise DataError(
@@ -123,7 +131,9 @@ class Model:
             ) from None
 
     def translator(self, decode: DecodeConfig) -> Translator:
-        """What translates with these options."""
+        """What translates with these options. Raises MachineError on a GPU in a process that was forked since."""
+        if os.getpid() != self._process:
+            self._after_fork()
         utility = None
         usual_lang = self.recipe.data.trg_lang
         if decode.mbr != "none":
@@ -136,6 +146,15 @@ class Model:
         fixed = self._fixed_for(model, decode)
         searcher = BatchSearch(model, self.subwords, decode, shortlist=shortlist, fixed=fixed)
         return Translator(searcher, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of)
+
+    def _after_fork(self) -> None:
+        """Have a forked process compute with one thread: those of the process before it are gone, and OpenMP would wait
+        for them for ever.
+        """
+        if self.model.device.type != "cpu":
+            raise MachineError("the model was loaded on a GPU before a fork: call nmt.load in the child.")
+        torch.set_num_threads(1)
+        self._making, self._process = threading.Lock(), os.getpid()
 
     def _shortlist(self, n: int) -> Shortlist | None:
         if not n:
@@ -199,6 +218,7 @@ def load(
     set_up(place.type)
     if place.type == "cpu":
         kernels.use(not kernels.why_not())
+        stay_asleep_beside_other_work(place)
     loaded = [one.load_model(place, name, subwords) for one in runs for name in names]
     models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:], weights)

@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -156,7 +159,7 @@ def test_given_translations_are_scored_alike_in_any_company(folders, precision, 
         assert alone.log_prob == pytest.approx(scored.log_prob, abs=bound)
         assert other.log_prob == pytest.approx(scored.log_prob, abs=bound)
         assert scored.log_prob == math.fsum(scored.token_log_probs)
-    with pytest.raises(ValueError, match="4 sources but 3"):
+    with pytest.raises(DataError, match="4 sources but 3"):
         model.score(LINES, targets[:3])
 
 
@@ -341,3 +344,32 @@ def test_a_request_says_what_a_translation_is_like(folders):
     assert "ship" in third.text.split() and "May" not in third.text.split() and not third.unmet
     (impossible,) = model.translate([nmt.Request("left", required=("ship",), avoided=("ship",))])
     assert impossible.unmet
+
+
+_FORKED = """
+import os, sys, torch, nmt
+torch.set_num_threads(2)
+model = nmt.load(sys.argv[1], device="cpu")
+lines = ["the old ship left in May"] * 20 + ["in May"]
+wanted = [one.text for one in model.translate(lines)]
+child = os.fork()
+if not child:
+    os._exit(0 if [one.text for one in model.translate(lines)] == wanted else 3)
+sys.exit(os.waitpid(child, 0)[1] >> 8)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_model_that_was_loaded_before_a_fork_answers_in_the_child(folders):
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKED, str(folders[0])], env=environment, timeout=100, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_public_names_are_listed_and_a_model_says_what_it_is(folders):
+    assert {"load", "Model", "Request", "Translation", "Scored", "NmtError", "__version__"} <= set(dir(nmt))
+    assert all(getattr(nmt, name) is not None for name in dir(nmt))
+    told = repr(nmt.load(folders[0]))
+    assert " to " in told and "parameters on cpu" in told and str(folders[0]) in told

@@ -58,7 +58,7 @@ def portable_flags(found: list[str]) -> str:
 def exports_note(recipe: Recipe) -> str:
     """Engines that take the model of a recipe, and the flags that make it one for the others."""
     found = unsupported(recipe)
-    taken = " and ".join(["nmt", *(engine for engine, its in found.items() if not its)])
+    taken = ", ".join(["nmt", *(engine for engine, its in found.items() if not its)])
     missing = [one for its in found.values() for one in its]
     more = f"; for {' and '.join(e for e, its in found.items() if its)}: {portable_flags(missing)}" if missing else ""
     return f"{taken}{more}"

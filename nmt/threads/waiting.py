@@ -8,6 +8,7 @@ have, looks only shortly in a process that has more threads than processors. So 
 threads more that do nothing but sleep. What is computed is the same to the bit.
 """
 
+import atexit
 import ctypes
 import os
 import sys
@@ -27,6 +28,7 @@ _SECONDS = 1.0  # over which other work is measured
 # idle half the time 0.3 and 0.3 to 0.55, and beside that one waiting awake is still faster.
 _TO_SLEEP, _TO_SLEEP_ON = 0.5, 0.6
 _FEW = 1 / 32  # of all threads: on large machines so much other work is nothing
+_watched: set[int] = set()  # processes, this one or those it was forked from, that do so until they end
 SAY_HOW = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # whoever sets one of these has said how threads wait
 
 
@@ -39,7 +41,7 @@ def asleep_beside_other_work(device: torch.device) -> Iterator[None]:
     """
     n_thread = torch.get_num_threads()
     surplus = Surplus.of_this_process() if device.type == "cpu" and waits_awake(n_thread) else None
-    if surplus is None:
+    if surplus is None or os.getpid() in _watched:
         yield
         return
     over = threading.Event()
@@ -50,6 +52,15 @@ def asleep_beside_other_work(device: torch.device) -> Iterator[None]:
     finally:
         over.set()
         watch.join()
+
+
+def stay_asleep_beside_other_work(device: torch.device) -> None:
+    """The same from now on, until the process ends: for a model that is loaded once and asked again and again."""
+    if os.getpid() not in _watched:
+        watching = asleep_beside_other_work(device)
+        watching.__enter__()
+        _watched.add(os.getpid())
+        atexit.register(watching.__exit__, None, None, None)
 
 
 def waits_awake(n_thread: int) -> bool:
