@@ -72,4 +72,12 @@ def draw_attention(
         sentences.append(sentence_of(attns, one.src_ids, trg_ids, translator.subwords, title))
     if not sentences:
         raise NmtError(f"{source}: no line that can be drawn: name shorter ones with --lines.")
-    draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs)
+    draw(
+        sentences,
+        Path(args.attention),
+        kind=kind,
+        layers=args.layer,
+        heads=args.head,
+        langs=langs,
+        run=Path(args.run[0]).resolve().name,
+    )

@@ -48,11 +48,13 @@ def draw(
     layers: Layers = "last",
     heads: Heads = "mean",
     langs: tuple[str, str] = ("", ""),
+    run: str = "",
 ) -> None:
     """Draw one kind of attention of some sentences below each other, each as a grid of layers x heads; or a page of all
     of it, on which that is what is shown first. Replaces `path`, whose ending decides.
 
-    langs: of source and target: a browser may write the same character in another way in another language.
+    langs: of source and target: a browser may write the same character in another way in another language. run: its
+    name, for the title of a page.
     The file is there whole or not at all. Raises NmtError for what the model has not, and for a page of too many bytes.
     """
     assert sentences
@@ -61,7 +63,7 @@ def draw(
     grids = [(one, panels(one, layers, heads)) for one in alignments]
     suffix = path.suffix.lower()
     if suffix == PAGE:
-        content = page(sentences, kind, layers, heads, langs).encode("utf-8")
+        content = page(sentences, kind, layers, heads, langs, run).encode("utf-8")
     else:
         content = painter()(grids, suffix.removeprefix("."))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -8,9 +8,9 @@ for (let i = 0; i < 64; i += 1) VALUE[LETTERS.charCodeAt(i)] = i;
 const LEAST = 0.01; // a line that is paler is not drawn: so no row has more than a hundred of them a head
 const MOST_CELLS = 120000; // a browser takes long for more
 const NAMES = {
-  cross: { text: "translation at source", looks: "translation, looks", at: "source, is looked at" },
-  encoder: { text: "source at itself", looks: "source, looks", at: "source, is looked at" },
-  decoder: { text: "translation at itself", looks: "translation, looks", at: "what was written before" },
+  cross: { text: "cross: translation at source", looks: "translation, looks", at: "source, is looked at" },
+  encoder: { text: "encoder: source at itself", looks: "source, looks", at: "source, is looked at" },
+  decoder: { text: "decoder: translation at itself", looks: "translation, looks", at: "what was written before" },
 };
 const HINT = "Point at a word, or go to it with Tab and the arrow keys: the lines and numbers show what it looks at, " +
   "or what looks at it. Click or Enter keeps it so; Escape lets go.";

@@ -6,6 +6,7 @@ The texts are data: the script is given JSON, in which no character can end it, 
 
 import base64
 import hashlib
+import html as html_module
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,11 +27,17 @@ MOST_BYTES = 100_000_000  # of weights: more than that, and browsers get slow
 
 
 def page(
-    sentences: Sequence[Sentence], kind: Attention, layers: Layers, heads: Heads, langs: tuple[str, str] = ("", "")
+    sentences: Sequence[Sentence],
+    kind: Attention,
+    layers: Layers,
+    heads: Heads,
+    langs: tuple[str, str] = ("", ""),
+    run: str = "",
 ) -> str:
     """The text of a page of all attention in some sentences of one model.
 
-    kind, layers, heads: what it shows first, of several layers the last. Raises NmtError where it would be too large.
+    kind, layers, heads: what it shows first, of several layers the last. langs, run: for the title.
+    Raises NmtError where it would be too large.
     """
     n_byte = sum(2 * weights.numel() for one in sentences for weights in one.weights.values())
     if n_byte > MOST_BYTES:
@@ -48,6 +55,8 @@ def page(
     html, style, script = (_file(ending) for ending in ("html", "css", "js"))
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
     parts = {"policy": policy, "style": style, "script": script, "data": _json(data)}
+    named = [part for part in (" → ".join(langs) if all(langs) else "", run) if part]
+    parts["title"] = html_module.escape(f"Attention{': ' if named else ''}{', '.join(named)}")
     before, *rest = html.split("{{")  # and not replaced one by one: a text may say {{script}}
     return before + "".join(parts[name] + after for name, _, after in (one.partition("}}") for one in rest))
 

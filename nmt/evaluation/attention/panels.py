@@ -16,9 +16,9 @@ Layers = Sequence[int] | Literal["last", "all"]
 Heads = Sequence[int] | Literal["mean", "all"]
 # What looks, and at what: the words of `page.js`.
 KINDS: dict[Attention, str] = {
-    "cross": "translation at source",
-    "encoder": "source at itself",
-    "decoder": "translation at itself",
+    "cross": "cross: translation at source",
+    "encoder": "encoder: source at itself",
+    "decoder": "decoder: translation at itself",
 }
 
 

@@ -149,9 +149,9 @@ def test_a_picture_says_which_attention_it_shows_and_others_are_others(tmp_path)
     one, other, pictures = made_sentence(*PAIRS[0]), made_sentence(*PAIRS[0], seed=1), set()
     page = Path(attention_html.__file__).with_name("page.js").read_text(encoding="utf-8")
     all_words = {
-        "cross": "translation at source",
-        "encoder": "source at itself",
-        "decoder": "translation at itself",
+        "cross": "cross: translation at source",
+        "encoder": "encoder: source at itself",
+        "decoder": "decoder: translation at itself",
     }
     for kind, words in all_words.items():
         assert words in page
