@@ -16,7 +16,7 @@ from nmt.data.text.placeholders import names_of, protected
 from nmt.data.vocabulary.sentencepiece_text import SentencePiece, Speller
 from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError, MachineError, RecipeError
-from nmt.export.huggingface import obstacles
+from nmt.recipe.exports import of_huggingface
 from nmt.recipe.reader import read_recipe
 from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
@@ -242,7 +242,7 @@ def test_data_is_prepared_with_one_model_or_two(tmp_path, joint, capsys):
 
 def test_hugging_face_refuses_it():
     recipe = read_recipe(None, [("name", "x"), ("subwords.kind", "sentencepiece"), ("subwords.vocab_from", "m.spm")])
-    assert any("subwords.kind: sentencepiece" in one for one in obstacles(recipe))
+    assert any("subwords.kind: sentencepiece" in one for one in of_huggingface(recipe))
 
 
 def test_ties_are_decided_in_single_precision_from_the_beginning_of_the_text():
