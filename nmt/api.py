@@ -145,7 +145,15 @@ class Model:
         model, shortlist = self._ready_for(decode.precision), self._shortlist(decode.shortlist)
         fixed = self._fixed_for(model, decode)
         searcher = BatchSearch(model, self.subwords, decode, shortlist=shortlist, fixed=fixed)
-        return Translator(searcher, self.subwords, decode, utility=utility, limits=limits, tags_of=tags_of)
+        return Translator(
+            searcher,
+            self.subwords,
+            decode,
+            utility=utility,
+            limits=limits,
+            tags_of=tags_of,
+            languages=(self.recipe.data.src_lang, usual_lang),
+        )
 
     def _after_fork(self) -> None:
         """Have a forked process compute with one thread: those of the process before it are gone, and OpenMP would wait

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nmt.data.text.sentences import pieces, writes_no_space
 from nmt.data.vocabulary.subwords import EOS, LONGEST_PIECE, Codec
+from nmt.decoding.letterless import emoji_at_ends
 from nmt.decoding.scoring.scorer import LengthPenalty, length_divisor
 from nmt.decoding.search.beam import Hypothesis
 from nmt.models.base import Attns
@@ -77,12 +78,18 @@ class Split:
         return found
 
 
-def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits) -> Split | None:
+def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *, emoji: bool = False) -> Split | None:
     """The line in pieces of at most `limits.piece` subwords, none with a line feed in it; None if it is translated as
     it stands.
 
-    ids: its subwords; None if they are `surely_too_long` for a piece.
+    ids: its subwords; None if they are `surely_too_long` for a piece. emoji: those at the ends of a piece stand
+    between pieces.
     """
+    before, text, after = emoji_at_ends(line) if emoji else ("", line, "")
+    if text and len(text) < len(line):
+        its_ids = None if surely_too_long(text, limits.piece) else codec.encode([text])[0]
+        inner = split(text, its_ids, codec, limits, emoji=True) or Split([text], ["", ""])
+        return Split(inner.pieces, [before + inner.spaces[0], *inner.spaces[1:-1], inner.spaces[-1] + after])
     too_long = ids is None or len(ids) > limits.line
     lines = line.split("\n")
     if not too_long and not limits.every and len(lines) == 1:
@@ -98,7 +105,7 @@ def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits) ->
 
     found = Split([], [""])
     for piece in (piece for n, text in enumerate(lines) for piece in ("\n" * bool(n), *of_line(text))):
-        bare = piece.strip()
+        bare = (emoji_at_ends(piece)[1] if emoji else piece).strip()
         before, _, after = piece.partition(bare) if bare else (piece, "", "")
         found.spaces[-1] += before
         if bare:

@@ -16,14 +16,14 @@ class Translation:
 
     text: str  # the best translation; "" for a blank line
     texts: list[str]  # the n best, best first, none twice; as many as `hypotheses`
-    hypotheses: list[Hypothesis]  # empty for a blank line
+    hypotheses: list[Hypothesis]  # empty for a line that the model did not read
     src_ids: list[int]  # what the model read, without EOS; with EOS between the pieces of a line that was split
     utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without
     unmet: list[str] = field(default_factory=list)  # what was asked of it and is not so: the prefix, or phrases
     items: dict[str, str] = field(default_factory=dict)  # what placeholders in the ids stand for, by name
     missing: list[str] = field(default_factory=list)  # protected items of the line that the best translation lacks
     doubled: list[str] = field(default_factory=list)  # those it has more often, and placeholders that stand for nothing
-    split: Split | None = None  # a line that was too long to be translated at once
+    split: Split | None = None  # a line in pieces, or with emoji taken off its ends
     parts: list["Translation"] = field(default_factory=list)  # of its pieces, in order
 
     @property
@@ -52,6 +52,11 @@ def is_too_wide(translation: Translation) -> bool:
     """Whether the attention of a line in pieces is not to be put together: it grows by the square of the line."""
     best = translation.hypotheses[:1]
     return bool(translation.parts) and len(translation.src_ids) + sum(len(one.ids) for one in best) > MOST_SHOWN
+
+
+def is_in_pieces(translation: Translation) -> bool:
+    """Whether a line was translated in several pieces; emoji that were taken off its ends do not make it that."""
+    return len(translation.parts) > 1
 
 
 def read_at_once(translation: Translation) -> list[Translation]:

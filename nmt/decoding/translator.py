@@ -22,6 +22,7 @@ from nmt.data.vocabulary.subwords import BOS, EOS, LONGEST_PIECE, Subwords
 from nmt.decoding.answers import Answers, Utility
 from nmt.decoding.batch_search import BARE, BatchSearch, Searcher
 from nmt.decoding.constraints.request import Request, is_blank
+from nmt.decoding.letterless import is_letterless
 from nmt.decoding.long_lines import (
     MAX_SRC_LEN,
     Limits,
@@ -53,6 +54,7 @@ class Translator:
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
     tags_of: the tags to put before a line; without it they are those of the subwords.
+    languages: codes of the source's and of the usual target's; numbers alone are copied where both write them alike.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Translator:
         utility: Utility | None = None,
         limits: Limits | None = None,
         tags_of: TagsOf | None = None,
+        languages: tuple[str, str] = ("", ""),
     ) -> None:
         assert config.n_best <= config.n_candidate
         assert (utility is not None) == (config.mbr != "none")
@@ -74,6 +77,7 @@ class Translator:
         self.config = config
         self.limits = limits or Limits()
         self.sources = Sources(subwords.src, tags_of)
+        self._src_lang, self._trg_lang = languages[0], config.trg_lang or languages[1]
         self._answers = Answers(subwords.trg, config, utility)
 
     @property
@@ -154,9 +158,9 @@ class Translator:
     def _translate_window(
         self, lines: list[str | Request], on_progress: Callable[[int], object] | None
     ) -> Iterator[Translation]:
-        """Identical requests are answered once; blank lines never reach the model."""
+        """Identical requests are answered once; blank lines and those without a letter never reach the model."""
         requests = [self._request(line) for line in lines]
-        count = Counter(request for request in requests if not is_blank(request.source))
+        count = Counter(request for request in requests if not self._is_unread(request))
         if on_progress:
             on_progress(len(lines) - count.total())
         ids_of, splits = self._encode_for_translation(list(count))
@@ -167,14 +171,22 @@ class Translator:
                 translations[different[number]] = self._answers.of(different[number], ids[number], found)
             if on_progress:  # a line that was split is done when all of them are
                 on_progress(sum(count[one] for number in batch if (one := different[number]) not in splits))
-        blank = Translation("", [""], [], [])
         for request, (of_line, pieces) in splits.items():
-            parts = [translations.get(piece, blank) for piece in pieces]
+            parts = [translations.get(piece) or _unread(piece) for piece in pieces]
             translations[request] = self._answers.of_pieces(request, of_line, parts)
             if on_progress:
                 on_progress(count[request])
         for request in requests:
-            yield translations.get(request, blank)
+            yield translations.get(request) or _unread(request)
+
+    def _is_unread(self, request: Request) -> bool:
+        """Whether a line is answered without the model."""
+        if is_blank(request.source):
+            return True
+        if not self.config.copy_letterless or request.asks:
+            return False
+        text = restored(request.source, dict(request.items))
+        return is_letterless(text, self._src_lang, request.trg_lang or self._trg_lang)
 
     def _request(self, line: str | Request) -> Request:
         """A line as a request, in the letters that the model writes, and with placeholders for its items."""
@@ -195,13 +207,14 @@ class Translator:
         splits: dict[Request, tuple[Split, list[Request]]] = {}
         for request in requests:
             own = limits if request.can_be_split else Limits()
-            if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), own):
+            emoji = self.config.copy_letterless and not request.asks
+            if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), own, emoji=emoji):
                 as_given = replace(found, pieces=[restored(piece, dict(request.items)) for piece in found.pieces])
                 starts = zip(found.pieces, as_given.starts, strict=True)
                 splits[request] = as_given, [request.of_piece(*one, is_first=not n) for n, one in enumerate(starts)]
         for request in splits:
             ids_of.pop(request, None)
-        new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not is_blank(piece.source))
+        new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not self._is_unread(piece))
         rest = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
         ids_of.update(zip(rest, encode(rest), strict=True))
         return ids_of, splits
@@ -222,8 +235,8 @@ class Translator:
         That is a batch, as `translate` would make it; of lines that are split, some batches.
         """
         requests = [self._request(line) for line in lines]
-        blank = [place for place, request in enumerate(requests) if is_blank(request.source)]
-        ids_of, splits = self._encode_for_translation([one for one in requests if not is_blank(one.source)])
+        blank = [place for place, request in enumerate(requests) if self._is_unread(request)]
+        ids_of, splits = self._encode_for_translation([one for one in requests if not self._is_unread(one)])
         whole = [place for place, request in enumerate(requests) if request in ids_of and request not in splits]
         found = [[whole[n] for n in sorted(batch)] for batch in self._batches([ids_of[requests[n]] for n in whole])]
         room = 0
@@ -241,6 +254,12 @@ class Translator:
     def _cost(self, ids: Iterable[list[int]]) -> NDArray[np.int64]:
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         return np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
+
+
+def _unread(request: Request) -> Translation:
+    """The answer to a line that the model does not read: nothing where nothing is to be seen, else the line itself."""
+    text = "" if is_blank(request.source) else restored(request.source, dict(request.items))
+    return Translation(text, [text], [], [])
 
 
 def _attention(model: SearchModel, translation: Translation) -> Attns:

@@ -35,7 +35,7 @@ CANNOT_ASK = (
 _ITS_FILES = ("config.json", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")
 # What is done here or by the front end. Any other option of the section has to be as it is by default.
 _OF_SEARCH = {"beam", "length_penalty", "alpha", "n_best", "mbr", "max_len_a", "max_len_b"}
-_KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len"}
+_KNOWN = _OF_SEARCH | {"low_score", "max_tokens", "window", "split", "max_src_len", "copy_letterless"}
 _KNOWN |= {"trg_lang", "tags"}  # subwords of the source
 # Which a run may have stored, and nothing here asks for.
 _KNOWN |= {"align_layer", "align_head", "align_when", "align_units"}
@@ -221,7 +221,9 @@ class Loaded:
         if decode.mbr != "none":
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=self.recipe.data.trg_lang)
         limits = limits_of(decode, max_len=self.recipe.data.max_len, usual_src_len=self.run.usual_src_len())
-        return Translator(CTranslate2Search(self.model, decode), self.subwords, decode, utility, limits, tags_of)
+        languages = self.recipe.data.src_lang, self.recipe.data.trg_lang
+        search = CTranslate2Search(self.model, decode)
+        return Translator(search, self.subwords, decode, utility, limits, tags_of, languages)
 
 
 class Compared:

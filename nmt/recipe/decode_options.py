@@ -120,6 +120,11 @@ class DecodeConfig(Section):
         description="Which lines are translated sentence by sentence: those longer than 99 of 100 source lines of "
         "training, or every one.",
     )
+    copy_letterless: bool = Field(
+        True,
+        description="Copy lines without a letter (`...`, `😀`), and numbers alone where both languages write them in "
+        "the digits 0 to 9; emoji at the ends of a line are taken off before the model and put back.",
+    )
     max_src_len: Literal[0] | Annotated[int, Field(ge=LEAST_SRC_LEN)] = Field(
         0,
         description="Longest source in subwords that is translated in one piece: longer lines are split into "

@@ -23,7 +23,7 @@ from nmt.cli.translating.report import (
 from nmt.cli.translating.requests import Odd
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
-from nmt.decoding.translation import Translation
+from nmt.decoding.translation import Translation, is_in_pieces
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 
 N_PICTURE = 3  # lines that are drawn where none are named
@@ -75,15 +75,15 @@ class Tally:
 
     def _flags(self, odd: Odd, answer: Answer) -> list[str]:
         if not answer.translation.hypotheses:
-            return [*odd, "blank"]
+            return [*odd, "letterless" if answer.translation.text else "blank"]
         self.suspicious.update(name for name in answer.reasons if name != CAP)  # of that one there is a warning
         if answer.outcome:
             self.outcomes[answer.outcome] += 1
-        return [*odd, *(["split"] if answer.translation.split else []), *answer.reasons]
+        return [*odd, *(["split"] if is_in_pieces(answer.translation) else []), *answer.reasons]
 
     def _remember(self, line: str, translation: Translation) -> None:
         """Keep what the end of the command needs of a line."""
-        if translation.split and "\n" not in line:
+        if is_in_pieces(translation) and "\n" not in line:
             self.split.append(self.n_answered)
         self.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
         if self.references:

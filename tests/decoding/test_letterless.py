@@ -1,0 +1,63 @@
+"""Lines without a letter are copied, and emoji at the ends of a line stay where they are."""
+
+import pytest
+from fake_model import CopyModel
+
+from nmt.data.vocabulary.subwords import Subwords
+from nmt.decoding.constraints.request import Request
+from nmt.decoding.letterless import emoji_at_ends, is_letterless
+from nmt.decoding.translator import Translator
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.subword_options import SubwordsConfig
+
+
+@pytest.fixture(scope="module")
+def translator():
+    lines = ["ein Hund läuft", "zwei Hunde laufen 😀 ... 12"]
+    subwords = Subwords.train(lambda: iter(lines), lambda: iter(lines), SubwordsConfig(vocab_size=300, joint=True), 1)
+    model = CopyModel(n_vocab=subwords.trg.n_vocab, seed=3)
+    return Translator(model, subwords, DecodeConfig(beam=2), languages=("de", "en"))
+
+
+@pytest.mark.parametrize(
+    ("text", "languages", "copied"),
+    [
+        *(
+            (text, ("", ""), True)
+            for text in ("...", "***", "—", "😀", "→", "!!!", "|---|---|", "[ ]", "№", "👩‍👩‍👧 ❤️")
+        ),
+        *((text, ("de", "en"), True) for text in ("12:30", "€ 5", "555-1234", "2024", "3,14", "1.")),
+        *((text, ("src", "trg"), False) for text in ("12:30", "2024")),
+        ("2024", ("de", "hi"), True),
+        ("2024", ("en", "mr"), False),
+        ("२०२४", ("hi", "en"), False),
+        ("Ⅳ", ("de", "en"), True),
+        *((text, ("de", "en"), False) for text in ("a", "5 km", "ツ", "(c)", "क्")),
+    ],
+)
+def test_a_line_is_copied_if_it_has_no_letter(text, languages, copied):
+    assert is_letterless(text, *languages) == copied
+
+
+def test_copied_lines_never_reach_the_model(translator):
+    lines = ["...", "ein Hund läuft", " 😀 ", "12:30", ""]
+    seen = len(translator.model.rows_of_step)
+    found = list(translator.translate([lines[n] for n in (0, 2, 3, 4)]))
+    assert [one.text for one in found] == ["...", " 😀 ", "12:30", ""]
+    assert not any(one.hypotheses for one in found) and len(translator.model.rows_of_step) == seen
+    assert next(translator.translate([Request("...", required=("Hund",))])).hypotheses
+    assert [place for task in translator.shared(lines) for place in sorted(task)] == [0, 2, 3, 4, 1]
+
+
+@pytest.mark.parametrize("line", ["ein Hund läuft 😀", "❤️ ein Hund läuft", "👩‍👩‍👧 ein Hund läuft  👍🏽 😀 "])
+def test_emoji_at_the_ends_are_put_back(translator, line):
+    before, text, after = emoji_at_ends(line)
+    assert before + text + after == line and text == "ein Hund läuft"
+    plain, found = translator.translate([text, line])
+    assert found.text == before + plain.text + after
+    assert found.src_ids == plain.src_ids and found.score == plain.score
+
+
+def test_without_emoji_nothing_is_taken_off():
+    for line in ("ein Hund läuft", " ein Hund ", "", "ein 😀 Hund", "12 Hunde!"):
+        assert emoji_at_ends(line) == ("", line, "")
