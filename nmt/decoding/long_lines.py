@@ -5,6 +5,7 @@ A model that was trained on sentences translates the first of several and ends. 
 """
 
 import math
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -83,12 +84,12 @@ def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *,
     it stands.
 
     ids: its subwords; None if they are `surely_too_long` for a piece. emoji: those at the ends of a piece stand
-    between pieces.
+    between pieces. language: that of the line.
     """
     before, text, after = emoji_at_ends(line) if emoji else ("", line, "")
     if text and len(text) < len(line):
         its_ids = None if surely_too_long(text, limits.piece) else codec.encode([text])[0]
-        inner = split(text, its_ids, codec, limits, emoji=True) or Split([text], ["", ""])
+        inner = split(text, its_ids, codec, limits, emoji=True, language=language) or Split([text], ["", ""])
         return Split(inner.pieces, [before + inner.spaces[0], *inner.spaces[1:-1], inner.spaces[-1] + after])
     too_long = ids is None or len(ids) > limits.line
     lines = line.split("\n")
@@ -100,8 +101,8 @@ def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *,
 
     def of_line(text: str) -> Iterable[str]:
         if len(lines) == 1 or limits.every or surely_too_long(text, limits.line):
-            return pieces(text, fits)
-        return [text] if len(codec.encode([text])[0]) <= limits.line else pieces(text, fits)
+            return pieces(text, fits, language)
+        return [text] if len(codec.encode([text])[0]) <= limits.line else pieces(text, fits, language)
 
     found = Split([], [""])
     for piece in (piece for n, text in enumerate(lines) for piece in ("\n" * bool(n), *of_line(text))):
@@ -123,7 +124,8 @@ def surely_too_long(text: str, limit: int) -> bool:
 def join_texts(line: Split, texts: Sequence[str]) -> str:
     """The translations of the pieces with the white space of the line between them.
 
-    Where the source has none because its script writes none, a space stands between translations that need one.
+    Where the source has none because its script writes none, a space stands between translations that need one, and
+    where it has one because its script does, none stands between those of scripts without.
     """
     return joined(line, texts)[0]
 
@@ -134,13 +136,22 @@ def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
     found, places = line.spaces[0], []
     for i, text in enumerate(texts):
         space = line.spaces[i] if i else ""
-        if i and not space and found and text:
-            unspaced = writes_no_space(line.pieces[i - 1][-1]) or writes_no_space(line.pieces[i][0])
-            space = " " if unspaced and not writes_no_space(found[-1]) and not writes_no_space(text[0]) else ""
+        if i and found and text:
+            unspaced = _meet_unspaced(line.pieces[i - 1], line.pieces[i])
+            if not space and any(unspaced):
+                space = "" if writes_no_space(found[-1]) or writes_no_space(text[0]) else " "
+            elif space == " " and not any(unspaced) and all(_meet_unspaced(found, text)):
+                space = ""
         found += space
         places.append(len(found))
         found += text
     return found + line.spaces[-1], places
+
+
+def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
+    """Whether what stands on each side of a place between sentences is written without spaces, ASCII marks aside."""
+    before, after = before.rstrip(string.punctuation) or before, after.lstrip(string.punctuation) or after
+    return writes_no_space(before[-1]), writes_no_space(after[0])
 
 
 def first_words(text: str, places: Sequence[int], by_character: bool = False) -> list[int]:

@@ -208,7 +208,8 @@ class Translator:
         for request in requests:
             own = limits if request.can_be_split else Limits()
             emoji = self.config.copy_letterless and not request.asks
-            if found := split(request.source, ids_of.get(request), self.sources.codec_of(request), own, emoji=emoji):
+            codec, its_ids = self.sources.codec_of(request), ids_of.get(request)
+            if found := split(request.source, its_ids, codec, own, emoji=emoji, language=self._src_lang):
                 as_given = replace(found, pieces=[restored(piece, dict(request.items)) for piece in found.pieces])
                 starts = zip(found.pieces, as_given.starts, strict=True)
                 splits[request] = as_given, [request.of_piece(*one, is_first=not n) for n, one in enumerate(starts)]

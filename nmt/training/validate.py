@@ -71,6 +71,7 @@ class Validator:
         precision: Precision,
         trg_lang: str,
         *,
+        src_lang: str = "",
         translate: bool = True,
         max_sentences: int | None = None,
         draws: bool = False,
@@ -78,7 +79,7 @@ class Validator:
     ) -> None:
         self.translate, self.draws, self.limits = translate, draws, limits
         self.corpus, self.subwords, self.config = corpus, subwords, config
-        self.precision, self.trg_lang = precision, trg_lang
+        self.precision, self.src_lang, self.trg_lang = precision, src_lang, trg_lang
         search = {"beam": config.beam, "n_best": 1, "max_tokens": config.max_tokens}
         self.decode = decode.searching().model_copy(update=search)
         src, trg = corpus.texts()
@@ -194,7 +195,8 @@ class Validator:
             if not keep_going():
                 raise _Enough
 
-        translator = Translator(model, self.subwords, self.decode, limits=self.limits)
+        languages = self.src_lang, self.trg_lang
+        translator = Translator(model, self.subwords, self.decode, limits=self.limits, languages=languages)
         try:
             with self.precision.measuring():
                 found = list(translator.translate(self.src, ask))
@@ -251,6 +253,7 @@ class Validation:
                 recipe.decode,
                 precision,
                 (told[name].trg_lang if name in told else None) or recipe.data.trg_lang,
+                src_lang=recipe.data.src_lang,
                 translate=recipe.valid.translate if measure is None else measure == "translate",
                 max_sentences=told[name].max_sentences if name in told else None,
                 draws=not self.sets and (recipe.train.tensorboard or recipe.train.wandb),

@@ -177,9 +177,16 @@ def test_progress_counts_a_split_line_once(translator_of):
         (["他说。", "好"], "\t", ["He said.", "Good"], "He said.\tGood"),
         (["xxxx", "xx"], "", ["xxxx", "xx"], "xxxxxx"),  # cut inside a word
         (["他说。", "\u200b"], "", ["He said.", ""], "He said."),
+        (["He said.", "Good"], " ", ["彼。", "は"], "彼。は"),
+        (["He said!", "Good"], " ", ["他说!", "“好”"], "他说!“好”"),
+        (["He said.", "Good"], " ", ["เขาพูด", "ดี"], "เขาพูดดี"),
+        (["He said.", "Good"], " ", ["彼。", "Tom"], "彼。 Tom"),
+        (["He said.", "Good"], " ", ["그가.", "좋다"], "그가. 좋다"),
+        (["他说。", "好"], " ", ["彼。", "は"], "彼。 は"),  # a space of a script without is there for a reason
+        (["He said.", "Good"], "\n", ["彼。", "は"], "彼。\nは"),
     ],
 )
-def test_a_space_stands_where_only_the_target_writes_one(pieces, space, texts, wanted):
+def test_a_space_stands_where_the_target_writes_one(pieces, space, texts, wanted):
     assert join_texts(Split(pieces, ["", space, ""]), texts) == wanted
 
 

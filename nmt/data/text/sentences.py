@@ -1,23 +1,47 @@
 """Where a text may be cut: after sentences, after clauses, at white space, and where nothing else helps, anywhere.
 
-Nothing is ever lost: the parts of a text put together are the text. No language is asked for: where a full stop looks
-like that of an abbreviation, an initial or an ordinal in any of several, nothing is cut.
+Nothing is ever lost: the parts of a text put together are the text. Where a full stop looks like that of an
+abbreviation, an initial or an ordinal in any of several languages, nothing is cut; where the language is told, neither
+is after an abbreviation that the package sentencex knows in it.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
+from nmt.languages import language_of
+
 # What ends a sentence whatever comes after it, also where the script writes no white space.
-_SURE = "。｡！？۔؟।॥።፧፨։။។៕᠃᠉꓿"
+_SURE = "།༎。｡！？۔؟।॥።፧፨։။។៕᠃᠉꓿"
 # What ends one where white space follows, and after that no small letter.
 _LIKELY = ".!?…‼⁇⁈⁉"
 # Closing quotes and brackets belong to what they close. Those of the second kind open in other languages.
 _CLOSERS = "\"'”’»›)\\]}」』）】》〉｣］｝"
 _ALSO_OPENERS = "“‘«‹"
+_EMOJI = "\u2600-\u26ff\u2705\u270a-\u270d\u2728\u274c\u2753-\u2757\u2764\u2b50\U0001f1e6-\U0001faff"
+# Marks that end a sentence in one script, and are others elsewhere: the question mark of Greek, the full stop of
+# Armenian typed as a colon, that of Ethiopic typed as two word spaces, a line break of HTML, and emoji.
 _SENTENCE = re.compile(
-    rf"(?P<mark>[{_SURE}{_LIKELY}]+)(?P<close>[{_CLOSERS}]*(?:[{_ALSO_OPENERS}](?=\s))?)(?P<gap>\s*)"
+    rf"(?P<mark>(?:[།༎]\s*)+(?<!\s)|[{_SURE}{_LIKELY}]+|(?<=[\u0370-\u03ff\u1f00-\u1fff])[;\u037e]"
+    rf"|(?<=[\u0531-\u058f]):|፡፡|<br\s*/?>|(?<=\s)[{_EMOJI}][{_EMOJI}\u200d\ufe0f]*)"
+    rf"(?P<close>[{_CLOSERS}]*(?:[{_ALSO_OPENERS}](?=\s))?)(?P<gap>\s*)"
 )
+# Within a pair that is no longer than a sentence or two nothing ends.
+_PAIRS = {
+    "「": "」",
+    "『": "』",
+    "｢": "｣",
+    "（": "）",
+    "【": "】",
+    "《": "》",
+    "〈": "〉",
+    "(": ")",
+    "[": "]",
+    "“": "”",
+}
+_LONGEST_WITHIN = 200  # characters
+# What goes on with the sentence after a quotation: Japanese particles, and Chinese verbs of saying.
+_GOES_ON = re.compile("(?:と|って|は|が|を|の|に|も|など)|[^。！？，]{1,6}?[说說问問道喊叫答]")
 _CLAUSE = re.compile(rf"[,;:،؛፣፤፥፦՝][{_CLOSERS}]*\s+|[、，；：—]+\s*|(?<=\s)[–-]\s+")
 _GAP = re.compile(r"\s+")
 _LINE_BREAK = re.compile("[\n\x0b\x0c\r\x85\u2028\u2029]")
@@ -32,24 +56,32 @@ _SHORTENED = frozenset((
     "abb", "abs", "anm", "approx", "apr", "aufl", "aug", "ave", "ca", "capt", "dec", "dept", "dez", "dott", "est",
     "evtl", "feb", "fig", "figs", "geb", "ggf", "gov", "inc", "inkl", "jan", "kap", "lieut", "maj", "messrs", "mio",
     "mlle", "mme", "mmes", "nov", "obs", "oct", "okt", "op", "orig", "pag", "prof", "resp", "rev", "sept", "sra",
-    "srta", "tel", "univ", "vol", "vols", "гг", "им", "илл", "рис", "руб", "см", "стр", "тел", "тыс", "ул",
+    "srta", "tel", "univ", "vol", "vols", "mr", "mrs", "ms", "dr", "lt", "col", "gen", "sen", "rep", "sgt", "cpt", "adm",
+    "hon", "jr", "sr", "st", "no", "nos", "nr", "art", "sec", "eq", "ud", "uds", "av", "núm", "dra", "ing", "lic", "pp",
+    "me", "tues", "anh", "ths", "ts", "tp", "jf", "bijv", "např", "доц", "проф", "акад", "डॉ", "प्रो", "पं", "श्री", "रु", "गु",
+    "гг", "им", "илл", "рис", "руб", "см", "стр", "тел", "тыс", "ул",
 ))
 # fmt: on
 _LONGEST_CONSONANTS = 4
+_LONGEST_BEFORE_NUMBER = 4  # letters: Art. 5, núm. 5, Sec. 12
+_THAI = re.compile("[\u0e01-\u0e5b]{1,4}")  # no full stop ends a sentence in Thai
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences of a text, each with the white space after it; the text itself where there is one only."""
-    return _cut(text, _sentence_ends(text))
+def sentences(text: str, language: str = "") -> list[str]:
+    """The sentences of a text, each with the white space after it; the text itself where there is one only.
+
+    language: its code, as the abbreviations of languages differ.
+    """
+    return _cut(text, _sentence_ends(text, language))
 
 
-def pieces(text: str, fits: Callable[[str], bool]) -> list[str]:
+def pieces(text: str, fits: Callable[[str], bool], language: str = "") -> list[str]:
     """The sentences of a text, of which those that do not fit are cut further, each with the white space after it.
 
     fits: whether a piece, white space at its ends aside, is short enough; a single character must always be. A sentence
     that is not is cut in two at the clause nearest to its middle, or at the white space, or there, and so on.
     """
-    return [piece for sentence in sentences(text) for piece in _fitting(sentence, fits)]
+    return [piece for sentence in sentences(text, language) for piece in _fitting(sentence, fits)]
 
 
 def writes_no_space(letter: str) -> bool:
@@ -96,31 +128,75 @@ def _ends(pattern: re.Pattern[str], text: str) -> Iterator[int]:
     return (end for match in pattern.finditer(text) if first < (end := match.end()) < last)
 
 
-def _sentence_ends(text: str) -> list[int]:
+def _sentence_ends(text: str, language: str) -> list[int]:
     breaks = {match.end() for match in _GAP.finditer(text) if _LINE_BREAK.search(match[0])}
-    marks = {match.end() for match in _SENTENCE.finditer(text) if _ends_a_sentence(text, match)}
+    found = [match for match in _SENTENCE.finditer(text) if _ends_a_sentence(text, match)]
+    within = _within_pairs(text) if found else []
+    found = [match for match in found if not any(start < match.end("close") < end for start, end in within)]
+    if language_of(language).scripts and any(match["mark"] == "." for match in found):
+        known = _ends_by_language(text, language)
+        found = [match for match in found if match["mark"] != "." or match.end() in known]
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
-    return sorted(end for end in breaks | marks if first < end < last)
+    return sorted(end for end in breaks | {match.end() for match in found} if first < end < last)
+
+
+def _ends_by_language(text: str, language: str) -> set[int]:
+    """Where sentencex ends sentences, white space after them included."""
+    from sentencex import segment
+
+    parts = list(segment(language_of(language).primary, text))
+    found, end = set[int](), 0
+    for part in parts:
+        start = text.find(part, end)
+        if start < 0:  # it has changed the text, so nothing is known
+            return set(range(len(text) + 1))
+        end = start + len(part)
+        found.add(end + len(text[end:]) - len(text[end:].lstrip()) if end < len(text) else end)
+    return found
+
+
+def _within_pairs(text: str) -> list[tuple[int, int]]:
+    """Where brackets and quotation marks begin and end that are pairs, none longer than a sentence or two."""
+    found, opened = list[tuple[int, int]](), list[tuple[str, int]]()
+    for place, letter in enumerate(text):
+        if letter in _PAIRS:
+            opened.append((_PAIRS[letter], place))
+        elif opened and letter == opened[-1][0]:
+            start = opened.pop()[1]
+            if place - start <= _LONGEST_WITHIN:
+                found.append((start, place + 1))
+    return found
 
 
 def _ends_a_sentence(text: str, match: re.Match[str]) -> bool:
     mark = match["mark"]
-    if any(letter in _SURE for letter in mark):
-        return True
     after = text[match.end() : match.end() + 9].lstrip(_OPENERS)
-    if not match["gap"] or after[:1].islower():
+    if any(letter in _SURE for letter in mark):
+        quoted = match["close"][-1:] in ("」", "』", "”") and not match["gap"]
+        return not (quoted and _GOES_ON.match(text, match.end()))
+    if mark == "፡፡" or mark.startswith("<"):
+        return True
+    if not match["gap"] or _is_small(after[:1]):
         return False
     if mark != ".":
         return True
     word = _WORD.search(text[max(0, match.start() - _LONGEST_WORD) : match.start()])
-    return word is None or not _may_be_shortened(word[0])
+    if word is None:
+        return True
+    is_number = after[:1].isdecimal() and word[0].isalpha() and len(word[0]) <= _LONGEST_BEFORE_NUMBER
+    return not is_number and not _may_be_shortened(word[0])
+
+
+def _is_small(letter: str) -> bool:
+    """Whether it is a small letter of a script in which sentences begin with capitals: in Georgian they do not."""
+    return letter.islower() and not "\u10d0" <= letter <= "\u10ff"
 
 
 def _may_be_shortened(word: str) -> bool:
     """Whether the full stop after a word may be a part of it: Dr. z.B. J. 3. XIV. ca."""
     if len(word) == 1 or "." in word or (word.isdigit() and len(word) <= 2) or _ROMAN.fullmatch(word):
         return True
-    if word.casefold() in _SHORTENED:
+    if word.casefold() in _SHORTENED or _THAI.fullmatch(word):
         return True
     if len(word) > _LONGEST_CONSONANTS or not word.isalpha() or word.isupper() or word.upper() == word.lower():
         return False  # TV, and words of alphabets without capitals, where vowels may not be written

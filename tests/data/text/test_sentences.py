@@ -10,7 +10,10 @@ ALPHABETS = [
     "他说。「好」，你好吗？！、（是）",
     "यह है। वह, ॥ ",
     "هل أنت بخير؟ نعم، ؛۔",
-    "กขคงจ ่้ะ",
+    "กขคงจ ่้ะ.",
+    "「」『』（）“”()[]。と说。",
+    "Πα; ՀԲ: አበ፡ ཀ།་ ",
+    "<br> 😀 ა. A. 5",
     "a\u0301e\u0308 \u00a0\u2009\u3000\t\x0b\r\u2028\u2029\x85\u200b\u200d🙂👩\u200d👩",
 ]
 
@@ -34,6 +37,25 @@ def some_text(draw: random.Random) -> str:
         ["Я пришёл в 1999 г. Иван. ", "Всё."],
         ["ሰላም። ", "እንዴት ነህ፧ ", "ደህና"],
         ["Բարև։ ", "Լավ"],
+        ["See No. 5 and Sec. 12 of the Act. ", "Eq. 3 shows it. ", "Gen. Lee met Sen. Warren."],
+        ["MR. SMITH MET DR. JONES. ", "THEY TALKED."],
+        ["Siehe Art. 5 der Verordnung. ", "Danach gilt No. 12 der Liste."],
+        ["Según el Ud. Sr. García, vive en la Av. Juárez núm. 500. ", "Gracias."],
+        ["डॉ. राजेश ने कहा कि यह ठीक है। ", "प्रो. शर्मा सहमत थे।"],
+        ["「こんにちは。元気？」と彼は言った。", "そして帰った。"],
+        ["彼女は「はい！」と答えた。"],
+        ["“你好。”他说。", "然后他走了。"],
+        ["He said (it was late. He left.) and went. ", "“Stop. Now!” was all."],
+        ["ეს ჩემი სახლია. ", "მე აქ ვცხოვრობ. ", "როგორ ხარ? ", "კარგად! ", "მადლობა."],
+        ["Πού μένεις; ", "Εδώ μένω. ", "Τι κάνεις\u037e ", "Καλά."],
+        ["འདི་ངའི་ཁང་པ་ཡིན། ", "ང་འདིར་སྡོད་ཀྱི་ཡོད། །", "ཁྱེད་རང་བདེ་མོ་ཡིན་ནམ།"],
+        ["እዚ ገዛይ እዩ፡፡ ", "ኣብዚ እነብር፡፡"],
+        ["Սա իմ տունն է: ", "Ես այստեղ եմ: ", "Ինչպե՞ս ես:"],
+        ["Das ist gut 😀 ", "Das ist schlecht 😢 ", "Ende!"],
+        ["Eins<br>", "zwei<br /> ", "drei; Nummer 4: vier"],
+        ["ดร. สมชาย มาแล้ว"],
+        ["ကျွန်တော် လာပြီ။ ", "သူ သွားပြီ။"],
+        ["ខ្ញុំមក។ ", "គាត់ទៅ។"],
         ["one\u2028", "two \x0b ", "three"],
         ["  no end "],
         [""],
@@ -48,10 +70,24 @@ def test_the_parts_of_any_text_put_together_are_the_text_and_fit():
     for _ in range(600):
         text, most = some_text(draw), draw.randint(1, 30)
         assert "".join(sentences(text)) == text
+        assert "".join(sentences(text, draw.choice(["de", "ja", "x-made-up"]))) == text
         found = pieces(text, lambda piece, most=most: len(piece) <= most)
         assert "".join(found) == text
         assert all(len(piece.strip()) <= most for piece in found)
         assert all(found) or found == [""]
+
+
+@pytest.mark.parametrize(
+    ("language", "parts"),
+    [
+        ("is", ["T.d. Akureyri. ", "Reykjavík er stór."]),
+        ("de", ["Er kam lt. Polizei. ", "Der Hund bellt."]),
+        ("zho_Hans", ["他说。", "你好。"]),
+        ("x-made-up", ["Da ba. ", "Ba da."]),
+    ],
+)
+def test_abbreviations_of_a_language_are_known(language, parts):
+    assert sentences("".join(parts), language) == parts
 
 
 def test_what_fits_is_cut_between_sentences_only():
