@@ -27,6 +27,8 @@ from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 # needs memory by the square of the length, and a line of this length is no sentence.
 MAX_SRC_LEN = 1024
 
+_NARROW_MARKS = string.punctuation + "“”‘’…"
+
 One = TypeVar("One")
 
 
@@ -79,7 +81,9 @@ class Split:
         return found
 
 
-def split(line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *, emoji: bool = False) -> Split | None:
+def split(
+    line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *, emoji: bool = False, language: str = ""
+) -> Split | None:
     """The line in pieces of at most `limits.piece` subwords, none with a line feed in it; None if it is translated as
     it stands.
 
@@ -150,7 +154,7 @@ def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
 
 def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
     """Whether what stands on each side of a place between sentences is written without spaces, ASCII marks aside."""
-    before, after = before.rstrip(string.punctuation) or before, after.lstrip(string.punctuation) or after
+    before, after = before.rstrip(_NARROW_MARKS) or before, after.lstrip(_NARROW_MARKS) or after
     return writes_no_space(before[-1]), writes_no_space(after[0])
 
 

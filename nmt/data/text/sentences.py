@@ -56,10 +56,14 @@ _SHORTENED = frozenset((
     "abb", "abs", "anm", "approx", "apr", "aufl", "aug", "ave", "ca", "capt", "dec", "dept", "dez", "dott", "est",
     "evtl", "feb", "fig", "figs", "geb", "ggf", "gov", "inc", "inkl", "jan", "kap", "lieut", "maj", "messrs", "mio",
     "mlle", "mme", "mmes", "nov", "obs", "oct", "okt", "op", "orig", "pag", "prof", "resp", "rev", "sept", "sra",
-    "srta", "tel", "univ", "vol", "vols", "mr", "mrs", "ms", "dr", "lt", "col", "gen", "sen", "rep", "sgt", "cpt", "adm",
-    "hon", "jr", "sr", "st", "no", "nos", "nr", "art", "sec", "eq", "ud", "uds", "av", "núm", "dra", "ing", "lic", "pp",
-    "me", "tues", "anh", "ths", "ts", "tp", "jf", "bijv", "např", "доц", "проф", "акад", "डॉ", "प्रो", "पं", "श्री", "रु", "गु",
+    "srta", "tel", "univ", "vol", "vols", "bijv", "např",
+    "доц", "проф", "акад", "डॉ", "प्रो", "पं", "श्री", "रु", "गु",
     "гг", "им", "илл", "рис", "руб", "см", "стр", "тел", "тыс", "ул",
+))
+# Those that are words, too, where they begin with a small letter: titles before names.
+_TITLES = frozenset((
+    "adm", "av", "col", "cpt", "dr", "dra", "gen", "hon", "ing", "jr", "lic", "lt", "mr", "mrs", "ms", "rep", "sen",
+    "sgt", "sr", "st", "ths", "tp", "tues", "ud", "uds",
 ))
 # fmt: on
 _LONGEST_CONSONANTS = 4
@@ -197,6 +201,8 @@ def _may_be_shortened(word: str) -> bool:
     if len(word) == 1 or "." in word or (word.isdigit() and len(word) <= 2) or _ROMAN.fullmatch(word):
         return True
     if word.casefold() in _SHORTENED or _THAI.fullmatch(word):
+        return True
+    if word[0].isupper() and word.casefold() in _TITLES:
         return True
     if len(word) > _LONGEST_CONSONANTS or not word.isalpha() or word.isupper() or word.upper() == word.lower():
         return False  # TV, and words of alphabets without capitals, where vowels may not be written

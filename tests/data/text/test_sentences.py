@@ -38,6 +38,7 @@ def some_text(draw: random.Random) -> str:
         ["ሰላም። ", "እንዴት ነህ፧ ", "ደህና"],
         ["Բարև։ ", "Լավ"],
         ["See No. 5 and Sec. 12 of the Act. ", "Eq. 3 shows it. ", "Gen. Lee met Sen. Warren."],
+        ["I said no. ", "No. ", "It is art. ", "Han gik ud. ", "He saw me. ", "Jak się masz, sen. ", "End"],
         ["MR. SMITH MET DR. JONES. ", "THEY TALKED."],
         ["Siehe Art. 5 der Verordnung. ", "Danach gilt No. 12 der Liste."],
         ["Según el Ud. Sr. García, vive en la Av. Juárez núm. 500. ", "Gracias."],
