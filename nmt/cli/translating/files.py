@@ -2,14 +2,17 @@
 
 import argparse
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from nmt.cli.command import must_be_free
 from nmt.data.text.compression import DAMAGE, opened
-from nmt.data.text.lines import complaint_about, count_lines, damaged, read_lines
+from nmt.data.text.lines import complaint_about, complaint_about_stream, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention.drawing import check_path
 
@@ -34,6 +37,20 @@ def follow_links(args: argparse.Namespace) -> None:
             raise NmtError(f"--{flag} {name}: is no file, but a device or a pipe. {instead} a file.")
         if name and os.path.islink(name):
             setattr(args, flag, os.path.realpath(name))
+
+
+@contextmanager
+def phrases_of_pipes(args: argparse.Namespace) -> Iterator[None]:
+    """Have files in place of the pipes that --terms and --avoid name, as they are read more than once."""
+    with TemporaryDirectory(prefix="nmt-phrases-") as folder:
+        for flag in ("terms", "avoid"):
+            name = getattr(args, flag)
+            if name and complaint_about_stream(name):
+                path = Path(folder) / flag
+                with open(name, "rb") as pipe, open(path, "xb") as file:
+                    shutil.copyfileobj(pipe, file)
+                setattr(args, flag, str(path))
+        yield
 
 
 def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
@@ -93,7 +110,7 @@ def read_references(args: argparse.Namespace) -> list[list[str]]:
     Raises DataError unless each has a line for each of the input.
     """
     references = [[line for line in read_lines(name) if line is not None] for name in args.ref or ()]
-    if args.input and references:
+    if args.input and references and args.input_format != "wrapped":
         check_references(count_lines(args.input), references, args)
     for name, lines in zip(args.ref or (), references, strict=True):
         if len(lines) != len(references[0]):

@@ -7,11 +7,12 @@ from nmt.cli.rank_flag import n_rank
 from nmt.recipe.model_options import ATTENTIONS
 from nmt.recipe.section import MOST_THREADS
 
-INPUT_FORMATS = ("text", "tsv", "jsonl")
-FORMATS = (*INPUT_FORMATS, "pairs", "moses")
+INPUT_FORMATS = ("text", "wrapped", "tsv", "jsonl")
+FORMATS = ("text", "tsv", "jsonl", "pairs", "moses")
 _INPUT = (
-    "Of the input: text; tsv: the source, a tab and how its translation begins; or jsonl: objects with source, and if "
-    "wanted prefix, required, avoided, trg_lang and tags. [default: text]"
+    "Of the input: text; wrapped: text whose sentences go on over several lines, which are joined up to the end of a "
+    "sentence or a blank line, and are one line of the output; tsv: the source, a tab and how its translation begins; "
+    "or jsonl: objects with source, and if wanted prefix, required, avoided, trg_lang and tags. [default: text]"
 )
 ENGINES = ("nmt", "ctranslate2")
 

@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, BinaryIO
@@ -15,7 +15,8 @@ from nmt.cli.translating.report import warn
 from nmt.cli.translating.requests import Odd, Reader, beside, text_of
 from nmt.cli.translating.tally import Tally
 from nmt.cli.translating.windows import Line, Window
-from nmt.data.text.lines import read_lines, read_stream
+from nmt.data.text.lines import LONGEST_LINE, read_lines, read_stream
+from nmt.data.text.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.constraints.request import Request
 
 _MARK = "\ufeff"  # byte order mark
@@ -75,8 +76,11 @@ def _arriving(
     while Python ends would abort the process.
     """
     name = source_name(args)
-    for number, line in enumerate(read_stream(file, name, notes), start=1):
-        text, odd = text_of(line, f"{name}:{number}", args.input_format)
+    texts = (
+        text_of(line, f"{name}:{number}", args.input_format)
+        for number, line in enumerate(read_stream(file, name, notes), 1)
+    )
+    for number, (text, odd) in enumerate(unwrapped(texts) if args.input_format == "wrapped" else texts, start=1):
         if _MARK in text:  # of files that were put together
             notes["inner bom"] += 1
             text = text.replace(_MARK, "")
@@ -84,3 +88,23 @@ def _arriving(
         its = beside(text, args)
         notes.update(dict.fromkeys((f"key {key}" for key in its), 1))
         yield request, odd, its
+
+
+def unwrapped(lines: Iterable[tuple[str, Odd]]) -> Iterator[tuple[str, Odd]]:
+    """Lines joined up to one that ends a sentence, or that a blank one follows, which stays. Each with what is odd."""
+    text, odd = "", Odd()
+    for line, its in lines:
+        bare = line.strip()
+        if text and (not bare or len(text) + len(bare) > LONGEST_LINE):
+            yield text, odd
+            text, odd = "", {}
+        if not bare:
+            yield line, its
+            continue
+        space = "" if not text or (writes_no_space(text[-1]) and writes_no_space(bare[0])) else " "
+        text, odd = text + space + bare, {**odd, **its}
+        if ends_a_sentence(text):
+            yield text, odd
+            text, odd = "", {}
+    if text:
+        yield text, odd

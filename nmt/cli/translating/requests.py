@@ -34,7 +34,7 @@ def text_of(line: StreamLine, place: str, input_format: str) -> tuple[str, Odd]:
 
 def request_reader(args: argparse.Namespace) -> Reader:
     """What makes a request of a line and of the name of its place, file:number. Raises NmtError for bad files."""
-    read = {"text": _of_text, "tsv": _of_columns, "jsonl": _of_json}[args.input_format]
+    read = {"text": _of_text, "wrapped": _of_text, "tsv": _of_columns, "jsonl": _of_json}[args.input_format]
     if not (args.terms or args.avoid or args.keep):
         return read
     required = _terms(args.terms) if args.terms else []

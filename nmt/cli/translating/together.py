@@ -73,8 +73,8 @@ def _of_score(args: argparse.Namespace) -> Iterator[str]:
         yield f"--score translates nothing, so --{name} has nothing to do: leave it out."
     if args.format in ("pairs", "moses"):
         yield f"--score translates nothing, and --format {args.format} is for what was translated: name another."
-    if args.input_format == "tsv":
-        yield "--score translates nothing, so --input-format tsv has nothing to do: leave it out."
+    if args.input_format in ("tsv", "wrapped"):
+        yield f"--score translates nothing, so --input-format {args.input_format} has nothing to do: leave it out."
 
 
 def _of_gold_alignments(args: argparse.Namespace) -> Iterator[str]:

@@ -267,6 +267,8 @@ def _complaint_about_text(path: Path | str, head: bytes) -> str | None:
     n_nul, least = head.count(0), min(head[place::4].count(0) for place in range(4))
     if head.startswith(_WIDE_BOMS) or (n_nul >= 8 and 3 * n_nul >= len(head) and 16 * least <= n_nul):
         return f"{path}: looks like UTF-16 or UTF-32. Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT."
+    if b"\n" not in head and head.count(b"\r") >= 2:
+        return f"{path}: its lines end with carriage returns alone. Convert it: tr '\\r' '\\n' < IN > OUT."
     return None
 
 

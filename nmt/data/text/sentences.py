@@ -79,6 +79,11 @@ def sentences(text: str, language: str = "") -> list[str]:
     return _cut(text, _sentence_ends(text, language))
 
 
+def ends_a_sentence(text: str) -> bool:
+    """Whether a sentence ends where a text does."""
+    return sentences(text.rstrip()[-_LONGEST_WITHIN:] + " A")[-1] == "A"
+
+
 def pieces(text: str, fits: Callable[[str], bool], language: str = "") -> list[str]:
     """The sentences of a text, of which those that do not fit are cut further, each with the white space after it.
 
