@@ -53,6 +53,7 @@ class BatchSearch:
 
     shortlist: where to look for the subwords of a translation of which nothing is asked; without it, everywhere.
     fixed: the beam search, for the same model, where nothing is asked of a translation and there are no short lists.
+    whole_characters: False to let a model write bytes that are no UTF-8, as other engines do.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class BatchSearch:
         *,
         shortlist: Shortlist | None = None,
         fixed: FixedSearch | None = None,
+        whole_characters: bool = True,
     ) -> None:
         self.model, self.shortlist, self.fixed = model, shortlist, fixed
         self._subwords, self._config = subwords, config
-        self._characters = characters_of(subwords.trg.raw(range(subwords.trg.n_text)))
+        raw = subwords.trg.raw(range(subwords.trg.n_text))
+        self._characters = characters_of(raw) if whole_characters else None
         chooses = config.mbr != "none" or config.coverage > 0  # among all that a beam has found
         self._how = BeamSettings(
             bos=BOS,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from nmt.data.vocabulary.subwords import Subwords
+from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scoring.scorer import score_tokens
 from nmt.decoding.translator import Translator
@@ -85,7 +86,7 @@ def compare(
     if not told:
         raise DataError(f"every line to compare on has more than {MAX_SRC_LEN:,} subwords: name other ones.")
     lines, src_ids = [line for line, _ in told], [ids for _, ids in told]
-    ours = greedy(Translator(model, subwords, greedy_config(most)), src_ids)
+    ours = greedy(bare_translator(model, subwords, greedy_config(most)), src_ids)
     texts = list(zip(lines, map(subwords.trg.decode, ours), exported.greedy(lines, most), strict=True))
     different = [one for one in texts if one[1] != one[2]]
     n_same, first = len(texts) - len(different), different[0] if different else None
@@ -103,6 +104,11 @@ def compare(
             f"{texts[where][1]}\nas a translation of\n  {lines[where]}"
         )
     return found
+
+
+def bare_translator(model: SearchModel, subwords: Subwords, config: DecodeConfig) -> Translator:
+    """Our search with nothing that other engines have not: what it writes may be no UTF-8."""
+    return Translator(BatchSearch(model, subwords, config, whole_characters=False), subwords, config)
 
 
 def greedy_config(most: int) -> DecodeConfig:
@@ -126,7 +132,7 @@ class Ours:
 
     def greedy(self, lines: Sequence[str], most: int) -> list[str]:
         """The translation of each line by greedy search, which ends it after `most` tokens."""
-        translator = Translator(self._model, self._subwords, greedy_config(most))
+        translator = bare_translator(self._model, self._subwords, greedy_config(most))
         found = greedy(translator, self._subwords.src.encode(lines))
         return [self._subwords.trg.decode(ids) for ids in found]
 
