@@ -36,6 +36,8 @@ from nmt.run_folder import RECIPE, check_is_run, is_run
 USUAL_SRC_LEN = "usual_src_len"
 # Another: characters of a target for one of its source, by target language.
 USUAL_RATIOS = "usual_ratios"
+# Another: shares of source lines of training by how they are written, see `data/text/style.py`.
+SRC_STYLE = "src_style"
 
 # The user named a place that is not theirs; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
@@ -100,6 +102,12 @@ class Run:
         found = self._told_of_data().get(USUAL_RATIOS)
         known = found if isinstance(found, dict) else {}
         return {name: ratio for name, ratio in known.items() if isinstance(ratio, float) and ratio > 0}
+
+    def src_style(self) -> dict[str, float]:
+        """Entry of data.json under SRC_STYLE; empty for a run that was begun before there was one."""
+        found = self._told_of_data().get(SRC_STYLE)
+        known = found if isinstance(found, dict) else {}
+        return {name: share for name, share in known.items() if isinstance(share, float)}
 
     def subwords(self) -> Subwords:
         """The vocabulary of the run. Raises RunError for another than that which it was trained with."""

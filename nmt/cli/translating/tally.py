@@ -21,11 +21,14 @@ from nmt.cli.translating.report import (
     warn,
 )
 from nmt.cli.translating.requests import Odd
+from nmt.data.text.style import style_notes, traits_of
 from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import CAP
 from nmt.decoding.translation import Translation, is_in_pieces
 from nmt.evaluation.alignment import characters_note, trg_lang_of
+from nmt.run import Run
 
+_FAR_ENOUGH = 1000  # characters of a line that are looked at
 N_PICTURE = 3  # lines that are drawn where none are named
 
 
@@ -46,6 +49,7 @@ class Tally:
     drawn: dict[int, tuple[str, Translation]] = field(default_factory=dict)
     suspicious: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
+    style: Counter[str] = field(default_factory=Counter)  # of the lines: how they are written
     notes: Counter[str] = field(default_factory=Counter)  # what is odd but harmless in the input
 
     def add(self, line: str, odd: Odd, told: Told) -> list[str]:
@@ -55,6 +59,7 @@ class Tally:
         self.n_answered += 1
         self._warn(attention_note(told.evidence))
         self._warn(lost_note(told.lost))
+        self.style.update(traits_of(line[:_FAR_ENOUGH]))
         flags = self._flags(odd, told.answer)
         self._remember(line, told.answer.translation)
         self.alignments.add(self.n_answered, line, told.answer.translation.text, told.evidence.get(WORDS) or "")
@@ -104,7 +109,8 @@ class Tally:
         assert self.n_answered == self.n_read, (self.n_answered, self.n_read)
         args, translator, data = self.args, answering.translator, answering.recipe.data
         trg_lang = trg_lang_of(answering.recipe)
-        for note in input_notes(self.notes, source_name(args)):
+        written = style_notes(Run(args.run[0]).src_style(), self.style)
+        for note in [*input_notes(self.notes, source_name(args)), *written]:
             say(note)
         if self.n_cut:
             warn(f"{self.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")

@@ -19,11 +19,13 @@ from nmt.data.arrays.columns import as_numpy
 from nmt.data.arrays.ragged import Ragged, places
 from nmt.data.stored.manifest import SUBWORDS, changed_settings, prepare_again, read_manifest, settings_of, verify_files
 from nmt.data.text.split_names import VALID, set_of
+from nmt.data.text.style import shares_of
 from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
 
 Ids = NDArray[np.int64]
+_N_STYLE = 2000  # training pairs that are looked at
 
 
 class Corpus:
@@ -98,6 +100,11 @@ class Prepared:
         self.valid_sets = {name: self._corpus(split) for name, split in (found or {VALID: VALID}).items()}
         self.valid = next(iter(self.valid_sets.values()))
         self.test = self._corpus("test") if "test.arrow" in manifest["files"] else None
+
+    def src_style(self) -> dict[str, float]:
+        """How source lines of training are written: see `shares_of`."""
+        some = np.unique(np.linspace(0, self.train.n_pair - 1, min(_N_STYLE, self.train.n_pair)).astype(np.int64))
+        return shares_of(self.subwords.src.decode(row.tolist()) for row in self.train.pairs(some)[0])
 
     def usual_ratios(self) -> dict[str, float]:
         """Characters of a target for one of its source, by target language: the median of its largest corpus."""

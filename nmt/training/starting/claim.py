@@ -15,7 +15,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT
 from nmt.recipe.reader import write_recipe
 from nmt.recipe.stored import kept
-from nmt.run import USUAL_RATIOS, USUAL_SRC_LEN, Newest, Run
+from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, Newest, Run
 from nmt.training.schedule import bound_to_length
 from nmt.training.state import ENDS, refused_changes
 
@@ -32,7 +32,11 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
         _note_data(run, checkpoint.read_json(run.data_file), data)
     else:
         write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
-        learnt = {USUAL_SRC_LEN: usual_len(data.train.src_len), USUAL_RATIOS: data.usual_ratios()}
+        learnt = {
+            USUAL_SRC_LEN: usual_len(data.train.src_len),
+            USUAL_RATIOS: data.usual_ratios(),
+            SRC_STYLE: data.src_style(),
+        }
         about = {**_fingerprint(data), **learnt}
         _note_data(run, about, data)
     write_recipe(kept(recipe, run.recipe_file), run.recipe_file)  # last: it marks the folder as a run
@@ -84,7 +88,7 @@ def _is_only_begun(run: Run) -> bool:
             Subwords.load(run.subwords_file)
         if run.data_file.name not in names:
             return True
-        known = set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN, USUAL_RATIOS, DATA_AT}
+        known = set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, DATA_AT}
         return known == {"train", "valid", "subwords"}
     except (NmtError, TypeError):
         return False

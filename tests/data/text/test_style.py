@@ -1,0 +1,40 @@
+"""Input that is written as training text is not is named."""
+
+from collections import Counter
+
+import pytest
+
+from nmt.data.text.style import shares_of, style_notes, traits_of
+
+PLAIN = ["Ein Hund läuft.", "Zwei Hunde, ja!", "12"] * 40
+LOWER = [line.lower() for line in PLAIN]
+CAPITALS = [line.upper() for line in PLAIN]
+APART = [line.replace(",", " ,").replace(".", " .").replace("!", " !") for line in PLAIN]
+GEORGIAN = ["ეს ჩემი სახლია.", "მე აქ ვცხოვრობ."] * 20
+
+
+def counted(lines):
+    return sum(map(traits_of, lines), Counter())
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "words"),
+    [
+        (LOWER, PLAIN, ["training text is lower-cased, 80 of 80 input lines are not"]),
+        (PLAIN, LOWER, ["hardly ever lower-cased, 80 of 80"]),
+        (PLAIN, CAPITALS, ["hardly ever in capitals, 80 of 80"]),
+        (APART, PLAIN, ["marks set apart by spaces, 80 of 80 input lines are not"]),
+        (PLAIN, APART, ["marks set apart by spaces, 80 of 80 input lines are"]),
+        (PLAIN, PLAIN, []),
+        (LOWER, LOWER[:4] + GEORGIAN, []),
+        (PLAIN, [*PLAIN[:60], *CAPITALS[:6]], []),
+        (PLAIN, CAPITALS[:3], []),
+    ],
+)
+def test_text_unlike_training_is_named_and_other_text_is_not(trained, given, words):
+    notes = style_notes(shares_of(trained), counted(given))
+    assert len(notes) == len(words) and all(word in note for word, note in zip(words, notes, strict=True))
+
+
+def test_a_run_that_knows_nothing_says_nothing():
+    assert style_notes({}, counted(CAPITALS)) == []
