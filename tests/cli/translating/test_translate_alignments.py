@@ -34,7 +34,8 @@ def test_each_line_has_a_line_that_is_the_field_of_json_and_a_blank_one_is_blank
     assert translate("--alignments", tmp_path / "links")[0] == plain
     wanted = words_of_json(translate("--format", "jsonl")[0])
     assert read(tmp_path / "links") == wanted
-    assert [bool(line) for line in wanted] == [bool(line.strip()) for line in SOURCE.decode().split("\n")]
+    both = zip(SOURCE.decode().split("\n"), plain, strict=True)
+    assert [bool(line) for line in wanted] == [bool(source.strip() and output.strip()) for source, output in both]
     for line, source, output in zip(wanted, SOURCE.decode().split("\n"), plain, strict=True):
         assert all(i < len(source.split()) and j < len(output.split()) for i, j in links_of(line))
 
