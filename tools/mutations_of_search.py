@@ -151,8 +151,8 @@ MUTATIONS = (
     Mutation(
         "a phrase is found within a longer word",
         "nmt/decoding/constraints/phrases.py",
-        "and not (begins and is_letter)",
-        "",
+        "_is_letter(before) or (before",
+        "(before",
         RULES,
     ),
     Mutation(

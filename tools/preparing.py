@@ -25,8 +25,9 @@ print(json.dumps(stages))
 
 
 def command(folder: Path, overrides: Sequence[tuple[str, str]]) -> list[str]:
-    """What prepares a folder by these options, and prints one line of JSON: the seconds of each stage."""
-    return [sys.executable, "-c", _PREPARE, json.dumps([str(folder), overrides])]
+    """What prepares a folder by these options, and prints one line of JSON: the seconds of each stage. Validation pairs may
+    be training pairs, too."""
+    return [sys.executable, "-c", _PREPARE, json.dumps([str(folder), [*overrides, ("data.alarms", "warn")]])]
 
 
 def located(name: str) -> Path:

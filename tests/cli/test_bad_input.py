@@ -35,7 +35,6 @@ def prepared(tmp_path, monkeypatch, capsys, src, trg, *flags):
         (b"", b"", [], "no lines in a.de and a.en"),
         (DE.decode().encode("utf-16"), EN, [], "a.de: looks like UTF-16"),
         (DE + b"f\xfcr\n", EN + b"for\n", [], "a.de:3: invalid UTF-8 at byte 2 of the line (0xFC)"),
-        (b"\n \n", EN, [], "2: all dropped for empty side (a.de:1, 2)"),
         (DE, EN, ["--data.out", "v.de"], "v.de: "),
         (DE, EN, ["--data.out", "v.de/out"], "v.de"),
         (DE, EN, ["--data.max_ratio", "-1"], "data.max_ratio"),
@@ -47,6 +46,11 @@ def test_a_mistake_is_told_with_code_two_and_nothing_is_left(tmp_path, monkeypat
     code, said = prepared(tmp_path, monkeypatch, capsys, src, trg, *flags)
     assert code == 2 and words in said and "nmt-preprocess: error: " in said
     assert {path.name for path in tmp_path.iterdir()} <= {"a.de", "a.en", "v.de", "v.en"}
+
+
+def test_a_corpus_of_which_nothing_is_left_is_an_alarm(tmp_path, monkeypatch, capsys):
+    code, said = prepared(tmp_path, monkeypatch, capsys, b"\n \n", EN)
+    assert code == 3 and "2: all dropped for empty side (a.de:1, 2)" in said and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_a_mistake_is_told_with_code_two_and_nothing_is_left(tmp_path, monkeypat
     ],
 )
 def test_what_is_only_odd_is_kept_or_dropped_and_counted(tmp_path, monkeypatch, capsys, src, trg, flags, n_kept, words):
-    code, said = prepared(tmp_path, monkeypatch, capsys, src, trg, *flags)
+    code, said = prepared(tmp_path, monkeypatch, capsys, src, trg, "--accept-alarms", *flags)
     assert code == 0 and words in said and "nmt-preprocess: error" not in said
     assert Prepared.open(tmp_path / "out").train.n_pair == n_kept
 

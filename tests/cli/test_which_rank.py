@@ -91,7 +91,7 @@ def test_the_jobs_of_an_array_prepare_what_one_process_does(tmp_path):
     for side in ("src", "trg"):
         (tmp_path / side).write_text("".join(f"the {side} line {n} of some\n" for n in range(300)), encoding="utf-8")
     command = [sys.executable, "-m", "nmt.cli.preprocess", "--train", "src", "trg", "--valid", "src", "trg"]
-    command += ["--langs", "de", "en", "--subwords.vocab_size=300", "--data.drop_duplicates=false"]
+    command += ["--langs", "de", "en", "--subwords.vocab_size=300", "--data.drop_duplicates=false", "--accept-alarms"]
     jobs = [
         subprocess.Popen(
             [*command, "--out", "shared", "--ranks", "array"], cwd=tmp_path, env=os.environ | array(*numbers)

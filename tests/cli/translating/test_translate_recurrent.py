@@ -114,7 +114,7 @@ def test_an_engine_that_has_no_such_model_is_refused_by_name(folders, tmp_path, 
     flags = ["--output", str(tmp_path / "out"), "--lines", str(tmp_path / "lines")]
     assert export([folders["attention"], "--to", to, *flags]) == 2
     said = capsys.readouterr().err
-    assert "model.architecture is attention" in said and "--to safetensors" in said
+    assert "model.architecture: attention" in said and "--to safetensors" in said
     assert not (tmp_path / "out").exists()
 
 
