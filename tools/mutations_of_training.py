@@ -182,7 +182,7 @@ MUTATIONS = (
     Mutation(
         "the time of a validation counts as schedule",
         "nmt/training/budget.py",
-        "state.planned_at, state.planned_share = state.wall_seconds, share",
+        "state.planned_at, state.planned_share = state.wall_seconds, min(1.0, share)",
         "pass",
         "tests/training/test_budget.py",
     ),

@@ -25,8 +25,7 @@ print(json.dumps(stages))
 
 
 def command(folder: Path, overrides: Sequence[tuple[str, str]]) -> list[str]:
-    """What prepares a folder by these options, and prints one line of JSON: the seconds of each stage. Validation pairs may
-    be training pairs, too."""
+    """What prepares a folder by these options, alarms accepted, and prints one line of JSON: seconds of each stage."""
     return [sys.executable, "-c", _PREPARE, json.dumps([str(folder), [*overrides, ("data.alarms", "warn")]])]
 
 

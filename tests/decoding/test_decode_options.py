@@ -98,6 +98,10 @@ def chosen(lab, **options):
     return [[one.hypotheses[0].ids for one in lab.translator(**options).translate(LINES)]]
 
 
+def text_without_letters(lab, **options):
+    return [[one.text for one in lab.translator(**options).translate(["... !"])]]
+
+
 def n_text(lab, **options):
     return [[len(one.texts) for one in lab.translator(**options).translate(LINES)]]
 
@@ -214,6 +218,7 @@ CASES = {
     "max_src_len": Case((0, 16, 32), n_piece),
     "max_tokens": Case((16384, 1), batches),
     "window": Case((1000, 2, 1), n_line_taken_at_once),
+    "copy_letterless": Case((True, False), text_without_letters),
 }
 
 

@@ -4,6 +4,7 @@ from test_long_lines import SHORT, some_lines, subwords  # the fixture too
 
 from nmt.decoding.long_lines import Limits, join_texts
 from nmt.decoding.rerank import ALPHAS, SEARCHED_WITH, Setting, rerank, settings_of
+from nmt.decoding.translation import is_in_pieces
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -25,7 +26,7 @@ def search(subwords):
 def test_under_the_penalty_of_the_search_the_best_is_what_it_returned(search, limits):
     setting = Setting(4, *SEARCHED_WITH)
     found = search(setting, n_best=4, limits=limits)
-    assert any(one.split for one in found) == (limits is SHORT)
+    assert any(map(is_in_pieces, found)) == (limits is SHORT)
     assert rerank(found, setting) == [one.text for one in found]
 
 

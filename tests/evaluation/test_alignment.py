@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from nmt.data.vocabulary.letters import normalised
 from nmt.data.vocabulary.subwords import EOS, Subwords
 from nmt.decoding.long_lines import first_words, join_attention
 from nmt.evaluation.alignment import joined_alignment, split, subword_alignment, word_alignment, words_of
@@ -32,7 +31,7 @@ def codec():
 @pytest.mark.parametrize("line", LINES)
 def test_the_pieces_of_a_word_are_its_bytes(codec, line):
     pieces = codec.raw(codec.encode([line])[0])
-    words = normalised(line, codec.normalize).split()
+    words = codec.normalised(line).split()
     of_piece = words_of(pieces)
     assert sorted({word for each in of_piece for word in each}) == list(range(len(words)))
     for number, word in enumerate(words):

@@ -198,7 +198,7 @@ def test_a_validation_that_ran_out_of_memory_measures_what_one_with_more_does(re
     def measured(limit):
         validation = Validation(recipe, data, Precision("fp32", "", "cpu"))
         model, tried = limited(new_model(recipe, data, torch.device("cpu")), limit, error)
-        first, again = (validation.measure(model, lambda: True)["valid"] for _ in range(2))
+        first, again = (validation.measure(model, lambda: True, lambda: True)["valid"] for _ in range(2))
         assert first == again and model.training
         return *first, [cost for cost in tried if cost > limit], validation.too_large
 

@@ -80,6 +80,7 @@ def _line(
     raw: bytes, path: Path | str, number: int, bad_utf8: str | None, longest: int | None, notes: Counter[str] | None
 ) -> str | None:
     """One line of a file, cut to `longest` bytes before."""
+    is_cut = longest is not None and len(raw) >= longest
     if number == 1 and raw.startswith(BOM):
         raw = raw[len(BOM) :]
         if notes is not None:
@@ -91,7 +92,7 @@ def _line(
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        if longest is not None and len(raw) >= longest - 1 and error.start >= len(raw) - 4:
+        if is_cut and error.start >= len(raw) - 4:
             return raw[: error.start].decode("utf-8")  # cut inside a character: that is our doing
         if bad_utf8 == "drop":
             return None

@@ -18,6 +18,7 @@ from tokenizers import pre_tokenizers
 
 from nmt.data.text.placeholders import PLACEHOLDER
 from nmt.data.vocabulary.letters import (
+    BYTE_IN_TEXT,
     BYTE_LETTERS,
     CharacterLetters,
     in_characters,
@@ -82,6 +83,7 @@ def learn(
     sides: give their lines anew at each call, without line feeds. notes: counts what was too long to be looked at.
     """
     words = _count(sides, config, seed, notes)
+    words = Counter({word: n for word, n in words.items() if word.isascii() or not BYTE_IN_TEXT.search(word)})
     characters = counted_characters(words)
     room = n_piece - len(BYTE_LETTERS)
     if config.kind == "char":

@@ -92,6 +92,8 @@ _FIRST_BYTE_LETTER = 0x10FF00
 _BYTE_LETTERS = [chr(byte if byte < 0x80 else _FIRST_BYTE_LETTER + byte) for byte in range(256)]
 BYTE_LETTERS = {letter: byte for byte, letter in enumerate(_BYTE_LETTERS)}
 BYTE_OF = _byte_alphabet()
+# Private characters that are the letters of bytes have no letter where they stand in a text.
+BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
 _NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
 
 
@@ -148,7 +150,8 @@ class CharacterLetters:
         characters = (one for one in alphabet if len(one) == 1 and one not in BYTE_LETTERS)
         self.n_byte = {**dict.fromkeys(BYTE_LETTERS, 1), **{one: len(one.encode("utf-8")) for one in characters}}
         self.pre_tokenizer, self.in_characters = in_words(), in_characters()
-        self._table = _Spelled((ord(letter), letter) for letter in self.n_byte)
+        plain = (letter for letter in self.n_byte if letter.isascii() or letter not in BYTE_LETTERS)
+        self._table = _Spelled((ord(letter), letter) for letter in plain)
 
     def is_piece(self, piece: str) -> bool:
         """Whether it can be one: nothing in it is part of a character, or looks like a byte by its name."""

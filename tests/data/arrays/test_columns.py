@@ -58,7 +58,7 @@ def test_what_takes_long_to_load_is_not_loaded(tmp_path):
     write_lines(tmp_path / "text", ["ein Haus", "ein Schiff"] * 20)
     options = [("name", "own"), ("data.src_lang", "de"), ("data.trg_lang", "de"), ("subwords.vocab_size", "300")]
     options += [(f"data.{split}", json.dumps(files)) for split in ("train", "valid")]
-    options += [("data.drop_identical", "false")]
+    options += [("data.drop_identical", "false"), ("data.alarms", "warn")]
     arguments = [sys.executable, "-c", _BOTH, json.dumps(options), str(tmp_path / "prepared")]
     found = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert found.returncode == 0 and found.stdout.endswith("40 [2, 2] False\n"), found.stderr

@@ -102,7 +102,7 @@ def test_each_corpus_may_have_a_spread_of_its_own(tmp_path):
 
 
 def test_what_is_too_long_is_told_of_its_corpus_and_one_corpus_needs_no_table(tmp_path):
-    report, _ = made(recipe_in(tmp_path, {}, {"src_lang": "nl"}, pairs=[*GOOD, (UNLIKE, UNLIKE[::-1])], max_len=35))
+    report, _ = made(recipe_in(tmp_path, {}, {"src_lang": "nl"}, pairs=[*GOOD, (UNLIKE, UNLIKE[::-1])], max_len=22))
     assert dropped(report) == [{"too long": 1}] * 2
     alone = tmp_path / "alone"
     alone.mkdir()

@@ -122,7 +122,7 @@ def test_data_is_prepared_with_the_subwords_of_other_data(tmp_path, monkeypatch,
 
     def files(name):
         pair = [f"{name}.src", f"{name}.trg"]
-        return ["--train", *pair, "--valid", *pair, "--langs", "x-a", "x-b"]
+        return ["--train", *pair, "--valid", *pair, "--langs", "x-a", "x-b", "--accept-alarms"]
 
     assert main([*files("old"), "--out", "old", "--subwords.vocab_size", "290"]) == 0
     command = [*files("new"), "--out", "new", "--vocab-from", "old", "--subwords.extend", "9"]
@@ -153,7 +153,7 @@ def test_subwords_that_are_not_those_that_were_written_are_refused(tmp_path, nam
         (tmp_path / "x").write_text("".join(f"{n} {line}\n" for n, line in enumerate(OLD)), encoding="utf-8")
         pair = [str(tmp_path / "x")] * 2
         options = ["--langs", "x-a", "x-b", "--subwords.vocab_size", "290", "--data.drop_identical", "false"]
-        assert main(["--train", *pair, "--valid", *pair, "--out", str(folder), *options]) == 0
+        assert main(["--train", *pair, "--valid", *pair, "--accept-alarms", "--out", str(folder), *options]) == 0
     else:
         folder.mkdir()
         (folder / name).write_text(json.dumps({"subwords": saved(folder).sha256}))

@@ -222,7 +222,18 @@ def test_data_is_prepared_with_one_model_or_two(tmp_path, joint, capsys):
     place = tmp_path / "src.model" if joint else f"{tmp_path / 'src.model'},{tmp_path / 'trg.model'}"
     flags = ["--subwords.kind", "sentencepiece", "--subwords.joint", str(joint).lower(), "--vocab-from", str(place)]
     flags += ["--model.emb_src_trg_weight_sharing", "false"]
-    told = ["--train", *files, "--valid", *files, "--langs", "de", "en", "--out", str(tmp_path / "out")]
+    told = [
+        "--train",
+        *files,
+        "--valid",
+        *files,
+        "--accept-alarms",
+        "--langs",
+        "de",
+        "en",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main([*told, *flags]) == 0, capsys.readouterr().err
     data = Prepared.open(tmp_path / "out")
     assert data.subwords.joint is joint

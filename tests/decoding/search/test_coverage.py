@@ -49,7 +49,7 @@ def test_score_and_coverage_together_choose_among_what_the_beam_has_found():
             every = beams[number]
             worth = [one.normalised + weight * covered(found.src_ids, one.ids) for one in every]
             first: dict[str, list[int]] = {}
-            for n in sorted(range(6), key=lambda n: -worth[n]):
+            for n in sorted(range(len(every)), key=lambda n: -worth[n]):
                 first.setdefault(subwords.trg.decode(every[n].ids), every[n].ids)
             assert [one.ids for one in found.hypotheses] == list(first.values())[:2]
             n_changed += found.text != subwords.trg.decode(every[0].ids)

@@ -160,7 +160,7 @@ def several(corpus, tmp_path_factory):
         {"name": "web", "measure": "loss", **write_pairs(folder, "web", 50, 3)},
         {"name": "talks", "max_sentences": 10, **write_pairs(folder, "talks", 90, 4)},
     ]
-    made = {**corpus, "data": {**corpus["data"], "valid": sets, "out": str(folder / "prepared")}}
+    made = {**corpus, "data": {**corpus["data"], "valid": sets, "out": str(folder / "prepared"), "alarms": "warn"}}
     prepare(Recipe.model_validate({"name": "tiny", **made}), folder / "prepared")
     return made
 
