@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from nmt.cli.command import must_be_free
 from nmt.data.text.compression import DAMAGE, opened
-from nmt.data.text.lines import complaint_about, complaint_about_stream, count_lines, damaged, read_lines
+from nmt.data.text.lines import complaint_about, count_lines, damaged, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention.drawing import check_path
 
@@ -45,7 +45,7 @@ def phrases_of_pipes(args: argparse.Namespace) -> Iterator[None]:
     with TemporaryDirectory(prefix="nmt-phrases-") as folder:
         for flag in ("terms", "avoid"):
             name = getattr(args, flag)
-            if name and complaint_about_stream(name):
+            if name and Path(name).is_fifo():  # other streams, such as devices, may never end
                 path = Path(folder) / flag
                 with open(name, "rb") as pipe, open(path, "xb") as file:
                     shutil.copyfileobj(pipe, file)
