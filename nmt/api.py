@@ -131,7 +131,7 @@ class Model:
             ) from None
 
     def translator(self, decode: DecodeConfig) -> Translator:
-        """What translates with these options. Raises MachineError on a GPU in a process that was forked since."""
+        """Return a translator with these options. Raises MachineError on a GPU in a process that was forked since."""
         if os.getpid() != self._process:
             self._after_fork()
         utility = None

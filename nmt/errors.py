@@ -46,7 +46,7 @@ class MachineError(NmtError):
 
 
 class Unavailable(MachineError):
-    """What was asked for is not on this machine, and the user can mend that: a package, a GPU, an arithmetic."""
+    """Raised where this machine lacks what was asked for and the user can mend it: a package, a GPU, an arithmetic."""
 
     exit_code = 2
 

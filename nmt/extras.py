@@ -30,7 +30,7 @@ def missing(extra: str, wanted_by: str, instead: str = "") -> Unavailable:
 
 
 def incomplete(error: ImportError) -> str:
-    """What to say where a package is missing that nmt cannot do without."""
+    """Return what to say where a package is missing that nmt cannot do without."""
     return (
         f"nmt is installed without what it needs: no module {error.name}. Install it again with its dependencies: "
         "pip install . in its folder."
@@ -38,7 +38,7 @@ def incomplete(error: ImportError) -> str:
 
 
 def is_installed(extra: str) -> bool:
-    """Whether all packages of an extra are there. Nothing is imported."""
+    """Return whether all packages of an extra are there. Nothing is imported."""
     return all(map(_is_found, EXTRAS[extra]))
 
 

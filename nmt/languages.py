@@ -132,7 +132,7 @@ def canonical(code: str) -> str:
 
 
 def _tag_of(code: str) -> "Tag | None":
-    """What langcodes makes of a code or an English name; None where it is neither."""
+    """Return what langcodes makes of a code or an English name; None where it is neither."""
     import langcodes
 
     text = code.strip().replace("_", "-")

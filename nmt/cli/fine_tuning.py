@@ -13,13 +13,13 @@ _OF_SUBWORDS = ("kind", "joint", "normalize", "symbols")
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether the folder is a run that has weights, and no prepared data."""
+    """Return whether the folder is a run that has weights, and no prepared data."""
     has_weights = (folder / "model").is_dir() or any(folder.glob("checkpoints/update-*"))
     return is_run(folder) and not is_prepared(folder) and has_weights
 
 
 def fine_tuned(folder: str) -> list[tuple[str, str]]:
-    """What a recipe has to say to begin with the weights of a run: (dotted name, value as YAML)."""
+    """Return what a recipe has to say to begin with the weights of a run: (dotted name, value as YAML)."""
     base: Recipe = load_resolved(Path(folder) / RECIPE)
     model = [name for name in type(base.model).model_fields if name not in base.model.useless]
     return [

@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         return f"{flag}: unknown option" + (f" (did you mean {' or '.join(meant)}?)" if meant else "")
 
     def about_epochs(self, flag: str, given: Sequence[str]) -> str:
-        """How many updates an epoch has, for the end of a message."""
+        """Return how many updates an epoch has, for the end of a message."""
         return ": --updates N"
 
     def read(self, given: Sequence[str]) -> argparse.Namespace:

@@ -236,7 +236,7 @@ def _own_recipe(args: argparse.Namespace) -> Recipe:
 
 
 def _is_corpus(name: str) -> bool:
-    """Whether a name is that of a file with pairs."""
+    """Return whether a name is that of a file with pairs."""
     return without_ending(name).lower().endswith((*ENDINGS, *NOT_READ)) and not Path(name).is_dir()
 
 
@@ -248,7 +248,7 @@ def _files(names: Sequence[str], flag: str) -> dict[str, str]:
 
 
 def _own_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
-    """What a model of one's own is trained with: a new one, or that of the run whose subwords are taken."""
+    """Return what a model of one's own is trained with: a new one, or that of the run whose subwords are taken."""
     if vocab_from is None or not is_trained(Path(vocab_from)):
         return OWN_CORPUS
     print(

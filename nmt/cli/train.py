@@ -39,7 +39,7 @@ class _Parser(Parser):
     """Knows how many updates make an epoch."""
 
     def about_epochs(self, flag: str, given: Sequence[str]) -> str:
-        """How many updates the epochs are that were asked for, where the recipe has prepared data."""
+        """Return how many updates the epochs are that were asked for, where the recipe has prepared data."""
         recipe = next((word for word in given if Path(word).exists()), None)
         value = next((after for word, after in pairwise([*given, ""]) if word == flag), "")
         value = next((word.partition("=")[2] for word in given if word.startswith(f"{flag}=")), value)

@@ -37,7 +37,7 @@ def train(recipe: Recipe) -> int:
 
 
 def updates_of_epoch(path: Path) -> int | None:
-    """How many updates an epoch of a recipe's prepared data has; None where that cannot be told."""
+    """Return how many updates an epoch of a recipe's prepared data has; None where that cannot be told."""
     try:
         recipe = read_recipe(path)
         if recipe.batch.max_tokens == "auto":

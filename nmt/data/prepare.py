@@ -290,7 +290,7 @@ def _stopped(job: _Job, why: str, advice: str = "") -> AlarmError:
 
 
 def page_beside(folder: Path) -> Path:
-    """Where the report of data lies that is not written: beside the folder."""
+    """Return where the report of data lies that is not written: beside the folder."""
     folder = folder if folder.name.strip(".") else folder.resolve()
     return folder.with_name(f"{folder.name}.report.html")
 

@@ -16,7 +16,7 @@ _OWN_DIGITS = frozenset(
 
 
 def is_letterless(text: str, src_lang: str, trg_lang: str) -> bool:
-    """Whether a text is copied: it has no letter, and digits only where both languages write them like that."""
+    """Return whether a text is copied: it has no letter, and digits only where both languages write them like that."""
     if any(unicodedata.category(one)[0] in "LM" and one not in _WITH_EMOJI for one in text):
         return False
     if not any(one.isnumeric() for one in text):

@@ -38,7 +38,7 @@ _FEW_LETTERS = 4  # of other scripts, which a formula may have
 def reasons(
     source: str, output: str, max_ratio: float, usual_ratio: float | None = None, languages: Collection[str] = ()
 ) -> list[str]:
-    """Why a translation looks wrong, of `empty`, `damaged`, `repeated`, `copied`, `lost`, `added`, `script`, `ratio`.
+    """Name the reasons to doubt a translation, of `empty`, `damaged`, `repeated`, `copied`, `lost`, `added`, `script`, `ratio`.
 
     max_ratio, usual_ratio: as for `is_out_of_ratio`; languages: as for `is_in_foreign_script`.
     """
@@ -89,12 +89,12 @@ def is_empty(source: str, output: str) -> bool:
 
 
 def is_damaged(source: str, output: str) -> bool:
-    """Whether the output has more characters that were lost (U+FFFD) than the source: it ended inside one."""
+    """Return whether the output has more characters that were lost (U+FFFD) than the source: it ended inside one."""
     return output.count(_LOST_CHARACTER) > source.count(_LOST_CHARACTER)
 
 
 def is_repeated(source: str, output: str) -> bool:
-    """Whether the output goes round in a loop, and the source in none or in one of less than half as many turns.
+    """Return whether the output goes round in a loop, and the source in none or in one of less than half as many turns.
 
     A loop is a piece of text four times in a row, or, where that is most of the output and nothing in the source comes
     twice, three times, or a word twice. Case and punctuation do not count.
@@ -111,7 +111,7 @@ def is_repeated(source: str, output: str) -> bool:
 
 
 def _turns(text: str) -> int:
-    """How often something stands in a row, at most."""
+    """Return how often something stands in a row, at most."""
     ones = [len(one[0]) for one in _RUN_OF_ONE.finditer(text)]
     turns = [n for n in ones if n >= _LONG_ROW] or [1]
     words = f"{_BETWEEN.sub(' ', text).strip()} "
@@ -163,7 +163,7 @@ def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -
 
 
 def is_out_of_ratio(source: str, output: str, max_ratio: float, usual_ratio: float | None = None) -> bool:
-    """Whether data.max_ratio dropped all training pairs of such lengths.
+    """Return whether data.max_ratio dropped all training pairs of such lengths.
 
     max_ratio: data.max_ratio of the recipe. usual_ratio: characters of a target for one of its source, as learnt from
     the training pairs. Where that is not known, as in runs begun long ago, neither characters nor UTF-8 bytes may be in

@@ -55,7 +55,7 @@ def is_too_wide(translation: Translation) -> bool:
 
 
 def is_in_pieces(translation: Translation) -> bool:
-    """Whether a line was translated in several pieces; emoji that were taken off its ends do not make it that."""
+    """Return True for a line translated in several pieces; emoji that were taken off its ends do not make it that."""
     return len(translation.parts) > 1
 
 

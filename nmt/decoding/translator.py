@@ -180,7 +180,7 @@ class Translator:
             yield translations.get(request) or _unread(request)
 
     def _is_unread(self, request: Request) -> bool:
-        """Whether a line is answered without the model."""
+        """Return whether a line is answered without the model."""
         if is_blank(request.source):
             return True
         if not self.config.copy_letterless or request.asks:

@@ -49,7 +49,7 @@ def joined_alignment(pieces: Sequence[Sequence[int | None]], src_len: Sequence[i
 
 
 class ByCharacter(NamedTuple):
-    """Whether the words that are aligned are characters, for each side."""
+    """Flags, one a side: True where characters are aligned and not words."""
 
     src: bool
     trg: bool

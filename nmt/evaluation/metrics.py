@@ -151,7 +151,7 @@ def tokenised_note(references: Sequence[str]) -> str | None:
 
 
 def form_note(references: Sequence[str]) -> str | None:
-    """What to say of references that are not in the normal form NFC; None if all are."""
+    """Return what to say of references that are not in the normal form NFC; None if all are."""
     if all(map(_is_composed, references)):
         return None
     n_other = sum(not _is_composed(line) for line in references)

@@ -230,7 +230,7 @@ def _steps(norm: nn.LayerNorm | Spread, reach: float, factor: float = 1.0, *, ta
 
 
 def _product() -> type[Int8Product]:
-    """What multiplies. Raises Unavailable where there is nothing that does."""
+    """Return what multiplies. Raises Unavailable where there is nothing that does."""
     if (found := int8_product()) is None:
         raise Unavailable(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
     return found

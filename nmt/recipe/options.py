@@ -39,7 +39,7 @@ class ValidConfig(Section):
     max_tokens: PositiveInt = Field(8192, description="Bound on sentences x longest sentence in one validation batch.")
 
     def is_regular(self, update: int) -> bool:
-        """Whether a validation is due at an update by its number; by the clock there is none."""
+        """Return whether a validation is due at an update by its number; by the clock there is none."""
         return self.every != "auto" and update % self.every == 0
 
 
@@ -65,7 +65,7 @@ class Recipe(Section):
 
     @property
     def origin(self) -> Origin:
-        """Where the recipe comes from, and so where the names in it are looked for."""
+        """Return where the recipe comes from, and so where the names in it are looked for."""
         return self._origin
 
     def coming_from(self, origin: Origin) -> Self:
@@ -96,7 +96,7 @@ class Recipe(Section):
         return self.origin.run or self.origin.find("train.out", name, is_of_run)
 
     def _gives(self, option: str, value: str) -> bool:
-        """Whether the command line names a folder, by its option or, where that is empty, by the name."""
+        """Return whether the command line names a folder, by its option or, where that is empty, by the name."""
         return option in self.origin.given or (not value and "name" in self.origin.given)
 
     @model_validator(mode="after")

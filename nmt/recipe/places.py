@@ -1,4 +1,4 @@
-"""Where the names in a recipe are looked for.
+"""Lookup of the names in a recipe.
 
 Beside the recipe, then in the current folder. A recipe in a run or in prepared data was written by a command that was
 given somewhere else, mostly two folders above it (prepared/NAME, runs/NAME), so it is looked for there, too. What the
@@ -20,12 +20,12 @@ _NAME_FILES = ("src", "trg", "file", "dataset")
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether the folder has prepared data in it."""
+    """Return whether the folder has prepared data in it."""
     return (folder / MANIFEST).is_file()
 
 
 def is_of_run(folder: Path) -> bool:
-    """Whether a run was begun in the folder."""
+    """Return whether a run was begun in the folder."""
     return (folder / RUN_DATA).is_file()
 
 
@@ -36,7 +36,7 @@ def is_made(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a recipe comes from: its file, None without one, and the options that the command line gave.
+    """Origin of a recipe: its file, None without one, and the options that the command line gave.
 
     Recipes that say the same are equal, wherever they come from.
     """
@@ -75,7 +75,7 @@ class Origin:
         return f"tried {' and '.join(str(place.absolute()) for place in self.places(option, name))}"
 
     def data_of_run(self) -> Path | None:
-        """Where the data of the run was that the recipe lies in, if it is still there."""
+        """Return where the data of the run was that the recipe lies in, if it is still there."""
         try:
             told: Any = parse_json((self.run / RUN_DATA).read_bytes()) if self.run else None
         except (OSError, ValueError):
@@ -84,7 +84,7 @@ class Origin:
         return Path(place) if isinstance(place, str) and is_prepared(Path(place)) else None
 
     def _is_given(self, option: str) -> bool:
-        """Whether the command line gave the option, or a file in one of the mappings that it holds."""
+        """Return whether the command line gave the option, or a file in one of the mappings that it holds."""
         in_option = (name for name in self.given if name.startswith(f"{option}."))
         return option in self.given or any(name.rpartition(".")[2] in _NAME_FILES for name in in_option)
 

@@ -32,7 +32,7 @@ class NoiseConfig(Section):
     )
 
     def shares(self) -> dict[str, float]:
-        """What is on, and how much of it."""
+        """Return what is on, and how much of it."""
         return {name: share for name in type(self).model_fields if (share := getattr(self, name))}
 
 

@@ -90,7 +90,7 @@ class Budget:
         return max(0.0, self.seconds - state.wall_seconds) if self.seconds else math.inf
 
     def has_time(self, state: TrainState, seconds: float = 0.0) -> bool:
-        """Whether something that takes so long, begun now, would end in time or hardly later."""
+        """Return whether something that takes so long, begun now, would end in time or hardly later."""
         spent = state.wall_seconds + self.clock() - self._last + seconds
         return not self.seconds or spent <= (1 + _GRACE) * self.seconds
 

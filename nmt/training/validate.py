@@ -269,7 +269,7 @@ class Validation:
     def measure(
         self, model: TranslationModel, keep_going: Callable[[], bool], in_time: Callable[[], bool]
     ) -> dict[str, Measured]:
-        """What each set's Validator measures, under its name; beside the first only while there is time."""
+        """Return what each set's Validator measures, under its name; beside the first only while there is time."""
         return {
             name: validator.measure(model, keep_going, in_time)
             for name, validator in self.sets.items()

@@ -37,7 +37,7 @@ from nmt.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is known of one line. evidence: how its translation came about, where that is written, and else empty.
+    """Facts about one line. evidence: how its translation came about, where that is written, and else empty.
 
     lost: what of this, or of the flags, could not be computed, each with the error.
     """
@@ -49,7 +49,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ToldScore:
-    """What is known of a given translation. evidence, lost: as in `Told`."""
+    """Facts about a given translation. evidence, lost: as in `Told`."""
 
     scored: Scored
     evidence: Fields
@@ -180,7 +180,7 @@ class Answering:
         return told
 
     def _evidence(self, answers: Sequence[Answer]) -> list[tuple[Fields, Lost]]:
-        """How each translation came about, where that is written, and what of this could not be computed."""
+        """Return how each translation came about, where that is written, and what of this could not be computed."""
         translations = [answer.translation for answer in answers]
         if (witness := self._witness(translations)) is None:
             return [({}, {}) for _ in answers]

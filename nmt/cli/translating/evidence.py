@@ -125,7 +125,7 @@ class Witness:
         items: Mapping[str, str],
         lost: Lost,
     ) -> Fields:
-        """What is written of line `number`, or of a blank one if it was never seen.
+        """Return what is written of line `number`, or of a blank one if it was never seen.
 
         told: log-probabilities, None where they could not be computed. lost: gets the fields that cannot be computed,
         which are None.

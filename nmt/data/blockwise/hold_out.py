@@ -36,7 +36,7 @@ class _Candidate(NamedTuple):
 
 
 def n_to_hold_out(size: float | str, n_pair: int) -> int:
-    """How many pairs are held out of so many."""
+    """Return how many pairs are held out of so many."""
     most = int(_LARGEST_SHARE * n_pair)
     if isinstance(size, str):
         return min(most, max(AUTO_LEAST, min(AUTO_MOST, round(AUTO_SHARE * n_pair))))

@@ -155,7 +155,7 @@ def keep_training_pairs(
 
 
 def _drawn(held_out: dict[str, Texts], config: DataConfig) -> dict[str, Any]:
-    """What tells pairs that are drawn from the training files for validation, and near copies of them."""
+    """Return what tells pairs that are drawn from the training files for validation, and near copies of them."""
     if not config.valid_size or config.valid or VALID not in held_out:
         return {}
     return dict(zip(("drawn", "drawn_bags"), near_hashes(*held_out[VALID][:2]), strict=True))

@@ -33,7 +33,7 @@ class UsualRatio(NamedTuple):
 
 
 def is_unusual(n_src: int, n_trg: int, usual: UsualRatio) -> bool:
-    """Whether the ratio of lengths is out of what is kept, where a side has 40 characters or more."""
+    """Return whether the ratio of lengths is out of what is kept, where a side has 40 characters or more."""
     return max(n_src, n_trg) >= SHORT and not usual.low * n_src <= n_trg <= usual.high * n_src
 
 

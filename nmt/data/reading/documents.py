@@ -54,7 +54,7 @@ def names_in_document(path: Path, form: str) -> list[str]:
 
 
 def complaint_about_document(path: Path, form: str, columns: Sequence[Column]) -> str | None:
-    """Why these columns or languages cannot be read, as far as the first records tell."""
+    """Return why these columns or languages cannot be read, as far as the first records tell."""
     try:
         names = names_in_document(path, form)
         for column in columns:
@@ -90,7 +90,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
 
 
 def _place(names: Sequence[str], column: Column) -> int:
-    """Where a column stands, from 0."""
+    """Return where a column stands, from 0."""
     if isinstance(column, int):
         if column > len(names):
             raise DataError(f"no column {column}: its first record has {len(names)}, counted from 1.")

@@ -20,7 +20,7 @@ _SIDES = (("source", "target"), ("src", "trg"), ("src", "tgt"), ("source_text", 
 
 
 def form_of(named: Named) -> str:
-    """What is in a file, by its name."""
+    """Return what is in a file, by its name."""
     plain = without_ending(named.name).lower()
     return next((form for ending, form in ENDINGS.items() if plain.endswith(ending)), "text")
 

@@ -1,4 +1,4 @@
-"""What is odd about the languages of a recipe: no script known of them, or their codes stand in a file like text."""
+"""Oddities in the languages of a recipe: no script known of them, or their codes stand in a file like text."""
 
 import itertools
 from collections import Counter

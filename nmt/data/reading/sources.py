@@ -60,7 +60,7 @@ class Text:
         return (self.undressed(found) for (found,) in _read([self], reading))
 
     def undressed(self, found: Found) -> Found:
-        """What was found, as the recipe wants it read."""
+        """Return what was found, as the recipe wants it read."""
         return undone(found, self.moses) if isinstance(found, str) and self.moses is not None else found
 
     def complaint(self) -> str | None:

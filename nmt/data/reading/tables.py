@@ -86,7 +86,7 @@ class Loaded:
 
 @functools.cache
 def _why_no_hub() -> str | None:
-    """Why the hub cannot be reached; None if it can, or is not to be asked. One try of a few seconds."""
+    """Return why the hub cannot be reached; None if it can, or is not to be asked. One try of a few seconds."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return None
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"

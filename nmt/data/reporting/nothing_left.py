@@ -43,7 +43,7 @@ def nothing_left(facts: Mapping[str, Any], sources: Sequence[Source], data: Data
 
 
 def advice_on_dropped(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
-    """What to do about the reason that most pairs are dropped for."""
+    """Return what to do about the reason that most pairs are dropped for."""
     reason = max(facts["dropped"], key=lambda reason: facts["dropped"][reason]["count"], default=None)
     if reason == clean.SCRIPT:
         return _scripts(facts, sources, data)

@@ -53,7 +53,7 @@ _NOTES = {
 
 
 def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
-    """What is seriously wrong, each beyond a threshold that it names. on_dropped: advice where most pairs are."""
+    """Alarms, each beyond a threshold that it names. on_dropped: advice where most pairs are."""
     found = [
         Alarm(
             found=f"the training files look swapped: the words of {one['train_src']}, the source, are those of "
@@ -367,7 +367,7 @@ def _shares(counts: dict[str, int]) -> str:
 
 
 def has_words(of: Facts) -> bool:
-    """Whether spaces part words in the text of a side. of: what is known of its subwords."""
+    """Return whether spaces part words in the text of a side. of: what is known of its subwords."""
     return bool(of["pieces"] * of["characters_per_piece"] <= _LONGEST_WORD * of["words"])
 
 

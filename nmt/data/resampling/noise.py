@@ -99,7 +99,7 @@ def mistyped(text: str, chance: np.uint64) -> str:
 
 
 def _has_symbol(codec: Codec, ids: Ids) -> bool:
-    """Whether a text has a symbol or a placeholder in it, which no change may touch."""
+    """Return whether a text has a symbol or a placeholder in it, which no change may touch."""
     first = codec.n_text - len(codec.symbols) - len(codec.placeholders)
     return bool(((ids >= first) & (ids < codec.n_text)).any())
 

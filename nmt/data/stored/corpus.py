@@ -102,7 +102,7 @@ class Prepared:
         self.test = self._corpus("test") if "test.arrow" in manifest["files"] else None
 
     def src_style(self) -> dict[str, float]:
-        """How source lines of training are written: see `shares_of`."""
+        """Return how source lines of training are written: see `shares_of`."""
         some = np.unique(np.linspace(0, self.train.n_pair - 1, min(_N_STYLE, self.train.n_pair)).astype(np.int64))
         return shares_of(self.subwords.src.decode(row.tolist()) for row in self.train.pairs(some)[0])
 

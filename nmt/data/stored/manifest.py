@@ -152,7 +152,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def prepare_again(folder: Path) -> str:
-    """How a folder that cannot be used is made again, for the end of a message."""
+    """Return how a folder that cannot be used is made again, for the end of a message."""
     recipe = folder / RECIPE
     command = ["nmt-preprocess", str(recipe), "--overwrite"] if recipe.is_file() else ["nmt-preprocess", "RECIPE"]
     return f"Prepare the data again: {shlex.join(command)}"

@@ -43,7 +43,7 @@ def is_in_another_language(text: str, own: frozenset[str], max_probability: floa
 
 
 def has_enough_letters(text: str) -> bool:
-    """Whether a text is long enough for its language to be told."""
+    """Return whether a text is long enough for its language to be told."""
     return len(_LETTER.findall(text)) >= _FEW_LETTERS
 
 

@@ -88,7 +88,7 @@ def letters_of_others(scripts: frozenset[str]) -> Pattern[str]:
 
 
 def letters_unspaced() -> Pattern[str]:
-    """What finds letters of scripts that are written without spaces."""
+    """Return what finds letters of scripts that are written without spaces."""
     return _letters(frozenset(UNSPACED & _RANGES.keys()))[0]
 
 

@@ -80,7 +80,7 @@ def sentences(text: str, language: str = "") -> list[str]:
 
 
 def ends_a_sentence(text: str) -> bool:
-    """Whether a sentence ends where a text does."""
+    """Return whether a sentence ends where a text does."""
     return sentences(text.rstrip()[-_LONGEST_WITHIN:] + " A")[-1] == "A"
 
 
@@ -150,7 +150,7 @@ def _sentence_ends(text: str, language: str) -> list[int]:
 
 
 def _ends_by_language(text: str, language: str) -> set[int]:
-    """Where sentencex ends sentences, white space after them included."""
+    """Return where sentencex ends sentences, white space after them included."""
     from sentencex import segment
 
     parts = list(segment(language_of(language).primary, text))
@@ -165,7 +165,7 @@ def _ends_by_language(text: str, language: str) -> set[int]:
 
 
 def _within_pairs(text: str) -> list[tuple[int, int]]:
-    """Where brackets and quotation marks begin and end that are pairs, none longer than a sentence or two."""
+    """Return where brackets and quotation marks begin and end that are pairs, none longer than a sentence or two."""
     found, opened = list[tuple[int, int]](), list[tuple[str, int]]()
     for place, letter in enumerate(text):
         if letter in _PAIRS:
@@ -197,7 +197,7 @@ def _ends_a_sentence(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_small(letter: str) -> bool:
-    """Whether it is a small letter of a script in which sentences begin with capitals: in Georgian they do not."""
+    """Return True for a small letter of a script in which sentences begin with capitals: in Georgian they do not."""
     return letter.islower() and not "\u10d0" <= letter <= "\u10ff"
 
 

@@ -1,4 +1,4 @@
-"""How a text is written: in small letters, in capitals, with its marks set apart; and input unlike training in that."""
+"""Style of a text: in small letters, in capitals, with its marks set apart; and input unlike training in that."""
 
 import re
 from collections import Counter

@@ -71,7 +71,7 @@ class Lexicon:
 
     @property
     def has_space(self) -> NDArray[np.bool_]:
-        """Which units are empty, or have white space inside or at an end, or characters that cannot be seen."""
+        """Return which units are empty, or have white space inside or at an end, or characters that cannot be seen."""
         return self._has_space.values
 
     def found(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

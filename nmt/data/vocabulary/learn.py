@@ -109,7 +109,7 @@ def learn(
 
 
 def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
-    """How often each character occurs in words, by its code point."""
+    """Return how often each character occurs in words, by its code point."""
     joined = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
     n_letter = np.fromiter(map(len, words), np.int64, len(words))
     times = np.repeat(np.fromiter(words.values(), np.int64, len(words)), n_letter)
@@ -157,7 +157,7 @@ def _often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[
 
 
 def _count(sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None) -> Counter[str]:
-    """How often each word occurs."""
+    """Return how often each word occurs."""
     if any(callable(side) for side in sides):
         return count_words(learnt_from(sides, config, seed, notes), cut_of(config))
     words = Counter[str]()
@@ -207,7 +207,7 @@ def _pattern_of(config: SubwordsConfig) -> re.Pattern[str]:
 
 
 def count_words(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer) -> Counter[str]:
-    """How often each of the words occurs that `cut` cuts texts into."""
+    """Return how often each of the words occurs that `cut` cuts texts into."""
     units: Counter[str] = Counter()
     for text in texts:
         units.update(units_of(text))

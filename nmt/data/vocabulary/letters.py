@@ -113,7 +113,7 @@ class ByteLetters:
         self.in_characters: pre_tokenizers.PreTokenizer = pre_tokenizers.Sequence([in_characters(), bytes_of])
 
     def is_piece(self, piece: str) -> bool:
-        """Whether it can be one."""
+        """Return whether it can be one."""
         return bool(piece) and all(letter in BYTE_OF for letter in piece)
 
     def piece(self, text: str) -> str:
@@ -154,7 +154,7 @@ class CharacterLetters:
         self._table = _Spelled((ord(letter), letter) for letter in plain)
 
     def is_piece(self, piece: str) -> bool:
-        """Whether it can be one: nothing in it is part of a character, or looks like a byte by its name."""
+        """Return whether it can be one: nothing in it is part of a character, or looks like a byte by its name."""
         return piece in BYTE_LETTERS or bool(piece and not _NO_PIECE.search(piece))
 
     def piece(self, text: str) -> str:

@@ -73,7 +73,7 @@ def content_of(
 
 
 def has_characters(content: Mapping[str, Any]) -> bool:
-    """Whether the pieces of a file are whole characters or single bytes."""
+    """Return whether the pieces of a file are whole characters or single bytes."""
     return bool(content["format"] == _FORMAT_OF_CHARACTERS)
 
 

@@ -95,7 +95,7 @@ class Pieces:
         self._keeping = threading.Lock()
 
     def stream(self, text: str) -> bytes:
-        """What the subwords of a prefix are put together to: it after a space, as the vocabulary writes it."""
+        """Return what the subwords of a prefix are put together to: it after a space, as the vocabulary writes it."""
         return b" " + self.in_bytes(self.codec.normalised_prefix(text))
 
     def in_bytes(self, text: str) -> bytes:
@@ -223,7 +223,7 @@ def _follow(wanted: bytes, state: State, byte: int, room: Room) -> State:
 
 
 def _bars(byte: int, edge: int) -> bool:
-    """Whether a character that begins with a byte may not stand beside a phrase with this byte at its edge."""
+    """Return whether a character that begins with a byte may not stand beside a phrase with this byte at its edge."""
     return byte in LETTERS or (byte == edge and byte < 0x80)
 
 

@@ -66,7 +66,7 @@ class Characters(NamedTuple):
         return forced.masked_fill((state > 0) & fine.unsqueeze(1), -torch.inf)
 
     def allowed(self, n_column: int, never: Tensor) -> Tensor:
-        """Which of so many columns may follow in each state and are not among `never`: (8, V) uint8."""
+        """Return which of so many columns may follow in each state and are not among `never`: (8, V) uint8."""
         allowed = torch.zeros(len(self.inner_after), n_column, dtype=torch.uint8, device=never.device)
         allowed[:, self.inner] = (self.inner_after != _NOWHERE).to(torch.uint8)
         allowed[0] = 1

@@ -240,7 +240,7 @@ def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Co
 
 
 def _pieces(codec: Codec) -> list[bytes | str]:
-    """What has a row after the control symbols: the bytes of pieces, and tags."""
+    """Return what has a row after the control symbols: the bytes of pieces, and tags."""
     return [*codec.raw(range(N_SPECIAL, codec.n_text)), *codec.tags]
 
 
