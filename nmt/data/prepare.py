@@ -145,8 +145,10 @@ def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
             raise _stopped(job, nothing_left(report.as_dict(), job.sources, recipe.data))
         report.corpora = corpora
         assert report.survey is not None
-        bases = [path.parent for path in given.paths] if given else []
-        bases += [Path(recipe.train.init_from)] if recipe.train.init_from else []
+        # A model of SentencePiece is of no run of ours.
+        bases = [path.parent for path in given.paths if path.name == SUBWORDS] if given else []
+        if base := recipe.train.init_from:
+            bases.append(recipe.origin.find("train.init_from", base, Path.exists))
         rows, unknown = overlap_with_bases(bases, report.survey.leaks)
         report.found["leaks"]["rows"] += rows
         for base in unknown:

@@ -38,7 +38,7 @@ _FEW_LETTERS = 4  # of other scripts, which a formula may have
 def reasons(
     source: str, output: str, max_ratio: float, usual_ratio: float | None = None, languages: Collection[str] = ()
 ) -> list[str]:
-    """Name the reasons to doubt a translation, of `empty`, `damaged`, `repeated`, `copied`, `lost`, `added`, `script`, `ratio`.
+    """Name reasons for doubt, of `empty`, `damaged`, `repeated`, `copied`, `lost`, `added`, `script`, `ratio`.
 
     max_ratio, usual_ratio: as for `is_out_of_ratio`; languages: as for `is_in_foreign_script`.
     """
