@@ -108,6 +108,7 @@ def told(monkeypatch):
             return next(seen, told.rest)
 
     monkeypatch.setattr(waiting, "OtherWork", Work)
+    monkeypatch.setattr(waiting, "_watched", set())  # other tests may have loaded a model in this process
     monkeypatch.setattr(waiting, "_SECONDS", 0.001)
     monkeypatch.setattr(waiting, "waits_awake", lambda n_thread: True)
     monkeypatch.setattr(waiting, "n_core", torch.get_num_threads)
