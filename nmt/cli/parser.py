@@ -14,7 +14,7 @@ from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
 from nmt.recipe.complaints import nearest
 from nmt.recipe.fields import all_fields, option_named, sections
-from nmt.recipe.names import EPOCHS, SHORT, with_trg
+from nmt.recipe.names import EPOCHS, GONE, SHORT, with_trg
 
 _OVERRIDE = "override:"
 
@@ -72,6 +72,8 @@ class Parser(argparse.ArgumentParser):
     def _about_unknown(self, flag: str, given: Sequence[str]) -> str:
         names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
         name = flag.removeprefix("--")
+        if name in GONE:
+            return f"{flag}: is gone; {GONE[name][1]}"
         if name.rpartition(".")[2].replace("-", "_") in EPOCHS and "train.updates" in names:
             return f"{flag}: the end is given in updates{self.about_epochs(flag, given)}"
         meant = dict.fromkeys(self.short.get(found, f"--{found}") for found in nearest(name, names))

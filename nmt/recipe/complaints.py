@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nmt.recipe.fields import all_fields, sections
-from nmt.recipe.names import OTHER_NAMES
+from nmt.recipe.names import GONE, OTHER_NAMES
 from nmt.recipe.yaml_marks import Mark
 
 
@@ -47,7 +47,7 @@ def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
         elif found["type"] == "language":
             yield name, found["msg"]
         elif found["type"] == "extra_forbidden":
-            yield name, f"unknown option{_nearest(name)}"
+            yield name, unknown(name)
         elif found["type"] == "missing":
             yield name, f"missing (expected {_expected(name)})"
         else:
@@ -73,7 +73,7 @@ def option_at(loc: tuple[int | str, ...], kind: str) -> tuple[int | str, ...]:
 
 def unknown(name: str) -> str:
     """The complaint about a dotted name that no option has."""
-    return f"unknown option{_nearest(name)}"
+    return f"is gone; {GONE[name][1]}" if name in GONE else f"unknown option{_nearest(name)}"
 
 
 def describe(value: Any) -> str:

@@ -1,6 +1,7 @@
-"""Other names of options, all of them: short flags, the words of other toolkits, and tgt for trg."""
+"""Other names of options: short flags, words of other toolkits, tgt for trg, and names of earlier versions."""
 
 import re
+from typing import Any
 
 # Flags without their section, by command: flag, option, and what its value is called.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -128,6 +129,10 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "length_penalty_alpha": ("decode.alpha",),
     "normalize": ("decode.alpha",),
 }
+
+# Options and flags of earlier versions, without dashes: the values that did nothing, and what to use instead.
+# With such a value an option of a recipe is passed over, so that recipes of earlier runs open; any other is refused.
+GONE: dict[str, tuple[tuple[Any, ...], str]] = {}
 
 
 def with_trg(name: str) -> str:

@@ -11,7 +11,7 @@ from nmt.files import refuse_links_out, write_durably
 from nmt.recipe.complaints import Complaint, in_order, of_validation, option_at, unknown
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
-from nmt.recipe.names import with_trg
+from nmt.recipe.names import GONE, with_trg
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import Origin, is_made
 from nmt.recipe.yaml_marks import MAX_BYTES, Document, Mark, parse, quoted
@@ -48,6 +48,7 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
     places: dict[str, Mark | None] = dict(document.marks)
     value = {} if document.value is None else document.value
     complaints += _say_trg(value, places)
+    _pass_over_gone(value)
     # Languages that were not known by their codes have been written down as they were told: such recipes stay readable.
     known_languages = languages_in(value) if content.startswith(_RESOLVED.encode()) else frozenset()
     if isinstance(value, dict):
@@ -129,6 +130,15 @@ def _say_trg(value: Any, places: dict[str, Mark | None], inside: str = "") -> It
                 places[inside + ours + old.removeprefix(inside + key)] = places.pop(old)
             key = ours
         yield from _say_trg(value[key], places, f"{inside}{key}.")
+
+
+def _pass_over_gone(value: Any) -> None:
+    """Remove options of earlier versions from a recipe's raw value, in place, where their value did nothing."""
+    for name, (without_effect, _) in GONE.items():
+        title, _, option = name.rpartition(".")
+        section = value.get(title) if title and isinstance(value, dict) else value
+        if isinstance(section, dict) and option in section and section[option] in without_effect:
+            del section[option]
 
 
 def _override(

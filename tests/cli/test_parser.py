@@ -8,7 +8,7 @@ from nmt.cli import export, preprocess, train, translate
 from nmt.cli.command import run
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of
 from nmt.recipe.fields import all_fields
-from nmt.recipe.names import OTHER_NAMES, SHORT
+from nmt.recipe.names import GONE, OTHER_NAMES, SHORT
 
 MAINS = [preprocess.main, train.main, translate.main, export.main]
 
@@ -32,7 +32,9 @@ def refusal(given, capsys):
     assert not told
     lines = [line.rpartition(". All: nmt-x ") for line in shown.splitlines()]
     assert all(told.startswith("nmt-x: error: ") for told, _, _ in lines)
-    assert all(flag == ("--help-all" if "unknown option" in told else "--help") for told, _, flag in lines)
+    assert all(
+        flag == ("--help-all" if "unknown option" in told or "is gone" in told else "--help") for told, _, flag in lines
+    )
     return [told.removeprefix("nmt-x: error: ") for told, _, _ in lines]
 
 
@@ -64,6 +66,11 @@ BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; defa
 )
 def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, meant, capsys):
     assert refusal(given, capsys) == [meant]
+
+
+def test_a_flag_of_an_earlier_version_is_refused_with_what_to_use_instead(capsys, monkeypatch):
+    monkeypatch.setitem(GONE, "engine", ((), "use nmt-export"))
+    assert refusal(["--engine", "x"], capsys) == ["--engine: is gone; use nmt-export"]
 
 
 def test_what_is_no_flag_may_stand_between_flags():

@@ -3,6 +3,7 @@
 import pytest
 
 from nmt.errors import RecipeError
+from nmt.recipe import names
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import changed, load_resolved, read_recipe, recipe_text, write_recipe
 
@@ -354,3 +355,13 @@ def test_a_recipe_that_was_stored_with_an_unknown_language_stays_readable(read, 
     assert changed(recipe, [("decode.beam", "3")]).data == recipe.data
     with pytest.raises(RecipeError, match=r"command line: decode\.trg_lang: 'jp' is no"):
         changed(recipe, [("decode.trg_lang", "jp")])
+
+
+def test_an_option_of_an_earlier_version_is_passed_over_where_it_did_nothing_and_refused_elsewhere(
+    read, complaints, monkeypatch
+):
+    monkeypatch.setitem(names.GONE, "batch.slices", ((0.0, None), "batch.bpe_dropout does the same (set it)"))
+    assert read("name: x\nbatch:\n  slices: 0\n") == Recipe(name="x")
+    gone = "batch.slices: is gone; batch.bpe_dropout does the same (set it)"
+    assert complaints("name: x\nbatch:\n  slices: 0.1\n") == [f"recipe.yaml:3: {gone}"]
+    assert complaints("name: x\n", [("batch.slices", "0.1")]) == [f"command line: {gone}"]
