@@ -12,6 +12,10 @@ say "Layout of the code (ruff format)"
 
 say "Common mistakes (ruff check)"
 "$BIN/ruff" check .
+"$BIN/ruff" check --preview --select PLW1514 nmt # no text in the encoding of the locale
+
+say "Layers (import-linter)"
+"$BIN/lint-imports" --no-cache --no-logo
 
 say "Types (mypy)"
 "$BIN/mypy"
