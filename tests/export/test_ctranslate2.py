@@ -1,9 +1,5 @@
 """An exported model is the same model, in every architecture that CTranslate2 has boxes for, or refused by name."""
 
-import re
-import sys
-
-import bench_decoding
 import pytest
 import torch
 from tiny import LINES, PECULIAR, made
@@ -68,18 +64,3 @@ def test_what_has_no_place_there_is_refused_by_name(subwords, tmp_path, options,
     with pytest.raises(RunError, match=rf"{name}.*--to safetensors takes any model"):
         room.export(model, recipe.model, subwords, tmp_path / "out", None)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_benchmark_of_translation_runs(run, tmp_path, monkeypatch, capsys):
-    """On a minute model: that it measures well cannot be tested."""
-    flags = ["--input", str(tmp_path / "lines"), "--ref", str(tmp_path / "lines"), "--rounds", "1", "--cores", "1"]
-    contenders = ["--ours", "fp32", "--theirs", "float32", "--hf", "fp32", "--ct2-batch", "3", "64"]
-    command = [bench_decoding.__file__, str(run.folder), *flags, "--lines", "3", "--beam", "2", *contenders]
-    monkeypatch.setattr(sys, "argv", command)
-    bench_decoding.main()
-    said = capsys.readouterr().out
-    row = r", 1 x 1 +\d+ +\d+ +\d+ +\d+\.\d% +\d+\.\d\d"
-    assert re.search(rf"^nmt fp32{row} *$", said, re.MULTILINE), said
-    assert re.search(rf"^ct2 float32{row} +(3|64)$", said, re.MULTILINE), said
-    for peer in ("ct2 float32", "hf fp32"):
-        assert re.search(rf"nmt fp32, \d x \d: \d+\.\d\dx {peer}, \d x \d", said), said

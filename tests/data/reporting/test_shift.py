@@ -1,7 +1,6 @@
 """Lines that were shifted on purpose are found, and what is in order raises no alarm."""
 
 import random
-import sys
 
 import numpy as np
 import pytest
@@ -120,18 +119,3 @@ def test_a_file_is_looked_at_in_chunks_and_from_its_place_among_others(tmp_path,
         (e.first, e.last, e.offset) for e in whole.stretches
     ]
     assert sum(told) == N and len(told) > 5
-
-
-def test_the_tool_that_proves_it_counts_what_is_found_and_what_is_not(tmp_path, capsys, monkeypatch):
-    import prove_shifts
-
-    files = [tmp_path / "a.src", tmp_path / "a.trg"]
-    for path, lines in zip(files, corpus(6000), strict=True):
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    arguments = ["prove_shifts.py", *map(str, files), "--lines", "6000", "--trials", "4"]
-    monkeypatch.setattr(sys, "argv", arguments)
-    assert prove_shifts.main() == 0
-    assert "4 of 4 shifts" in capsys.readouterr().out
-    monkeypatch.setattr(prove_shifts, "find_shifts", lambda path, *_: shift.Alignment(6000, (), 1.0))
-    assert prove_shifts.main() == 1
-    assert "0 of 4 shifts" in capsys.readouterr().out

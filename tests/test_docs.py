@@ -1,0 +1,22 @@
+"""Pictures and numbers of docs/attention.md are those that the package gives."""
+
+import re
+from pathlib import Path
+
+from attention_pictures import PICTURES
+from draw_attention import missing
+
+PAGE = Path(__file__).parents[1] / "docs" / "attention.md"
+
+
+def test_the_page_about_attention_shows_every_picture_that_is_drawn_and_no_other():
+    shown = re.findall(r"\]\(attention/(.*?)\)", PAGE.read_text(encoding="utf-8"))
+    drawn = sorted(f"{name}.svg" for name in PICTURES)
+    assert sorted(shown) == drawn == sorted(path.name for path in (PAGE.parent / "attention").iterdir())
+
+
+def test_the_numbers_on_the_page_about_attention_are_measured():
+    """Those that are quick: python tools/draw_attention.py --check docs/attention.md looks at all, in a minute."""
+    page = PAGE.read_text(encoding="utf-8")
+    _, table = PICTURES["masks"]()
+    assert missing(table, page) == [] != missing(table.replace("1", "7"), page)
