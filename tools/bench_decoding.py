@@ -1,12 +1,11 @@
 """How fast translation is, beside CTranslate2 with the same weights: python tools/bench_decoding.py RUN --input FILE
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
-alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, if asked once more with
-short lists of target subwords (--shortlist) or steps that a GPU replays (--cuda-graphs), CTranslate2 in fp32 and int8,
-on a GPU in fp16, bf16 and int8 with fp16, and if asked `generate` of transformers (--hf) and OpenNMT-py in fp32, from a
-folder of its own, which --help says how to fill (--onmt); each as one process with one thread, as one with a thread a
-core, and as one process a core. Of several sizes of a batch of the others (--ct2-batch) the one with the best median
-counts.
+alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, if asked once more
+with short lists of target subwords (--shortlist) or steps that a GPU replays (--cuda-graphs), CTranslate2 in fp32 and
+int8, on a GPU in fp16, bf16 and int8 with fp16, and if asked `generate` of transformers (--hf); each as one process
+with one thread, as one with a thread a core, and as one process a core. Of several sizes of a batch of the others
+(--ct2-batch) the one with the best median counts.
 Prints sentences/s, those of the first pass, which on a GPU records what later ones replay, subwords/s, how many lines
 are those of CTranslate2 in fp32 or, without it, of the first contender, BLEU where there are references, and ratios.
 """
@@ -24,7 +23,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-import bench_opennmt
 import torch
 
 import nmt
@@ -122,14 +120,7 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
     return batch_by_batch(translate, model.recipe.decode)
 
 
-def of_opennmt(args: argparse.Namespace) -> Run:
-    """The search of OpenNMT-py on batches of lines of like length, with the same limits of length."""
-    model = nmt.load(args.run, device="cpu")
-    translate = bench_opennmt.translate_with(model, args.onmt, beam=args.beam, device=args.device)
-    return batch_by_batch(translate, model.recipe.decode)
-
-
-def batch_by_batch(translate: bench_opennmt.Translate, limits: DecodeConfig) -> Run:
+def batch_by_batch(translate: Run, limits: DecodeConfig) -> Run:
     """What translates batches of lines of like length, as others would make them themselves of all lines at once.
 
     But so each can have a limit of its own, that of its longest line: a translation that does not end would go on for
@@ -161,8 +152,6 @@ def work(args: argparse.Namespace) -> None:
     ids = sources_of(args, model)
     if engine == "ct2":
         run = theirs(args, arithmetic, int(threads))
-    elif engine == "onmt":
-        run = of_opennmt(args)
     else:
         run = ours(args, arithmetic) if engine == "nmt" else of_transformers(args, arithmetic)
     run(ids[:50], 50)
@@ -291,12 +280,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cuda-graphs", action="store_true", help="ours once more, with decode.cuda_graphs")
     parser.add_argument("--theirs", nargs="*", help="default: float32 int8; on a GPU float16 bfloat16 int8_float16")
     parser.add_argument("--hf", nargs="*", default=[], choices=["fp32", "bf16"], help="generate of transformers")
-    parser.add_argument(
-        "--onmt",
-        type=Path,
-        metavar="FOLDER",
-        help=f"OpenNMT-py in fp32, from where this put it: {bench_opennmt.INSTALL}",
-    )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.theirs is None:
@@ -313,12 +296,10 @@ def main() -> None:
         if args.worker:
             work(args)
             return
-        if args.onmt:  # before any of them has started
-            bench_opennmt.check(args.onmt, nmt.load(args.run, device="cpu").recipe.model)
         cores = 1 if args.device == "cuda" else args.cores or os.cpu_count() or 1
         listed = [f"{one}/{args.shortlist}" for one in args.ours if args.shortlist]
         listed += [f"{one}+graphs" for one in args.ours if args.cuda_graphs]
-        engines = {"nmt": [*args.ours, *listed], "ct2": args.theirs, "hf": args.hf, "onmt": ["fp32"] * bool(args.onmt)}
+        engines = {"nmt": [*args.ours, *listed], "ct2": args.theirs, "hf": args.hf}
         ways = {(1, 1), (1, cores), (cores, 1)}
         contenders = [
             Contender(engine, arithmetic, workers, threads, argv, [0] if engine == "nmt" else args.ct2_batch)

@@ -29,7 +29,7 @@ RECORD = np.dtype(
 FARTHEST = 10
 LONGEST = 65535  # characters that a record can tell
 # The evidence, in nats, that a change of d must bring. Lines depend on each other more than sums of nats suppose: what
-# clean corpora bring, and what shifts do, is measured by tools/prove_shifts.py.
+# clean corpora bring, and what shifts do, was measured on whole corpora.
 PRICE = 45.0
 FEWEST = 64  # pairs of a file in which anything is looked for
 WEAKEST = 0.05  # nats a line with which a shift of some hundred lines is still found
