@@ -1,4 +1,4 @@
-"""What torchrun tells a process that it starts: which of how many it is."""
+"""The rank that torchrun gives a process by its environment."""
 
 import os
 from collections.abc import Mapping
@@ -10,12 +10,11 @@ ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 
 
 class Place(NamedTuple):
-    """A process among those that torchrun started, and among those of its machine."""
+    """A process among those that torchrun started; local_rank: among those of its machine."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
-    local_world_size: int = 1
 
 
 def place_of(environment: Mapping[str, str] = os.environ, *, needed: tuple[str, ...] = ()) -> Place:
@@ -25,8 +24,8 @@ def place_of(environment: Mapping[str, str] = os.environ, *, needed: tuple[str, 
     """
     if (n := environment.get("WORLD_SIZE", "1")) == "1":
         return Place()
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # as `Place` has them
-    told = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environment}
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # as `Place` has them
+    told = {"LOCAL_RANK": "0", **environment}
     wrong = [name for name in names if not told.get(name, "").isdecimal()]
     if not wrong and not int(told["RANK"]) < int(n):
         wrong = ["RANK"]

@@ -21,8 +21,6 @@ from nmt.cli.begin import importing
 from nmt.cli.command import run
 from nmt.cli.fine_tuning import fine_tuned, is_trained
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of
-from nmt.cli.rank_flag import n_rank
-from nmt.cli.ranks import ranks_of
 from nmt.data.stored.manifest import PAGE
 from nmt.data.text.compression import without_ending
 from nmt.errors import RecipeError
@@ -92,9 +90,6 @@ def preprocess(args: argparse.Namespace) -> int:
         raise RecipeError(f"--report: goes with --check. Without it the report is {PAGE} in the prepared folder.")
     if args.show is not None and args.check:
         raise RecipeError("--show and --check: one shows what was prepared, the other prepares nothing. Choose one.")
-    ranks, told = ranks_of(args, srun=True)
-    if args.show is not None and ranks.rank:
-        return 0  # what it prints, rank 0 prints
     if args.show is not None and args.recipe and Path(args.recipe).is_dir():
         return _show(Path(args.recipe), args.show)
     given = _overrides(args)
@@ -104,7 +99,7 @@ def preprocess(args: argparse.Namespace) -> int:
     with importing():
         from nmt.cli.preprocess_job import prepare
 
-    return prepare(recipe, args, given, ranks, told)
+    return prepare(recipe, args, given)
 
 
 def _show(folder: Path, n: int) -> int:
@@ -153,22 +148,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="RUN",
         help="take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the "
         "recipe; without a recipe the new one fine-tunes that run",
-    )
-    several = parser.add_argument_group("several machines", "Under torchrun and srun the ranks are known.")
-    several.add_argument("--rank", metavar="I", type=_count, help="with --ranks: which of them this is, from 0")
-    several.add_argument(
-        "--ranks",
-        metavar="N|array",
-        type=n_rank,
-        help="this many processes of this command, on any machines that share files, prepare the data together; array: "
-        "the jobs of sbatch --array do, and Slurm says which of them this is",
-    )
-    several.add_argument(
-        "--rank-timeout",
-        metavar="SECONDS",
-        type=_number,
-        default=300,
-        help="how long a rank waits for one that does not come; for a sign of life 300 at most [default: 300]",
     )
     files = parser.add_argument_group("without a recipe")
     two = ("SRC", "TRG")
@@ -270,12 +249,6 @@ def _language(code: str) -> str:
 def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, ...")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not 0, 1, ...")
     return int(text)
 
 

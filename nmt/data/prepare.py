@@ -21,8 +21,6 @@ import pyarrow as pa
 
 from nmt.data.arrays.columns import texts_as_arrow
 from nmt.data.arrays.ragged import Ragged
-from nmt.data.blockwise.block_index import Indexed
-from nmt.data.blockwise.crew import Crew
 from nmt.data.blockwise.encode import BLOCK, encode_training_pairs
 from nmt.data.blockwise.hold_out import with_held_out
 from nmt.data.blockwise.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
@@ -37,7 +35,7 @@ from nmt.data.reporting.report import DataReport
 from nmt.data.reporting.report_page import page, refuse_foreign_page
 from nmt.data.reporting.report_words import sentence
 from nmt.data.reporting.survey import Texts
-from nmt.data.sharing.workers import Hands, Helpers
+from nmt.data.sharing.workers import WorkerPool
 from nmt.data.stored.arrow import dtype_of_ids, table_of, write_arrow
 from nmt.data.stored.corpus import Prepared
 from nmt.data.stored.folder import beside, building, refuse_foreign_files, remove_abandoned
@@ -76,14 +74,13 @@ def prepare(
     report: DataReport | None = None,
     only_report: Path | None = None,
     stages: dict[str, float] | None = None,
-    crew: Crew | None = None,
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
     A folder that was made from the same bytes with the same settings is left as it is; another one of ours is
     replaced with overwrite=True, at the very end. talk: gets each line of the account (default: stderr).
     report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
-    leave the folder as it is. stages: gets the seconds that each stage took. crew: other ranks that share the work.
+    leave the folder as it is. stages: gets the seconds that each stage took.
     """
     talk = talk or _to_stderr
     use_threads(recipe.data.workers)
@@ -96,7 +93,7 @@ def prepare(
             at_hand = with_held_out(at_hand, recipe.data)
             talk(f"valid: {at_hand[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
         job = _Job(recipe, folder, at_hand, talk, report or DataReport(), only_report, lap, overwrite)
-        return _prepare(job, crew)
+        return _prepare(job)
 
 
 @dataclass(frozen=True)
@@ -114,15 +111,12 @@ class _Job:
     inputs: list[dict[str, Any]] = field(default_factory=list)  # as the manifest tells them, once they are known
 
 
-def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
+def _prepare(job: _Job) -> dict[str, Any]:
     """From what goes in to the manifest, stage by stage."""
     recipe, report = job.recipe, job.report
     present = None if job.only_report else refuse_foreign_files(job.folder)
-    stamps, index = stamps_of(job.sources), None
-    if crew:
-        inputs, index = crew.survey(job.sources, recipe.data)
-    else:
-        inputs = survey(job.sources, facts_of(job.sources))
+    stamps = stamps_of(job.sources)
+    inputs = survey(job.sources, facts_of(job.sources))
     job.inputs.extend(inputs)
     job.lap("hash")
     given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else None
@@ -138,7 +132,7 @@ def _prepare(job: _Job, crew: Crew | None) -> dict[str, Any]:
         held_out = {split: read_held_out(job.sources, split, report) for split in splits}
         known = [job.folder] if present else []
         known += [path.parent for path in given.paths] if given else []
-        subwords, corpora = _prepare_training_pairs(job, held_out, given, index, known, temporary, crew)
+        subwords, corpora = _prepare_training_pairs(job, held_out, given, known, temporary)
         refuse_changed(stamps)
         job.lap("encode and write")
         if not report.n_kept:
@@ -218,27 +212,21 @@ def _prepare_training_pairs(
     job: _Job,
     held_out: dict[str, Texts],
     given: Given | None,
-    index: Sequence[Indexed] | None,
     known: list[Path],
     temporary: Path,
-    crew: Crew | None,
 ) -> tuple[Subwords, list[dict[str, Any]]]:
     """Keep, count, learn and encode, into train.arrow; return the subwords, and the corpora for the manifest.
 
-    given: subwords that are not learnt. index: as `keep_training_pairs` has it. known: folders where pairs may have
-    been encoded before.
+    given: subwords that are not learnt. known: folders where pairs may have been encoded before.
     """
     recipe, report, n_read = job.recipe, job.report, job.report.n_read
-    with Helpers((crew.n_process if crew else n_process)(recipe.data, n_read)) as own:
-        helpers: Hands = crew.with_helpers(own) if crew else own
-        kept = keep_training_pairs(
-            job.sources, held_out, recipe.data, recipe.subwords, report, temporary, helpers, index
-        )
+    with WorkerPool(n_process(recipe.data, n_read)) as workers:
+        kept = keep_training_pairs(job.sources, held_out, recipe.data, recipe.subwords, report, temporary, workers)
         job.lap("read and filter")
-        counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, helpers)
+        counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, workers)
         job.lap("count")
         assert report.survey is not None
-        finish = report.survey.begin_to_finish(helpers)
+        finish = report.survey.begin_to_finish(workers)
         with progress_bar("looking for shifted lines", n_read) as progress:
             if not len(kept):
                 finish(progress.update)
@@ -251,7 +239,7 @@ def _prepare_training_pairs(
         report.conclude(job.sources, held_out, kept.shown)
         report.found["swapped"] = swapped(job.sources, kept, held_out, recipe.data)
         job.lap("conclude")
-        corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, helpers, known, job.talk)
+        corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, workers, known, job.talk)
     kept.remove()
     return subwords, corpora
 

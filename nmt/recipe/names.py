@@ -132,7 +132,10 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 
 # Options and flags of earlier versions, without dashes: the values that did nothing, and what to use instead.
 # With such a value an option of a recipe is passed over, so that recipes of earlier runs open; any other is refused.
-GONE: dict[str, tuple[tuple[Any, ...], str]] = {}
+_ONE_MACHINE = "nmt-preprocess works on one machine, with as many processes as --data.workers says"
+GONE: dict[str, tuple[tuple[Any, ...], str]] = {
+    **dict.fromkeys(("rank", "ranks", "rank-timeout"), ((), _ONE_MACHINE)),
+}
 
 
 def with_trg(name: str) -> str:

@@ -154,7 +154,7 @@ def join(
     timeout: seconds. Raises MachineError naming the ranks that do not come, and Stopped when wants_stop says so
     meanwhile, and NmtError for an environment that torchrun would not leave.
     """
-    rank, world_size, local_rank, _ = place_of(needed=ADDRESS)
+    rank, world_size, local_rank = place_of(needed=ADDRESS)
     if world_size == 1:
         return Ranks(), device
     import_compiler()  # as ddp and fsdp would later, when others wait for this rank

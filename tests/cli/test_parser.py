@@ -107,7 +107,7 @@ def test_help_all_lists_every_option_once_with_its_default(capsys):
 
 @pytest.mark.parametrize(
     ("main", "longest", "own"),
-    [(preprocess.main, 105, "--rank-timeout"), (train.main, 75, "--selftest"), (translate.main, 190, "--trg-lang")],
+    [(preprocess.main, 105, "--vocab-from"), (train.main, 75, "--selftest"), (translate.main, 190, "--trg-lang")],
 )
 def test_help_shows_the_flags_of_the_command_and_how_to_see_those_of_the_recipe(
     main, longest, own, monkeypatch, capsys

@@ -3,7 +3,6 @@
 import argparse
 
 from nmt.cli.parser import Parser, add_short_flags, add_shorthand
-from nmt.cli.rank_flag import n_rank
 from nmt.recipe.model_options import ATTENTIONS
 from nmt.recipe.section import MOST_THREADS
 
@@ -15,6 +14,7 @@ _INPUT = (
     "or jsonl: objects with source, and if wanted prefix, required, avoided, trg_lang and tags. [default: text]"
 )
 ENGINES = ("nmt", "ctranslate2")
+ARRAY = "array"
 
 
 def _numbers(text: str) -> list[int]:
@@ -219,12 +219,18 @@ def _add_hardware(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _n_rank(text: str) -> int | str:
+    if text == ARRAY or (text.isascii() and text.isdigit() and int(text)):
+        return text if text == ARRAY else int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, ... and not {ARRAY}")
+
+
 def _add_ranks(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--rank", type=_count, metavar="I", help="With --ranks: which of them this is, from 0.")
     add(
         "--ranks",
-        type=n_rank,
+        type=_n_rank,
         metavar="N|array",
         help="This many commands, on any machines, share --input and one folder for --output: each answers its "
         "windows, and the last one joins the parts. Under torchrun both are known; array: the jobs of sbatch --array "

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmt.cli.ranks import TORCHRUN, ranks_of
+from nmt.cli.translating.flags import ARRAY
 from nmt.cli.translating.journal import Known, OtherInput, Replay, known, open_locked
 from nmt.errors import DataError, NmtError
+from nmt.torchrun import place_of
 
 SHARE = "share"  # the mark of a rank that has answered all its windows
 
@@ -44,13 +45,24 @@ class Share(NamedTuple):
 
 
 def share_of(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Share:
-    """What --rank and --ranks say, or else torchrun, which also says which GPU is ours.
+    """The share that --rank and --ranks name, or else torchrun, which also says which GPU is ours.
 
     Raises NmtError if they do not fit together, or there are several ranks and no files to share.
     """
-    ranks, told = ranks_of(args, environment)
-    share = Share(ranks.rank, ranks.n_rank)
-    if share.n_rank > 1 and told == TORCHRUN and args.device in ("auto", "cuda"):
+    told = "torchrun" if args.ranks is None else "--ranks"
+    if args.ranks == ARRAY:
+        share = _share_of_array(args.rank, environment)
+    elif args.ranks is not None:
+        if args.rank is None and args.ranks > 1:
+            raise NmtError(f"--ranks {args.ranks} needs --rank, a number from 0 to {args.ranks - 1}.")
+        if (args.rank or 0) >= args.ranks:
+            raise NmtError(f"--rank {args.rank}: with --ranks {args.ranks} ranks go from 0 to {args.ranks - 1}.")
+        share = Share(args.rank or 0, args.ranks)
+    elif args.rank is not None:
+        raise NmtError("--rank needs --ranks, the number of all.")
+    else:
+        share = Share(*place_of(environment)[:2])
+    if share.n_rank > 1 and args.ranks is None and args.device in ("auto", "cuda"):
         args.device = _own_gpu(args.device, int(environment.get("LOCAL_RANK", "0")))
     if share.n_rank > 1 and not (args.input and args.output):
         raise NmtError(
@@ -58,6 +70,25 @@ def share_of(args: argparse.Namespace, environment: Mapping[str, str] = os.envir
             "--output. To translate all of it here: --ranks 1."
         )
     return share
+
+
+def _share_of_array(rank: int | None, environment: Mapping[str, str]) -> Share:
+    """The share of a job of Slurm's array, whose jobs have numbers at equal distances."""
+    if rank is not None:
+        raise NmtError(f"--rank {rank}: with --ranks {ARRAY} Slurm says which of the jobs this is.")
+    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "STEP", "COUNT")]
+    if missing := [name for name in names if not environment.get(name, "").isdecimal()]:
+        raise NmtError(
+            f"--ranks {ARRAY}: this is no job of Slurm's sbatch --array, which would set {missing[0]}. "
+            "Say which rank this is: --rank 0 --ranks 4."
+        )
+    number, first, last, step, n_job = (int(environment[name]) for name in names)
+    if last - first != (n_job - 1) * step or (number - first) % step:
+        raise NmtError(
+            f"--ranks {ARRAY}: the {n_job} jobs from {first} to {last} are not at equal distances of {step}, so "
+            f"which of them is {number} cannot be told. Number them from 0 on: sbatch --array=0-{n_job - 1}."
+        )
+    return Share((number - first) // step, n_job)
 
 
 def _own_gpu(wanted: str, local_rank: int) -> str:

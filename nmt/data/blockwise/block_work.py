@@ -25,7 +25,7 @@ from nmt.data.filters.seen import keys_of, kinds_of
 from nmt.data.reporting.duplicates import N_SHOWN, count_duplicates
 from nmt.data.reporting.measure import HeldOut, aligned_by, measured
 from nmt.data.reporting.shift import RECORD, find_shifts
-from nmt.data.sharing.workers import Work, work_as_helper
+from nmt.data.sharing.workers import Work, serve_as_worker
 from nmt.data.stored.arrow import dtype_of_ids
 from nmt.data.text.facts import Block, Rarity, cut
 from nmt.data.text.lines import is_plain, lines_of_block
@@ -346,4 +346,4 @@ def task_of(setup: Mapping[str, Any], number: int) -> Work:
 
 
 if __name__ == "__main__":
-    sys.exit(work_as_helper(task_of))
+    sys.exit(serve_as_worker(task_of))

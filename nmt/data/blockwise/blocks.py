@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmt.data.reading.fields import Flaw, Found, Reading
 from nmt.data.reading.sources import Source, Text
@@ -24,11 +23,8 @@ _CHUNK = 1 << 20
 
 
 def blocks_of(source: Source, reading: Reading) -> Iterator[dict[str, Any]]:
-    """The blocks of a source: `first`, the number of their first line; `n_pair`; and their text, bytes or lines.
-
-    `at`: for text files, the bytes of each that come before, of what is in it where it is compressed.
-    """
-    if is_text(source):
+    """Cut a source into blocks: `first`, the number of their first line; `n_pair`; and their text, bytes or lines."""
+    if _is_plain(source.src) and _is_plain(source.trg):
         yield from _cut(source, reading.longest)
         return
     pairs, first = source.pairs(reading), source.first_number
@@ -44,31 +40,6 @@ def blocks_of(source: Source, reading: Reading) -> Iterator[dict[str, Any]]:
             "flaws": flaws,
         }
         first += len(block)
-
-
-def is_text(source: Source) -> bool:
-    """Whether both sides are files of lines."""
-    return _is_plain(source.src) and _is_plain(source.trg)
-
-
-def block_at(files: tuple[BinaryIO, BinaryIO], at: tuple[int, int], n_pair: int, longest: int) -> tuple[bytes, bytes]:
-    """The bytes of a block of which is known where it begins, or fewer lines if the files have no more.
-
-    files: of both sides, which can be read from anywhere.
-    """
-    sides = []
-    for file, start in zip(files, at, strict=True):
-        file.seek(start)
-        sides.append(_Ahead(file, longest).read(n_pair))
-    return sides[0], sides[1]
-
-
-def cut_lines(raw: bytes, longest: int) -> bytes:
-    """The lines of a block without what is over `longest` bytes: how much of that there is, reading may decide."""
-    ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == ord("\n"))
-    if not len(ends) or np.diff(ends, prepend=-1).max() <= longest + 1:
-        return raw
-    return b"\n".join(line[:longest] for line in raw.split(b"\n"))
 
 
 def _is_plain(text: Text) -> bool:
@@ -89,8 +60,7 @@ def _cut(source: Source, longest: int) -> Iterator[dict[str, Any]]:
             n_pair = min(ready)
             if not n_pair:
                 break
-            at = src.at, trg.at
-            yield {"first": first, "n_pair": n_pair, "at": at, "src_raw": src.take(n_pair), "trg_raw": trg.take(n_pair)}
+            yield {"first": first, "n_pair": n_pair, "src_raw": src.take(n_pair), "trg_raw": trg.take(n_pair)}
             first += n_pair
         if any(ready):
             raise DataError(f"{source.src.name} or {source.trg.name} changed while it was read.")
@@ -103,10 +73,7 @@ class _Ahead:
         """longest: bytes of a line that are kept, at least, and of an endless one at most that and a chunk."""
         self._file, self._longest = file, longest
         self._raw, self._ends = b"", np.empty(0, np.int64)  # where each whole line in it ends, its line feed included
-        self._n_left_out = np.empty(0, np.int64)  # bytes of each of those lines that were not kept
-        self._left_out = 0  # of the line that goes on
         self._at_end = False
-        self.at = 0  # bytes that were taken, with those that were not kept
 
     def fill(self) -> int:
         """Read until there are lines for a block; return how many a block may have."""
@@ -115,17 +82,9 @@ class _Ahead:
         few = int(np.searchsorted(self._ends, _MOST_BYTES, side="right"))
         return min(len(self._ends), N_PAIR, max(few, 1))
 
-    def read(self, n: int) -> bytes:
-        """The next n lines, or as many as there are."""
-        while not self._at_end and len(self._ends) < n:
-            self._add(self._file.read(_CHUNK))
-        return self.take(min(n, len(self._ends))) if len(self._ends) else b""
-
     def take(self, n: int) -> bytes:
         """The first n lines, each ended by a line feed."""
         stop = int(self._ends[n - 1])
-        self.at += stop + int(self._n_left_out[:n].sum())
-        self._n_left_out = self._n_left_out[n:]
         taken, self._raw = self._raw[:stop], self._raw[stop:]
         self._ends = self._ends[n:] - stop
         return taken
@@ -136,19 +95,11 @@ class _Ahead:
             whole = int(self._ends[-1]) if len(self._ends) else 0
             if len(self._raw) > whole:
                 self._raw += b"\n"
-                self._end_at(np.array([len(self._raw)]))
+                self._ends = np.append(self._ends, len(self._raw))
             return
         start = len(self._raw)
         self._raw += chunk
         ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + start + 1
-        self._end_at(ends)
+        self._ends = np.concatenate([self._ends, ends])
         whole = int(self._ends[-1]) if len(self._ends) else 0
-        # More of a line is not wanted, and will be cut off.
-        self._left_out += max(0, len(self._raw) - whole - self._longest)
-        self._raw = self._raw[: whole + self._longest]
-
-    def _end_at(self, ends: NDArray[np.int64]) -> None:
-        if len(ends):
-            self._ends = np.concatenate([self._ends, ends])
-            self._n_left_out = np.append(self._n_left_out, [self._left_out, *[0] * (len(ends) - 1)])
-            self._left_out = 0
+        self._raw = self._raw[: whole + self._longest]  # more of a line is not wanted, and will be cut off

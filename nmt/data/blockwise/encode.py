@@ -17,7 +17,7 @@ from nmt.data.blockwise.kept import Block, KeptPairs
 from nmt.data.filters.clean import TOO_LONG
 from nmt.data.reporting.duplicates import N_SHOWN
 from nmt.data.reporting.report import DataReport
-from nmt.data.sharing.workers import Hands
+from nmt.data.sharing.workers import WorkerPool
 from nmt.data.stored.arrow import in_batches, write_arrow
 from nmt.data.stored.manifest import SUBWORDS
 from nmt.data.stored.takeover import RowFacts, Taken, made_of, taken_over
@@ -40,7 +40,7 @@ def encode_training_pairs(
     kept: KeptPairs,
     report: DataReport,
     folder: Path,
-    helpers: Hands,
+    workers: WorkerPool,
     known: Iterable[Path],
     talk: Callable[[str], None],
 ) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def encode_training_pairs(
                 }
 
     def parts() -> Iterator[Part]:
-        answers = helpers.each("encode", tasks())
+        answers = workers.each("encode", tasks())
         with progress_bar("encoding", len(kept)) as progress:
             for n, blocks in itertools.groupby(kept.blocks, kept.corpus):
                 there, here = taken.get(sums[n].made_of), sums[n]

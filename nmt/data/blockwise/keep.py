@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.blockwise.block_index import Indexed
 from nmt.data.blockwise.block_work import task_of
 from nmt.data.blockwise.blocks import N_PAIR, blocks_of
 from nmt.data.blockwise.hold_out import near_hashes
@@ -29,7 +28,7 @@ from nmt.data.reading.fields import Flaw, Policy, Reading
 from nmt.data.reading.sources import Source
 from nmt.data.reporting.report import DataReport
 from nmt.data.reporting.survey import Survey, Texts
-from nmt.data.sharing.workers import Hands
+from nmt.data.sharing.workers import WorkerPool
 from nmt.data.text.split_names import SIDES, VALID
 from nmt.data.vocabulary.learn import WordCounts, drawn
 from nmt.errors import DataError
@@ -72,17 +71,9 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     return found
 
 
-def n_process(config: DataConfig, n_pair: int, n_core: int | None = None) -> int:
-    """How many processes are worth their start, which takes half a second.
-
-    n_core: cores this process may use, if fewer than the machine has.
-    """
-    return min(config.workers or n_core or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
-
-
-def longest_read(config: DataConfig) -> int:
-    """Bytes of a training line that are looked at: what is cut there is too long all the same."""
-    return most_bytes(config.max_len) + 8
+def n_process(config: DataConfig, n_pair: int) -> int:
+    """Number of processes that are worth their start, which takes half a second."""
+    return min(config.workers or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
 
 
 def keep_training_pairs(
@@ -92,23 +83,15 @@ def keep_training_pairs(
     subwords: SubwordsConfig,
     report: DataReport,
     folder: Path,
-    helpers: Hands,
-    index: Sequence[Indexed] | None = None,
+    workers: WorkerPool,
 ) -> KeptPairs:
-    """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed.
-
-    index: of the training sources, where whoever works on a block reads it.
-    """
+    """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed."""
     training = [source for source in sources if source.split == "train"]
     own = [config.filters_of(source.corpus) for source in training]
     survey = report.survey = Survey(folder, sources, held_out)
-    longest = longest_read(config)
-    if index is None:
-        with progress_bar("learning the ratio", min(report.n_read, MOST_LEARNT * len(training))) as bar:
-            usual = [learn_ratio(source, filters, config, bar) for source, filters in zip(training, own, strict=True)]
-    else:
-        usual = [each.usual for each in index]
-        _note_of_index(training, index, report)
+    longest = most_bytes(config.max_len) + 8  # what is cut there is too long all the same
+    with progress_bar("learning the ratio", min(report.n_read, MOST_LEARNT * len(training))) as bar:
+        usual = [_learn_ratio(source, filters, config, bar) for source, filters in zip(training, own, strict=True)]
     report.learnt_ratios |= {
         source.src.name: ratio for source, ratio in zip(training, usual, strict=True) if ratio is not None
     }
@@ -120,13 +103,13 @@ def keep_training_pairs(
         **survey.held_out.packed(),
         **_drawn(held_out, config),
     }
-    helpers.begin(setup, task_of)
-    codes = _decide(training, own, config, longest, report, folder, helpers, index)
+    workers.begin(setup, task_of)
+    codes = _decide(training, own, config, longest, report, folder, workers)
     kept, taken = KeptPairs(training), deque[tuple[int, int, int]]()
 
     def tasks() -> Iterator[dict[str, Any]]:
         start = 0
-        for n, block in _blocks(training, config, longest, report, index, quiet=codes is not None):
+        for n, block in _blocks(training, config, longest, report, quiet=codes is not None):
             taken.append((n, block["first"], block["n_pair"]))
             known = {} if codes is None else {"codes": codes[start : start + block["n_pair"]]}
             start += block["n_pair"]
@@ -134,7 +117,7 @@ def keep_training_pairs(
 
     n_read, n_begun = 0, 0
     with progress_bar("reading", report.n_read) as progress:
-        for found in helpers.each("look", tasks()):
+        for found in workers.each("look", tasks()):
             n_source, first, n_pair = taken.popleft()
             for source in training[n_begun : n_source + 1]:
                 survey.begin(source)
@@ -162,7 +145,7 @@ def _drawn(held_out: dict[str, Texts], config: DataConfig) -> dict[str, Any]:
 
 
 def count_words_of(
-    kept: KeptPairs, config: SubwordsConfig, seed: int, report: DataReport, helpers: Hands
+    kept: KeptPairs, config: SubwordsConfig, seed: int, report: DataReport, workers: WorkerPool
 ) -> tuple[Counter[str], Counter[str]]:
     """How often each word of source and target occurs, in a sample of the lines if there are more than are learnt from.
 
@@ -181,7 +164,7 @@ def count_words_of(
 
     counts = WordCounts(), WordCounts()
     with progress_bar("counting", len(kept)) as progress:
-        for block, found in zip(kept.blocks, helpers.each("count", tasks()), strict=True):
+        for block, found in zip(kept.blocks, workers.each("count", tasks()), strict=True):
             survey.add_records(found["records"])
             report.notes.update(found["notes"])
             for counted, name in zip(counts, SIDES, strict=True):
@@ -216,30 +199,16 @@ def _shared(source: Source, own: FilterConfig, usual: UsualRatio | None, config:
     }
 
 
-def _note_of_index(training: Sequence[Source], index: Sequence[Indexed], report: DataReport) -> None:
-    """What was found to be odd when the index was made."""
-    for source, found in zip(training, index, strict=True):
-        report.notes.update(found.notes)
-        n_joined, first = found.joined
-        for number in first:
-            _note_joined(report, source.src.name, number)
-        report.notes.update({"line_feed": n_joined - len(first)} if n_joined > len(first) else {})
-
-
 def _blocks(
     training: Sequence[Source],
     config: DataConfig,
     longest: int,
     report: DataReport,
-    index: Sequence[Indexed] | None,
     *,
     quiet: bool,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """All blocks with the numbers of their sources. quiet: what is odd was noted before."""
     for n, source in enumerate(training):
-        if index is not None:
-            yield from ((n, {"source": n, **task}) for task in index[n].tasks())
-            continue
         reading = _reading(source, config.bad_utf8, config.bad_records, longest, report)
         if quiet:
             reading = Reading(config.bad_utf8, config.bad_records, longest)
@@ -254,8 +223,7 @@ def _decide(
     longest: int,
     report: DataReport,
     folder: Path,
-    helpers: Hands,
-    index: Sequence[Indexed] | None,
+    workers: WorkerPool,
 ) -> NDArray[np.uint8] | None:
     """A code for each pair, for the filters that compare a pair with all others; None if no corpus uses one.
 
@@ -267,7 +235,7 @@ def _decide(
     codes, start, n_of = np.zeros(report.n_read, np.uint8), 0, [0] * len(training)
 
     def tasks() -> Iterator[dict[str, Any]]:
-        for n, block in _blocks(training, config, longest, report, index, quiet=False):
+        for n, block in _blocks(training, config, longest, report, quiet=False):
             n_of[n] += block["n_pair"]
             yield block
 
@@ -275,7 +243,7 @@ def _decide(
         paths = {kind: folder / f"keys.{kind}" for kind in kinds}
         files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
         progress = stack.enter_context(progress_bar("looking for duplicates", report.n_read))
-        for found in helpers.each("decide", tasks()):
+        for found in workers.each("decide", tasks()):
             mine = found["codes"]
             if start + len(mine) > len(codes):
                 raise _changed(len(codes), "more")
@@ -310,10 +278,10 @@ def _note_joined(report: DataReport, name: str, number: int) -> None:
     report.note("line_feed", f"{name}:{number}")
 
 
-def learn_ratio(source: Source, filters: FilterConfig, config: DataConfig, bar: Bar) -> UsualRatio | None:
+def _learn_ratio(source: Source, filters: FilterConfig, config: DataConfig, bar: Bar) -> UsualRatio | None:
     """Learn the usual ratio of lengths of a corpus, if its filters ask for that, from the beginning of its files."""
     # What is odd is noted when the pairs are kept.
-    reading = Reading(config.bad_utf8, config.bad_records, longest_read(config))
+    reading = Reading(config.bad_utf8, config.bad_records, most_bytes(config.max_len) + 8)
 
     def shown() -> Iterator[tuple[str | None, str | None]]:
         for src, trg in source.pairs(reading):

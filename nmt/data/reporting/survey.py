@@ -18,7 +18,7 @@ from nmt.data.reading.sources import Source
 from nmt.data.reporting.leaks import Keys, Leaks
 from nmt.data.reporting.measure import LEAK_KEYS, LONGEST, N_EXTREME, N_STEP, HeldOut
 from nmt.data.reporting.shift import RECORD, Alignment, Stretch, records_of
-from nmt.data.sharing.workers import Hands
+from nmt.data.sharing.workers import WorkerPool
 from nmt.data.text.facts import N_HASH, Anchors, Block, rarity_of
 from nmt.data.text.moses import Dress, dress_of_lines
 from nmt.data.text.split_names import SIDES
@@ -107,7 +107,7 @@ class Survey:
         assert len(records) % RECORD.itemsize == 0
         self._out["records"].write(records)
 
-    def begin_to_finish(self, helpers: Hands) -> Callable[[Callable[[int], object]], None]:
+    def begin_to_finish(self, workers: WorkerPool) -> Callable[[Callable[[int], object]], None]:
         """Have the conclusions drawn that need all pairs. The answer, when called, waits for them.
 
         It is given what is told how many pairs more have been looked at.
@@ -117,9 +117,9 @@ class Survey:
         start, waiting = 0, []
         for _, n_pair in self._files:
             task = {"path": str(self._paths["records"]), "first": start, "n_pair": n_pair}
-            waiting.append(helpers.submit("shifts", task))
+            waiting.append(workers.submit("shifts", task))
             start += n_pair
-        duplicates = helpers.submit("duplicates", {"path": str(self._paths["pairs"])})
+        duplicates = workers.submit("duplicates", {"path": str(self._paths["pairs"])})
 
         def finish(done: Callable[[int], object]) -> None:
             for (source, n_pair), found in zip(self._files, waiting, strict=True):

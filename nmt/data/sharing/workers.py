@@ -1,9 +1,9 @@
-"""Processes that share the work on blocks: each is given one after the other, and the answers come in order.
+"""Pool of worker processes for the blocks of a corpus: one block after the other for each, answers in order.
 
-Whoever left something of a block in a file has met its words, so what is to be done with that file later is best done
-by the same process, and by another only where that one has nothing else to do.
+The process that left something of a block in a file knows its words. So it is given that file again, and another
+process only where it has nothing else to do.
 
-How they are started and spoken to is in `nmt/processes.py`, what there is to do in `blockwise/block_work.py`.
+Start and pipes are in `nmt/processes.py`, the tasks in `blockwise/block_work.py`.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 from nmt.errors import MachineError, NmtError
 from nmt.processes import Content, Helper, HelperLost, serve
@@ -19,71 +19,56 @@ from nmt.processes import Content, Helper, HelperLost, serve
 Work = Callable[[str, Content], dict[str, Any]]  # from the name of a task and its content to the answer
 Asked = tuple[str, Content, "Future[dict[str, Any]]"]
 
-_AHEAD = 3  # blocks for each helper that wait or are worked on
+_AHEAD = 3  # blocks for each worker that wait or are worked on
 _MODULE = "nmt.data.blockwise.block_work"
 
 
-class Hands(Protocol):
-    """Who does the work: `Helpers`, or those of several machines, which `blockwise/crew.py` has."""
-
-    def begin(self, setup: Content, make: Callable[[Content, int], Work]) -> None:
-        """Say what all tasks share. make: what does the work in this process, if there is no other."""
-
-    def submit(self, name: str, task: Content) -> "Future[dict[str, Any]]":
-        """Have a task done."""
-        ...
-
-    def each(self, name: str, tasks: Iterable[Content]) -> Iterator[dict[str, Any]]:
-        """The answer to each task, in order."""
-        ...
-
-
-class Helpers:
-    """Some processes, or with n = 1 this one alone. A context manager; the processes are gone when it ends."""
+class WorkerPool:
+    """Worker processes, or with n = 1 this process alone. A context manager; the processes are gone when it ends."""
 
     def __init__(self, n: int) -> None:
         """n: processes, 1 for none beside this one."""
         self._work: Work | None = None
         self._tasks = _Tasks()
-        self._helpers: list[Helper] = []
+        self._workers: list[Helper] = []
         self._threads: list[threading.Thread] = []
         try:
             for _ in range(n if n > 1 else 0):
-                self._helpers.append(_start())
+                self._workers.append(_start())
         except OSError as error:
             self.__exit__()
             raise MachineError(
-                f"data.workers: cannot start process {len(self._helpers) + 1} of {n} ({error.strerror or error})."
+                f"data.workers: cannot start process {len(self._workers) + 1} of {n} ({error.strerror or error})."
             ) from None
         except BaseException:  # a signal
             self.__exit__()
             raise
 
-    def __enter__(self) -> "Helpers":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for helper in self._helpers:
-            helper.kill()
+        for worker in self._workers:
+            worker.kill()
         self._tasks.close()
         for thread in self._threads:
             thread.join()
-        for helper in self._helpers:
-            helper.close()
+        for worker in self._workers:
+            worker.close()
 
     def begin(self, setup: Content, make: Callable[[Content, int], Work]) -> None:
-        """Say what all tasks share. make: what does the work in this process, if there is no other."""
-        if not self._helpers:
+        """Give all workers what their tasks share. make: does the work in this process, if there is no other."""
+        if not self._workers:
             self._work = make(setup, 0)
-        for number, helper in enumerate(self._helpers):
-            thread = threading.Thread(target=self._drive, args=(helper, {**setup, "number": number}), daemon=True)
+        for number, worker in enumerate(self._workers):
+            thread = threading.Thread(target=self._drive, args=(worker, {**setup, "number": number}), daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def submit(self, name: str, task: Content) -> "Future[dict[str, Any]]":
-        """Have a task done, by a helper if there is any."""
+        """Have a task done, by a worker if there is any."""
         done: Future[dict[str, Any]] = Future()
-        if self._helpers:
+        if self._workers:
             self._tasks.put((name, task, done))
         else:
             assert self._work is not None, "begin comes first"
@@ -91,25 +76,25 @@ class Helpers:
         return done
 
     def each(self, name: str, tasks: Iterable[Content]) -> Iterator[dict[str, Any]]:
-        """The answer to each task, in order. Some are taken ahead, few enough for the memory."""
+        """Yield the answer to each task, in order. Some are taken ahead, few enough for the memory."""
         waiting: deque[Future[dict[str, Any]]] = deque()
         for task in tasks:
             waiting.append(self.submit(name, task))
-            if len(waiting) > _AHEAD * len(self._helpers):
+            if len(waiting) > _AHEAD * len(self._workers):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _drive(self, helper: Helper, setup: Content) -> None:
-        """Give a helper tasks until it is over. A thread does this, which mostly waits."""
+    def _drive(self, worker: Helper, setup: Content) -> None:
+        """Give a worker tasks until it is over. A thread does this, which mostly waits."""
         lost: NmtError = MachineError("data.workers: a process that works on a part of the data cannot be asked.")
         files, done = set[str](), None
         try:
-            helper.ask(setup)
+            worker.ask(setup)
             while (task := self._tasks.take(files)) is not None:
                 name, content, done = task
                 try:
-                    answer = helper.ask({"task": name, **content})
+                    answer = worker.ask({"task": name, **content})
                 except NmtError as error:
                     done.set_exception(error)
                 else:
@@ -128,7 +113,7 @@ class Helpers:
 
 
 class _Tasks:
-    """Tasks that wait for a helper; each helper takes one when it has none."""
+    """Tasks that wait for a worker; each worker takes one when it has none."""
 
     def __init__(self) -> None:
         self._waiting: list[Asked] = []
@@ -171,8 +156,8 @@ def _lost(error: HelperLost) -> MachineError:
     )
 
 
-def work_as_helper(make: Callable[[Content, int], Work]) -> int:
-    """What a helper does all its life. make: what does the work, from the setup, which comes first."""
+def serve_as_worker(make: Callable[[Content, int], Work]) -> int:
+    """Serve tasks as a worker process. make: makes the function that does them, from the setup, which comes first."""
 
     def begun(setup: dict[str, Any]) -> Callable[[dict[str, Any]], Content]:
         with _errors_told():

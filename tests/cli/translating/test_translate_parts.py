@@ -40,6 +40,11 @@ def test_every_window_has_one_rank():
             assert [share.n_line(n_line, 4) for share in shares] == mine
 
 
+def array(number, first, last, step, n_job):
+    numbers = zip(("ID", "MIN", "MAX", "STEP", "COUNT"), (number, first, last, step, n_job), strict=True)
+    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in numbers}
+
+
 @pytest.mark.parametrize(
     ("flags", "environment", "found"),
     [
@@ -49,25 +54,37 @@ def test_every_window_has_one_rank():
         ((None, None), {"RANK": "1", "WORLD_SIZE": "3"}, (1, 3)),
         ((None, 1), {"RANK": "1", "WORLD_SIZE": "3"}, (0, 1)),
         ((None, None), {"RANK": "0", "WORLD_SIZE": "1"}, (0, 1)),
+        ((None, None), array(1, 0, 3, 1, 4), (0, 1)),
+        ((None, "array"), array(0, 0, 3, 1, 4), (0, 4)),
+        ((None, "array"), array(15, 5, 25, 5, 5), (2, 5)),
     ],
 )
-def test_the_rank_is_given_or_known_from_torchrun(flags, environment, found):
+def test_the_rank_is_given_or_known_from_torchrun_or_slurm(flags, environment, found):
     assert share_of(args_of(*flags), environment) == found
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("args", "environment", "message"),
     [
-        (args_of(1), "--rank needs --ranks"),
-        (args_of(None, 3), "--ranks 3 needs --rank"),
-        (args_of(3, 3), "from 0 to 2"),
-        (args_of(0, 2, output=None), "name it with --input and --output"),
-        (args_of(0, 2, input=None), "name it with --input and --output"),
+        (args_of(1), {}, "--rank needs --ranks"),
+        (args_of(None, 3), {}, "--ranks 3 needs --rank"),
+        (args_of(3, 3), {}, "from 0 to 2"),
+        (args_of(0, 2, output=None), {}, "name it with --input and --output"),
+        (args_of(0, 2, input=None), {}, "name it with --input and --output"),
+        (args_of(None, "array"), {}, "set SLURM_ARRAY_TASK_ID"),
+        (args_of(1, "array"), array(1, 0, 3, 1, 4), "--rank 1: .* Slurm says"),
+        (args_of(None, "array"), array(7, 1, 7, 1, 3), "not at equal distances.*--array=0-2"),
     ],
 )
-def test_ranks_that_make_no_sense_are_refused(args, message):
+def test_ranks_that_make_no_sense_are_refused(args, environment, message):
     with pytest.raises(NmtError, match=message):
-        share_of(args, {})
+        share_of(args, environment)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "²"])
+def test_a_number_of_ranks_that_is_none_is_refused(text, capsys):
+    assert main(["x", "--rank", "0", f"--ranks={text}"]) == 2
+    assert "is not 1, 2, ... and not array" in capsys.readouterr().err
 
 
 def test_a_gpu_of_its_own_for_each_rank_of_torchrun():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from nmt.data.sharing import workers
-from nmt.data.sharing.workers import Helpers
+from nmt.data.sharing.workers import WorkerPool
 from nmt.errors import MachineError
 
 
@@ -34,7 +34,7 @@ def test_what_is_left_in_a_file_goes_back_to_who_left_it(monkeypatch):
         return SimpleNamespace(ask=ask, kill=lambda: None, close=lambda: None)
 
     monkeypatch.setattr(workers, "_start", helper)
-    with Helpers(2) as helpers:
+    with WorkerPool(2) as helpers:
         helpers.begin({}, None)
         files = [answer["file"] for answer in helpers.each("look", [{}, {}])]
         assert sorted(files) == ["blocks.0", "blocks.1"]
@@ -58,7 +58,7 @@ def test_whatever_goes_wrong_with_a_helper_nobody_waits_for_it(monkeypatch, when
 
     helper = SimpleNamespace(ask=ask, kill=lambda: None, close=lambda: None)
     monkeypatch.setattr(workers, "_start", lambda: helper)
-    with Helpers(2) as helpers:
+    with WorkerPool(2) as helpers:
         helpers.begin({}, None)
         for asked in [helpers.submit("count", {}) for _ in range(5)]:
             with pytest.raises(MachineError, match="cannot be asked"):
@@ -67,7 +67,7 @@ def test_whatever_goes_wrong_with_a_helper_nobody_waits_for_it(monkeypatch, when
 
 def test_a_helper_that_ends_is_told_with_what_to_do(monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    with Helpers(2) as helpers:
+    with WorkerPool(2) as helpers:
         helpers.begin({}, None)
         with pytest.raises(
             MachineError, match=r"part of the data ended: it ended with exit code 1\. .*--data\.workers 1"
