@@ -1,7 +1,7 @@
-"""Rows of tables, Parquet, Arrow files and streams, and what `datasets.load_dataset` loads: the texts in some columns.
+"""Texts in some columns of Parquet files, Arrow files and streams, and what `datasets.load_dataset` loads.
 
-Read a few rows at a time; what that may unpack to is bounded in `unpacking.py`. Columns hold text, `a.b` is b inside
-the struct a. Code of a dataset is never run.
+Streamed: some rows of Parquet at a time, a record batch of Arrow. Columns hold text, `a.b` is b inside the struct a.
+Code of a dataset is never run.
 """
 
 import contextlib
@@ -14,34 +14,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nmt.data.filters.clean import BAD_RECORD
 from nmt.data.reading.fields import Column, Flaw, Found, Reading, shown
-from nmt.data.reading.unpacking import (
-    largest_page,
-    n_row_of_file,
-    n_row_of_stream,
-    refuse_shorter,
-    refuse_too_many_bytes,
-    refuse_too_many_rows,
-)
 from nmt.errors import DataError
 
 _HUB_SECONDS = 5.0
-_N_ROW = 512
-# Rows of Parquet at once, or fewer where pages are large: a text that stands there once for many rows comes out as
-# often as there are rows.
-_N_UNPACKED = 32
-# Bytes of some rows that are taken out of Arrow at once; where there are more, rows are taken one by one, and only as
-# far as wanted.
-_AT_ONCE = 1 << 26
+_N_ROW = 512  # that are texts of Python at once
 _PARQUET, _ARROW_FILE = b"PAR1", b"ARROW1"
 
 
@@ -141,10 +125,7 @@ def names_in_table(table: Table) -> list[str]:
 def count_rows(table: Table) -> int:
     """The number of rows."""
     with _opened(table) as there:
-        n_row = there.n_row()
-    if isinstance(table, Path):
-        refuse_too_many_rows(table, n_row)
-    return n_row
+        return there.n_row()
 
 
 def size_and_digest(loaded: Loaded, column: Column) -> tuple[int, str]:
@@ -158,10 +139,6 @@ def size_and_digest(loaded: Loaded, column: Column) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _nothing() -> None:
-    """Of what is not mapped, nothing can get lost."""
-
-
 @dataclass(frozen=True)
 class _Open:
     """A table that is open: its columns, how many rows, and those of some columns, in pieces."""
@@ -169,7 +146,6 @@ class _Open:
     schema: pa.Schema
     n_row: Callable[[], int]
     batches: Callable[[Sequence[_Way]], Iterator[pa.RecordBatch]]
-    still_whole: Callable[[], None] = _nothing  # is asked before bytes of a mapped file are touched
 
 
 @contextlib.contextmanager
@@ -187,10 +163,11 @@ def _opened(table: Table) -> Iterator[_Open]:
 
             # Pages are read as they are needed, not whole row groups.
             with ParquetFile(table, buffer_size=1 << 20, pre_buffer=False) as parquet:
-                yield _parquet(table, parquet)
+                yield _parquet(parquet)
         else:
-            with pa.memory_map(str(table)) as mapped:
-                yield (_arrow_file if head.startswith(_ARROW_FILE) else _arrow_stream)(table, mapped)
+            # Not mapped: a file that becomes shorter while it is read would end the process by SIGBUS.
+            with pa.OSFile(str(table)) as opened:
+                yield _arrow_file(opened) if head.startswith(_ARROW_FILE) else _arrow_stream(opened)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, pa.ArrowException):
             raise DataError(f"{table}: cannot be read ({error.strerror or error}).") from None
@@ -209,48 +186,36 @@ def _dataset(dataset: Any) -> _Open:
     return _Open(dataset.features.arrow_schema, lambda: len(dataset), batches)
 
 
-def _parquet(path: Path, file: Any) -> _Open:
+def _parquet(file: Any) -> _Open:
     def batches(ways: Sequence[_Way]) -> Iterator[pa.RecordBatch]:
-        names = [".".join(way) for way in ways]
-        together: list[pa.RecordBatch] = []
-        n_row = max(1, min(_N_UNPACKED, _AT_ONCE // max(1, largest_page(path, file.metadata, names))))
-        for few in file.iter_batches(batch_size=n_row, columns=names, use_threads=False):
-            together.append(few)
-            if len(together) * n_row >= _N_ROW or few.nbytes > _AT_ONCE // _N_UNPACKED:
-                yield pa.concat_batches(together)
-                together = []
-        if together:
-            yield pa.concat_batches(together)
+        yield from file.iter_batches(batch_size=_N_ROW, columns=[".".join(way) for way in ways], use_threads=False)
 
     return _Open(file.schema_arrow, lambda: int(file.metadata.num_rows), batches)
 
 
-def _arrow_file(path: Path, mapped: pa.MemoryMappedFile) -> _Open:
-    n_row = n_row_of_file(path, mapped)
-    reader, still_whole = pa.ipc.open_file(mapped), partial(refuse_shorter, path, mapped.size())
+def _arrow_file(file: pa.NativeFile) -> _Open:
+    schema = pa.ipc.open_file(file).schema
 
     def batches(ways: Sequence[_Way]) -> Iterator[pa.RecordBatch]:
-        only = pa.ipc.open_file(mapped, options=_only(reader.schema, ways))
-        for n in range(only.num_record_batches):
-            still_whole()
-            yield only.get_batch(n)
+        reader = pa.ipc.open_file(file, options=_only(schema, ways))
+        yield from map(reader.get_batch, range(reader.num_record_batches))
 
-    return _Open(reader.schema, lambda: n_row, batches, still_whole)
+    return _Open(schema, lambda: _count(schema, batches), batches)
 
 
-def _arrow_stream(path: Path, mapped: pa.MemoryMappedFile) -> _Open:
-    mapped.seek(0)
-    n_row = n_row_of_stream(path, mapped)
-    mapped.seek(0)
-    schema, still_whole = pa.ipc.open_stream(mapped).schema, partial(refuse_shorter, path, mapped.size())
+def _arrow_stream(file: pa.NativeFile) -> _Open:
+    file.seek(0)
+    schema = pa.ipc.open_stream(file).schema
 
     def batches(ways: Sequence[_Way]) -> Iterator[pa.RecordBatch]:
-        mapped.seek(0)
-        for batch in pa.ipc.open_stream(mapped, options=_only(schema, ways)):
-            yield batch
-            still_whole()
+        file.seek(0)
+        yield from pa.ipc.open_stream(file, options=_only(schema, ways))
 
-    return _Open(schema, lambda: n_row, batches, still_whole)
+    return _Open(schema, lambda: _count(schema, batches), batches)
+
+
+def _count(schema: pa.Schema, batches: Callable[[Sequence[_Way]], Iterator[pa.RecordBatch]]) -> int:
+    return sum(map(len, batches([(name,) for name in schema.names[:1]])))
 
 
 def _only(schema: pa.Schema, ways: Sequence[_Way]) -> pa.ipc.IpcReadOptions:
@@ -293,17 +258,10 @@ def _values(table: Table, columns: Sequence[Column], longest: int | None) -> Ite
     """The bytes of each text, at most `longest` of them, row by row; None is null."""
     with _opened(table) as there:
         ways = [_way(there.schema, column, table) for column in columns]
-        n_byte = 0
-        for whole in there.batches(ways):
-            whole.validate()  # lengths and buffers; what is in them is looked at slice by slice
-            sides = [_Texts(_follow(whole, way)) for way in ways]
-            for start in range(0, len(whole), _N_ROW):
-                there.still_whole()
-                found = [side.some(start, longest) for side in sides]
-                if isinstance(table, Path):
-                    n_byte += sum(size for size, _ in found)
-                    refuse_too_many_bytes(table, n_byte)
-                yield from zip(*(texts() for _, texts in found), strict=True)
+        for batch in there.batches(ways):
+            batch.validate()  # lengths and buffers; what is in them is looked at slice by slice
+            sides = [_texts(_follow(batch, way), longest) for way in ways]
+            yield from zip(*sides, strict=True)
 
 
 def _follow(rows: pa.RecordBatch, way: _Way) -> pa.Array:
@@ -311,58 +269,20 @@ def _follow(rows: pa.RecordBatch, way: _Way) -> pa.Array:
     return pc.struct_field(array, list(way[1:])) if len(way) > 1 else array
 
 
-class _Texts:
-    """The texts of a column of some rows."""
-
-    def __init__(self, array: pa.Array) -> None:
-        self._array, self._dictionary = array, None
-        if pa.types.is_dictionary(array.type):
-            # It may be far larger than a slice of the rows, so it is looked at once.
-            self._array, self._dictionary = array.indices, _raw(array.dictionary)
-            self._lengths = _lengths(self._dictionary)
-
-    def some(self, start: int, longest: int | None) -> tuple[int, Callable[[], list[bytes | None]]]:
-        """Of the next rows from `start` the size of all texts, and what gives their bytes.
-
-        Those are at most `longest` of each, without a look whether they are UTF-8.
-        """
-        rows = self._array.slice(start, _N_ROW)
-        if self._dictionary is None:
-            array, indices = _raw(rows), None
-            size = pc.sum(_lengths(array)).as_py() or 0
-        else:
-            array, indices = self._dictionary, rows
-            size = pc.sum(self._lengths.take(rows)).as_py() or 0  # refuses what is out of bounds
-        return size, lambda: _bytes(array, indices, size, longest)
+def _texts(array: pa.Array, longest: int | None) -> Iterator[bytes | None]:
+    """The bytes of the texts of a column, some rows at a time, without a look whether they are UTF-8."""
+    words = _raw(array.dictionary) if pa.types.is_dictionary(array.type) else None
+    for start in range(0, len(array), _N_ROW):
+        rows = array.slice(start, _N_ROW)
+        raw = _raw(rows) if words is None else words.take(rows.indices)  # which refuses what is out of bounds
+        yield from (raw if longest is None else pc.binary_slice(raw, 0, longest)).to_pylist()
 
 
 def _raw(array: pa.Array) -> pa.Array:
     """The bytes of texts, so that one which is not UTF-8 is found where it stands."""
     array = array.view(_RAW.get(array.type, array.type))
     array.validate(full=True)
-    return array
-
-
-def _lengths(array: pa.Array) -> pa.Array:
-    """The bytes of each text; null is null."""
-    if not pa.types.is_binary_view(array.type):
-        return pc.binary_length(array)
-    if not len(array):
-        return pa.array([], pa.int32())
-    views = np.frombuffer(array.buffers()[1], np.int32)[4 * array.offset :: 4][: len(array)]
-    return pa.array(views, mask=array.is_null().to_numpy(zero_copy_only=False))
-
-
-def _bytes(array: pa.Array, indices: pa.Array | None, size: int, longest: int | None) -> list[bytes | None]:
-    """The bytes of some texts of together `size`, at most `longest` of each."""
-    if size <= _AT_ONCE:
-        found = array if indices is None else array.take(indices)
-        if pa.types.is_binary_view(found.type):
-            found = found.cast(pa.large_binary())
-        texts = found.to_pylist()
-        return texts if longest is None else [value if value is None else value[:longest] for value in texts]
-    places = range(len(array)) if indices is None else indices.to_pylist()
-    return [None if place is None else _start(array[place], longest) for place in places]
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(array.type) else array
 
 
 # The type of the bytes of a text.
@@ -371,8 +291,3 @@ _RAW = {
     pa.large_string(): pa.large_binary(),
     pa.string_view(): pa.binary_view(),
 }
-
-
-def _start(value: pa.Scalar, longest: int | None) -> bytes | None:
-    buffer = value.as_buffer()
-    return None if buffer is None else buffer[:longest].to_pybytes()

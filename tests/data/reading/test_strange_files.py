@@ -123,9 +123,9 @@ except DataError as error:
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a file that is mapped cannot be cut there")
+@pytest.mark.skipif(sys.platform == "win32", reason="a file that is open cannot be cut there")
 @pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
-def test_a_table_that_is_cut_while_it_is_mapped_is_refused(tmp_path, write):
+def test_a_table_that_is_cut_while_it_is_read_is_refused(tmp_path, write):
     path = tmp_path / "a.arrow"
     rows = pa.table(
         {"de": [f"ein Hund {n} {'x' * 500}" for n in range(6000)], "en": [f"a dog {n}" for n in range(6000)]}
@@ -133,8 +133,8 @@ def test_a_table_that_is_cut_while_it_is_mapped_is_refused(tmp_path, write):
     with write(str(path), rows.schema) as writer:
         writer.write_table(rows, max_chunksize=1000)
     done = subprocess.run([sys.executable, "-c", CUT, str(path)], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")  # and not ended by SIGBUS
-    assert done.stdout.decode().startswith(f"{path}: neither Parquet nor Arrow, or damaged (it became shorter")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().startswith(f"{path}: neither Parquet nor Arrow, or damaged (")
 
 
 @pytest.mark.parametrize("name", ["line\nfeed.de", "c: colon, comma.de", "a*.de", "[ab].de", " 'quoted\" #.de"])
