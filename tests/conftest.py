@@ -24,7 +24,6 @@ _LONGEST_FIRST = (
     "test_parallel",
     "test_resume",
     "test_faults",
-    "test_tools",
     "test_ctranslate2",
     "test_translate",
     "test_recipes_train",

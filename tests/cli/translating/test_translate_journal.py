@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_lab import Child
+from fault_process import Child
 from made_run import HASTY
 
 from nmt.cli.translate import main

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from fault_lab import Child
+from fault_process import Child
 from made_run import HASTY
 
 from nmt.cli.translate import main

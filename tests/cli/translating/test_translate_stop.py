@@ -10,7 +10,7 @@ import weakref
 from contextlib import contextmanager
 
 import pytest
-from fault_lab import Child
+from fault_process import Child
 from made_run import HASTY
 
 from nmt.cli.stop import Stop
