@@ -34,7 +34,7 @@ from nmt.decoding.search.fixed_search import FixedSearch
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
-from nmt.errors import DataError, MachineError, RecipeError, RunError
+from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
 from nmt.models.prepacked import half_is_faster, prepacked
@@ -79,6 +79,7 @@ class Model:
         of = f"{self.run.folder}, {data.src_lang} to {data.trg_lang}"
         return f"<nmt.Model {of}, {n_param:,} parameters on {self.model.device}>"
 
+    @all_ours()
     def translate(
         self, lines: Iterable[str | Request], *, on_progress: Callable[[int], object] | None = None, **options: Any
     ) -> list[Translation]:
@@ -91,12 +92,13 @@ class Model:
         file can be given as they are. Lines within a text are translated apart and joined by its line feeds; where
         phrases are required, they are read as one line. A line of any length is translated whole, in pieces, in time
         that grows with it.
-        Raises RecipeError for options that do not exist or do not go together, TypeError for one text in place of
-        several and for lines that are no text, and DataError for halves of characters.
+        Raises RecipeError for options that do not exist or do not go together, and DataError for one text in place of
+        several, for lines that are no text, and for halves of characters.
         """
         texts = map(_without_end, _checked(lines, "lines"))
         return list(self.translator(self.decode(**options)).translate(texts, on_progress))
 
+    @all_ours()
     def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
         """What the model thinks of given translations. A source may be a `nmt.Request` that has a language and tags of
         its own; nothing can be asked of a translation that is there. Line feeds within a text are read as spaces.
@@ -195,6 +197,7 @@ class Model:
             return self._ready[precision]
 
 
+@all_ours()
 def load(
     run: str | Path | Sequence[str | Path], *, checkpoint: str | Sequence[str] | None = None, device: str = "auto"
 ) -> Model:
@@ -206,15 +209,15 @@ def load(
     Raises RunError for what is no run, is damaged, or does not belong together; MachineError for a device
     that cannot be used, NmtError for the name of none.
     """
-    runs = [Run(folder) for folder in ([run] if isinstance(run, str | Path) else run)]
-    names = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else list(checkpoint)
+    runs = [Run(folder) for folder in _each("run", run, "the path of a run folder", str, Path)]
+    names = [None] if checkpoint is None else _each("checkpoint", checkpoint, "the name of a checkpoint", str)
     if not runs:
         raise RunError("no run folder to load: name one at least.")
     if not names:
         raise RunError("no checkpoint to load: name one at least, or leave checkpoint out for the model of the run.")
     if len(runs) > 1 and names != [None]:
         raise RunError("checkpoints can be named of one run only, but there are several runs: name one of them.")
-    place = choose_device(device)
+    place = choose_device(str(device))
     subwords = runs[0].subwords()
     for other in runs[1:]:
         if other.subwords().sha256 != subwords.sha256:
@@ -242,18 +245,29 @@ def _as_written(name: str, value: Any) -> str:
         raise RecipeError(f"{name}: {_shown(value)} is no value of an option.") from None
 
 
+def _each(name: str, given: Any, wanted: str, *kinds: type) -> list[Any]:
+    """One thing or several of these kinds, as a list. Raises RunError for others."""
+    found = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else [given]
+    for one in found:
+        if not isinstance(one, kinds):
+            raise RunError(f"{name}: expected {wanted}, or a list of them, found {_shown(one)}.")
+    return found
+
+
 def _checked(texts: Iterable[_T], name: str, *kinds: type) -> Iterator[_T]:
-    """Give the texts as they are, one by one. Raises TypeError for what is none, DataError for what no bytes can be.
+    """Give the texts as they are, one by one. Raises DataError for what is none, and for what no bytes can be.
 
     name: of the argument. kinds: what a text may be, by default also a request.
     """
     if isinstance(texts, str | bytes):
-        raise TypeError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
+        raise DataError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
+    if not isinstance(texts, Iterable):
+        raise DataError(f"{name}: expected a list of texts, found {_shown(texts)}.")
     for number, one in enumerate(texts, start=1):
         parts = (one.source, one.prefix, *one.required, *one.avoided) if isinstance(one, Request) else (one,)
         if not isinstance(one, kinds or (str, Request)) or not all(isinstance(part, str) for part in parts):
             wanted = "text" if kinds else "text or a nmt.Request of texts"
-            raise TypeError(f"{name}, number {number}: expected a {wanted}, found {_shown(one)}.")
+            raise DataError(f"{name}, number {number}: expected a {wanted}, found {_shown(one)}.")
         for part in parts:
             try:
                 part.encode("utf-8")

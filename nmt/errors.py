@@ -14,6 +14,12 @@ All exit codes of the commands are in docs/reliability.md. The commands print th
 says what was found, where, what was expected and what to do.
 """
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_OF_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
 
 class NmtError(Exception):
     """A mistake that the user can mend. `str(error)` is the whole message."""
@@ -57,6 +63,38 @@ class OutOfMemory(MachineError):
 
 class TrainingError(MachineError):
     """Training cannot go on: the loss or the gradient is not finite."""
+
+
+def is_of_machine(error: OSError) -> bool:
+    """Return True where the disk or the system failed, and not the name of a file."""
+    return error.errno in _OF_MACHINE
+
+
+def as_ours(error: Exception) -> NmtError | None:
+    """The error of a library as one of ours where the user can mend it: files, disks, memory; else None."""
+    if isinstance(error, NmtError):
+        return error
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        kind = MachineError if is_of_machine(error) else NmtError
+        return kind(f"{where}{error.strerror or error}")
+    if is_out_of_memory(error):
+        first, _, _ = str(error).partition("\n")
+        advice = "make batch.max_tokens, valid.max_tokens or decode.max_tokens smaller"
+        return MachineError(f"out of memory: {first} ({advice})")
+    return None
+
+
+@contextmanager
+def all_ours() -> Iterator[None]:
+    """Raise what `as_ours` makes of an error; also as a decorator."""
+    try:
+        yield
+    except Exception as error:
+        ours = as_ours(error)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

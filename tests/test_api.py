@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -184,7 +185,7 @@ def test_one_text_is_no_list_of_letters(folders, one):
         lambda: model.score(["a"] * 6, one),
     ):
         with pytest.raises(
-            TypeError, match=r"expected a list of texts, found one, b?'in May' of type .*: put it in a list"
+            DataError, match=r"expected a list of texts, found one, b?'in May' of type .*: put it in a list"
         ):
             call()
 
@@ -192,8 +193,8 @@ def test_one_text_is_no_list_of_letters(folders, one):
 @pytest.mark.parametrize(
     ("lines", "error", "message"),
     [
-        (["a", None], TypeError, "number 2: expected a text or a nmt.Request of texts, found None of type NoneType"),
-        ([b"a"], TypeError, "number 1: expected a text or a nmt.Request of texts, found b'a' of type bytes"),
+        (["a", None], DataError, "number 2: expected a text or a nmt.Request of texts, found None of type NoneType"),
+        ([b"a"], DataError, "number 1: expected a text or a nmt.Request of texts, found b'a' of type bytes"),
         (["Ein \ud800 Hund"], DataError, "number 1: character 5 is U\\+D800, half of a character"),
         ([nmt.Request("a", prefix="\udfff")], DataError, "number 1: character 1 is U\\+DFFF, half of a character"),
     ],
@@ -248,7 +249,7 @@ def test_nothing_to_load_is_told(folders, run):
     ],
 )
 def test_what_a_request_cannot_be_made_of_is_told(asked, message):
-    with pytest.raises(TypeError, match=f"^{message}"):
+    with pytest.raises(DataError, match=f"^{message}"):
         nmt.Request(**{"source": "Ein Hund", **asked})
 
 
@@ -281,6 +282,34 @@ def test_nothing_is_asked_of_a_translation_that_is_given(folders):
 def test_options_that_are_none_are_refused(folders, options, message):
     with pytest.raises(RecipeError, match=f"^{message}"):
         nmt.load(folders[0]).translate(LINES, **options)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda run: nmt.load(None), "run: expected the path of a run folder, or a list of them, found None"),
+        (lambda run: nmt.load([run, 5]), "run: expected .*, found 5 of type int"),
+        (lambda run: nmt.load(run, checkpoint=7), "checkpoint: expected the name of a checkpoint, .*, found 7"),
+        (lambda run: nmt.load(run, device=None), "device None: there is no such device"),
+        (lambda run: nmt.load(run).translate(5), "lines: expected a list of texts, found 5 of type int"),
+        (lambda run: nmt.load(run).score(None, ["a"]), "sources: expected a list of texts, found None"),
+        (lambda run: nmt.load(run).translate(["a"], beam=-1), "beam: expected a whole number"),
+        (lambda run: nmt.load(run).translate(["a"], beam="wide"), "beam: expected a whole number"),
+        (lambda run: nmt.load(run).translate(["a"], beam_size=3), r"beam_size: .*\(did you mean beam\?\)"),
+    ],
+)
+def test_every_mistake_of_a_user_is_an_error_of_ours(folders, wrong, message):
+    with pytest.raises(nmt.NmtError, match=message):
+        wrong(folders[0])
+
+
+def test_memory_that_runs_out_is_told_and_an_error_of_our_own_stays_what_it_is(folders, monkeypatch):
+    model = nmt.load(folders[0])
+    for raised, seen in ((MemoryError("of all"), nmt.NmtError), (KeyError("own"), KeyError)):
+        monkeypatch.setattr(model, "translator", Mock(side_effect=raised))
+        with pytest.raises(seen) as found:
+            model.translate(LINES)
+        assert found.value is raised or "out of memory: of all (make" in str(found.value)
 
 
 def test_what_is_no_run_or_does_not_go_together_is_refused(folders, tmp_path):

@@ -4,7 +4,6 @@ No traceback without --debug.
 """
 
 import argparse
-import errno
 import io
 import os
 import sys
@@ -16,15 +15,13 @@ from pathlib import Path
 from nmt.cli.begin import begun
 from nmt.cli.parser import Parser
 from nmt.cli.printable import printable
-from nmt.errors import MachineError, NmtError, is_out_of_memory
+from nmt.errors import NmtError, as_ours, is_of_machine
 from nmt.extras import incomplete
 
 # The others are in nmt/errors.py, at the errors; all in docs/reliability.md.
 INTERNAL, INTERRUPTED, READER_GONE = 1, 130, 141
 
 Body = Callable[[argparse.Namespace], int | None]
-
-_MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
 def run(tool: str, body: Body, parser: Parser, argv: Sequence[str] | None = None) -> int:
@@ -70,31 +67,19 @@ def must_be_free(path: Path, *, overwrite: bool, advice: str = "Choose another n
         with tempfile.TemporaryFile(dir=folder):  # permissions do not tell all: nobody writes to /proc
             pass
     except OSError as error:
-        if error.errno in _MACHINE_ERRNOS:
+        if is_of_machine(error):
             raise
         raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.") from None
 
 
 def _explain(error: Exception) -> tuple[int, str]:
     """The exit code and the message for an error that ended a command."""
-    if isinstance(error, NmtError):
-        return error.exit_code, str(error)
-    if isinstance(error, OSError):
-        reason = error.strerror or str(error)
-        where = f"{error.filename}: " if error.filename is not None else ""
-        kind = MachineError if error.errno in _MACHINE_ERRNOS else NmtError
-        return kind.exit_code, f"{where}{reason}"
-    if is_out_of_memory(error):
-        advice = "make batch.max_tokens, valid.max_tokens or decode.max_tokens smaller"
-        return MachineError.exit_code, f"out of memory: {_first_line(error)} ({advice})"
+    if ours := as_ours(error):
+        return ours.exit_code, str(ours)
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("nmt"):
         return NmtError.exit_code, incomplete(error)
-    what = f"{type(error).__name__}: {_first_line(error)}"
+    what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return INTERNAL, f"internal error (please report it; --debug shows the traceback): {what}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0]
 
 
 def _stand_in_for_closed() -> None:

@@ -36,9 +36,9 @@ class Kept:
 class Request:
     """A line to translate, and what its translation has to be like.
 
-    required, avoided and tags may be any sequence of texts. Raises TypeError for what is no text or no such sequence,
-    and DataError for phrases that no line of text can contain as words or that are as long as a page, and a prefix that
-    none can begin with.
+    required, avoided and tags may be any sequence of texts. Raises DataError for what is no text or no such sequence,
+    for phrases that no line of text can contain as words or that are as long as a page, and a prefix that none can
+    begin with.
     """
 
     source: str
@@ -55,21 +55,21 @@ class Request:
     def __post_init__(self) -> None:
         for name in ("source", "prefix"):
             if not isinstance(getattr(self, name), str):
-                raise TypeError(f"{name}: expected a text, found {_shown(getattr(self, name))}.")
+                raise DataError(f"{name}: expected a text, found {_shown(getattr(self, name))}.")
         for name in ("required", "avoided", "tags"):
             texts = getattr(self, name)
             if texts is None and name == "tags":
                 continue
             if isinstance(texts, str | bytes):  # a sequence as well, of letters
-                raise TypeError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
+                raise DataError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
             if not isinstance(texts, Sequence):
-                raise TypeError(f"{name}: expected a list of texts, found {_shown(texts)}.")
+                raise DataError(f"{name}: expected a list of texts, found {_shown(texts)}.")
             if wrong := [one for one in texts if not isinstance(one, str)]:
-                raise TypeError(f"{name}: expected a list of texts, found {_shown(wrong[0])} in it.")
+                raise DataError(f"{name}: expected a list of texts, found {_shown(wrong[0])} in it.")
             if not isinstance(texts, tuple):  # which can be looked up, and does not change
                 object.__setattr__(self, name, tuple(texts))
         if not isinstance(self.trg_lang, str | None):
-            raise TypeError(f"trg_lang: expected a text, found {_shown(self.trg_lang)}.")
+            raise DataError(f"trg_lang: expected a text, found {_shown(self.trg_lang)}.")
         assert len(self.origins) in (0, len(self.required))
         if _ends_a_line(self.prefix):
             raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
