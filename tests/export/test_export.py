@@ -183,7 +183,7 @@ def test_the_page_names_every_option_that_may_be_refused():
         assert len(names) >= 6 and [name for name in names if not re.search(rf"[`.]{name}[`:]", row)] == []
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/export.md"])
+@pytest.mark.parametrize("file", ["docs/export.md"])
 def test_what_the_pages_say_to_train_with_for_an_export_is_enough(file):
     """Beside what `nmt-preprocess --train ...` writes."""
     text = (ROOT / file).read_text(encoding="utf-8").replace("\\\n", "")
@@ -194,7 +194,7 @@ def test_what_the_pages_say_to_train_with_for_an_export_is_enough(file):
     assert unsupported(recipe) == {"ctranslate2": [], "huggingface": []}
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/export.md"])
+@pytest.mark.parametrize("file", ["docs/export.md"])
 def test_no_command_of_a_page_writes_what_another_one_of_it_wrote(file):
     written = re.findall(r"--output (\S+)", re.sub(r"`.*?`", "", (ROOT / file).read_text(encoding="utf-8")))
     assert len(written) >= 3 and len(set(written)) == len(written)
