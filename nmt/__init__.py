@@ -23,6 +23,8 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     """Names only when they are asked for: `load` brings torch, which takes seconds that --help need not wait."""
+    if name == "load":
+        import_module("nmt.processes").sleep_while_waiting()  # before torch is imported
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     if name == "__version__":

@@ -42,7 +42,6 @@ from nmt.native import kernels
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import changed
 from nmt.run import Run
-from nmt.threads.waiting import stay_asleep_beside_other_work
 
 _T = TypeVar("_T", bound=str | Request)
 
@@ -229,7 +228,6 @@ def load(
     set_up(place.type)
     if place.type == "cpu":
         kernels.use(not kernels.why_not())
-        stay_asleep_beside_other_work(place)
     loaded = [one.load_model(place, name, subwords) for one in runs for name in names]
     models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:], weights)

@@ -390,11 +390,19 @@ sys.exit(os.waitpid(child, 0)[1] >> 8)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_model_that_was_loaded_before_a_fork_answers_in_the_child(folders):
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}  # torch is imported first
     done = subprocess.run(
         [sys.executable, "-c", _FORKED, str(folders[0])], env=environment, timeout=100, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("set_before", "policy"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_threads_sleep_while_they_wait_unless_the_environment_says_otherwise(set_before, policy):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | set_before
+    asked = "import nmt, os, sys; at = 'torch' in sys.modules; nmt.load; print(at, os.environ['OMP_WAIT_POLICY'])"
+    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", policy]
 
 
 def test_the_public_names_are_listed_and_a_model_says_what_it_is(folders):

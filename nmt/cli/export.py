@@ -51,6 +51,9 @@ def export(args: argparse.Namespace) -> int:
     check_is_run(Path(args.run))
     refuse_unsupported(args.to, unsupported(load_resolved(Path(args.run) / RECIPE)).get(args.to, ()))
     with importing():
+        from nmt.processes import sleep_while_waiting
+
+        sleep_while_waiting()
         from nmt.api import load
         from nmt.data.text.tags import tags_of
         from nmt.export.parity import ROUNDED, compare

@@ -53,6 +53,10 @@ def _parser() -> Parser:
 def _translate(args: argparse.Namespace) -> int:
     for folder in args.run if args.engine == "nmt" else ():
         check_is_run(Path(folder))
+    with importing():  # before torch
+        from nmt.processes import sleep_while_waiting
+
+        sleep_while_waiting()
     if args.tune_decoding:
         with importing():
             from nmt.cli.translating.tune_decoding import tune

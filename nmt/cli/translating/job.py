@@ -39,7 +39,6 @@ from nmt.device import choose_device
 from nmt.evaluation.alignment import WORDS_OF_BOTH, ByCharacter
 from nmt.models.prepacked import half_is_faster
 from nmt.progress import Bar
-from nmt.threads.waiting import asleep_beside_other_work
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> It
         request_of = checking(request_of, args, answering.recipe.decode, sources)
     else:
         sources.codec_of(Request(""))
-    with Pool(answering, args, workers, loaded) as pool, asleep_beside_other_work(device):
+    with Pool(answering, args, workers, loaded) as pool:
         # Of a file only, since a stream may wait for an answer.
         ahead = pool.n_worker if args.input and pool.n_worker > 1 else 0
         reading = Reading(args, stop, request_of, answering.translator.config.window, ahead > 0)

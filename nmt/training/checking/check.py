@@ -28,8 +28,6 @@ from nmt.models.prepacked import half_is_faster
 from nmt.recipe.exports import exports_note
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.threads.other_work import OtherWork
-from nmt.threads.waiting import asleep_beside_other_work
 from nmt.training.budget import foreseen, n_measured_at_end
 from nmt.training.checking.troubles import Findings, likely_troubles
 from nmt.training.device_memory import forget_peak, memory_left, peak
@@ -49,6 +47,7 @@ from nmt.training.validate import Validation, Validator
 
 N_TIMED = 20  # updates
 _N_TRANSLATED = 64  # validation sentences that stand for all
+_BUSY = (1, 2, 3, 6, 7, 8)  # columns of /proc/stat: user, nice, system, interrupts, and what other machines took
 
 
 def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
@@ -69,8 +68,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     trial = make_trial(recipe, data, device)
     before = [*_refusal(run, recipe, data), *([] if run.begun else _of_origin(recipe, data, trial))]
     say(f"trying the largest batch and {N_TIMED} updates ...")
-    with asleep_beside_other_work(device):
-        found = measure(recipe, data, trial)
+    found = measure(recipe, data, trial)
     rows = [*table(recipe, found), ("exports to", exports_note(recipe))]
     width = max(len(name) for name, _ in rows)
     troubles = before + likely_troubles(recipe, found) or ["none was seen"]
@@ -105,11 +103,12 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     largest = _largest(feed)
     for work in largest:
         trial.seconds([work])
-    n_token, begin, other_work = 0, time.perf_counter(), OtherWork()
+    n_token, begin, own, busy = 0, time.perf_counter(), time.process_time(), _busy_seconds()
     for portion in islice(feed.begin(Position()), N_TIMED):
         trial.seconds(portion.work)
         n_token += sum(item.batch.n_gold for item in portion.work)
-    seconds, others = time.perf_counter() - begin, other_work.processors()
+    seconds, own, busy_now = time.perf_counter() - begin, time.process_time() - own, _busy_seconds()
+    others = None if busy is None or busy_now is None else max(0.0, busy_now - busy - own) / seconds
     validation = Validation(recipe, data, engine.precision)
     n_failed = engine.memory.n_failed
     valid_fits, of_sets = _measure_validation(validation, engine, n_token / seconds)
@@ -241,6 +240,17 @@ def seconds_of(validator: Validator, engine: Engine, speed: float) -> float:
     with engine.precision.measuring():
         n_done = sum(1 for _ in Translator(engine.model, validator.subwords, decode).translate(some))
     return forced + (time.perf_counter() - begin) * len(validator.src) / n_done
+
+
+def _busy_seconds() -> float | None:
+    """Return how long all work has kept our processors busy since the machine started; None where it does not tell."""
+    try:
+        ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        rows = [line.split() for line in Path("/proc/stat").read_text(encoding="ascii").split("\n")]
+        ticks = sum(int(row[column]) for row in rows if row and row[0] in ours for column in _BUSY)
+    except (OSError, ValueError, IndexError, AttributeError):  # no such file, another form of it, no affinity
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _existing(folder: Path) -> Path:

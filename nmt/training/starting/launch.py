@@ -20,7 +20,6 @@ from nmt.device import choose_device
 from nmt.native import kernels
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.threads.waiting import asleep_beside_other_work
 from nmt.training import parallel
 from nmt.training.budget import Budget
 from nmt.training.feed import Feed
@@ -60,7 +59,7 @@ def launch(
     except Stopped:
         print("stopped before all ranks had come: the same command begins again", file=sys.stderr)
         return "stopped"
-    with ranks.together(), asleep_beside_other_work(device):
+    with ranks.together():
         if not run.begun:  # before a folder is made; of one that is there it is not known yet whether it is finished
             require_extras(recipe, logs=ranks.is_main)
         with run.lock() if ranks.is_main else nullcontext():
