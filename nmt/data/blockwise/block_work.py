@@ -18,8 +18,19 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays.ragged import Ragged, gathered
 from nmt.data.blockwise.block_file import BlockContent, BlockSide, read_block, write_block
-from nmt.data.filters.clean import BAD_UTF8, HELD_OUT, ODD, Filter, filters_of, most_bytes, oddities
-from nmt.data.filters.filter_block import CODES, KEPT, REASON_OF, UNREAD, codes_of, conditions_of
+from nmt.data.filters.clean import (
+    BAD_UTF8,
+    CODES,
+    HELD_OUT,
+    KEPT,
+    ODD,
+    REASON_OF,
+    Filter,
+    filters_of,
+    most_bytes,
+    oddities,
+    reason_to_drop,
+)
 from nmt.data.filters.ratio import UsualRatio
 from nmt.data.filters.seen import keys_of, kinds_of
 from nmt.data.reporting.duplicates import N_SHOWN, count_duplicates
@@ -43,6 +54,8 @@ from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.reader import languages_in
 from nmt.recipe.subword_options import SubwordsConfig
 
+_UNREAD = 255  # the code of a pair of which a side is no text
+
 
 class Task:
     """The work on the blocks of one command."""
@@ -65,11 +78,10 @@ class Task:
         self._subwords: Subwords | None = None
         self._cuts: list[KnownCuts] = []
 
-    def _filters_of(self, source: Mapping[str, Any]) -> tuple[list[Filter], dict[str, Any]]:
+    def _filters_of(self, source: Mapping[str, Any]) -> list[Filter]:
         usual = UsualRatio(*source["usual"]) if source["usual"] else None
-        languages, max_len = (source["languages"][0], source["languages"][1]), self._config.max_len
-        config = FilterConfig.model_validate(source["filters"])
-        return filters_of(config, max_len, languages, usual), conditions_of(config, max_len, languages, usual)
+        languages = source["languages"][0], source["languages"][1]
+        return filters_of(FilterConfig.model_validate(source["filters"]), self._config.max_len, languages, usual)
 
     def decide(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Which pairs are kept as far as their own text tells, as codes, and the keys that tell repeated ones."""
@@ -241,10 +253,10 @@ class Task:
         )
         if "codes" in block:
             return (src, trg), block["codes"], unread, notes
-        filters, conditions = self._filters[block["source"]]
-        codes = np.zeros(block["n_pair"], np.uint8)
-        codes[list(unread)] = UNREAD
-        codes = codes_of(src, trg, filters, conditions, codes)
+        filters = self._filters[block["source"]]
+        pairs = zip(*(text.decode("utf-8").split("\n")[:-1] for text in texts), strict=True)
+        codes = np.array([CODES.get(reason_to_drop(*pair, filters), KEPT) for pair in pairs], np.uint8)
+        codes[list(unread)] = _UNREAD
         codes[self._is_drawn(src, trg) & (codes == KEPT)] = CODES[HELD_OUT]
         return (src, trg), codes, unread, notes
 
@@ -293,9 +305,9 @@ class Task:
         return (src_units, trg_units), unlike
 
     def _note(self, side: Units, kept: NDArray[np.bool_], notes: Counter[str]) -> None:
-        odd = side.found(ODD) & kept
-        for line in side.some(odd):
-            notes.update(oddities(line))
+        text = side.text(kept).decode("utf-8")
+        if ODD.search(text):
+            notes.update(odd for line in text.split("\n") for odd in oddities(line))
 
 
 def _joined(lines: Sequence[str]) -> bytes:

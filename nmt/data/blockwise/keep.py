@@ -20,8 +20,7 @@ from nmt.data.blockwise.block_work import task_of
 from nmt.data.blockwise.blocks import N_PAIR, blocks_of
 from nmt.data.blockwise.hold_out import near_hashes
 from nmt.data.blockwise.kept import KeptPairs
-from nmt.data.filters.clean import most_bytes, oddities
-from nmt.data.filters.filter_block import CODES, KEPT
+from nmt.data.filters.clean import CODES, KEPT, most_bytes, oddities
 from nmt.data.filters.ratio import MOST_LEARNT, UsualRatio, usual_ratio
 from nmt.data.filters.seen import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.reading.fields import Flaw, Policy, Reading

@@ -1,4 +1,4 @@
-"""Which training pairs are worth learning from, told by their text: the filters in their order, and their names.
+"""Filters of training pairs that look at the text of a pair: their names, their order, and the choice by a recipe.
 
 Decisions only: no files, no counts. What a filter looks at is in `ratio.py`, `text/damage.py`, `text/scripts.py` and
 `text/languages.py`; what it takes other pairs to know, in `seen.py`. Validation and test pairs are never filtered.
@@ -48,6 +48,10 @@ REASONS = (
     NEAR_DUPLICATE,
     TRANSLATIONS,
 )
+# What a filter says of a pair, as a number: the place of its reason among all, from 1.
+KEPT = 0
+CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
+REASON_OF = {n: reason for reason, n in CODES.items()}
 
 # What `oddities` looks for, and U+FEFF.
 ODD = re.compile("[\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -109,10 +113,7 @@ def filters_of(
 
 
 def reason_to_drop(src: str | None, trg: str | None, filters: Sequence[Filter]) -> str | None:
-    """Why a pair is not for training, as far as its text tells; None is a side that was not UTF-8.
-
-    This is the definition, pair by pair. Preparing takes `filter_block.codes_of`, which must agree with it.
-    """
+    """Return the first filter that rejects a pair, None if it is kept; a side that is None was not UTF-8."""
     if src is None or trg is None:
         return BAD_UTF8
     for reason, drops in filters:

@@ -9,7 +9,7 @@ import unicodedata
 
 # Tab, line breaks of all kinds and the marks of direction are in good texts, too, and so are U+0080 to U+009F, which
 # the quotes and dashes of windows-1252 become when it is taken for Latin-1.
-CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
 
 # What the bytes 80 to BF are in windows-1252, and in windows-1251.
 _WEST = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
@@ -35,26 +35,26 @@ _MOJIBAKE = re.compile(
 )
 
 # All of these begin so, and hardly anything else does: a pattern of two sets is a fast one.
-SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
+_SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
 
 _NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)
 _LETTER = re.compile(r"[^\W\d_]")
 _ROW = re.compile(r"([\W_])\1+")
-SHORT_TEXT = 20
+_SHORT_TEXT = 20
 
-_GRAM, _STRIDE, _REACH, LONG_RUN = 4, 32, 64, 48
+_GRAM, _STRIDE, _REACH, _LONG_RUN = 4, 32, 64, 48
 
 
 def has_control(text: str) -> bool:
     """Whether there is a character in it that no text has: NUL, escape, U+FFFF and the like."""
-    return not text.isprintable() and CONTROL_CHARACTERS.search(text) is not None
+    return not text.isprintable() and _CONTROL.search(text) is not None
 
 
 def is_damaged(text: str) -> bool:
     """Whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
     if text.isascii():
         return False
-    return "\ufffd" in text or (SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
+    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
 
 
 def is_mostly_symbols(text: str, max_share: float) -> bool:
@@ -63,10 +63,10 @@ def is_mostly_symbols(text: str, max_share: float) -> bool:
     White space does not count; vowel signs and other marks count as letters, a row of dots or dashes as one of them.
     """
     least, n_char = 1 - max_share, len(text)
-    if n_char < SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= least * n_char:
+    if n_char < _SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= least * n_char:
         return False
     characters = "".join(text.split())
-    if len(characters) < SHORT_TEXT or len(_LETTER.findall(characters)) >= least * len(characters):
+    if len(characters) < _SHORT_TEXT or len(_LETTER.findall(characters)) >= least * len(characters):
         return False
     characters = _ROW.sub(r"\1", characters)
     n_letter = sum(unicodedata.category(character)[0] in "LM" for character in characters)
@@ -83,15 +83,15 @@ def repeats_itself(text: str, most: int) -> bool:
     # A run of 48 bytes, wherever it begins, holds one of these places and 17 bytes from there on, in which the same
     # four bytes come again after a period of 12. Four longer periods hold a place and a period in the same way.
     known = 0  # up to here nothing begins that repeats itself and has letters
-    for place in range(0, len(raw) - LONG_RUN + _STRIDE, _STRIDE):
+    for place in range(0, len(raw) - _LONG_RUN + _STRIDE, _STRIDE):
         if place < known:
             continue
         gram = raw[place : place + _GRAM]
         after = raw.find(gram, place + 1, place + _REACH + _GRAM)
         while after >= 0:
             period = after - place
-            start, end = run_around(raw, place, period)
-            if end - start >= long_run(period, most):
+            start, end = _run_around(raw, place, period)
+            if end - start >= _long_run(period, most):
                 run = raw[start:end].decode("utf-8", "ignore")
                 if any(map(str.isalpha, run)):
                     return True
@@ -103,12 +103,12 @@ def repeats_itself(text: str, most: int) -> bool:
     return False
 
 
-def long_run(period: int, most: int) -> int:
+def _long_run(period: int, most: int) -> int:
     """Bytes from which on a run of such a period is too long. most: times that a piece may stand in a row."""
-    return max(LONG_RUN, (most + 1) * period)
+    return max(_LONG_RUN, (most + 1) * period)
 
 
-def run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:
+def _run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:
     """The longest stretch around `place` in which every byte is that of one period before: [start, end)."""
     start, end = place, place + period
     while end < len(raw) and raw[end] == raw[end - period]:

@@ -6,7 +6,6 @@ nothing that looks at words sees over a space. A line with any other white space
 """
 
 import itertools
-import re
 from functools import cached_property
 from typing import Any
 
@@ -112,10 +111,6 @@ class Units:
         """How often each unit occurs in some of the lines."""
         at = self.at if chosen.all() else self.at[np.repeat(chosen, self.n_unit)]
         return np.bincount(at, minlength=len(self.keys))
-
-    def found(self, pattern: re.Pattern[str]) -> Mask:
-        """Which lines have a match of a pattern that never goes over a space."""
-        return self.any(self.known.found(pattern)[self.which])
 
     def n_word(self) -> Numbers:
         """Words of each line, between white space of any kind."""

@@ -6,7 +6,6 @@ found out of units grows with them, in arrays by their numbers; which arrays tho
 """
 
 import itertools
-import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -44,7 +43,6 @@ class Lexicon:
         self._units: list[str] = []  # each begins with the space before it, as the tokenizers library wants it
         self._n_char, self._has_space = Grown(np.int64), Grown(np.bool_)
         self._parts: dict[str, tuple[Any, int]] = {}
-        self._found: dict[re.Pattern[str], Grown] = {}
 
     @property
     def is_full(self) -> bool:
@@ -73,17 +71,6 @@ class Lexicon:
     def has_space(self) -> NDArray[np.bool_]:
         """Return which units are empty, or have white space inside or at an end, or characters that cannot be seen."""
         return self._has_space.values
-
-    def found(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-        """Which units have a match of a pattern that never goes over a space."""
-        flags = self._found.setdefault(pattern, Grown(np.bool_))
-        if fresh := self._units[len(flags.values) :]:
-            places = [match.start() for match in pattern.finditer("\n".join(fresh))]
-            ends = np.cumsum(self.n_char[len(flags.values) :] + 1)
-            of_fresh = np.zeros(len(fresh), dtype=bool)
-            of_fresh[np.searchsorted(ends, places, side="right")] = True
-            flags.add(of_fresh)
-        return flags.values
 
     def part(self, name: str, new: Callable[[], P]) -> P:
         """What is known of all units under a name. new: makes it, of no unit."""

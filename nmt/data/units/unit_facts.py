@@ -1,9 +1,8 @@
-"""What units show that lines are filtered, measured and aligned by, as a part of a `Lexicon`."""
+"""Facts of units by which lines are measured and aligned, as a part of a `Lexicon`."""
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nmt.data.arrays.ragged import Grown, GrownRows
 from nmt.data.text.facts import Block, Hashes, row_hashes
@@ -11,31 +10,23 @@ from nmt.data.units.lexicon import Lexicon
 
 
 class UnitFacts:
-    """By the number of each unit: `n_letter`, ASCII letters; `bags`, as in `text/facts.py`; `hashes`, of its text.
+    """By the number of each unit: `bags`, as in `text/facts.py`; `hashes`, of its text.
 
     And rows: `words` and `marks`, hashes of 16 bits as told there; `codes`, its code points and a line feed.
     """
 
     def __init__(self) -> None:
-        self._n_letter, self._bags, self._hashes = Grown(np.int64), Grown(np.uint64), Grown(np.uint64)
+        self._bags, self._hashes = Grown(np.uint64), Grown(np.uint64)
         self.words, self.marks, self.codes = GrownRows(np.uint16), GrownRows(np.uint16), GrownRows(np.uint32)
 
     def learn(self, units: Sequence[str]) -> None:
         """See the next units."""
         block = Block(units)
-        ends = np.cumsum(block.lengths + 1)
-        total = np.concatenate([[0], np.cumsum(_is_ascii_letter(block.codes))])
-        self._n_letter.add(total[ends] - total[ends - block.lengths - 1])
         self._bags.add(block.bags())
         self._hashes.add(hashes_of(block))
         for rows, (hashed, unit) in ((self.words, block.words()), (self.marks, block.all_marks())):
             rows.add(hashed, np.bincount(unit, minlength=len(units)))
         self.codes.add(block.codes, block.lengths + 1)
-
-    @property
-    def n_letter(self) -> NDArray[np.int64]:
-        """ASCII letters of each unit."""
-        return self._n_letter.values
 
     @property
     def bags(self) -> Hashes:
@@ -56,9 +47,3 @@ def facts_of(known: Lexicon) -> UnitFacts:
 def hashes_of(units: Block) -> Hashes:
     """A hash of the text of each unit."""
     return row_hashes(units.codes, units.lengths + 1)
-
-
-def _is_ascii_letter(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    small = codes | np.uint32(0x20)
-    found: NDArray[np.bool_] = (small >= ord("a")) & (small <= ord("z"))
-    return found

@@ -12,14 +12,11 @@ import pytest
 from nmt.data.arrays.ragged import gathered
 from nmt.data.blockwise import block_work, blocks, keep
 from nmt.data.blockwise.blocks import blocks_of
-from nmt.data.filters.clean import REPEATS, filters_of, most_bytes, reason_to_drop
-from nmt.data.filters.filter_block import KEPT, REASON_OF, codes_of, conditions_of
-from nmt.data.filters.ratio import UsualRatio
+from nmt.data.filters.clean import most_bytes
 from nmt.data.prepare import prepare
 from nmt.data.reading.fields import Reading
 from nmt.data.reading.sources import Source, Text
 from nmt.data.reporting.measure import aligned_by, line_hashes
-from nmt.data.text.damage import SUSPECT, repeats_itself
 from nmt.data.text.facts import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
 from nmt.data.text.lines import lines_of_block, read_lines
 from nmt.data.text.placeholders import BYTES, names_of, protected
@@ -32,7 +29,6 @@ from nmt.data.vocabulary import learn
 from nmt.data.vocabulary.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
 from nmt.data.vocabulary.letters import in_words, is_easy, words_of_easy
 from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
-from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
@@ -109,42 +105,6 @@ def lexicon():
 
 def texts_of(of):
     return [" " + key[:-1].decode(**BYTES) for key in of.keys]
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("languages", [("en", "fr"), ("ru", "ja"), ("xx", "de")])
-def test_a_block_is_filtered_as_its_pairs_are(seed, languages):
-    src, trg = sides(seed)
-    usual = UsualRatio(1.0, 0.6, 1.6)
-    for options in ({}, {"max_ratio_spread": 2.0, "max_symbols": 0.4, "max_repeats": 3, "min_script": 0.6}):
-        config = FilterConfig(**options)
-        filters = filters_of(config, 5, languages, usual)
-        before = np.zeros(len(src), np.uint8)
-        conditions = conditions_of(config, 5, languages, usual)
-        codes = codes_of(units(src), units(trg), filters, conditions, before)
-        expected = [reason_to_drop(a, b, filters) for a, b in zip(src, trg, strict=True)]
-        assert [None if code == KEPT else REASON_OF[code] for code in codes.tolist()] == expected
-        assert len(set(expected)) > 5, "what is compared is worth comparing"
-
-
-@pytest.mark.parametrize("most", [3, 5])
-def test_runs_are_found_wherever_they_begin_and_however_long_their_piece_is(most):
-    draw, lines = random.Random(most), list[str]()
-    for period in (*range(1, 66), *range(1, 66)):
-        piece = "".join(draw.choices("abcdefgh éß", k=period)).encode()[:period].decode("utf-8", "ignore")
-        piece += "i" * (period - len(piece.encode()))
-        for n_byte in (most * period, *(max(48, (most + 1) * period) + more for more in (-1, 0, 1, 7))):
-            run = (piece * n_byte).encode()[:n_byte].decode("utf-8", "ignore")
-            before, after = ("".join(draw.choices("ijklm nopq", k=draw.randrange(40))) for _ in range(2))
-            lines.append(f"{before}{run}{after}")
-    # Two lines that together would be a run, lines that are one after the other, and rows of dots.
-    lines += ["no " * 9, "no " * 9, *["seven times the same line"] * 7, "." * 500, "." * 500 + "no " * 17, ""]
-    found = [repeats_itself(line, most) for line in lines]
-    may = conditions_of(FilterConfig(max_repeats=most), 500, ("en", "de"), None)[REPEATS]
-    of = units(lines)
-    assert (may(of, of) >= np.array(found)).all()
-    assert np.mean(may(of, of) > np.array(found)) < 0.03, "hardly a line is looked at without need"
-    assert 0.2 < np.mean(found) < 0.8
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -357,17 +317,14 @@ def test_what_a_lexicon_knows_does_not_depend_on_when_it_met_a_unit():
     lines = nasty(11)
     many, once = Lexicon(), units(lines)
     for start in range(0, len(lines), 40):
-        early = units(lines[start : start + 40], known=many)
-        facts_of(many), early.found(SUSPECT)
+        facts_of(units(lines[start : start + 40], known=many).known)
     late = units(lines, known=many)
     assert late.keys == once.keys and late.which.tolist() != once.which.tolist()
     for rows in ("words", "marks", "codes"):
         found = [getattr(facts_of(of.known), rows).of(of.which) for of in (late, once)]
         assert all(map(np.array_equal, *found))
-    for values in ("n_letter", "bags", "hashes"):
+    for values in ("bags", "hashes"):
         assert np.array_equal(*(getattr(facts_of(of.known), values)[of.which] for of in (late, once)))
-    assert np.array_equal(late.found(SUSPECT), once.found(SUSPECT)) and late.found(SUSPECT).any()
-    assert late.found(SUSPECT).tolist() == [bool(SUSPECT.search(line)) for line in lines]
 
 
 def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_path, monkeypatch):
