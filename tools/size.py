@@ -1,0 +1,56 @@
+"""Print the size of the package, its tests, tools and documents beside their budgets: python tools/size.py [--check]
+
+With --check the exit code is 1 when a budget is passed.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# Counted as kernels, apart from the rest of nmt/: C, Triton, their wrappers, int8. Paths that are gone are left out.
+KERNELS = ("nmt/kernels", "nmt/native", "nmt/models/int8*.py", "nmt/models/prepacked.py", "nmt/models/fused_linear.py")
+CODE = (".py", ".c", ".h", ".cu", ".js", ".css", ".html", ".sh")
+TEXTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md")
+
+
+def files(*patterns: str) -> set[Path]:
+    """The files that patterns name, in folders those of code."""
+    found = [path for pattern in patterns for path in ROOT.glob(pattern)]
+    inside = [path for folder in found if folder.is_dir() for path in folder.rglob("*") if path.suffix in CODE]
+    return {path for path in [*found, *inside] if path.is_file()}
+
+
+def n_line(paths: Iterable[Path]) -> int:
+    """Lines of some files."""
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+def main() -> int:
+    """Entry point. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="Exit with 1 when a budget is passed.")
+    check = parser.parse_args().check
+    kernels = files(*KERNELS)
+    package = {path for path in files("nmt") if path.suffix == ".py"} - kernels
+    sizes = [
+        ("nmt/ without kernels, lines of Python", n_line(package), 21_000),
+        ("nmt/ without kernels, Python files", len(package), 130),
+        ("kernels, lines of all languages", n_line(kernels), 5_000),
+        ("tests/, lines", n_line(files("tests")), 20_000),
+        ("tools/, lines", n_line(files("tools")), 3_500),
+        (
+            "README, docs/, CHANGELOG, CONTRIBUTING, words",
+            sum(len(t.read_text("utf-8").split()) for t in files(*TEXTS)),
+            18_000,
+        ),
+    ]
+    for name, size, budget in sizes:
+        print(f"{name:48}{size:8,} of {budget:7,}{'  over' if size > budget else ''}")
+    print(f"Counted as kernels: {', '.join(KERNELS)}")
+    return int(check and any(size > budget for _, size, budget in sizes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
