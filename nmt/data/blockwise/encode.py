@@ -55,7 +55,7 @@ def encode_training_pairs(
         for n, digest in digests.items()
     }
     taken = taken_over({each.made_of for each in sums.values()}, known, talk)
-    use = report.vocabulary = VocabularyUse(subwords)
+    use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
     cut_words = list(_write_cut_words(subwords, folder))
 
     def tasks() -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.reporting.report_bars import bars
-from nmt.data.reporting.report_words import has_words, percent, remarks
+from nmt.data.reporting.report_words import percent, remarks
 from nmt.errors import DataError
 
 Facts = dict[str, Any]
@@ -98,7 +98,11 @@ def _corpora(facts: Facts) -> Iterable[str]:
         yield "<h2>Corpora</h2>"
         yield from _long_table(["Corpus", "read", "dropped", "kept"], body, 1, "corpora")
     if told := remarks(facts):
-        yield "<h2>Also noticed</h2><ul>" + "".join(f"<li>{_text(text)}</li>" for text in told) + "</ul>"
+        yield (
+            "<h2>Also noticed</h2><ul>"
+            + "".join(f"<li>{_text(text.removeprefix('note: '))}</li>" for text in told)
+            + "</ul>"
+        )
 
 
 def _dropped(facts: Facts) -> Iterable[str]:
@@ -126,15 +130,14 @@ def _origin(inputs: Sequence[Mapping[str, Any]], made: str) -> Iterable[str]:
     if inputs:
         body = [
             [
-                _text(each["name"]),
-                _text(f"{each.get('split', '')} {each.get('side', '')}".strip()),
+                f"{_text(each['name'])} <small>{_text(each.get('split', ''))} {_text(each.get('side', ''))}</small>",
                 f"{each['size']:,}",
                 f"<code>{_text(each['sha256'][:16])}</code>",
             ]
             for each in inputs
         ]
         yield "<h2>Files</h2>"
-        yield from _long_table(["File", "for", "bytes", "SHA-256 begins"], body, 2, "files")
+        yield from _long_table(["File", "bytes", "SHA-256 begins"], body, 1, "files")
     if made:
         yield f"<p><small>{_text(made)}</small></p>"
 
@@ -228,9 +231,9 @@ def _subwords(subwords: Facts, sides: Mapping[str, str]) -> Iterable[str]:
     body = [
         [
             name,
-            f"{of['words']:,}" if has_words(of) else "no spaces",
+            f"{of['words']:,}" if "words" in of else "–",
             f"{of['pieces']:,}",
-            f"{of['pieces_per_word']:.2f}" if has_words(of) else "",
+            f"{of['pieces_per_word']:.2f}" if "words" in of else "–",
             f"{of['characters_per_piece']:.2f}",
         ]
         for name, of in ((name, subwords[side]) for side, name in sides.items())

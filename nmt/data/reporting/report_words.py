@@ -19,8 +19,6 @@ SWAPPED = 0.9  # of the words that tell, on each side; in right order it is a fe
 _MOST_STRETCHES = 3  # of a file, in words
 _MOST_OF_A_KIND = 8  # corpora, notes, warnings that the summary has
 
-_LONGEST_WORD = 15  # characters, on average, where spaces part words
-
 Facts = dict[str, Any]
 
 
@@ -282,7 +280,7 @@ def _measures(facts: Facts) -> list[str]:
         subwords = facts["subwords"]
         told = "; ".join(
             f"{side} "
-            + (f"{subwords[side]['pieces_per_word']:.2f} a word, " if has_words(subwords[side]) else "")
+            + (f"{subwords[side]['pieces_per_word']:.2f} a word, " if "words" in subwords[side] else "")
             + f"{subwords[side]['characters_per_piece']:.2f} characters each"
             for side in ("src", "trg")
         )
@@ -364,11 +362,6 @@ def _shares(counts: dict[str, int]) -> str:
     shown = [f"{name} {percent(n, total)}" for name, n in list(letters.items())[:3]]
     rest = f" and {len(letters) - 3} more" if len(letters) > 3 else ""
     return ", ".join(shown) + rest if shown else "none"
-
-
-def has_words(of: Facts) -> bool:
-    """Return whether spaces part words in the text of a side. of: what is known of its subwords."""
-    return bool(of["pieces"] * of["characters_per_piece"] <= _LONGEST_WORD * of["words"])
 
 
 def percent(n: float, of: float) -> str:

@@ -150,7 +150,8 @@ def _script(character: str) -> str:
     kind = unicodedata.category(character)
     if kind[0] == "L":
         # Named by the script first, in all of Unicode: LATIN SMALL LETTER A, CJK UNIFIED IDEOGRAPH-4E00.
-        word = unicodedata.name(character, "unnamed").partition(" ")[0].partition("-")[0]
-        return {"CJK": "Chinese characters"}.get(word, word.capitalize())
+        name = unicodedata.name(character, "unnamed").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
+        word = name.partition(" ")[0].partition("-")[0]
+        return "Chinese characters" if word in ("CJK", "IDEOGRAPHIC") else word.capitalize()
     kinds = {"M": "marks", "N": "numbers", "P": "punctuation", "S": "symbols", "Z": "white space", "C": "control"}
     return "white space" if character == "\t" else kinds[kind[0]]

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.vocabulary.subwords import N_SPECIAL, Codec, Subwords
+from nmt.languages import language_of
 
 RARE = (10, 100)  # pieces that occur fewer times are counted
 N_FREQUENT = 20
@@ -32,11 +33,15 @@ def _advised(n_token: int) -> int:
 
 
 class VocabularyUse:
-    """Counts as pairs are encoded; eight bytes a piece of the vocabulary."""
+    """Counts as pairs are encoded; eight bytes a piece of the vocabulary. Languages without spaces have no words."""
 
-    def __init__(self, subwords: Subwords) -> None:
+    def __init__(self, subwords: Subwords, langs: tuple[str, str]) -> None:
         self._subwords = subwords
-        self._sides = {"src": _Side(subwords.src), "trg": _Side(subwords.trg)}
+        codecs = {"src": subwords.src, "trg": subwords.trg}
+        self._sides = {
+            name: _Side(codec, has_words=not language_of(lang).is_unspaced)
+            for (name, codec), lang in zip(codecs.items(), langs, strict=True)
+        }
         self.sizes = subwords.src.size, subwords.trg.size
 
     def add(self, side: str, n_word: int, n_character: int, counts: NDArray[np.integer[Any]]) -> None:
@@ -56,18 +61,18 @@ class VocabularyUse:
 
 
 class _Side:
-    def __init__(self, codec: Codec) -> None:
-        self.codec = codec
+    def __init__(self, codec: Codec, *, has_words: bool) -> None:
+        self.codec, self.has_words = codec, has_words
         self.counts = np.zeros(codec.size, dtype=np.int64)
         self.n_word = self.n_character = 0
 
     def fertility(self) -> dict[str, Any]:
         n_piece = int(self.counts.sum())
+        of_words = {"words": self.n_word, "pieces_per_word": round(n_piece / max(self.n_word, 1), 3)}
         return {
-            "words": self.n_word,
+            **(of_words if self.has_words else {}),
             "characters": self.n_character,
             "pieces": n_piece,
-            "pieces_per_word": round(n_piece / max(self.n_word, 1), 3),
             "characters_per_piece": round(self.n_character / max(n_piece, 1), 3),
         }
 

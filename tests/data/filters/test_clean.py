@@ -1,5 +1,7 @@
 """Which training pairs are dropped, in which order that is asked, and the account of them."""
 
+from pathlib import Path
+
 import pytest
 
 from nmt.data.filters.clean import REASONS, filters_of, oddities, reason_to_drop
@@ -93,3 +95,10 @@ def test_the_report_names_the_first_five_places_of_each_reason():
     assert report.as_dict()["dropped"]["length ratio"] == {"count": 7, "first": [f"a.de:{n}" for n in range(1, 6)]}
     table = "\n".join(report.table())
     assert "9 read, 8 dropped, 1 kept" in table and "a.de:1, 2, 3, 4, 5\n" in table + "\n" and "b.de:2" in table
+
+
+def test_docs_have_a_row_for_each_reason_in_the_order_of_the_filters():
+    docs = (Path(__file__).parents[3] / "docs" / "cleaning.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[-1].removesuffix(" |") for line in docs.partition("\n\nThey are asked")[0].split("\n")]
+    told = [row for row in rows if row in REASONS]
+    assert list(dict.fromkeys(told)) == list(REASONS)

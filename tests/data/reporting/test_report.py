@@ -251,6 +251,20 @@ def test_lengths_ratios_scripts_and_subwords_are_those_of_the_lines(tmp_path, mo
     assert sum(found["subwords"][side]["pieces"] for side in ("src", "trg")) >= sum(n for _, n in use["most_frequent"])
 
 
+def test_words_are_counted_where_the_language_has_spaces(tmp_path):
+    subwords = report_of(tmp_path, min_script=0.0, src_lang="jpn", trg_lang="en")["subwords"]
+    assert [{"words", "pieces_per_word"} <= subwords[side].keys() for side in ("src", "trg")] == [False, True]
+    assert not {"words", "pieces_per_word"} & subwords["src"].keys()
+
+
+def test_letters_are_told_by_their_script_in_every_width(tmp_path):
+    found = report_of(tmp_path, [*SRC, "時々 ＡＢ ｶﾅ"], [*TRG, "x"], **NO_FILTERS)["scripts"]["src"]
+    assert (found["Chinese characters"], found["Katakana"]) == (2, 2) and not {
+        "Ideographic",
+        "Fullwidth",
+    } & found.keys()
+
+
 def test_dropped_pairs_are_shown_cut_to_a_length(tmp_path):
     found = report_of(tmp_path, [*SRC, "x" * 3000, "OK"], [*TRG, "y", "OK"])
     (long,) = found["examples"]["length ratio"]

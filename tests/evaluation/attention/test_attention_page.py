@@ -18,6 +18,7 @@ from nmt.errors import NmtError
 from nmt.evaluation.attention import page as attention_html
 from nmt.evaluation.attention.drawing import draw
 from nmt.evaluation.attention.page import letters, page
+from nmt.evaluation.attention.panels import KINDS
 
 needs_browser = pytest.mark.skipif(
     not (browser.DRIVER and browser.BROWSER),
@@ -114,6 +115,20 @@ def test_the_page_holds_all_layers_heads_and_kinds_right_in_three_digits(sentenc
             numbers = [64 * ALPHABET.index(a) + ALPHABET.index(b) for a, b in zip(text[::2], text[1::2], strict=True)]
             read = torch.tensor(numbers).view(weights.shape) / 4095
             assert (read - weights).abs().max() <= 0.5 / 4095 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("langs", "run", "title"),
+    [
+        (("en", "de"), "<1>", "Attention: en → de, &lt;1&gt;"),
+        (("", ""), "mine", "Attention: mine"),
+        (("", ""), "", "Attention"),
+    ],
+)
+def test_the_page_is_titled_by_languages_and_run_and_names_each_kind_of_attention(sentences, langs, run, title):
+    text = page(sentences[:1], "cross", "last", "mean", langs, run)
+    assert re.findall("<(?:title|h1)>(.*?)</", text) == [title, title]
+    assert [name for name in KINDS.values() if f'"{name}"' not in text] == []
 
 
 def test_zero_and_one_are_themselves():
