@@ -214,8 +214,8 @@ class Run:
         if folder is None:
             if self.ctranslate2_file.is_file():
                 raise RunError(
-                    f"{self.folder} is a model of CTranslate2, which nmt itself does not read: nmt-translate --engine "
-                    "ctranslate2 does, or name the run that was exported."
+                    f"{self.folder} is a model of CTranslate2, which only CTranslate2 reads: name the run that was "
+                    "exported, or see docs/export.md."
                 )
             wrong = "; ".join(damaged.values()) or "nothing was saved yet"
             train = shlex.join(["nmt-train", str(self.folder)])

@@ -132,7 +132,7 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
             huggingface.is_exported,
             parity.ROUNDED,
         )
-    from nmt.export import ctranslate2, ctranslate2_engine
+    from nmt.export import ctranslate2
 
     def write(folder: Path, quantization: str | None) -> None:
         ctranslate2.export(transformer, model.recipe.model, model.subwords, folder, quantization)
@@ -140,8 +140,8 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
 
     return _Target(
         partial(write, quantization=args.quantization),
-        lambda folder, tags: ctranslate2_engine.Compared(folder, model.subwords.tagged(tags)),
-        ctranslate2_engine.is_exported,
+        lambda folder, tags: ctranslate2.Compared(folder, model.subwords.tagged(tags)),
+        ctranslate2.is_exported,
         parity.QUANTISED if args.quantization else parity.ROUNDED,
         partial(write, quantization=None) if args.quantization else None,
     )

@@ -51,7 +51,7 @@ def _parser() -> Parser:
 
 
 def _translate(args: argparse.Namespace) -> int:
-    for folder in args.run if args.engine == "nmt" else ():
+    for folder in args.run:
         check_is_run(Path(folder))
     with importing():  # before torch
         from nmt.processes import sleep_while_waiting

@@ -36,8 +36,8 @@ class Searcher(Protocol):
     """What finds hypotheses for a `Translator`, and scores translations that are given."""
 
     @property
-    def model(self) -> SearchModel | None:
-        """The model behind it, if it is one of ours: that can be asked where it looks."""
+    def model(self) -> SearchModel:
+        """The model behind it, which can be asked where it looks."""
 
     def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         """The hypotheses of each row, best first; all rows are one batch."""

@@ -83,7 +83,7 @@ class Translator:
     @property
     def attends(self) -> bool:
         """Whether it can tell where it looks."""
-        return self.model is not None and self.model.attends
+        return self.model.attends
 
     def translate(
         self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
@@ -151,7 +151,7 @@ class Translator:
 
         The pieces of a line that was split did not see each other: there the weights are 0.
         """
-        if self.model is None or not self.model.attends:
+        if not self.model.attends:
             raise NmtError(f"{NOWHERE}, so there is no attention to show.")
         return join_attns([_attention(self.model, one) for one in read_at_once(translation)])
 

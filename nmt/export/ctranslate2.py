@@ -1,9 +1,10 @@
-"""A Transformer as a CTranslate2 model: one function a box of its Figure 1.
+"""A Transformer as a CTranslate2 model, one function a box of its Figure 1, and what such a model says of lines.
 
 Shared letters: `spec` is CTranslate2's box, the other argument ours. Vocabulary entries are the subwords by their
 names, so that ids stay what they are.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Codec, Subwords
-from nmt.export.positions import position_table
+from nmt.decoding.search.beam import impossible
+from nmt.errors import MachineError
+from nmt.export.positions import N_POSITION, position_table
+from nmt.export.safetensors import beside
 from nmt.extras import missing
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
 from nmt.recipe.exports import of_ctranslate2, refuse_unsupported
 from nmt.recipe.model_options import ModelConfig
+from nmt.run import Run
 
+_ITS_FILES = ("config.json", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")
+_BATCHES = {"max_batch_size": 4096, "batch_type": "tokens"}
 _ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
 
@@ -75,6 +82,60 @@ def entries(codec: Codec) -> list[str]:
     taken = {*control.values(), *codec.tags, *filling}
     subwords = [f"{piece} " if piece in taken else piece for piece in codec.names()]
     return [control[i] for i in range(len(control))] + subwords + [*codec.tags] + filling
+
+
+def is_exported(folder: Path) -> bool:
+    """Return whether a folder is one of those that nmt-export writes, with nothing of others in it."""
+    there = Run(folder)
+    ours = {there.ctranslate2_file, there.recipe_file, there.subwords_file}
+    return ours <= set(folder.iterdir()) <= ours | {folder / name for name in _ITS_FILES} | beside(folder)
+
+
+class Compared:
+    """An exported folder, on the CPU, to be compared with the model that was exported."""
+
+    def __init__(self, folder: Path, subwords: Subwords) -> None:
+        self._subwords = subwords
+        self._src, self._trg = entries(subwords.src), entries(subwords.trg)
+        n_thread = torch.get_num_threads()
+        self._theirs: Any = _told(library().Translator, str(folder), compute_type="default", intra_threads=n_thread)
+
+    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
+        """The translation of each line by greedy search, which ends it after `most` tokens."""
+        found = _told(
+            self._theirs.translate_batch,
+            self._sources(lines),
+            beam_size=1,
+            min_decoding_length=0,  # to find nothing to say is a translation, too
+            max_decoding_length=min(most, N_POSITION - 2),
+            suppress_sequences=[
+                [self._trg[i]] for i in impossible(PAD, BOS, self._subwords.trg.n_text, len(self._trg))
+            ],
+            return_end_token=True,
+            **_BATCHES,
+        )
+        number = {entry: i for i, entry in enumerate(self._trg)}
+        ids = [[number[entry] for entry in one.hypotheses[0]] for one in found]
+        return [self._subwords.trg.decode(row[:-1] if row[-1:] == [EOS] else row) for row in ids]
+
+    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
+        """Log-probability of each token of given translations of the lines, EOS included."""
+        target = [[self._trg[i] for i in row] for row in trg_ids]
+        return [
+            list(one.log_probs) for one in _told(self._theirs.score_batch, self._sources(lines), target, **_BATCHES)
+        ]
+
+    def _sources(self, lines: Sequence[str]) -> list[list[str]]:
+        return [[self._src[i] for i in row] for row in self._subwords.src.encode(lines)]
+
+
+def _told(method: Callable[..., Any], *args: Any, **known: Any) -> Any:
+    """Call a method of theirs. Raises MachineError."""
+    try:
+        return method(*args, **known)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise MachineError(f"CTranslate2 cannot go on: {reason}.") from None
 
 
 def _common(ct2: Any, config: ModelConfig) -> dict[str, Any]:

@@ -69,8 +69,8 @@ def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, me
 
 
 def test_a_flag_of_an_earlier_version_is_refused_with_what_to_use_instead(capsys, monkeypatch):
-    monkeypatch.setitem(GONE, "engine", ((), "use nmt-export"))
-    assert refusal(["--engine", "x"], capsys) == ["--engine: is gone; use nmt-export"]
+    monkeypatch.setitem(GONE, "old", ((), "use nmt-export"))
+    assert refusal(["--old", "x"], capsys) == ["--old: is gone; use nmt-export"]
 
 
 def test_what_is_no_flag_may_stand_between_flags():

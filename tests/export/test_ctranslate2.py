@@ -7,8 +7,9 @@ from tiny import LINES, PECULIAR, made
 from nmt.data.vocabulary.subwords import Codec
 from nmt.errors import RunError
 from nmt.export import ctranslate2 as room
-from nmt.export.ctranslate2_engine import Compared
+from nmt.export.ctranslate2 import Compared
 from nmt.export.parity import ROUNDED, compare
+from nmt.run import Run
 
 pytest.importorskip("ctranslate2")
 
@@ -56,6 +57,13 @@ def test_another_model_is_noticed(subwords, tmp_path):
         model.decoder.layer_stack[1].enc_attn.w_vs.weight.mul_(1.5)
     with pytest.raises(RunError, match="another one"):
         compare(model, subwords, Compared(tmp_path / "out", subwords), LINES, ROUNDED, most=40)
+
+
+def test_an_exported_folder_is_no_run_and_says_so(subwords, tmp_path):
+    model, recipe = made(subwords)
+    room.export(model, recipe.model, subwords, tmp_path / "ct2", None)
+    with pytest.raises(RunError, match=r"ct2 is a model of CTranslate2, which only CTranslate2 reads"):
+        Run(tmp_path / "ct2").weights_folder()
 
 
 @pytest.mark.parametrize(("options", "name"), PECULIAR)

@@ -12,7 +12,7 @@ from nmt.cli.export import main
 from nmt.cli.preprocess import OWN_CORPUS
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.export import ctranslate2, huggingface, parity
-from nmt.export.ctranslate2_engine import is_exported
+from nmt.export.ctranslate2 import is_exported
 from nmt.extras import EXTRAS
 from nmt.recipe.exports import portable_options, unsupported
 from nmt.recipe.reader import read_recipe

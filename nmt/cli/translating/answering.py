@@ -7,12 +7,11 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from nmt.api import Model, load
+from nmt.api import load
 from nmt.cli.parser import overrides_of
 from nmt.cli.translating.alignments import wants_alignments
 from nmt.cli.translating.evidence import WORDS, Fields, Lost, Witness, attempt
@@ -25,10 +24,7 @@ from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
-from nmt.device import choose_device
-from nmt.errors import RunError
 from nmt.evaluation.alignment import ByCharacter
-from nmt.export import ctranslate2_engine
 from nmt.native.allocator import keep_freed_blocks
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
@@ -90,9 +86,8 @@ def request_of(key: Key) -> Request:
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """The recipe of the first run with the options that were given, --mbr written out; those named go before that.
 
-    Raises RunError for what is no run, or one of another engine, and RecipeError for options.
+    Raises RunError for what is no run, and RecipeError for options.
     """
-    _check_engine(args)
     run = Run(args.run[0])
     if not run.exists:
         run.recipe()  # which says so
@@ -103,25 +98,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def fingerprints(args: argparse.Namespace) -> list[str]:
     """What stands for the weights and vocabularies that `Answering` loads. Raises RunError, as `recipe_of` does."""
-    _check_engine(args)
-    if args.engine == "ctranslate2":
-        return [ctranslate2_engine.fingerprint(args.run[0])]
     return [Run(run).fingerprint(name) for run in args.run for name in args.checkpoint or [None]]
-
-
-def _check_engine(args: argparse.Namespace) -> None:
-    if args.engine == "ctranslate2":
-        ctranslate2_engine.exported_run(args.run[0])  # or it says why it is none
-        return
-    for folder in args.run:
-        if ctranslate2_engine.has_model(Path(folder)):
-            raise RunError(f"{folder} is a model of CTranslate2: translate with --engine ctranslate2.")
-
-
-def _load(args: argparse.Namespace) -> Model | ctranslate2_engine.Loaded:
-    if args.engine == "ctranslate2":
-        return ctranslate2_engine.Loaded(args.run[0], choose_device(args.device))
-    return load(args.run, checkpoint=args.checkpoint, device=args.device)
 
 
 class Answering:
@@ -130,11 +107,11 @@ class Answering:
     def __init__(self, args: argparse.Namespace) -> None:
         self.recipe = recipe_of(args)
         keep_freed_blocks()
-        model, decode = _load(args), self.recipe.decode
+        model, decode = load(args.run, checkpoint=args.checkpoint, device=args.device), self.recipe.decode
         self.translator: Translator = model.translator(decode)
         # By run whose training has not ended, the checkpoint that was taken; by run whose training goes on, None.
         self.unfinished: dict[str, str | None] = {}
-        if isinstance(model, Model) and not args.checkpoint:
+        if not args.checkpoint:
             for run, name in zip(args.run, model.weights, strict=True):
                 if name != Run(run).model_folder.name:
                     self.unfinished[run] = name

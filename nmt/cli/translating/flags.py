@@ -13,7 +13,6 @@ _INPUT = (
     "sentence or a blank line, and are one line of the output; tsv: the source, a tab and how its translation begins; "
     "or jsonl: objects with source, and if wanted prefix, required, avoided, trg_lang and tags. [default: text]"
 )
-ENGINES = ("nmt", "ctranslate2")
 ARRAY = "array"
 
 
@@ -117,12 +116,6 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         action="append",
         help="A checkpoint of the run, like update-00012000; given several times, an ensemble of them; by default its "
         "final model, and its best checkpoint so far while training has not ended.",
-    )
-    add(
-        "--engine",
-        choices=ENGINES,
-        default="nmt",
-        help="What translates; ctranslate2: RUN is a folder that nmt-export wrote for it. [default: nmt]",
     )
 
 

@@ -95,7 +95,7 @@ def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> It
     if args.threads or workers > 1:
         torch.set_num_threads(args.threads or 1)
     answering = Answering(args)
-    few = small_batches_notes(answering.recipe.decode, device.type, n_line) if args.engine == "nmt" else []
+    few = small_batches_notes(answering.recipe.decode, device.type, n_line)
     for note in (*unfinished_notes(answering.unfinished), *few):
         say(note)
     if device.type == "cpu" and answering.recipe.decode.precision == "bf16" and not half_is_faster():

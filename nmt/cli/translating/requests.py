@@ -11,7 +11,6 @@ from nmt.data.text.lines import LONGEST_LINE, StreamLine, decode_line, read_line
 from nmt.decoding.constraints.request import Request, Terms, is_blank
 from nmt.decoding.tagging import Sources
 from nmt.errors import DataError, NmtError, RecipeError
-from nmt.export.ctranslate2_engine import CANNOT_ASK
 from nmt.recipe.decode_options import DecodeConfig
 
 _KEYS = ("source", "prefix", "required", "avoided", "trg_lang", "tags")
@@ -66,8 +65,6 @@ def _complaint(request: Request, args: argparse.Namespace, decode: DecodeConfig)
     """Why what a request asks of its translation cannot be had, whatever the line."""
     if args.score and request.asks:
         return "--score translates nothing, so prefix, required and avoided have nothing to do: leave them out."
-    if args.engine == "ctranslate2" and request.asks:
-        return CANNOT_ASK
     if decode.samples and request.requires:
         return "phrases can be required of beam search only: set decode.samples to 0."
     return None

@@ -14,15 +14,11 @@ _NOT_OF_SCORE = ("ref", "attention", "show_scores", "mbr", "retry_suspect", "ter
 # What would change the lines that are written, or the work, if anything was translated. Other options of a search may
 # be given with --score, as those that the translations were found with.
 _OPTIONS_NOT_OF_SCORE = ("decode.n_best", "decode.shortlist")
-_NOT_OF_CTRANSLATE2 = (
-    *("attention", "with_attention", "alignments", "gold_alignments", "retry_suspect", "checkpoint"),
-    *("terms", "avoid", "keep"),
-)
 
 
 def check_flags(args: argparse.Namespace) -> None:
     """Raise NmtError for the first flag that needs another, or has no place beside one."""
-    for of_some in (_of_what_needs_others, _of_score, _of_gold_alignments, _of_ctranslate2, _of_format):
+    for of_some in (_of_what_needs_others, _of_score, _of_gold_alignments, _of_format):
         for complaint in of_some(args):
             raise NmtError(complaint)
 
@@ -80,18 +76,6 @@ def _of_score(args: argparse.Namespace) -> Iterator[str]:
 def _of_gold_alignments(args: argparse.Namespace) -> Iterator[str]:
     if args.gold_alignments and args.input_format != "text":
         yield "--gold-alignments: the input is plain lines: leave --input-format out."
-
-
-def _of_ctranslate2(args: argparse.Namespace) -> Iterator[str]:
-    if args.engine != "ctranslate2":
-        return
-    for flag in _NOT_OF_CTRANSLATE2:
-        if getattr(args, flag):
-            yield f"--engine ctranslate2 has nothing like --{flag.replace('_', '-')}: leave it out."
-    if args.input_format == "tsv":
-        yield "--engine ctranslate2 cannot be told how a translation begins: leave --input-format tsv out."
-    if len(args.run) > 1:
-        yield f"--engine ctranslate2 translates with one model, not with {len(args.run)}: name one folder."
 
 
 def _of_format(args: argparse.Namespace) -> Iterator[str]:
