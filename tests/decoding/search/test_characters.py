@@ -48,8 +48,8 @@ def sources(n: int) -> torch.Tensor:
 def test_bytes_follow_each_other_as_utf8_wants_and_no_others():
     characters = characters_of(PIECES)
     rng = random.Random(1)
-    texts = [chr(rng.choice([rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)])).encode() for _ in range(2000)]
-    for raw in [*texts, *(bytes(rng.randrange(0x80, 256) for _ in range(rng.randint(1, 4))) for _ in range(2000))]:
+    texts = [chr(rng.choice([rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)])).encode() for _ in range(500)]
+    for raw in [*texts, *(bytes(rng.randrange(0x80, 256) for _ in range(rng.randint(1, 4))) for _ in range(500))]:
         state = torch.zeros(1, dtype=torch.long)
         for byte in raw:
             logits = torch.zeros(1, len(PIECES))
@@ -65,8 +65,8 @@ def test_bytes_follow_each_other_as_utf8_wants_and_no_others():
         assert not is_utf8(raw)
 
 
-def test_none_of_five_thousand_samples_is_damaged_that_end_by_themselves():
-    model, n = HashModel(len(PIECES), sharpness=0.3), 50
+def test_none_of_a_thousand_samples_is_damaged_that_end_by_themselves():
+    model, n = HashModel(len(PIECES), sharpness=0.3), 10
     with torch.no_grad():
         model.table[:, EOS] += 3.0
     found = sample(
@@ -80,7 +80,7 @@ def test_none_of_five_thousand_samples_is_damaged_that_end_by_themselves():
         characters=characters_of(PIECES),
     )
     texts = [(text_of(one.ids), one.finished) for its in found for one in its]
-    assert len(texts) == 5000 and sum(not raw.isascii() for raw, _ in texts) > 1000
+    assert len(texts) == 1000 and sum(not raw.isascii() for raw, _ in texts) > 200
     assert all(is_utf8(raw) for raw, is_finished in texts if is_finished)
     damaged = [raw.decode("utf-8", "replace") for raw, is_finished in texts if not is_finished and not is_utf8(raw)]
     assert all("damaged" in suspicion.reasons("a", text, 0) for text in damaged)

@@ -74,7 +74,7 @@ def assert_same(found, wanted):
         assert a.finished == b.finished
 
 
-def compare(model, fixed, n=21, longest=11, seed=1, **changes):
+def compare(model, fixed, n=11, longest=9, seed=1, **changes):
     src_seq, max_len = batch(n, longest, seed)
     asked = how(**changes)
     assert_same(fixed(src_seq, asked, max_len), search(model, src_seq, asked, max_len))
@@ -175,7 +175,7 @@ def test_nobody_leaves_where_fewer_rows_take_no_less_time(monkeypatch):
     assert rows[0] == 64 * 4 and rows[-1] == 32 * 4  # of 25 sentences, which are searched 32 at a time
 
 
-@pytest.mark.parametrize("model", [tiny_model(V), tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])
+@pytest.mark.parametrize("model", [tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])
 def test_a_step_asks_the_device_for_nothing(model):
     """On a device where tensors have no content; what is not there, such as a number of the host, is refused."""
     device = torch.device("meta")
@@ -206,8 +206,8 @@ def test_threads_take_turns():
         for _ in range(2):
             compare(model, fixed, n=9, longest=5, seed=seed)
 
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(one, range(3)))
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(one, range(2)))
 
 
 def test_after_an_error_nothing_of_it_is_left():
