@@ -3,13 +3,11 @@
 import json
 import random
 
-import numpy as np
 import pytest
 
 from nmt.data.prepare import prepare
-from nmt.data.reporting.likeness import Half, Marks
 from nmt.data.reporting.shift import find_shifts, records_of
-from nmt.data.text.facts import N_MARK, Anchors, Block
+from nmt.data.text.facts import Anchors, Block
 from nmt.recipe.options import Recipe
 
 N = 1500
@@ -28,10 +26,6 @@ def aligned(src, trg, folder):
     path = folder / "records"
     path.write_bytes(records_of(Block(src), Block(trg), Anchors()).tobytes())
     return find_shifts(path, 0, len(src))
-
-
-def marks(*lines):
-    return [set(row) - {0} for row in Block(lines).marks().tolist()]
 
 
 def test_words_that_nobody_translated_tell_where_lines_are_shifted(tmp_path):
@@ -83,46 +77,6 @@ def test_lines_beside_empty_ones_go_with_none_but_empty_ones_go_together(tmp_pat
     assert found.offset is None and abs(found.first - 1701) <= 12 and abs(found.last - 2100) <= 12
     src[1700:2100] = [""] * 400
     assert aligned(src, trg, tmp_path).stretches == ()
-
-
-def test_no_half_says_more_than_the_other_confirms():
-    """What is learnt where lines go together says nothing of lines that do not, and is not believed there."""
-    records = records_of(*map(Block, corpus()), Anchors())
-    wrong = np.roll(records, 1)
-    seen = Marks()
-    seen.count(records, records)
-    good, bad = Half(seen.chosen()), Half(seen.chosen())
-    good.add(records[:700], records[:700])
-    bad.add(records[700:], wrong[700:])
-    learnt = good.learn(good)
-    assert learnt is not None and learnt.rho.max() > 0.6
-    confirmed = good.learn(bad)
-    assert confirmed is None or confirmed.rho.sum() < 0.1 * learnt.rho.sum()
-
-
-def test_marks_are_words_signs_and_sizes_of_numbers():
-    a, b = marks("the cat?", "cat the ?")
-    assert a == b and len(a) == 3
-    assert marks("595")[0] == marks("512")[0] == marks("５９５")[0] != marks("412")[0]
-    assert marks("595")[0] != marks("59")[0]
-    assert marks("CAT")[0] == marks("cat")[0] != marks("dog")[0]
-
-
-def test_scripts_without_spaces_are_taken_by_the_character():
-    a, b, both = marks("日", "本", "日本")
-    assert both == a | b and a != b
-
-
-def test_of_many_marks_the_same_are_kept_everywhere():
-    words = [f"{a}{b}" for a in "abcdefg" for b in "uvwxyz"]
-    one, two = marks(" ".join(words), " ".join(reversed(words)))
-    assert one == two and len(one) == N_MARK
-    (few,) = marks(" ".join(words[:20]))
-    assert few & one == one & set().union(*marks(*words[:20]))
-
-
-def test_an_empty_line_has_no_marks_and_the_next_has_its_own():
-    assert marks("", "cat", " ", "cat") == [set(), *marks("cat"), set(), *marks("cat")]
 
 
 @pytest.mark.parametrize("header", [False, True])
