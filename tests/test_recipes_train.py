@@ -54,8 +54,9 @@ def test_a_recipe_trains_when_shrunk(path, tmp_path):
             ("optim.warmup", "1"),
             ("train.updates", "2"),
             ("train.out", str(tmp_path / "run")),
-            ("valid.max_sentences", "4"),
-            ("decode.max_len_b", "5"),
+            ("valid.max_sentences", "2"),
+            ("decode.max_len_a", "0"),
+            ("decode.max_len_b", "2"),
         ],
     )
     prepare(recipe, recipe.data_folder)

@@ -36,8 +36,7 @@ def weights(recipe):
     return weights_of(model)
 
 
-@pytest.mark.parametrize("options", SHAPES)
-@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+@pytest.mark.parametrize(("options", "optimizer"), [*((shape, "adam") for shape in SHAPES), (SHAPES[2], "muon")])
 def test_a_resumed_run_is_the_uninterrupted_one(recurrent, options, optimizer):
     more = {"optim": {"name": optimizer}, "regularize": {"src_word_dropout": 0.1}}
     whole, parts = (
@@ -51,7 +50,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(recurrent, options, optimizer):
     assert all(one[name].equal(other[name]) for name in one)
 
 
-@pytest.mark.parametrize("options", SHAPES[1:])
+@pytest.mark.parametrize("options", SHAPES[3:])
 def test_what_regularises_a_transformer_regularises_them(recurrent, options):
     seen = []
     for number, strengths in enumerate(({}, {"r_drop": 1.0}, {"simcut": 1.0}, {"trg_word_dropout": 0.2})):

@@ -60,7 +60,7 @@ def test_a_journal_cut_off_or_damaged_anywhere_keeps_what_is_whole_before(tmp_pa
     whole = (tmp_path / "j").read_bytes()
     ends = [frame.end for frame in translate_journal.frames((tmp_path / "j").open("rb"))]
     assert len(ends) == 4
-    for n_byte in range(0, len(whole), 3):
+    for n_byte in range(0, len(whole), 7):
         for damaged in (whole[:n_byte], whole[:n_byte] + b"\0" * 99, whole[:n_byte] + bytes([whole[n_byte] ^ 1])):
             (tmp_path / "j").write_bytes(damaged)
             assert known(tmp_path / "j").n_line == 10 * max(0, sum(end <= n_byte for end in ends) - 1)
@@ -69,14 +69,6 @@ def test_a_journal_cut_off_or_damaged_anywhere_keeps_what_is_whole_before(tmp_pa
         assert journal.take("digest 0") and journal.take("digest 1") and journal.take("digest 2") is None
         journal.add("digest 2", 10, ["answer 2"])
     assert (tmp_path / "j").read_bytes() == whole
-
-
-def test_a_journal_that_was_cut_off_as_it_began_begins_again(tmp_path):
-    fill(tmp_path / "j", 1)
-    (tmp_path / "j").write_bytes((tmp_path / "j").read_bytes()[:20])
-    journal, said = journal_of(tmp_path / "j")
-    with journal:
-        assert journal.n_line == 0 and not said
 
 
 @pytest.mark.parametrize("there", ["another model", "other options", "no journal"])
@@ -210,8 +202,7 @@ def after(call):
 
 @pytest.mark.parametrize(
     ("where", "n"),
-    [("half", n) for n in (1, 2, 4, 7)]
-    + [(call, n) for call, most in (("fsync", 5), ("after replace", 3)) for n in range(1, most + 1)],
+    [("half", 2), ("half", 7), ("fsync", 4), ("after replace", 2)],
 )
 def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes(command, where, n):
     def harm():
@@ -230,26 +221,7 @@ def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes(command, 
         assert f"has the answers to {min(9, 2 * n - 4)} lines" in err
 
 
-def test_killed_again_and_again_from_outside_it_comes_to_its_end(command):
-    real = answering.Answering.answer
-
-    def slowly(*args):
-        time.sleep(0.05)
-        return real(*args)
-
-    there = 0
-    for _ in range(3):
-        child = command.start(lambda: setattr(answering.Answering, "answer", slowly)).go()
-        journal = command.out.with_name("out.journal")
-        while child.runs() and not (journal.exists() and known(journal).n_line > there):
-            time.sleep(0.002)
-        child.send(signal.SIGKILL)
-        assert child.wait().code == 137
-        there = known(journal).n_line
-    assert f"has the answers to {there} lines" in command.must_go_on()
-
-
-@pytest.mark.parametrize("n_byte", [100, 1_000])
+@pytest.mark.parametrize("n_byte", [1_000])
 def test_a_full_disk_costs_nothing_but_time(command, n_byte):
     ended = command.start(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (n_byte, n_byte))).go().wait()
     assert ended.code == 1 and "Traceback" not in ended.said
