@@ -1,7 +1,6 @@
 """A model file of SentencePiece as subwords of ours, if they can be exactly that; what cannot be is named.
 
-What encodes with it is `sentencepiece_text.py`. The package sentencepiece reads the file, and nothing
-else needs it.
+What encodes with it is `sentencepiece_text.py`.
 """
 
 from collections.abc import Iterator
@@ -9,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.vocabulary.letters import BYTE_OF, in_letters
-from nmt.data.vocabulary.sentencepiece_text import SPACE, Rules, SentencePiece
+from nmt.data.vocabulary.sentencepiece_text import (
+    BYTE,
+    NORMAL,
+    SPACE,
+    UNUSED,
+    USER_DEFINED,
+    SentencePiece,
+    texts_of_rules,
+)
 from nmt.data.vocabulary.subwords import LONGEST_PIECE, Codec
 from nmt.errors import DataError
 from nmt.extras import missing
 from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS
 
 _LETTER_OF = {byte: letter for letter, byte in BYTE_OF.items()}
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _MODELS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _LARGEST_FILE = 1 << 28
 
@@ -34,22 +40,22 @@ def codec_of(path: Path) -> Codec:
     model = _parsed(path)
     charsmap: bytes = model.normalizer_spec.precompiled_charsmap
     try:
-        rules = Rules(charsmap)
+        written = texts_of_rules(charsmap)
     except ValueError as error:
         raise DataError(f"{path}: {error}.") from None
-    if obstacles := list(_obstacles(model, rules)):
+    if obstacles := list(_obstacles(model, written)):
         raise DataError(
             f"{path}: cannot be taken over exactly: {'; '.join(obstacles)}. Train it again with other options of "
             "SentencePiece (--byte_fallback=true), or learn subwords here."
         )
     vocab: list[str] = []
     scores: list[float | None] = []
-    normal = {each.piece for each in model.pieces if each.type == _NORMAL}
+    normal = {each.piece for each in model.pieces if each.type == NORMAL}
     for each in model.pieces:
-        if each.type == _NORMAL:
+        if each.type == NORMAL:
             vocab.append(in_letters(each.piece.replace(SPACE, " ")))
             scores.append(each.score)
-        elif each.type == _BYTE and not _is_there(byte := int(each.piece[3:5], 16), normal):
+        elif each.type == BYTE and not _is_there(byte := int(each.piece[3:5], 16), normal):
             vocab.append(_LETTER_OF[byte])
             scores.append(None)
     squeeze = model.normalizer_spec.remove_extra_whitespaces
@@ -82,17 +88,17 @@ def _parsed(path: Path) -> Any:
     return model
 
 
-def _obstacles(model: Any, rules: Rules) -> Iterator[str]:
-    """What a model has that we have not, as its options call it."""
+def _obstacles(model: Any, written: bytes) -> Iterator[str]:
+    """What a model has that we have not, as its options call it. written: what its rules of normalisation write."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     of_type: dict[int, list[str]] = {}
     for each in model.pieces:
         of_type.setdefault(each.type, []).append(each.piece)
     if trainer.model_type not in (1, 2):
         yield f"model_type {_MODELS.get(trainer.model_type, trainer.model_type)} (bpe and unigram can be)"
-    if len(of_type.get(_BYTE, ())) != 256:
+    if len(of_type.get(BYTE, ())) != 256:
         yield "no byte_fallback, so that some characters are unknown"
-    for kind, name in ((_USER_DEFINED, "user_defined_symbols"), (_UNUSED, "pieces marked as unused")):
+    for kind, name in ((USER_DEFINED, "user_defined_symbols"), (UNUSED, "pieces marked as unused")):
         if found := of_type.get(kind):
             yield f"{name} {_some(found)}"
     if trainer.treat_whitespace_as_suffix:
@@ -103,7 +109,7 @@ def _obstacles(model: Any, rules: Rules) -> Iterator[str]:
         yield "escape_whitespaces=false"
     if model.denormalizer_spec.precompiled_charsmap:
         yield "rules of denormalisation"
-    normal = of_type.get(_NORMAL, [])
+    normal = of_type.get(NORMAL, [])
     if SPACE not in normal:
         yield "no piece for a space alone"
     if found := [piece for piece in normal if SPACE in piece.lstrip(SPACE)]:
@@ -114,7 +120,7 @@ def _obstacles(model: Any, rules: Rules) -> Iterator[str]:
         yield f"pieces with a plain space in them, or with nothing, {_some(found)}"
     if len(set(normal)) < len(normal):
         yield "pieces that occur twice"
-    if b"  " in rules.texts:
+    if b"  " in written:
         yield "a rule of normalisation that makes several spaces"
     if trainer.model_type == 1 and (found := [each.piece for each in model.pieces if each.score > 0]):
         yield f"scores above 0, of {_some(found)}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from nmt.data.text.placeholders import is_name, shown
 from nmt.data.vocabulary.letters import BYTE_OF, ByteLetters, CharacterLetters, Letters
-from nmt.data.vocabulary.sentencepiece_text import Rules
+from nmt.data.vocabulary.sentencepiece_text import texts_of_rules
 from nmt.recipe.subword_contradictions import complaint_about_symbol
 
 _FORMAT, _FORMAT_OF_KINDS, _FORMAT_OF_PLACEHOLDERS, _FORMAT_OF_CHARACTERS = 1, 2, 3, 4
@@ -165,7 +165,7 @@ def _complaint_about_model(codec: dict[str, Any]) -> str | None:
         if score is not None and (type(score) is not float or not math.isfinite(score) or not _is_text(piece)):
             return "a score is no number, or that of a piece that is no text"
     try:
-        Rules(base64.b64decode(codec["charsmap"], validate=True))
+        texts_of_rules(base64.b64decode(codec["charsmap"], validate=True))
     except (ValueError, TypeError):
         return "the rules of normalisation are damaged"
     return None

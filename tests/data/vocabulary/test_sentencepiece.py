@@ -13,7 +13,6 @@ from nmt.data.stored.corpus import Prepared
 from nmt.data.stored.vocab_from import find_subwords, reuse
 from nmt.data.text.lines import read_lines, write_lines
 from nmt.data.text.placeholders import names_of, protected
-from nmt.data.vocabulary.sentencepiece_text import SentencePiece, Speller
 from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError, MachineError, RecipeError
 from nmt.recipe.exports import of_huggingface
@@ -189,11 +188,14 @@ def test_what_is_no_model_is_refused(tmp_path, content):
 
 def test_without_the_package_the_line_for_pip_is_told(tmp_path, monkeypatch):
     trained(tmp_path / "m.model")
+    taken(tmp_path / "m.model").save(tmp_path / "subwords.json")
     monkeypatch.setitem(__import__("sys").modules, "sentencepiece.sentencepiece_model_pb2", None)
     monkeypatch.setattr(sentencepiece, "sentencepiece_model_pb2", None, raising=False)
     monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2")
     with pytest.raises(MachineError, match=r"m\.model, a model of .* pip install 'sentencepiece>=.*' 'protobuf>="):
         taken(tmp_path / "m.model")
+    with pytest.raises(MachineError, match=r"kind: sentencepiece.* pip install 'sentencepiece>="):
+        Subwords.load(tmp_path / "subwords.json")
 
 
 @pytest.mark.parametrize(
@@ -255,10 +257,3 @@ def test_data_is_prepared_with_one_model_or_two(tmp_path, joint, capsys):
 def test_hugging_face_refuses_it():
     recipe = read_recipe(None, [("name", "x"), ("subwords.kind", "sentencepiece"), ("subwords.vocab_from", "m.spm")])
     assert any("subwords.kind: sentencepiece" in one for one in of_huggingface(recipe))
-
-
-def test_ties_are_decided_in_single_precision_from_the_beginning_of_the_text():
-    """Of two ways with the same sum that is kept which begins first, unless rounding makes the other one better."""
-    speller = Speller(["a", "aa", "aaa", "Ġ"], SentencePiece("unigram", [-9.0, -1.1, -2.3, -3.0], b"", squeeze=True))
-    assert speller.encode(" aaaaa") == [3, 1, 2]
-    assert [len(speller.encode(" aaaaa" * n)) for n in (1, 2, 50)] == [3, 6, 150]
