@@ -481,9 +481,7 @@ finally:
     ("found", "wanted"),
     [
         ({}, ""),
-        ({"lost": 4}, ""),  # such a model writes numbers in its own way
-        ({"lost": 3}, "of 9: lost 3 ("),
-        ({"lost": 4, "repeated": 1}, "of 9: repeated 1 ("),
+        ({"lost": 4, "repeated": 1, "low": 0}, "of 9: lost 4, repeated 1 ("),
         ({"repeated": 1, "copied": 8}, "of 9: copied 8, repeated 1 ("),
     ],
 )

@@ -21,8 +21,14 @@ _WRITTEN = ("output", "scores", "attention", "alignments")
 
 
 def source_name(args: argparse.Namespace) -> str:
-    """What the input is called in messages."""
-    return args.input or "<stdin>"
+    """Name of the input in messages."""
+    return name_of(args, args.input) if args.input else "<stdin>"
+
+
+def name_of(args: argparse.Namespace, path: str) -> str:
+    """Name that the user gave a file: a pipe is read from a copy."""
+    given: str = getattr(args, "pipes", {}).get(path, path)
+    return given
 
 
 def follow_links(args: argparse.Namespace) -> None:
@@ -40,17 +46,31 @@ def follow_links(args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def phrases_of_pipes(args: argparse.Namespace) -> Iterator[None]:
-    """Have files in place of the pipes that --terms and --avoid name, as they are read more than once."""
-    with TemporaryDirectory(prefix="nmt-phrases-") as folder:
-        for flag in ("terms", "avoid"):
-            name = getattr(args, flag)
-            if name and Path(name).is_fifo():  # other streams, such as devices, may never end
-                path = Path(folder) / flag
-                with open(name, "rb") as pipe, open(path, "xb") as file:
-                    shutil.copyfileobj(pipe, file)
-                setattr(args, flag, str(path))
-        yield
+def files_of_pipes(args: argparse.Namespace) -> Iterator[None]:
+    """Have files in place of the pipes that flags name, as they are read more than once. Errors name the pipes."""
+    args.pipes = {}  # the name of each, by its file
+    with TemporaryDirectory(prefix="nmt-pipes-") as folder:
+
+        def copied(name: str) -> str:
+            if not Path(name).is_fifo():  # other streams, such as devices, may never end
+                return name
+            path = Path(folder) / str(len(args.pipes))
+            with open(name, "rb") as pipe, open(path, "xb") as file:
+                shutil.copyfileobj(pipe, file)
+            args.pipes[str(path)] = name
+            return str(path)
+
+        for flag in _READ:
+            if isinstance(given := getattr(args, flag), list):
+                setattr(args, flag, [copied(name) for name in given])
+            elif given:
+                setattr(args, flag, copied(given))
+        try:
+            yield
+        except NmtError as error:
+            for path, name in args.pipes.items():
+                error.args = (str(error).replace(path, name),)
+            raise
 
 
 def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:

@@ -19,7 +19,7 @@ from nmt.cli.stop import Stop
 from nmt.cli.translating.alignments import Alignments, wants_alignments
 from nmt.cli.translating.answering import Answering, answer_of, fingerprints, recipe_of, scored_of
 from nmt.cli.translating.attention import check_attention
-from nmt.cli.translating.files import InputFile, check_paths, follow_links, phrases_of_pipes, read_references
+from nmt.cli.translating.files import InputFile, check_paths, files_of_pipes, follow_links, read_references
 from nmt.cli.translating.format import answer_lines, scored_json, scored_line
 from nmt.cli.translating.journal import Journal
 from nmt.cli.translating.output import check_still_free, fit_of, is_finishing, kept, write_whole
@@ -63,7 +63,7 @@ def translate(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
     check_flags(args)
     fill_in(args)
-    with phrases_of_pipes(args):
+    with files_of_pipes(args):
         return _translate(args)
 
 

@@ -1,6 +1,7 @@
 """The input of nmt-translate as requests, window by window as its lines come, with given translations under --score."""
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from nmt.data.text.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.constraints.request import Request
 
 _MARK = "\ufeff"  # byte order mark
+_ITEM = re.compile(r"(?:[-*•]|(\d{1,3})[.)])\s")
+_HYPHENS = "-\u00ad\u2010"
+# Words before which a hyphen stands for what follows later: Vor- und Nachteile, pre- or postwar.
+_AFTER_HYPHEN = frozenset(("und", "oder", "bis", "and", "or", "to", "et", "ou", "y", "o", "e", "en", "of", "og", "och"))
 
 
 @dataclass(frozen=True)
@@ -91,20 +96,41 @@ def _arriving(
 
 
 def unwrapped(lines: Iterable[tuple[str, Odd]]) -> Iterator[tuple[str, Odd]]:
-    """Lines joined up to one that ends a sentence, or that a blank one follows, which stays. Each with what is odd."""
-    text, odd = "", Odd()
+    """Lines joined up to one that ends a sentence, or that a list item or a blank line follows, which stays.
+
+    Each with what is odd about it.
+    """
+    text, odd, next_item = "", Odd(), "1"
     for line, its in lines:
         bare = line.strip()
-        if text and (not bare or len(text) + len(bare) > LONGEST_LINE):
+        item = _ITEM.match(bare)
+        number = item[1] if item else None
+        # A date may go on with a number and a full stop, too.
+        starts = item and (not number or number == next_item != "1" or text.endswith(":"))
+        if text and (not bare or starts or len(text) + len(bare) > LONGEST_LINE):
             yield text, odd
             text, odd = "", {}
         if not bare:
             yield line, its
+            next_item = "1"
             continue
-        space = "" if not text or (writes_no_space(text[-1]) and writes_no_space(bare[0])) else " "
-        text, odd = text + space + bare, {**odd, **its}
+        if number and not text:
+            next_item = str(int(number) + 1)
+        text, odd = _joined(text, bare), {**odd, **its}
         if ends_a_sentence(text):
             yield text, odd
             text, odd = "", {}
     if text:
         yield text, odd
+
+
+def _joined(text: str, more: str) -> str:
+    """A line and the next one, without the hyphen of a word that was divided."""
+    if not text or (writes_no_space(text[-1]) and writes_no_space(more[0])):
+        return text + more
+    if text[-1] not in _HYPHENS or not text[-2:-1].isalnum():
+        return f"{text} {more}"
+    if not more[0].islower():
+        return text + more
+    is_divided = text[-2].islower() and more.split(maxsplit=1)[0] not in _AFTER_HYPHEN
+    return text[:-1] + more if is_divided else f"{text} {more}"

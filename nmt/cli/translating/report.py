@@ -10,7 +10,6 @@ from nmt.cli.printable import printable
 from nmt.data.text.lines import write_lines
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import BETTER, KEPT, MENDED
-from nmt.decoding.suspicion import LOST
 from nmt.errors import DataError
 from nmt.evaluation.metrics import Score, bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.progress import Bar
@@ -96,16 +95,10 @@ def small_batches_notes(config: DecodeConfig, device: str, n_line: int | None) -
 
 
 def suspicious_note(found: Counter[str], n_line: int) -> str:
-    """What to say of translations that look wrong; "" where none do. found: lines of each reason.
-
-    Lost numbers say nothing where most lines have them: such a model writes numbers in its own way.
-    """
-    why = {name: n for name, n in found.most_common() if n}
-    if why.get(LOST, 0) > n_line / 3:
-        del why[LOST]
-    if not why:
+    """Note on translations that look wrong; "" where none do. found: lines of each reason."""
+    told = ", ".join(f"{name} {n:,}" for name, n in found.most_common() if n)
+    if not told:
         return ""
-    told = ", ".join(f"{name} {n:,}" for name, n in why.items())
     return f"note: translations that look wrong, of {n_line:,}: {told} (--format jsonl flags the lines)"
 
 

@@ -8,7 +8,7 @@ from nmt.cli.translating.alignments import Alignments, wants_alignments
 from nmt.cli.translating.answering import Answering, Told, ToldScore
 from nmt.cli.translating.attention import draw_attention
 from nmt.cli.translating.evidence import WORDS, attention_note, lost_note
-from nmt.cli.translating.files import check_references, source_name
+from nmt.cli.translating.files import check_references, name_of, source_name
 from nmt.cli.translating.report import (
     blank_notes,
     input_notes,
@@ -128,7 +128,7 @@ class Tally:
         if self.references:
             check_references(self.n_answered, self.references, args)
             for name, lines in zip(args.ref, self.references, strict=True):
-                for text in blank_notes(name, lines, self.blank):
+                for text in blank_notes(name_of(args, name), lines, self.blank):
                     warn(text)
             print_examples(self.sources, self.outputs, self.references, args.examples)
             report_scores(self.outputs, self.references, trg_lang, args.scores)

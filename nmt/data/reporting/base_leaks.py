@@ -9,25 +9,26 @@ import numpy as np
 from nmt.data.reporting.leaks import Keys, Leaks
 from nmt.data.stored.corpus import Prepared
 from nmt.data.text.facts import Block
-from nmt.errors import NmtError
-from nmt.recipe.places import is_of_run, is_prepared
+from nmt.errors import DataError, NmtError
+from nmt.files import parse_json
+from nmt.recipe.places import RUN_DATA, is_of_run
 from nmt.recipe.reader import load_resolved
 
 _N_PAIR = 10_000
 
 
 def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows as `Leaks.rows` has them, in `train of BASE`; and the bases whose training pairs are not there any more.
+    """Rows as `Leaks.rows` has them, in `train of BASE`; and the bases whose pairs cannot be read, with reasons.
 
-    bases: folders of runs or of prepared data, whatever else is left out.
+    bases: runs, models and checkpoints in them, or folders of prepared data.
     """
     rows: list[dict[str, Any]] = []
     unknown = []
-    for base in dict.fromkeys(bases):
+    for base in dict.fromkeys(map(_folder_of, bases)):
         try:
-            data = Prepared.open(_data_of(base))
-        except (NmtError, OSError):
-            unknown.append(str(base))
+            data = _data_of(base)
+        except (NmtError, OSError) as error:
+            unknown.append(f"{base} ({error})")
             continue
         found = Leaks(leaks.splits)
         for src, trg, numbers in _texts(data):
@@ -36,10 +37,19 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     return rows, unknown
 
 
-def _data_of(base: Path) -> Path:
-    if is_prepared(base):
-        return base
-    return load_resolved(base / "recipe.yaml").data_folder if is_of_run(base) else base
+def _folder_of(base: Path) -> Path:
+    """The run of a model or checkpoint in it."""
+    return next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base)
+
+
+def _data_of(base: Path) -> Prepared:
+    if not is_of_run(base):
+        return Prepared.open(base)
+    data = Prepared.open(load_resolved(base / "recipe.yaml").data_folder)
+    told = parse_json((base / RUN_DATA).read_bytes())
+    if told["train"] != data.train.fingerprint:
+        raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
+    return data
 
 
 def _texts(data: Prepared) -> Iterator[tuple[Sequence[str], Sequence[str], Any]]:

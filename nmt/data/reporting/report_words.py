@@ -44,8 +44,8 @@ _NOTES = {
     "lines (data.max_other_language drops such pairs)",
     "header": "{n} files of TSV have the language codes as their first pair: header: true says that it names columns",
     "blank": "{n} pairs of validation or test sets have a side without text: they lower the scores",
-    "base": "{n} runs or folders that this one begins with have no training pairs any more: overlap with those was "
-    "not looked for",
+    "base": "of {n} runs or folders that this one begins with the training pairs cannot be read, so overlap with those "
+    "was not looked for",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 

@@ -143,6 +143,8 @@ def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) ->
         raise DataError(complaint)
     is_first = True
     while raw := file.readline(LONGEST_LINE + 1):
+        if is_first and (complaint := _complaint_about_ends(name, raw)):
+            raise DataError(complaint)
         line, n_rest = raw.removesuffix(b"\n"), 0
         if len(line) > LONGEST_LINE:
             n_rest = _skipped(file)
@@ -205,12 +207,13 @@ def complaint_about_stream(path: Path | str) -> str | None:
 
 
 def complaint_about(path: Path | str) -> str | None:
-    """Why this file cannot be read as text, or None. Looks at its first bytes only."""
+    """Why this file cannot be read as text, or None. Looks at its first line only."""
     if complaint := complaint_about_stream(path):
         return complaint
     try:
         with open(path, "rb") as file:
             head = file.read(4096)
+            first = head if b"\n" in head else head + file.read(LONGEST_LINE)
     except OSError as error:
         return f"{path}: {_reason(path, error)}."
     kind, promised = kind_of(head), promised_kind(path)
@@ -220,7 +223,7 @@ def complaint_about(path: Path | str) -> str | None:
         return f"{path}: named .{ending} but {is_what}. Was the download an error page? Look at its first lines."
     if other := other_kind(head):
         return f"{path}: compressed by {other}, which is not read. Unpack it, or compress it by gzip, zstd or xz."
-    return None if kind else _complaint_about_text(path, head)
+    return None if kind else _complaint_about_text(path, head) or _complaint_about_ends(path, first)
 
 
 @contextlib.contextmanager
@@ -230,7 +233,11 @@ def open_text(path: Path | str) -> Iterator[BinaryIO]:
         raise DataError(complaint)
     try:
         with opened(path) as file:
-            if complaint := _complaint_about_text(path, file.peek(4096)[:4096]):
+            head = file.peek(4096)[:4096]
+            if b"\n" not in head:
+                with opened(path) as again:
+                    head = again.read(LONGEST_LINE)
+            if complaint := _complaint_about_text(path, head) or _complaint_about_ends(path, head):
                 raise DataError(complaint)
             yield file
     except DAMAGE as error:
@@ -268,9 +275,14 @@ def _complaint_about_text(path: Path | str, head: bytes) -> str | None:
     n_nul, least = head.count(0), min(head[place::4].count(0) for place in range(4))
     if head.startswith(_WIDE_BOMS) or (n_nul >= 8 and 3 * n_nul >= len(head) and 16 * least <= n_nul):
         return f"{path}: looks like UTF-16 or UTF-32. Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT."
-    if b"\n" not in head and head.count(b"\r") >= 2:
-        return f"{path}: its lines end with carriage returns alone. Convert it: tr '\\r' '\\n' < IN > OUT."
     return None
+
+
+def _complaint_about_ends(path: Path | str, first: bytes) -> str | None:
+    """first: the first line of a text, or more."""
+    if b"\n" in first or b"\r" not in first[:-1]:
+        return None
+    return f"{path}: its lines end with carriage returns alone. Convert it: tr '\\r' '\\n' < IN > OUT."
 
 
 def _reason(path: Path | str, error: OSError) -> str:

@@ -1,6 +1,8 @@
 """Hard-wrapped lines become whole sentences, and phrases come from pipes."""
 
 import argparse
+import gzip
+import io
 import os
 import random
 import threading
@@ -8,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nmt.cli.translating.files import phrases_of_pipes
+from nmt.cli.translating.files import files_of_pipes
 from nmt.cli.translating.reading import unwrapped
-from nmt.data.text.lines import complaint_about
+from nmt.data.text.lines import read_lines, read_stream
+from nmt.errors import DataError
 
 
 def joined(text: str) -> list[str]:
@@ -24,6 +27,10 @@ def joined(text: str) -> list[str]:
         ("A title\n\nWe met Dr.\nSmith at\n  noon. ", ["A title", "", "We met Dr. Smith at noon."]),
         ("今日は\n晴れです。\n行く", ["今日は晴れです。", "行く"]),
         ("\n\na\n", ["", "", "a", ""]),
+        ("the inter-\nnational UN-\nCharter of 1939-\n1945", ["the international UN-Charter of 1939-1945"]),
+        ("Vor-\nund Nachteile - \nso\u00ad\nmit", ["Vor- und Nachteile - somit"]),
+        ("We need:\n- eggs\n  and milk\n* salt\n• oil", ["We need:", "- eggs and milk", "* salt", "• oil"]),
+        ("Do this:\n1. read\nit\n2. go\n\nam\n3. Mai", ["Do this:", "1. read it", "2. go", "", "am 3. Mai"]),
         ("", [""]),
     ],
 )
@@ -43,23 +50,41 @@ def test_what_is_odd_about_a_line_is_odd_about_the_whole():
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_phrases_of_a_pipe_are_read_as_those_of_a_file(tmp_path):
+def test_a_pipe_is_read_as_a_file_under_its_own_name(tmp_path):
     pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
     file.write_text("x\n")
     threading.Thread(target=lambda: pipe.write_text("Hund\tdog\n"), daemon=True).start()
-    args = argparse.Namespace(terms=str(pipe), avoid=str(file))
-    with phrases_of_pipes(args):
+    args = argparse.Namespace(
+        terms=str(pipe), avoid=str(file), ref=[str(file)], **dict.fromkeys(["input", "score", "gold_alignments"])
+    )
+    with pytest.raises(DataError, match=f"^{pipe}:1: bad"), files_of_pipes(args):
         assert [Path(args.terms).read_text() for _ in range(2)] == ["Hund\tdog\n"] * 2
-        assert args.avoid == str(file)
+        assert (args.avoid, args.ref) == (str(file), [str(file)])
+        raise DataError(f"{args.terms}:1: bad")
     assert not Path(args.terms).exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "is_wrong"), [("a\rb\rc\r", True), ("a\rb\n", False), ("a\r\nb\r\n", False), ("a\r", False)]
+    ("text", "is_wrong"),
+    [
+        ("a\rb\rc\r", True),
+        ("a\rb", True),
+        ("x" * 9_000 + "\rb", True),
+        ("x" * 9_000 + "\rb\n", False),
+        ("a\rb\n", False),
+        ("a\r\nb\r\n", False),
+        ("a\r", False),
+    ],
 )
 def test_carriage_returns_alone_are_named(tmp_path, text, is_wrong):
-    path = tmp_path / "text"
-    path.write_bytes(text.encode())
-    found = complaint_about(path)
-    assert ("tr '\\r' '\\n'" in found) if is_wrong else found is None
+    plain, packed = tmp_path / "text", tmp_path / "text.gz"
+    plain.write_bytes(text.encode())
+    packed.write_bytes(gzip.compress(text.encode()))
+    stream = io.BufferedReader(io.BytesIO(text.encode()))
+    for read in (lambda: read_lines(plain), lambda: read_lines(packed), lambda: read_stream(stream, "<stdin>")):
+        if is_wrong:
+            with pytest.raises(DataError, match=r"tr '\\r' '\\n'"):
+                list(read())
+        else:
+            assert len(list(read())) == text.count("\n") or 1

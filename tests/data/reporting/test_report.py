@@ -15,6 +15,7 @@ import pytest
 from nmt.data.blockwise import blocks
 from nmt.data.prepare import prepare
 from nmt.data.reporting import duplicates
+from nmt.data.reporting.base_leaks import overlap_with_bases
 from nmt.data.reporting.duplicates import PAIR, count_duplicates
 from nmt.data.reporting.leaks import Keys, Leaks
 from nmt.data.reporting.report_words import alarms, remarks, table
@@ -26,6 +27,7 @@ from nmt.data.vocabulary.letters import normalised
 from nmt.data.vocabulary.vocabulary_use import large_vocabulary
 from nmt.errors import DataError
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
+from nmt.recipe.reader import write_recipe
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
 
@@ -424,4 +426,14 @@ def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or
     found = json.loads((tmp_path / "new" / "out" / "report.json").read_text(encoding="utf-8"))
     (row,) = (row for row in found["leaks"]["rows"] if row["in"] == f"train of {base}")
     assert row["near"]["pair"] == 40
+    (checkpoint := tmp_path / "run" / "checkpoints" / "update-00000001").mkdir(parents=True)
+    write_recipe(recipe_in(tmp_path / "base", SRC, TRG), tmp_path / "run" / "recipe.yaml")
+    told = {"folder": str(base), "train": Prepared.open(base).train.fingerprint}
+    held_out = Leaks({"valid": Keys.of(Block(SRC[:40]), Block(TRG[:40]))})
+    for changed, wanted in (({}, ""), ({"train": "0"}, "holds other pairs"), ({"folder": "gone"}, "no such folder")):
+        (checkpoint / "manifest.json").write_text("{}")
+        (tmp_path / "run" / "data.json").write_text(json.dumps({**told, **changed}))
+        rows, unknown = overlap_with_bases([tmp_path / "run", checkpoint], held_out)
+        assert [row["near"]["pair"] for row in rows] == ([] if wanted else [40])
+        assert [f"{tmp_path / 'run'} (" in one and wanted in one for one in unknown] == ([True] if wanted else [])
     assert any("40 of 40 valid pairs" in one["found"] and str(base) in one["found"] for one in found["alarms"])
