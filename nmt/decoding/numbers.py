@@ -8,6 +8,7 @@ months, are known in some languages, and roughly: they tell that a number need n
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 
 _OTHER_DIGIT = re.compile(r"[^\W0-9A-Za-z_]")
 # Marks within numbers as ASCII has them: full-width ones, those of Arabic, and spaces that do not break.
@@ -70,10 +71,13 @@ Reading = tuple[str, ...]  # values that all have to be there
 def missing_numbers(text: str, other: str, least: int) -> list[str]:
     """Numbers of a text, from `least` on, that the other one has not, by their digits."""
     wanted = [(digits, readings) for digits, readings in _numbers(_plain(text), least) if all(readings)]
-    there = _values(_plain(other)) if wanted else set()
-    return [digits for digits, readings in wanted if not any(there.issuperset(reading) for reading in readings)]
+    for values in (_written_values, _values):  # most numbers are written alike, and all values take long to find
+        there = values(_plain(other)) if wanted else set()
+        wanted = [one for one in wanted if not any(there.issuperset(reading) for reading in one[1])]
+    return [digits for digits, _ in wanted]
 
 
+@lru_cache(maxsize=4)
 def _plain(text: str) -> str:
     """The text with ASCII digits and marks."""
     if text.isascii():
@@ -116,10 +120,15 @@ def _numbers(text: str, least: int = 0) -> Iterator[tuple[str, list[Reading]]]:
         yield "".join(groups), [*((one,) for one in whole if not is_small(one)), apart]
 
 
+def _written_values(text: str) -> set[str]:
+    """Values of the digits of a text."""
+    return {_value(group) for group in re.findall(r"\d+", text)}
+
+
 def _values(text: str) -> set[str]:
     """All values that the numbers and the words of a text may stand for."""
     found = {value for _, readings in _numbers(text) for reading in readings for value in reading}
-    found |= {_value(group) for group in re.findall(r"\d+", text)}
+    found |= _written_values(text)
     found |= {str(10**power) for word in _SCALE_ALONE.findall(text) for power in _POWERS[word.lower()]}
     found |= {value for words, values in _WORDS if words.search(text) for value in values}
     found |= {str(10 * _ROMAN_TENS.index(tens) + _ROMAN_ONES.index(ones)) for tens, ones in _ROMAN.findall(text)}

@@ -6,6 +6,8 @@ Reasons, not verdicts: a name repeats itself in good translations too.
 import re
 from collections import Counter
 from collections.abc import Collection
+from functools import lru_cache
+from itertools import combinations
 
 from nmt.data.filters.ratio import UsualRatio, is_unusual
 from nmt.data.text.items import PATTERNS
@@ -20,6 +22,8 @@ CAP, LOW, UNMET = "cap", "low", "unmet"  # what only the search can know
 MISSING, DOUBLED = "missing", "doubled"  # what only who puts protected items back can know
 # A block of at least two characters some times in a row, or one character so often that it is no ellipsis.
 _RUN = {n: re.compile(rf"(\S.{{1,80}}?)\1{{{n - 1},}}", re.DOTALL) for n in (3, 4)}
+_SHORT_RUN = re.compile(r"(\S.{1,3})\1\1", re.DOTALL)
+_GRAM = 5  # characters, more than a short block has
 _RUN_OF_ONE = re.compile(r"([^\s\d])\1{2,}|(\d)\2{9,}")
 _DOUBLE = re.compile(r"(?:^| )(\S{3,}) \1(?= )")
 # White space and punctuation, which may stand in a loop or not. Vowel signs are no letters to Python, and stay.
@@ -104,7 +108,8 @@ def is_repeated(source: str, output: str) -> bool:
     if n_turn >= _LONG_LOOP:
         return n_turn > 2 * _turns(source)
     words = f"{_BETWEEN.sub(' ', output).strip()} "
-    found = max((one for run in (_RUN[3], _DOUBLE) if (one := run.search(words))), key=_length, default=None)
+    runs = (_RUN[3], _DOUBLE) if _may_run(words) else (_DOUBLE,)
+    found = max((one for run in runs if (one := run.search(words))), key=_length, default=None)
     if found is None or 2 * _length(found) <= len(words) or not any(map(str.isalpha, found[1])):
         return False
     return _turns(source) == 1
@@ -115,11 +120,23 @@ def _turns(text: str) -> int:
     ones = [len(one[0]) for one in _RUN_OF_ONE.finditer(text)]
     turns = [n for n in ones if n >= _LONG_ROW] or [1]
     words = f"{_BETWEEN.sub(' ', text).strip()} "
-    for form in (text, words):
+    for form in filter(_may_run, (text, words)):
         turns += [len(one[0]) // len(one[1]) for one in _RUN[_LONG_LOOP].finditer(form)]
     if max(turns) == 1:
-        turns += [3] * bool(_RUN[3].search(words)) + [2] * bool(_DOUBLE.search(words))
+        turns += [3] * bool(_may_run(words) and _RUN[3].search(words)) + [2] * bool(_DOUBLE.search(words))
     return max(turns)
+
+
+@lru_cache(maxsize=4)
+def _may_run(text: str) -> bool:
+    """Return False only for a text in which no block comes three times in a row, in less time than `_RUN` takes."""
+    if _SHORT_RUN.search(text):
+        return True
+    places: dict[str, list[int]] = {}  # of the first characters of longer blocks
+    for place in range(len(text) - _GRAM + 1):
+        places.setdefault(text[place : place + _GRAM], []).append(place)
+    often = ((found, frozenset(found)) for found in places.values() if len(found) > 2)
+    return any(2 * b - a in known for found, known in often for a, b in combinations(found, 2))
 
 
 def _length(found: re.Match[str]) -> int:
@@ -135,14 +152,15 @@ def is_copied(source: str, output: str) -> bool:
 def lost(source: str, output: str) -> list[str]:
     """Numbers of the source, by their value, and addresses, names, tags and emoji that the output has not."""
     source, output = source[:_FAR_ENOUGH], output[: 10 * _FAR_ENOUGH]
-    missing = Counter(_UNCHANGED.findall(source)) - Counter(_UNCHANGED.findall(output))
-    return sorted(missing.elements()) + missing_numbers(_without(source), _without(output), _LEAST_LOST)
+    (wanted, rest), (there, other) = _items(source), _items(output)
+    missing = Counter(wanted) - Counter(there)
+    return sorted(missing.elements()) + missing_numbers(rest, other, _LEAST_LOST)
 
 
 def added(source: str, output: str) -> list[str]:
     """Numbers of the output that the source has not, by their value."""
     source, output = source[: 10 * _FAR_ENOUGH], output[:_FAR_ENOUGH]
-    return missing_numbers(_without(output), _without(source), _LEAST_ADDED)
+    return missing_numbers(_items(output)[1], _items(source)[1], _LEAST_ADDED)
 
 
 def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -> bool:
@@ -178,6 +196,8 @@ def is_out_of_ratio(source: str, output: str, max_ratio: float, usual_ratio: flo
     return usual_ratio is not None or is_unusual(len(source.encode()), len(output.encode()), usual)
 
 
-def _without(text: str) -> str:
-    """The text without addresses and tags, which have numbers of their own."""
-    return _UNCHANGED.sub(" ", text)
+@lru_cache(maxsize=4)
+def _items(text: str) -> tuple[list[str], str]:
+    """Addresses, names, tags and emoji of a text, and the text without them, as they have numbers of their own."""
+    found = _UNCHANGED.findall(text)
+    return found, _UNCHANGED.sub(" ", text) if found else text
