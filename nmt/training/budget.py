@@ -17,6 +17,8 @@ from nmt.training.state import TrainState
 PLANNED_AT = 0.25
 _LONG = 0.5
 _LEAST = 0.05
+_LATE = 0.6  # of the time is over after the first update
+_FOR_LATE = 0.5  # of what is left then is kept for the end
 BY_CLOCK = 0.1  # between two validations whose interval is auto
 _RESTS = 5.0  # times as long as a validation is the time from one to the next then, at least
 _FOR_CHOICE = 0.2  # of the time at most is kept for models beside the last
@@ -108,6 +110,17 @@ class Budget:
         state.planned_for = self.seconds
         state.measure_share = self.measure_share(state)
         return self.share(state)
+
+    def began(self, state: TrainState, share: float) -> None:
+        """Plan after the first update. share: of the schedule, by the clock of rank 0.
+
+        Where set-up took most of the time, nothing is measured before the end, for which a part of the rest is kept.
+        """
+        state.validated_share = share  # set-up is no time after which anything is to be measured
+        if _LATE < share < 1:
+            state.measure_seconds = _FOR_LATE * (1 - share) * self.seconds
+            self.plan(state, share)
+            state.measure_share = 1 - share
 
     def measured(self, state: TrainState, seconds: float, share: float) -> None:
         """Plan again after a validation that took so long. share: of the schedule, at the last update.

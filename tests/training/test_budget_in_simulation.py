@@ -24,7 +24,10 @@ class Machine:
         return self.now
 
     def works(self, seconds):
-        self.now += seconds * self.draw.choice([1.0, 1.0, 1.1, 1.6])
+        self.now += self.slowed(seconds)
+
+    def slowed(self, seconds):
+        return seconds * self.draw.choice([1.0, 1.0, 1.1, 1.6])
 
     def validates(self, in_time):
         seconds = self.measure * (self.growth**self.n_measured if self.n_measured else self.first)
@@ -36,8 +39,11 @@ class Machine:
             self.works((1 - FORCED) * seconds / 20)
 
 
-def part(recipe, state, machine, stop_after=10**9):
-    """Trains as `Trainer` does. Returns the shares after each update, and why it ended."""
+def part(recipe, state, machine, stop_after=10**9, *, setup=None, saving=None):
+    """Trains as `Trainer` does. Returns the shares after each update, and why it ended.
+
+    setup, saving: seconds, those of a few updates and a part of one if None.
+    """
     budget = Budget(recipe.train, machine)
     passed, shares = budget.go_on(state), []
     had_ended = bool(state.history) and state.history[-1]["update"] == state.update
@@ -53,10 +59,13 @@ def part(recipe, state, machine, stop_after=10**9):
         passed = budget.passed(state)
         state.history.append({"update": state.update, "loss": 1.0})
 
-    machine.works(5 * machine.update)  # set-up
+    saving = saving or 0.2 * machine.update
+    machine.now += setup or machine.slowed(5 * machine.update)
     while not (over := due.why_over(state, recipe, passed)) and len(shares) < stop_after:
         machine.works(machine.update)
         state.update, passed = state.update + 1, budget.passed(state)
+        if state.update == 1:
+            budget.began(state, passed)
         shares.append(passed)
         is_saved = due.checkpoint_is_due(state, recipe)
         if due.validation_is_due(state, recipe, passed):
@@ -64,10 +73,11 @@ def part(recipe, state, machine, stop_after=10**9):
             is_saved = True
         if is_saved or due.why_over(state, recipe, passed):
             begin = machine.now
-            machine.works(0.2 * machine.update)
+            machine.works(saving)
             budget.saved(state, machine.now - begin, passed)
     if over and shares and budget.has_time(state, state.measure_seconds):  # the average
         machine.validates(lambda: budget.has_time(state))
+    machine.works(saving)  # the model that translates
     budget.passed(state)
     return shares, over
 
@@ -96,6 +106,17 @@ def test_the_share_never_falls_and_a_run_ends_within_a_twentieth_of_its_time(eve
         unused += 0.03  # where the last came to be so slow that the time for the average was too short
         assert 0.95 - unused <= machine.now / 1200 <= 1.05, (seed, first)
         assert state.history[-1]["update"] == state.update
+
+
+@pytest.mark.parametrize("every", ["auto", 15])
+@pytest.mark.parametrize("share", [0.65, 0.75, 0.9])
+def test_a_run_whose_set_up_took_most_of_its_time_is_validated_once_and_ends_on_time(every, share):
+    for seed in range(40):
+        machine, state = Machine(seed, update=0.4, measure=6.0), TrainState()
+        shares, over = part(recipe_for(60, every), state, machine, setup=share * 60, saving=0.5)
+        assert over == "time" and shares == sorted(shares)
+        assert len(state.history) == 1 and state.history[-1]["update"] == state.update
+        assert machine.now <= 1.1 * 60, seed
 
 
 @pytest.mark.parametrize("every", ["auto", 15])
