@@ -59,7 +59,7 @@ def cut(merges, rate, words, seeds):
 @pytest.mark.parametrize("n_way", [1, 7])
 def test_ways_together_are_ways_alone(merges, rate, n_way):
     rng = np.random.default_rng(2)
-    words = [rng.integers(0, 5, rng.integers(0, 30)).tolist() for _ in range(200)]
+    words = [rng.integers(0, 5, rng.integers(0, 30)).tolist() for _ in range(60)]
     seeds = rng.integers(0, 2**64, (len(words), n_way), dtype=np.uint64)
     found = cut(merges, rate, words, seeds)
     for word, ways, row in zip(words, found, seeds, strict=True):
@@ -71,7 +71,7 @@ def test_ways_together_are_ways_alone(merges, rate, n_way):
 def test_a_way_is_as_likely_as_when_each_merge_is_left_out_by_itself(merges, rate):
     chance = random.Random(4)
     pairs = list(merges)
-    word, n_way = [*pairs[0], *pairs[1], *pairs[0]], 30_000
+    word, n_way = [*pairs[0], *pairs[1], *pairs[0]], 6_000
     word = [part for part in word if part < 5] + [0, 1, 2]
     ruled = Counter(
         tuple(by_the_rule(word, merges, lambda _, n: [chance.random() < rate for _ in range(n)])) for _ in range(n_way)
@@ -80,7 +80,7 @@ def test_a_way_is_as_likely_as_when_each_merge_is_left_out_by_itself(merges, rat
     found = Counter(cut(merges, rate, [word], seeds)[0])
     assert len(ruled) > 5
     for way in ruled | found:
-        assert found[way] / n_way == pytest.approx(ruled[way] / n_way, abs=0.015)
+        assert found[way] / n_way == pytest.approx(ruled[way] / n_way, abs=0.03)
 
 
 def test_nothing_is_merged_where_nothing_is_there(merges):

@@ -68,7 +68,7 @@ def pairs_of(kind, joint, n):
     return Pairs(subwords_of(kind, joint), n)
 
 
-def made(kind="bpe", *, n=2000, most=1000, joint=True, seed=1):
+def made(kind="bpe", *, n=1000, most=1000, joint=True, seed=1):
     subwords, corpus = subwords_of(kind, joint), pairs_of(kind, joint, n)
     return subwords, corpus, Resampled(corpus, subwords, **RATES[kind], seed=seed, most=most)
 

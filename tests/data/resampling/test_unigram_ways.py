@@ -11,7 +11,7 @@ from nmt.data.resampling.unigram_ways import Unigram
 SCORES = {"a": -2.0, "b": -2.5, "c": -3.0, "ab": -3.0, "bc": -2.0, "abc": -4.5, "cab": -5.0, "ca": -6.0}
 PIECES = {piece: (n + 10, score) for n, (piece, score) in enumerate(SCORES.items())}
 WORDS = ["abcabc", "", "c", "bca", "abcabc", "aaaaaaaabcabcabc"]
-SEEDS = np.random.default_rng(5).integers(0, 2**64, 20_000, dtype=np.uint64)
+SEEDS = np.random.default_rng(5).integers(0, 2**64, 6_000, dtype=np.uint64)
 
 
 def cut(alpha, words, seeds):
@@ -45,7 +45,7 @@ def test_ways_are_as_likely_as_their_probabilities_to_the_power_of_alpha(alpha):
     assert len(weight) == 7
     for way, each in weight.items():
         share = found[tuple(PIECES[piece][0] for piece in way)] / (len(SEEDS) // 2)
-        assert share == pytest.approx(each / sum(weight.values()), abs=0.015)
+        assert share == pytest.approx(each / sum(weight.values()), abs=0.03)
 
 
 def test_the_largest_and_the_smallest_draw_stay_in_their_word(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset
 
 from nmt.data.arrays.ragged import Ragged
-from nmt.data.stored.arrow import dtype_of_ids, in_batches, table_of, write_arrow
+from nmt.data.stored.arrow import table_of, write_arrow
 from nmt.data.stored.corpus import _Rows
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.recipe.subword_options import SubwordsConfig
@@ -18,37 +18,13 @@ U16 = np.dtype(np.uint16)
 NO_FILE = pa.py_buffer(b"")  # where Arrow has put its arrays elsewhere
 
 
-class OfSize:
-    """Subwords, as far as widths go."""
-
-    def __init__(self, n_vocab):
-        self.src = self.trg = self
-        self.n_vocab = n_vocab
-
-
 def rows(lists):
     return Ragged.of(lists, U16)
-
-
-@pytest.mark.parametrize(("n_vocab", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 8, np.int32)])
-def test_two_bytes_an_id_where_every_id_fits(n_vocab, dtype):
-    assert dtype_of_ids(OfSize(n_vocab)) == dtype
-    assert Ragged.of([[n_vocab - 1]], np.dtype(dtype)).values[0] == n_vocab - 1
 
 
 def test_an_id_that_does_not_fit_is_never_stored():
     with pytest.raises(AssertionError, match="do not fit"):
         Ragged.of([[1 << 16]], U16)
-
-
-@pytest.mark.parametrize("cut", [1, 3, 7, 100])
-def test_batches_are_of_so_many_pairs_however_the_blocks_were_cut(cut):
-    src, trg = [[n] * (n % 4) for n in range(50)], [[n, n] for n in range(50)]
-    blocks = ((rows(src[k : k + cut]), rows(trg[k : k + cut])) for k in range(0, 50, cut))
-    tables = list(in_batches(blocks, 20))
-    assert [table["src"].to_pylist() for table in tables] == [src[:20], src[20:40], src[40:]]
-    assert [table["trg"].to_pylist() for table in tables] == [trg[:20], trg[20:40], trg[40:]]
-    assert all(table["src_len"].to_pylist() == [len(row) for row in table["src"].to_pylist()] for table in tables)
 
 
 def test_datasets_reads_what_is_written(tmp_path):
@@ -108,16 +84,3 @@ def test_rows_of_all_batches_are_picked_in_any_order_without_a_copy_of_the_file(
     assert [row.tolist() for row in found.rows()] == [lists[n] for n in numbers]
     assert found.values.dtype == dtype.to_pandas_dtype() and found.lengths.tolist() == [len(lists[n]) for n in numbers]
     assert (column._all_values.base is None) != mapped
-
-
-def test_a_column_without_batches_has_no_rows():
-    column = _Rows(pa.chunked_array([], pa.list_(pa.uint16())), NO_FILE)
-    assert column.are_as_long_as(np.empty(0, np.int32)) and column.picked(np.empty(0, np.int64)).rows() == []
-
-
-def test_ragged_rows_come_in_parts():
-    lists = [[1, 2], [], [3], [4, 5, 6], []]
-    whole = rows(lists)
-    parts = [[row.tolist() for row in part.rows()] for part in whole.parts([2, 0, 3])]
-    assert parts == [lists[:2], [], lists[2:]]
-    assert [row.tolist() for row in whole.part(1, 4).rows()] == lists[1:4]
