@@ -31,7 +31,6 @@ _SOURCES = (
     "tiles.c",
     "panels.c",
     "sparse.c",
-    "sampled.c",
     "bytes.c",
     "weight_gradient.c",
     "half_products.c",

@@ -54,9 +54,6 @@ void multiply_sparse(const target *to, factor a, factor b, int64_t n_sum, int64_
 int is_sparse(factor a, int64_t n_row, int64_t n_sum);
 int room_of_sparse(void);
 
-/* The share of a left factor that is not zero, by some of its rows or columns. */
-double share_there(factor a, int64_t n_row, int64_t n_sum);
-
 /* Bytes of a right factor, (n_sum, n_col), that is laid out as a whole; and laying it out, from a multiple of 64 on. */
 int64_t size_laid_out(int64_t n_col, int64_t n_sum);
 void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col, int64_t n_sum);

@@ -1,5 +1,5 @@
 """Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or panels, as the processor has them, beside
-panels without the zeros of a factor, or of the result; and of bf16 the gradients of weights.
+panels without the zeros of a factor; and of bf16 the gradients of weights.
 
 Where the processor has no instructions for products of bf16, which then take torch ten times as long as those of fp32,
 they are made of fp32: each product of two such numbers is one, to the bit, and sums are rounded as ever at their end.
@@ -17,7 +17,7 @@ from torch import Tensor
 from nmt.native import half_products
 from nmt.native.compiler import library
 from nmt.native.kernels import half, in_wide_panels, place, room, takes, why_not, workroom
-from nmt.native.passes import add_bias, add_to, column_sums, size_of_sums, turned
+from nmt.native.passes import add_bias, add_to, column_sums, turned
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
 HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one
@@ -154,40 +154,15 @@ class LaidOut:
 
 def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     """a · b, (N, D) and (D, E) -> (N, E), where `kept`, (N, E), is not zero, and zero elsewhere; and the sums of its
-    columns, (E,) fp32. Kernels make no more than that if little of `kept` is not zero: in another order of sums. b may
-    be a weight as `as_factors` gives it."""
+    columns, (E,) fp32. b may be a weight as `as_factors` gives it."""
     if half_products.takes_product(a, [b]):
         sums = torch.empty(b.size(1))
         return half_products.multiply(a, [b], kept=kept, sums=sums), sums
     if _are_widened(a, b, kept):
         out, sums = product_where(widened(a), widened(b), widened(kept))
         return out.to(a.dtype), sums
-    if not _is_sampled(a, b, kept):
-        out = product(a, b)
-        return out, column_sums(out, kept)
-    out, n_thread = torch.empty_like(kept), torch.get_num_threads()
-    sums = torch.empty(b.size(1))
-    mine = workroom(n_thread * library().room_of_sampled() + size_of_sums(*kept.shape))
-    library().multiply_where(
-        place(out),
-        place(sums),
-        place(kept),
-        place(a),
-        place(b),
-        *out.shape,
-        a.size(1),
-        mine,
-        n_thread,
-    )
-    return out, sums
-
-
-def _is_sampled(a: Tensor, b: Tensor, kept: Tensor) -> bool:
-    """Whether it pays to make only some of a · b."""
-    if not _in_kernels(a, b) or not library().has_panels() or a.size(1) % library().numbers_a_sum():
-        return False
-    dense = a.is_contiguous() and b.is_contiguous() and kept.is_contiguous()
-    return dense and bool(library().is_sampled(place(kept), *kept.shape))
+    out = product(a, b)
+    return out, column_sums(out, kept)
 
 
 def weight_gradient(

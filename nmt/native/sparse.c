@@ -212,7 +212,8 @@ void multiply_sparse(const target *to, factor a, factor b, int64_t n_sum, int64_
 
 int room_of_sparse(void) { return sizeof(workroom); }
 
-double share_there(factor a, int64_t n_row, int64_t n_sum) {
+/* The share of a left factor that is not zero, by some of its rows or columns. */
+static double share_there(factor a, int64_t n_row, int64_t n_sum) {
   const int64_t n_line = a.dense ? n_row : n_sum, length = a.dense ? n_sum : n_row, n_seen = UP_TO(n_line, SEEN);
   int64_t n_there = 0;
   for (int64_t i = 0; i < n_seen; i++) {

@@ -231,23 +231,6 @@ def test_where_another_is_zero_a_product_is_zero_and_columns_are_summed_up(size,
         assert not found[kept == 0].any()
 
 
-@pytest.mark.skipif(not kernels.library().has_panels(), reason="no products are sampled on this processor")
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_where_little_is_wanted_of_a_product_no_more_is_made(wrong, generator, monkeypatch):
-    made, n_product = products.product, []
-    monkeypatch.setattr(products, "product", lambda *factors: n_product.append(1) or made(*factors))
-    a, b = torch.randn(100, 128, generator=generator), torch.randn(128, 90, generator=generator)
-    some, most = (mostly_zeros((100, 90), share, generator) for share in (0.3, 0.8))
-    products.product_where(a, b, most)
-    products.product_where(a[:, :100], b[:100], some)  # of sums of this length kernels make all
-    products.product_where(a, b.t().contiguous().t(), some)
-    assert len(n_product) == 3
-    some[5, 7], some[5, 8], a[9, 70] = wrong, 0.0, wrong  # what is not finite is not zero
-    found, sums = products.product_where(a, b, some)
-    assert len(n_product) == 3 and found[5, 7] != 0 and found[5, 8] == 0
-    assert torch.equal(found[9].isfinite(), some[9] == 0) and torch.equal(sums.isfinite(), some[9] == 0)
-
-
 @IN_TILES
 def test_tiles_serve_others_in_between(generator):
     a, b = torch.randn(70, 256, generator=generator), torch.randn(256, 130, generator=generator)
