@@ -6,7 +6,7 @@ validation lines are right, lines of the test that are right to the last charact
 how many of the book's dates its arg-max falls on the right field of the source for the year, the month and the day. A
 heat map of one line each is in OUT. What is in OUT already is not made again.
 
-Tasks: dates-book and addition, the corpora of the book, from NMT_DATA; dates, the harder one that is made on the spot.
+Tasks: dates-book and addition, the corpora of the book, from NMT_DATA; dates, the harder one of make_dates.py.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+import make_dates
 import torch
 
 import nmt
@@ -51,24 +52,23 @@ class Task(NamedTuple):
     also: Mapping[str, list[str]] = MappingProxyType({})
 
 
-def _corpus(name: str) -> list[str]:
+def _corpus(name: str, trg: str = "tgt", ending: str = ".gz") -> list[str]:
     return [
         part
         for split in ("train", "valid", "test")
-        for part in (f"--data.{split}", f"{{src: {name}.{split}.src.gz, trg: {name}.{split}.tgt.gz}}")
+        for part in (f"--data.{split}", f"{{src: {name}{split}.src{ending}, trg: {name}{split}.{trg}{ending}}}")
     ]
 
 
-GENERATED = ["--data.generate", "dates", "--data.train", "[]", "--data.valid", "[]", "--data.test", "null"]
 TASKS = {
     "dates-book": Task([]),
     "dates": Task(
-        GENERATED,
+        [],  # its files, which depend on the seed
         {"attention, dot": 2.1, "attention, general": 2.1, "attention, additive": 1.7},
         {"attention": ["--train.label_smoothing", "0.05"]},
     ),
     "addition": Task(
-        _corpus("addition"),
+        _corpus("addition."),
         {name: {"seq2seq": 4, "peeky": 4, "Transformer": 7}.get(name, 10) for name in MODELS},
     ),
 }
@@ -94,13 +94,17 @@ def make(out: Path, task: str, name: str, seed: int) -> Made:
     """Prepare, train and translate, or take what is there, and count."""
     recipe_name, changes = MODELS[name]
     recipe = RECIPES / f"dates-book.{recipe_name}.yaml"
-    data = out / "prepared" / (f"{task}.{seed}" if TASKS[task].changes == GENERATED else task)
+    made = out / "corpora" / f"dates.{seed}"
+    data = out / "prepared" / (f"{task}.{seed}" if task == "dates" else task)
     run = out / f"{task}.{name.replace(', ', '-').lower()}.{seed}"
     updates = int(read_recipe(recipe).train.updates * TASKS[task].longer.get(name, 1))
     every = str(-(-updates // N_CHECKPOINT))
-    common = [*TASKS[task].changes, *TASKS[task].also.get(recipe_name, []), *changes, "--data.out", str(data)]
+    files = _corpus(f"{made.resolve()}/", "trg", "") if task == "dates" else []
+    common = [*files, *TASKS[task].changes, *TASKS[task].also.get(recipe_name, []), *changes, "--data.out", str(data)]
+    if task == "dates":
+        make_dates.write(made, seed)
     if not data.is_dir():
-        _command("preprocess", recipe, *common, "--seed", seed)  # which dates are made follows from it
+        _command("preprocess", recipe, *common, "--seed", seed)
     _command(
         "train", recipe, *common, "--train.out", run, "--seed", seed, "--train.updates", updates, "--train.save_every",
         every, "--train.keep_last", N_CHECKPOINT + 1, "--valid.every", updates,

@@ -8,6 +8,7 @@ prepare_environment ""
 cd "$ROOT"
 
 recipe=recipes/dates.yaml
+corpus=corpora/dates
 data=prepared/quickstart
 run=runs/quickstart
 out=$run/translated
@@ -15,7 +16,10 @@ out=$run/translated
 # Starting over is the point of a demonstration: these two folders are its own, and nothing else is touched.
 rm -rf "${ROOT:?}/$run" "${ROOT:?}/$data"
 
-say "Preparing data: making dates in many shapes, learning subwords -> $data"
+say "Making the corpus, dates in many shapes -> $corpus"
+"$BIN/python" tools/make_dates.py "$corpus"
+
+say "Preparing data: learning subwords -> $data"
 "$BIN/nmt-preprocess" "$recipe" --data.out "$data"
 
 say "Training a small Transformer on them -> $run"
@@ -23,7 +27,7 @@ say "Training a small Transformer on them -> $run"
 
 say "Translating the test set, none of whose dates occurs in training, and scoring the answers"
 mkdir -p "$out"
-"$BIN/nmt-translate" "$run" --input "$data/test.src" --output "$out/test.iso" --ref "$data/test.trg" \
+"$BIN/nmt-translate" "$run" --input "$corpus/test.src" --output "$out/test.iso" --ref "$corpus/test.trg" \
   --scores "$out/scores.json" --examples 5 --attention "$out/attention.png" --lines 1
 cat <<EOF
 

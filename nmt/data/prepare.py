@@ -89,7 +89,7 @@ def prepare(
         talk(line)
     with spooled(sources, only_report or folder, talk) as at_hand:
         lap = _Laps({} if stages is None else stages)
-        if recipe.data.valid_size and not recipe.data.valid and not recipe.data.generate:
+        if recipe.data.valid_size and not recipe.data.valid:
             at_hand = with_held_out(at_hand, recipe.data)
             talk(f"valid: {at_hand[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
         job = _Job(recipe, folder, at_hand, talk, report or DataReport(), only_report, lap, overwrite)
@@ -157,8 +157,6 @@ def _prepare(job: _Job) -> dict[str, Any]:
             )
         n_pair = {"train": report.n_kept, **_write_held_out(recipe, held_out, subwords, temporary)}
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
-        if recipe.data.generate:
-            files += _write_generated(held_out, temporary)
         write_draft(recipe, temporary / RECIPE)
         facts = report.as_dict()
         _write_report(job, facts, temporary)
@@ -356,16 +354,6 @@ def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iter
         for name, text in zip(("src_text", "trg_text"), lines, strict=True):
             table = table.append_column(name, texts_as_arrow(text))
         yield table
-
-
-def _write_generated(held_out: dict[str, Texts], folder: Path) -> list[str]:
-    """Write the made-up validation and test lines as text too: there is no other file of them to translate."""
-    names = []
-    for split, (src, trg, _) in held_out.items():
-        for side, lines in (("src", src), ("trg", trg)):
-            names.append(f"{split}.{side}")
-            write_lines(folder / names[-1], lines)
-    return names
 
 
 class _Laps:

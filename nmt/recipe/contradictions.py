@@ -40,15 +40,6 @@ def _of_data(data: "DataConfig") -> Iterator[str]:
         yield "data.valid_size: data.valid names validation files (remove one of the two)"
     if data.valid_size and any(corpus.tags or corpus.trg_lang for corpus in data.train):
         yield "data.valid_size: pairs of corpora with tags are not drawn (name a validation set in data.valid)"
-    if data.generate is None:
-        return
-    for name, given in (
-        ("train", bool(data.train)),
-        ("valid", bool(data.valid)),
-        ("test", data.test is not None),
-    ):
-        if given:
-            yield f"data.{name}: files are given, but data.generate makes the corpus (remove one of the two)"
 
 
 def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:

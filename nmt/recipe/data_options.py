@@ -115,9 +115,6 @@ class _Sources(Section):
         UNTOLD,
         description="Language of the target side. The scripts that are expected and the words of BLEU follow it.",
     )
-    generate: Literal["dates"] | None = Field(
-        None, description="Make the corpus instead of reading files: the date task."
-    )
     train: Annotated[
         list[TrainingCorpus],
         BeforeValidator(_one_or_many, json_schema_input_type=TrainingCorpus | list[TrainingCorpus]),

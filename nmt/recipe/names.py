@@ -135,6 +135,11 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 _ONE_MACHINE = "nmt-preprocess works on one machine, with as many processes as --data.workers says"
 GONE: dict[str, tuple[tuple[Any, ...], str]] = {
     "engine": ((), "a model that nmt-export wrote is translated with by CTranslate2's own Python: docs/export.md"),
+    "data.generate": (
+        (None,),
+        "in a clone of the repository python tools/make_dates.py OUT writes the corpus (name its files in data.train, "
+        "data.valid and data.test)",
+    ),
     **dict.fromkeys(("rank", "ranks", "rank-timeout"), ((), _ONE_MACHINE)),
 }
 

@@ -48,9 +48,10 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
     places: dict[str, Mark | None] = dict(document.marks)
     value = {} if document.value is None else document.value
     complaints += _say_trg(value, places)
-    _pass_over_gone(value)
+    is_stored = content.startswith(_RESOLVED.encode())
+    pass_over_gone(value, is_stored=is_stored)
     # Languages that were not known by their codes have been written down as they were told: such recipes stay readable.
-    known_languages = languages_in(value) if content.startswith(_RESOLVED.encode()) else frozenset()
+    known_languages = languages_in(value) if is_stored else frozenset()
     if isinstance(value, dict):
         for title, _ in sections():
             if title in value and value[title] is None:  # a title over nothing, or over comments
@@ -132,12 +133,17 @@ def _say_trg(value: Any, places: dict[str, Mark | None], inside: str = "") -> It
         yield from _say_trg(value[key], places, f"{inside}{key}.")
 
 
-def _pass_over_gone(value: Any) -> None:
-    """Remove options of earlier versions from a recipe's raw value, in place, where their value did nothing."""
+def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
+    """Remove options of earlier versions from a recipe's raw value, in place, where their value did nothing.
+
+    is_stored: it is that of a run, whose data are made, so that those of the section data are no matter any more.
+    """
     for name, (without_effect, _) in GONE.items():
         title, _, option = name.rpartition(".")
         section = value.get(title) if title and isinstance(value, dict) else value
-        if isinstance(section, dict) and option in section and section[option] in without_effect:
+        if not isinstance(section, dict) or option not in section:
+            continue
+        if section[option] in without_effect or (is_stored and title == "data"):
             del section[option]
 
 

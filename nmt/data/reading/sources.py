@@ -1,4 +1,4 @@
-"""Where the text of a corpus comes from: files and datasets that the recipe names, or lines made on the spot.
+"""Sources of a corpus: the files and datasets that the recipe names.
 
 Every complaint about files is found here, before any work; which lines are kept is decided in `filters/clean.py`.
 """
@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nmt.data.reading.dates import generate
 from nmt.data.reading.documents import complaint_about_document, count_records, read_documents
 from nmt.data.reading.fields import Column, Found, Reading
 from nmt.data.reading.forms import DOCUMENTS, RECORDS, TABLES, columns_in, form_of
@@ -178,15 +177,6 @@ def _read(texts: list[Text], reading: Reading) -> Iterator[tuple[Found, ...]]:
 
 def find_sources(recipe: Recipe) -> list[Source]:
     """The texts of all splits. Files that cannot be read are refused, all at once."""
-    if recipe.data.generate == "dates":
-        return [
-            Source(
-                split,
-                Text(f"generated dates, {split}.src", tuple(src)),
-                Text(f"generated dates, {split}.trg", tuple(trg)),
-            )
-            for split, (src, trg) in generate(recipe.seed).items()
-        ]
     data = recipe.data
     named: list[tuple[str, CorpusFiles]] = [("train", files) for files in data.train]
     named += [(split_of(files.name), files) for files in data.valid]

@@ -27,8 +27,6 @@ def flags_of_settings(there: dict[str, Any], recipe: Recipe) -> tuple[str, set[s
     have_flags = {field.name for field in all_fields() if not field.inner}
     settled = {name for name in changed if name in have_flags}
     found = {name: changed[name][0] for name in changed if name in settled}
-    if found.get("seed", there) is None:  # which counted for nothing there
-        del found["seed"]
     for n, own in enumerate(recipe.data.train):
         place = f"data.train.{n}"
         settled |= {f"{place}.{option}" for option in TrainingCorpus.model_fields} & changed.keys()

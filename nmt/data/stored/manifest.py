@@ -20,6 +20,7 @@ from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import MANIFEST
+from nmt.recipe.reader import pass_over_gone
 
 FORMAT = 1
 RECIPE = "recipe.yaml"
@@ -56,8 +57,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     data["tags"] = tags_of_splits(recipe.data)
     for n in range(len(recipe.data.train)):
         data |= {f"train.{n}.{name}": value for name, value in _own_settings(recipe.data, n).items()}
-    seed = recipe.seed if recipe.data.generate else None
-    return {"data": data, "subwords": recipe.subwords.model_dump(mode="json"), "seed": seed}
+    return {"data": data, "subwords": recipe.subwords.model_dump(mode="json")}
 
 
 def _own_settings(data: DataConfig, n: int) -> dict[str, Any]:
@@ -89,6 +89,7 @@ def settings_known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any
     plain = settings_of(Recipe(name="plain"))
     known = {**there, **{section: {**plain[section], **there.get(section, {})} for section in ("data", "subwords")}}
     known["data"] = _in_one_form(known["data"])
+    pass_over_gone(known)
     for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
         off = type(here["data"][name])(0)
         known["data"][name] = here["data"][name] if here["data"][name] in (plain["data"][name], 0) else off

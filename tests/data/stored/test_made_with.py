@@ -67,12 +67,6 @@ def test_what_belongs_to_corpora_that_the_recipe_does_not_have_is_settled_by_no_
     assert flags_of_settings({**there, "data": {**there["data"], "train.0.unknown": 1}}, recipe)[1] == {"data.max_len"}
 
 
-def test_of_data_that_was_not_generated_the_seed_counted_for_nothing():
-    there, recipe = settings_of(recipe_of()), recipe_of(generate="dates")
-    assert flags_of_settings(there, recipe) == ("--data.generate null", {"data.generate", "seed"})
-    assert flags_of_settings(settings_of(recipe), recipe_of())[0] == "--data.generate dates --seed 1"
-
-
 def test_data_made_with_other_codes_of_its_languages_are_the_same():
     recipe = recipe_of(train=[{"src_lang": "nl"}, {"trg_lang": "ja"}], src_lang="de", trg_lang="und")
     there = settings_of(recipe)

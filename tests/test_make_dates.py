@@ -1,11 +1,9 @@
-"""The corpus that is made on the spot."""
+"""The corpus of the date task."""
 
 from datetime import date, timedelta
 
 import pytest
-
-from nmt.data.reading.date_words import LANGUAGES
-from nmt.data.reading.dates import FIRST, LAST, N_TEST, N_TRAIN, N_VALID, PIVOT, Shape, generate, shapes
+from make_dates import FIRST, LANGUAGES, LAST, N_TEST, N_TRAIN, N_VALID, PIVOT, Shape, generate, main, shapes
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +88,11 @@ def test_targets_are_iso_dates_of_the_calendar(corpus):
 def test_the_corpus_is_a_function_of_the_seed(corpus):
     assert generate(1) == corpus
     assert generate(2)["test"] != corpus["test"]
+
+
+def test_the_files_are_the_corpus(tmp_path, corpus):
+    assert main([str(tmp_path / "new" / "dates")]) == 0
+    for split, sides in corpus.items():
+        for side, lines in zip(("src", "trg"), sides, strict=True):
+            text = (tmp_path / "new" / "dates" / f"{split}.{side}").read_text(encoding="utf-8")
+            assert text == "".join(f"{line}\n" for line in lines)

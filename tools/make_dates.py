@@ -1,0 +1,366 @@
+"""Make the corpus of the date task: python tools/make_dates.py OUT [--seed N]
+
+Writes OUT/{train,valid,test}.{src,trg}: many human ways to write a date -> ISO, 1994-03-07. A line has one reading.
+Numbers alone are day first (7/3/1994), unless a year of four digits comes first (1994.03.07); a year of two digits
+comes last and means 1950-2049. No two languages use one word for different months.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
+
+
+@dataclass(frozen=True)
+class Language:
+    """What a language needs for its dates. A day without its own ending in `endings` has `ending`."""
+
+    code: str
+    months: tuple[str, ...]
+    short_months: tuple[str, ...]
+    weekdays: tuple[str, ...]
+    short_weekdays: tuple[str, ...]
+    ending: str
+    endings: dict[int, str]
+    templates: tuple[str, ...]
+
+    def ordinal(self, day: int) -> str:
+        """The day as an ordinal number: 1st, 2., 3e."""
+        return f"{day}{self.endings.get(day, self.ending)}"
+
+
+def _language(
+    code: str,
+    *,
+    months: str,
+    short_months: str,
+    weekdays: str,
+    short_weekdays: str,
+    ending: str,
+    templates: tuple[str, ...],
+    endings: dict[int, str] | None = None,
+) -> Language:
+    words = [tuple(each.split()) for each in (months, short_months, weekdays, short_weekdays)]
+    assert [len(each) for each in words] == [12, 12, 7, 7], code
+    return Language(code, words[0], words[1], words[2], words[3], ending, endings or {}, templates)
+
+
+LANGUAGES = (
+    _language(
+        "en",
+        months="January February March April May June July August September October November December",
+        short_months="Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec",
+        weekdays="Monday Tuesday Wednesday Thursday Friday Saturday Sunday",
+        short_weekdays="Mon Tue Wed Thu Fri Sat Sun",
+        ending="th",
+        endings={1: "st", 21: "st", 31: "st", 2: "nd", 22: "nd", 3: "rd", 23: "rd"},
+        templates=(
+            "{o} of {month} {yyyy}",
+            "the {o} of {month}, {yyyy}",
+            "{month} {o}, {yyyy}",
+            "{month} the {o}, {yyyy}",
+            "{mon} {o} '{yy}",
+            "{wday}, {month} {o}, {yyyy}",
+            "{wday} the {o} of {month}, {yyyy}",
+            "on {wday}, {d} {month} {yyyy}",
+            "on {month} {o}, {yyyy}",
+            "{mon}. {d}, {yyyy}",
+        ),
+    ),
+    _language(
+        "de",
+        months="Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
+        short_months="Jan Feb Mär Apr Mai Jun Jul Aug Sep Okt Nov Dez",
+        weekdays="Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag",
+        short_weekdays="Mo Di Mi Do Fr Sa So",
+        ending=".",
+        templates=(
+            "am {d}. {month} {yyyy}",
+            "den {d}. {month} {yyyy}",
+            "der {d}. {month} '{yy}",
+            "vom {dd}. {mon} {yyyy}",
+            "{wday}, {d}. {month} {yyyy}",
+            "{wday}, den {d}. {month} {yyyy}",
+            "{wday}, der {d}. {m}. {yyyy}",
+            "{wd}, {d}. {mon} {yyyy}",
+        ),
+    ),
+    _language(
+        "fr",
+        months="janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+        short_months="janv févr mars avr mai juin juil août sept oct nov déc",
+        weekdays="lundi mardi mercredi jeudi vendredi samedi dimanche",
+        short_weekdays="lun mar mer jeu ven sam dim",
+        ending="",
+        endings={1: "er"},
+        templates=(
+            "le {o} {month} {yyyy}",
+            "le {wday} {o} {month} {yyyy}",
+            "du {o} {month} {yyyy}",
+            "ce {wday} {d} {month} '{yy}",
+            "le {dd}/{mm}/{yyyy}",
+            "le {o} {mon} {yy}",
+        ),
+    ),
+    _language(
+        "es",
+        months="enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+        short_months="ene feb mar abr may jun jul ago sep oct nov dic",
+        weekdays="lunes martes miércoles jueves viernes sábado domingo",
+        short_weekdays="lun mar mié jue vie sáb dom",
+        ending="º",
+        templates=(
+            "{d} de {month} de {yyyy}",
+            "{d} de {month} del {yyyy}",
+            "el {d} de {month} de {yyyy}",
+            "{wday}, {d} de {month} de {yyyy}",
+            "{wday} {d} de {mon} de {yyyy}",
+            "a {d} de {month} de {yyyy}",
+            "{d} de {mon} del {yy}",
+        ),
+    ),
+    _language(
+        "it",
+        months="gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+        short_months="gen feb mar apr mag giu lug ago set ott nov dic",
+        weekdays="lunedì martedì mercoledì giovedì venerdì sabato domenica",
+        short_weekdays="lun mar mer gio ven sab dom",
+        ending="º",
+        templates=(
+            "il {d} {month} {yyyy}",
+            "il {o} {month} {yyyy}",
+            "addì {d} {month} {yyyy}",
+            "{wday} il {d} {month} {yyyy}",
+            "{d} {month} del {yyyy}",
+            "il {d} {mon} '{yy}",
+        ),
+    ),
+    _language(
+        "pt",
+        months="janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+        short_months="jan fev mar abr mai jun jul ago set out nov dez",
+        weekdays="segunda-feira terça-feira quarta-feira quinta-feira sexta-feira sábado domingo",
+        short_weekdays="seg ter qua qui sex sáb dom",
+        ending="º",
+        templates=(
+            "{d} de {month} de {yyyy}",
+            "em {d} de {month} de {yyyy}",
+            "aos {d} de {month} de {yyyy}",
+            "{wday}, {d} de {month} de {yyyy}",
+            "{wd}, {d} de {mon} de {yyyy}",
+            "{d}/{mon}/{yy}",
+        ),
+    ),
+    _language(
+        "nl",
+        months="januari februari maart april mei juni juli augustus september oktober november december",
+        short_months="jan feb mrt apr mei jun jul aug sep okt nov dec",
+        weekdays="maandag dinsdag woensdag donderdag vrijdag zaterdag zondag",
+        short_weekdays="ma di wo do vr za zo",
+        ending="e",
+        templates=(
+            "op {d} {month} {yyyy}",
+            "de {o} {month} {yyyy}",
+            "de {o} van {month} {yyyy}",
+            "{wday} de {o} {month} {yyyy}",
+            "op {wday} {d} {month} {yyyy}",
+        ),
+    ),
+    _language(
+        "sv",
+        months="januari februari mars april maj juni juli augusti september oktober november december",
+        short_months="jan feb mar apr maj jun jul aug sep okt nov dec",
+        weekdays="måndag tisdag onsdag torsdag fredag lördag söndag",
+        short_weekdays="mån tis ons tors fre lör sön",
+        ending=":e",
+        endings={1: ":a", 2: ":a", 21: ":a", 22: ":a", 31: ":a"},
+        templates=(
+            "den {d} {month} {yyyy}",
+            "den {o} {month} {yyyy}",
+            "{wday} den {d} {month} {yyyy}",
+            "{wday}en den {o} {month} {yyyy}",
+            "{d} {month} år {yyyy}",
+        ),
+    ),
+)
+
+FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
+# Two digits under the pivot are years of 2000, the others of 1900.
+PIVOT = 50
+N_TRAIN, N_VALID, N_TEST = 40_000, 500, 1_000
+# Shapes with words help each other to be learned; one of bare numbers must be learned from its own lines.
+_WEIGHT_OF_NUMBERS = 3
+
+# {d} {m}: 7 3, {dd} {mm}: 07 03, {mon} {month}: abbreviated and full name, {ROMAN} {roman}: III iii, {o}: ordinal,
+# {wd} {wday}: weekday.
+_IN_EVERY_LANGUAGE = (
+    "{d} {month} {yyyy}",
+    "{dd} {month} {yyyy}",
+    "{d} {mon} {yyyy}",
+    "{dd} {mon} {yyyy}",
+    "{o} {month} {yyyy}",
+    "{d} {month}, {yyyy}",
+    "{month} {d}, {yyyy}",
+    "{month} {d} {yyyy}",
+    "{mon} {d}, {yyyy}",
+    "{mon} {dd} {yyyy}",
+    "{yyyy} {month} {d}",
+    "{yyyy}, {d} {month}",
+    "{yyyy}-{mon}-{dd}",
+    "{d}-{mon}-{yyyy}",
+    "{dd}-{mon}-{yy}",
+    "{d}/{mon}/{yyyy}",
+    "{dd}.{mon}.{yyyy}",
+    "{d} {mon} {yy}",
+    "{d} {mon} '{yy}",
+    "{d} {month} '{yy}",
+    "{mon} {d} '{yy}",
+    "{wday}, {d} {month} {yyyy}",
+    "{wday} {d} {month} {yyyy}",
+    "{wday} {o} {month} {yyyy}",
+    "{wday}, {month} {d}, {yyyy}",
+    "{wd} {d} {mon} {yyyy}",
+    "{wd}, {dd} {mon} {yyyy}",
+    "{wd}. {d} {mon} {yy}",
+    "{wd} {d} {mon} '{yy}",
+    "{d} {month} {yyyy} ({wday})",
+    "{wday} {d}/{m}/{yyyy}",
+    "{wday}, {dd}.{mm}.{yyyy}",
+    "{wd} {dd}/{mm}/{yy}",
+    "{wd}, {d}.{m}.{yy}",
+    "{yyyy}-{mm}-{dd} {wd}",
+    "{wday} {yyyy}/{mm}/{dd}",
+)
+
+_NUMBERS_ONLY = (
+    *(
+        f"{{{d}}}{dot}{{{m}}}{dot}{{{y}}}"
+        for dot in "/.-"
+        for d, m in (("d", "m"), ("dd", "mm"))
+        for y in ("yyyy", "yy")
+    ),
+    *(f"{{yyyy}}{dot}{{{m}}}{dot}{{{d}}}" for dot in "/.-" for d, m in (("d", "m"), ("dd", "mm"))),
+    *(
+        f"{{{d}}}{dot}{{{m}}}{dot}{{{y}}}"
+        for dot in "/.-"
+        for m in ("ROMAN", "roman")
+        for d in ("d", "dd")
+        for y in ("yyyy", "yy")
+    ),
+    "{d}. {m}. {yyyy}",
+    "{d}. {m}. '{yy}",
+    "{yyyy} {ROMAN} {d}",
+    "{yyyy} {roman} {d}",
+    "{yyyy}年{m}月{d}日",
+    "{yyyy}年{mm}月{dd}日",
+    "{yyyy}년 {m}월 {d}일",
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A way to write a date. `language` is None where there are no words in it."""
+
+    template: str
+    language: Language | None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the year has two digits."""
+        return "{yy}" in self.template
+
+    def can_write(self, year: int) -> bool:
+        """Whether a line of a date of that year will have one reading."""
+        return not self.is_short or 1900 + PIVOT <= year < 2000 + PIVOT
+
+    def write(self, day: date) -> str:
+        """The date in this shape."""
+        fields = {
+            "d": str(day.day),
+            "dd": f"{day.day:02}",
+            "m": str(day.month),
+            "mm": f"{day.month:02}",
+            "yy": f"{day.year % 100:02}",
+            "yyyy": str(day.year),
+            "ROMAN": ROMAN[day.month - 1],
+            "roman": ROMAN[day.month - 1].lower(),
+        }
+        if self.language is not None:
+            fields |= {
+                "month": self.language.months[day.month - 1],
+                "mon": self.language.short_months[day.month - 1],
+                "wday": self.language.weekdays[day.weekday()],
+                "wd": self.language.short_weekdays[day.weekday()],
+                "o": self.language.ordinal(day.day),
+            }
+        return self.template.format_map(fields)
+
+
+def shapes() -> list[Shape]:
+    """All ways to write a date, in a fixed order."""
+    with_words = [
+        Shape(template, language)
+        for language in LANGUAGES
+        for template in dict.fromkeys((*_IN_EVERY_LANGUAGE, *language.templates))
+    ]
+    return [Shape(template, None) for template in _NUMBERS_ONLY] + with_words
+
+
+def write(folder: Path, seed: int) -> None:
+    """Write both sides of each split into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, sides in generate(seed).items():
+        for side, lines in zip(("src", "trg"), sides, strict=True):
+            path = folder / f"{split}.{side}"
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+
+
+def generate(seed: int) -> dict[str, tuple[list[str], list[str]]]:
+    """The corpus, a pure function of the seed: {"train" | "valid" | "test": (source lines, target lines)}.
+
+    A date belongs to one split, so no date and no line of the test set occurs in training.
+    """
+    draw = random.Random(f"dates {seed}")
+    days = list(_calendar())
+    draw.shuffle(days)
+    test, valid, train = days[:N_TEST], days[N_TEST : N_TEST + N_VALID], days[N_TEST + N_VALID :]
+    return {
+        "train": _pairs(train[:N_TRAIN], draw),
+        "valid": _pairs(valid, draw),
+        "test": _pairs(test, draw),
+    }
+
+
+def _calendar() -> Iterator[date]:
+    for n in range((LAST - FIRST).days + 1):
+        yield FIRST + timedelta(days=n)
+
+
+def _pairs(days: list[date], draw: random.Random) -> tuple[list[str], list[str]]:
+    every = [shape for shape in shapes() for _ in range(1 if shape.language else _WEIGHT_OF_NUMBERS)]
+    fitting = {year: [shape for shape in every if shape.can_write(year)] for year in range(FIRST.year, LAST.year + 1)}
+    src = []
+    for day in days:
+        line = draw.choice(fitting[day.year]).write(day)
+        case = draw.random()
+        src.append(line.upper() if case < 0.1 else line.lower() if case < 0.2 else line)
+    return src, [day.isoformat() for day in days]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", metavar="OUT", type=Path, help="folder of the six files; they are replaced")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="another seed, other dates (1)")
+    args = parser.parse_args(argv)
+    write(args.out, args.seed)
+    print(f"{args.out}: {N_TRAIN:,} pairs for training, {N_VALID:,} for validation, {N_TEST:,} for the test")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
