@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nmt.data.text.compression import without_ending
 from nmt.recipe.corpus_contradictions import STDIN
+from nmt.recipe.places import is_prepared
 
 _WILD = re.compile(r"\*|\?|\[[^\]]+\]")
 
@@ -86,7 +87,7 @@ def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path
         return [Named("stdin", Path(STDIN))]
     folders = _folders(name, before)
     for folder in folders:
-        if (folder / name).exists():
+        if (folder / name).exists() and not is_prepared(folder / name):  # which may have the name of its corpus
             return [Named(name, folder / name)]
     is_pattern = _WILD.search(name) is not None
     if is_pattern:

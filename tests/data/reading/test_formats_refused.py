@@ -13,6 +13,7 @@ from nmt.cli.translating.format import json_line, tsv_lines
 from nmt.cli.translating.windows import Line
 from nmt.data.prepare import prepare
 from nmt.data.stored.corpus import Prepared
+from nmt.data.text.locate import locate
 from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translation import Translation
 from nmt.errors import DataError
@@ -281,6 +282,14 @@ def test_a_name_that_looks_like_a_pattern_is_a_name_where_there_is_such_a_file(a
     at.write("a[1].de", "das\n")
     at.write("a1.de", "dies\nund\n")
     assert at.prepare({"src": "a[1].de", "trg": "v.en"}).read == 1
+
+
+def test_prepared_data_that_has_the_name_of_its_corpus_is_not_taken_for_it(at, tmp_path):
+    at.write("c.tsv", "x\ty\n")
+    (tmp_path / "prepared" / "c.tsv").mkdir(parents=True)
+    at.write("prepared/c.tsv/manifest.json", "{}")
+    (found,) = locate(["c.tsv"], "data.train", [], [tmp_path / "prepared", tmp_path])
+    assert found.path == tmp_path / "c.tsv"
 
 
 def test_two_files_a_side_are_refused_where_one_pair_of_them_is_unequal(at):
