@@ -104,30 +104,6 @@ def test_a_run_goes_on_in_the_panels_that_it_began_in(recipe_of):
     assert not kernels.in_wide_panels()
 
 
-def test_what_is_tried_before_a_run_is_in_the_arithmetic_of_the_run(monkeypatch):
-    """Whatever else the machine does when it is asked again: it is measured once."""
-    seconds = itertools.count(1)
-    monkeypatch.setattr(room, "_SHAPE", (4, 4, 4))
-    monkeypatch.setattr(room, "_timed", lambda product, switched: float(next(seconds)))
-    room._speeds.cache_clear()
-    try:
-        chosen = [choose_precision(TrainConfig(kernels="torch"), CPU) for _ in range(2)]
-    finally:
-        room._speeds.cache_clear()
-    assert chosen[0] == chosen[1]
-
-
-def test_a_way_that_is_far_slower_is_not_tried_again(seconds):
-    for times, again in (
-        ((1.0, 1.1, 30.0), [1.0, 1.1]),
-        ((9.0, 1.0, 1.2), [1.0, 1.2]),
-        ((1.0, 1.9, 1.8), [1.0, 1.9, 1.8]),
-    ):
-        tried = []
-        seconds(*times, tried=tried)
-        assert tried[:6] == [*times, *times] and tried[6:] == again * 4
-
-
 def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
     monkeypatch.setattr(room, "_SHAPE", (64, 32, 64))
     switches = room._mkldnn_matmul()
@@ -144,35 +120,6 @@ def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
 
 def is_switched():
     return room._mkldnn_matmul().fp32_precision == "bf16"
-
-
-def test_the_switch_is_on_inside_and_off_after():
-    for switched in (True, False):
-        with room._fp32_through_onednn(switched):
-            assert is_switched() == switched
-        assert not is_switched()
-    with pytest.raises(ZeroDivisionError), room._fp32_through_onednn(True):
-        raise ZeroDivisionError
-    assert not is_switched()
-
-
-def test_the_time_is_that_of_the_product_with_the_switch_as_asked(monkeypatch):
-    clock, seen = itertools.count(10.0, 0.25), []
-    monkeypatch.setattr(room.time, "perf_counter", lambda: next(clock))
-
-    def product():
-        seen.append(is_switched())
-        next(clock)
-
-    assert [room._timed(product, switched) for switched in (False, True)] == [0.5, 0.5]
-    assert seen == [False, True]
-
-    def fail():
-        raise RuntimeError("this torch has no oneDNN")
-
-    assert room._timed(fail, True) == float("inf")
-    with pytest.raises(RuntimeError):
-        room._timed(fail, False)
 
 
 @pytest.mark.parametrize(("rounds", "honest"), [(True, False), (False, True)])

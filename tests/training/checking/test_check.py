@@ -18,7 +18,7 @@ from nmt.run import Run
 from nmt.training.checking import check as check_module
 from nmt.training.checking.check import check, measure, seconds_of
 from nmt.training.checking.selftest import handful, selftest
-from nmt.training.checking.troubles import Findings, likely_troubles, peak_rate
+from nmt.training.checking.troubles import Findings, likely_troubles
 from nmt.training.precision import choose_precision
 from nmt.training.starting.launch import launch
 from nmt.training.starting.materials import make_trial, open_data
@@ -280,11 +280,6 @@ def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
     assert words in trouble
 
 
-@pytest.mark.parametrize("found", [{"others": None}, {"device": "cuda"}])
-def test_of_other_work_nothing_is_said_where_it_is_not_known_or_takes_nothing(recipe_of, found):
-    assert likely_troubles(recipe_of(optim={"lr": 1e-3}), replace(HEALTHY, **{"others": 2.0, **found})) == []
-
-
 def test_a_model_may_be_large_for_its_corpus_where_it_began_elsewhere_and_a_long_run_where_patience_ends_it(recipe_of):
     found = replace(HEALTHY, n_param=44_615_680, n_update=20 * 501)
     sections = {"model": {"d_model": 512}, "train": {"init_from": "runs/OLD"}, "valid": {"patience": 10}}
@@ -292,12 +287,6 @@ def test_a_model_may_be_large_for_its_corpus_where_it_began_elsewhere_and_a_long
     assert len(likely_troubles(recipe_of(model={"d_model": 512}), found)) == 2
     small = replace(HEALTHY, n_param=7_600_000)  # Multi30k with the preset small
     assert likely_troubles(recipe_of(model={"d_model": 256}), small) == []
-
-
-def test_the_peak_rate_is_that_of_the_schedule(recipe_of):
-    assert peak_rate(recipe_of(optim={"schedule": "inverse_sqrt", "lr": 2e-3})) == pytest.approx(2e-3)
-    noam = recipe_of(optim={"schedule": "noam", "warmup": 25, "lr_mul": 2.0})
-    assert peak_rate(noam) == pytest.approx(2.0 * (16 * 25) ** -0.5)
 
 
 # -- selftest ------------------------------------------------------------------------------------------------------

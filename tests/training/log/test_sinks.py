@@ -13,7 +13,7 @@ from nmt import checkpoint
 from nmt.errors import MachineError
 from nmt.run import Run
 from nmt.training.checking.check import check
-from nmt.training.log.sinks import Courtesy, JsonLines, TensorBoard, sinks_of
+from nmt.training.log.sinks import Courtesy, JsonLines, TensorBoard
 from nmt.training.record import Record
 from nmt.training.starting.launch import launch
 from tests.disk import full_disk
@@ -149,14 +149,6 @@ def test_a_resumed_run_goes_on_in_the_same_curves(recipe_of, wandb):
     assert checkpoint.verify(Run(recipe.run_folder).checkpoint(8))["update"] == 8
 
 
-def test_what_was_told_to_tensorboard_is_in_its_file_at_once(tmp_path):
-    """A kill may come at any time, and TensorBoard's writer is a thread with a queue."""
-    board = TensorBoard(tmp_path, 0)
-    board.write("train", 1, {"loss": 3.25})
-    assert [event.value for event in events_of(tmp_path).Scalars("train/loss")] == [3.25]
-    board.close()
-
-
 def test_a_full_disk_for_tensorboard_is_told_in_a_line_and_by_no_thread(tmp_path, monkeypatch):
     printed, complaints = [], []
     monkeypatch.setattr(threading, "excepthook", lambda args: printed.append(str(args.exc_value)))
@@ -196,24 +188,6 @@ def test_a_run_needs_the_packages_that_hear_it_until_it_is_finished(recipe_of, w
     assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
 
 
-def test_each_run_has_an_identity_of_its_own(recipe_of, wandb):
-    for name in ("one", "other"):
-        recipe = recipe_of(name, **HEARD)
-        recipe.run_folder.mkdir()
-        sinks_of(recipe, recipe.run_folder, 0, print)
-    assert wandb.begun[0]["id"] != wandb.begun[1]["id"]
-
-
-def test_a_wait_for_weights_and_biases_is_told_before_it_begins(recipe_of, wandb, tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(wandb, "init", lambda **_: told.append("init") or wandb)
-    monkeypatch.setattr(wandb, "finish", lambda: told.append("finish"))
-    for sink in sinks_of(recipe_of(train={"wandb": True}), tmp_path, 0, told.append):
-        sink.close()
-    begin, end = "waiting for Weights & Biases ...", "waiting for Weights & Biases to take what is left ..."
-    assert told == [begin, "init", end, "finish"]
-
-
 def test_without_a_network_there_is_one_warning_and_the_log_goes_on(recipe_of, wandb, capsys):
     recipe = recipe_of(**HEARD)
     recipe.run_folder.mkdir()
@@ -228,27 +202,6 @@ def test_without_a_network_there_is_one_warning_and_the_log_goes_on(recipe_of, w
     assert (wandb.n_asked, wandb.n_finished) == (1, 0)
     assert [line["update"] for line in log_of(recipe)] == [1, 2, 3]
     assert len(events_of(recipe.run_folder / "tensorboard").Scalars("train/loss")) == 3
-
-
-@pytest.mark.parametrize("broken", ["make", "write", "close"])
-def test_whatever_fails_of_a_courtesy_is_told_once(broken):
-    done, complaints = [], []
-
-    def act(name):
-        done.append(name)
-        if name == broken:
-            raise ConnectionError(name)
-
-    def make():
-        act("make")
-        return SimpleNamespace(write=lambda *_: act("write"), close=lambda: act("close"))
-
-    courtesy = Courtesy("it", make, complaints.append)
-    courtesy.write("train", 1, {})
-    courtesy.write("train", 2, {})
-    courtesy.close()
-    assert len(complaints) == 1 and f"ConnectionError: {broken}" in complaints[0]
-    assert done == {"make": ["make"], "write": ["make", "write"], "close": ["make", "write", "write", "close"]}[broken]
 
 
 def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_on(tmp_path):
