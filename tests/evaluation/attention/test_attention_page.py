@@ -1,6 +1,5 @@
 """The page of attention: what is in it, and, where there is a browser, what it does when somebody looks at it."""
 
-import dataclasses
 import json
 import re
 import tomllib
@@ -226,57 +225,6 @@ def test_hovering_shows_the_weights_of_a_word(shown, sentences, kind, unit):
 
 
 @needs_browser
-@pytest.mark.parametrize("view", ["lines", "matrix"])
-def test_nothing_moves_when_something_is_pointed_at(shown, view):
-    choose(shown, "view", view)
-    place = """return [...document.querySelectorAll("#stage button, #stage td")].map((one) => {
-        const its = one.getBoundingClientRect();
-        return [its.left + scrollX, its.top + scrollY, its.width];
-    })"""
-    shown.leave()
-    before = shown.run(place)
-    for side in ("query", "key"):
-        shown.hover(f"#stage [data-side={side}]")
-        assert shown.run(place) == before
-
-
-@needs_browser
-def test_lines_are_as_strong_as_the_weights_and_each_head_has_its_colour(shown, sentences):
-    choose(shown, "unit", "pieces")
-    choose(shown, "head", "all")
-    script = """return [...document.querySelectorAll(".all path")].map((one) => [one.dataset.head, one.dataset.query,
-        one.dataset.key, one.getAttribute("stroke-opacity"), getComputedStyle(one).stroke])"""
-    lines, weights = shown.run(script), sentences[0].weights["cross"][-1]
-    assert int((weights >= 0.0102).sum()) <= len(lines) <= int((weights >= 0.0098).sum())
-    for head, query, key, strength, _ in lines:
-        assert float(strength) == pytest.approx(float(weights[int(head) - 1, int(query), int(key)]), abs=0.0008)
-    colours = {(head, colour) for head, *_, colour in lines}
-    assert len(colours) == len({colour for _, colour in colours}) == N_HEAD
-    shown.hover(".token[data-side=query][data-index='2']")
-    own = shown.run("return [...document.querySelectorAll('.own path')].map((one) => one.dataset.query)")
-    assert own == ["2"] * sum(query == "2" for _, query, *_ in lines) and shown.count(".lines.dim") == 1
-    shown.leave()
-    assert shown.count(".own path") == shown.count(".lines.dim") == 0
-
-
-@needs_browser
-def test_what_is_clicked_stays_until_it_is_let_go(shown, sentences):
-    first, second = (f".token[data-side=query][data-index='{n}']" for n in (0, 1))
-    (hint,) = shown.texts("#details")
-    shown.click(first)
-    shown.leave()
-    (kept,) = shown.texts("#details")
-    assert kept.startswith(f"{sentences[0].trg.texts[0]} looks at ") and shown.count(".token.shared")
-    shown.hover(second)  # looked at meanwhile, and then it is the kept one again
-    assert shown.texts("#details")[0].startswith(f"{sentences[0].trg.texts[1]} looks at ")
-    shown.leave()
-    assert shown.texts("#details") == [kept]
-    shown.click(first)
-    shown.leave()
-    assert shown.texts("#details") == [hint]
-
-
-@needs_browser
 def test_everything_can_be_reached_with_the_keyboard(shown, sentences):
     shown.run("document.querySelector('select').focus()")
     active = "const one = document.activeElement; return [one.name || one.dataset.side || '', one.dataset.index || '']"
@@ -326,20 +274,6 @@ def test_texts_of_any_script_are_text_and_keep_their_direction(shown, sentences)
         assert shown.count("#stage .looked-at bdi[lang=en]") == len(one.src.texts)
     direction = "return getComputedStyle(document.querySelector(arguments[0])).direction"
     assert shown.run(direction, ".looked-at bdi") == "rtl"
-
-
-@needs_browser
-def test_there_is_nothing_to_choose_where_a_model_has_one_head_of_one_kind(opened, sentences, tmp_path):
-    one = sentences[0]
-    weights = {"cross": one.weights["cross"][:1, :1]}
-    draw([dataclasses.replace(one, weights=weights)], tmp_path / "a.html")
-    opened.open(tmp_path / "a.html")
-    visible = "return [...document.querySelectorAll('fieldset')].filter((one) => !one.hidden).map((one) => one.id)"
-    assert opened.run(visible) == ["unit", "view"]
-    choose(opened, "unit", "pieces")
-    opened.hover(".token[data-side=query][data-index='1']")
-    assert shares(opened, "key") == pytest.approx(weights["cross"][0, 0, 1].tolist(), abs=0.0053)
-    assert opened.complaints() == []
 
 
 @needs_browser
