@@ -93,8 +93,7 @@ def test_output_is_utf8_with_bare_newlines_in_any_locale():
     assert done.stdout == 2 * "gr\u00fcn \u65e5\u672c\n".encode()
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("given", ["--help", "--version"])
+@pytest.mark.parametrize(("unbuffered", "given"), [("", "--help"), ("1", "--version")])
 def test_where_nobody_reads_what_was_asked_for_that_is_silent(unbuffered, given):
     command, env = [sys.executable, "-c", PRINTING, given], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     read, write = os.pipe()
@@ -116,8 +115,7 @@ def test_a_closed_pipe_is_silent():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("given", ["", "--help", "--version"])
+@pytest.mark.parametrize(("unbuffered", "given"), [("", ""), ("1", ""), ("", "--help"), ("1", "--version")])
 def test_an_output_that_cannot_be_written_is_an_error(unbuffered, given):
     command, env = [sys.executable, "-c", PRINTING, *given.split()], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:

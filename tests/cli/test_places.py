@@ -64,7 +64,7 @@ def test_a_moved_prepared_folder_trains_a_new_run_where_one_stands(project, caps
     assert Path("runs/mine/model").is_dir()
 
 
-@pytest.mark.parametrize("name", ["../project/runs/mine", "../project/runs/mine/recipe.yaml"])
+@pytest.mark.parametrize("name", ["../project/runs/mine"])
 def test_a_run_goes_on_by_its_own_name(project, capsys, name):
     assert train([name, "--train.updates", "3"]) == 0
     assert "going on from update-00000002" in capsys.readouterr().err
