@@ -18,6 +18,7 @@ _NEXT = {1: (0x80, 0xBF, 0), 2: (0x80, 0xBF, 1), 3: (0x80, 0xBF, 2)}
 _NEXT |= {4: (0xA0, 0xBF, 1), 5: (0x80, 0x9F, 1), 6: (0x90, 0xBF, 2), 7: (0x80, 0x8F, 2)}
 _FIRST = [(0x00, 0x7F, 0), (0xC2, 0xDF, 1), (0xE0, 0xE0, 4), (0xE1, 0xEC, 2), (0xED, 0xED, 5), (0xEE, 0xEF, 2)]
 _FIRST += [(0xF0, 0xF0, 6), (0xF1, 0xF3, 3), (0xF4, 0xF4, 7)]
+_NEEDED = [0, 1, 2, 3, 2, 2, 3, 3]  # bytes from each state to the end of the character
 _NOWHERE = -1
 
 
@@ -58,6 +59,20 @@ class Characters(NamedTuple):
         logits.index_fill_(1, self.never, -torch.inf)
         logits.masked_fill_(inside.unsqueeze(1), -torch.inf)
         logits[:, self.inner] = torch.where(inside.unsqueeze(1), kept, logits[:, self.inner])
+
+    def leave_room(self, logits: Tensor, state: Tensor, room: Tensor) -> None:
+        """Make impossible what begins a character that the cap would cut, where anything else may follow.
+
+        logits: (R, V), changed in place; state: (R,). room: (R,) tokens that may follow the next one.
+        """
+        if int(room.min()) >= max(_NEEDED):
+            return
+        n_token = len(self.after)
+        token = torch.arange(n_token, device=logits.device).repeat(len(state), 1)
+        after = self.follow(state.unsqueeze(1).expand_as(token), token)
+        fits = logits.new_tensor(_NEEDED)[after] <= room.unsqueeze(1)
+        left = logits[:, :n_token].masked_fill(~fits, -torch.inf)
+        logits[:, :n_token] = torch.where((left > -torch.inf).any(1, keepdim=True), left, logits[:, :n_token])
 
     def ends(self, forced: Tensor, score: Tensor, state: Tensor, has_ended: Tensor) -> Tensor:
         """The scores of hypotheses that a cap ends, (B, K): none inside a character if another one of its sentence ends

@@ -112,6 +112,8 @@ def sample(
             rules.forbid(possible, prefix.flatten(0, 1))
         if characters is not None:
             characters.forbid(possible, inside.flatten())
+            room = (max_len - n_token - 1).clamp(min=0).repeat_interleave(n)
+            characters.leave_room(possible, inside.flatten(), room)
         if rules is not None:
             nothing = (possible.amax(-1) == -torch.inf).view(-1, n)  # may follow: it ends, as at the cap
             possible[:, eos] = torch.where(nothing.flatten(), logits[:, eos], possible[:, eos])

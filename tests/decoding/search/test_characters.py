@@ -7,7 +7,6 @@ import torch
 from fake_model import HashModel
 
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding import suspicion
 from nmt.decoding.search import fixed_search
 from nmt.decoding.search.beam import search
 from nmt.decoding.search.characters import characters_of
@@ -65,7 +64,7 @@ def test_bytes_follow_each_other_as_utf8_wants_and_no_others():
         assert not is_utf8(raw)
 
 
-def test_none_of_a_thousand_samples_is_damaged_that_end_by_themselves():
+def test_none_of_a_thousand_samples_is_damaged_wherever_the_cap_ends_them():
     model, n = HashModel(len(PIECES), sharpness=0.3), 10
     with torch.no_grad():
         model.table[:, EOS] += 3.0
@@ -73,7 +72,7 @@ def test_none_of_a_thousand_samples_is_damaged_that_end_by_themselves():
         model,
         sources(100),
         BeamSettings(**HOW, beam=1),
-        torch.full((100,), 40),
+        torch.arange(1, 101) % 40 + 1,
         n=n,
         seeds=[[one] for one in range(100)],
         narrowing=Narrowing(),
@@ -81,9 +80,7 @@ def test_none_of_a_thousand_samples_is_damaged_that_end_by_themselves():
     )
     texts = [(text_of(one.ids), one.finished) for its in found for one in its]
     assert len(texts) == 1000 and sum(not raw.isascii() for raw, _ in texts) > 200
-    assert all(is_utf8(raw) for raw, is_finished in texts if is_finished)
-    damaged = [raw.decode("utf-8", "replace") for raw, is_finished in texts if not is_finished and not is_utf8(raw)]
-    assert all("damaged" in suspicion.reasons("a", text, 0) for text in damaged)
+    assert all(is_utf8(raw) for raw, _ in texts) and sum(not is_finished for _, is_finished in texts) > 100
 
 
 @pytest.mark.parametrize("beam", [1, 4])
