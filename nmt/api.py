@@ -35,10 +35,10 @@ from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
 from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours
+from nmt.kernels import switch
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
 from nmt.models.prepacked import half_is_faster, prepacked
-from nmt.native import kernels
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import changed
 from nmt.run import Run
@@ -227,7 +227,7 @@ def load(
     try_device(place)
     set_up(place.type)
     if place.type == "cpu":
-        kernels.use(not kernels.why_not())
+        switch.use(not switch.why_not())
     loaded = [one.load_model(place, name, subwords) for one in runs for name in names]
     models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:], weights)

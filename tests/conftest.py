@@ -48,8 +48,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def kernels_as_in_a_new_process():
     """Whoever trains switches the kernels on for the process, and a test is not to know of those before it."""
-    if "nmt.native.kernels" in sys.modules:
-        sys.modules["nmt.native.kernels"].use(False)
+    if "nmt.kernels.switch" in sys.modules:
+        sys.modules["nmt.kernels.switch"].use(False)
 
 
 class Watched:
@@ -66,10 +66,10 @@ class Watched:
 @pytest.fixture
 def kernels_asked(monkeypatch):
     """How often each kernel was asked for, by its name: that what is compared with torch is not torch."""
-    from nmt.native import compiler, kernels
+    from nmt.kernels import compiler, switch
 
     asked = Counter()
-    if not kernels.why_not():
+    if not switch.why_not():
         watched = Watched(compiler.library(), asked)
         monkeypatch.setattr(compiler, "_library", lambda: watched)
     return asked

@@ -31,9 +31,9 @@ from nmt.data.batching.plan import Position
 from nmt.data.stored.corpus import Prepared
 from nmt.device import choose_device
 from nmt.errors import NmtError
-from nmt.native.allocator import keep_freed_blocks
-from nmt.native.kernels import why_not
-from nmt.native.products import has_wide_panels
+from nmt.kernels.allocator import keep_freed_blocks
+from nmt.kernels.products import has_wide_panels
+from nmt.kernels.switch import why_not
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 from nmt.training.engine import Engine

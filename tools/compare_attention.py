@@ -39,9 +39,9 @@ from nmt.data.stored.corpus import Prepared
 from nmt.data.vocabulary.subwords import BOS
 from nmt.device import choose_device
 from nmt.evaluation.metrics import score
+from nmt.kernels import switch
+from nmt.kernels.allocator import keep_freed_blocks
 from nmt.models.build import build_model
-from nmt.native import kernels
-from nmt.native.allocator import keep_freed_blocks
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
@@ -319,7 +319,7 @@ def main() -> None:
         results.add("decode", measure_decoding(args.kinds, args.seeds[0], args.out, rounds))
     if "cache" in args.only:
         keep_freed_blocks()  # these two as nmt-translate does
-        kernels.use(not kernels.why_not())
+        switch.use(not switch.why_not())
         for n_sentence, beam in ((16, 5), (64, 1)):
             results.add("cache", measure_cache([16, 64, 128, 256], n_sentence, beam))
     table(results.by_part(), args.out)

@@ -45,7 +45,7 @@ import json, sys, time
 from nmt.data.stored.corpus import Prepared
 from nmt.data.batching.plan import Position
 from nmt.recipe.reader import read_recipe
-from nmt.native.allocator import keep_freed_blocks
+from nmt.kernels.allocator import keep_freed_blocks
 from nmt.training.feed import Feed
 from nmt.training.parallel import Ranks
 keep_freed_blocks(in_large_pages=True)

@@ -7,7 +7,7 @@ from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import StopSignal
 from nmt.errors import NmtError
-from nmt.native.allocator import keep_freed_blocks
+from nmt.kernels.allocator import keep_freed_blocks
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.native import kernels, passes
+from nmt.kernels import passes, switch
 
 
 def dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
@@ -71,8 +71,8 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        self.n_drop = round(p * kernels.N_CHANCE)
-        self.scale = kernels.N_CHANCE / max(1, kernels.N_CHANCE - self.n_drop)
+        self.n_drop = round(p * switch.N_CHANCE)
+        self.scale = switch.N_CHANCE / max(1, switch.N_CHANCE - self.n_drop)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -83,7 +83,7 @@ class Dropout(nn.Module):
             return x
         if self._leave_to_torch(x):
             return F.dropout(x, self.p)
-        if kernels.takes(x):
+        if switch.takes(x):
             return _drop_add_in_kernel(x, None, self.seed(), self.n_drop, self.scale)
         return _drop_add(x, None, self._draw(x), self.scale)
 
@@ -93,7 +93,7 @@ class Dropout(nn.Module):
             return residual + x
         if self._leave_to_torch(x):
             return residual + F.dropout(x, self.p)
-        if kernels.takes(x, residual):
+        if switch.takes(x, residual):
             return _drop_add_in_kernel(x, residual, self.seed(), self.n_drop, self.scale)
         return _drop_add(x, residual, self._draw(x), self.scale)
 
@@ -103,7 +103,7 @@ class Dropout(nn.Module):
             return None
         if self._leave_to_torch(x):
             return torch.empty_like(x, dtype=torch.int16).bernoulli_(1 / self.scale)
-        return passes.decide(x, self.seed(), self.n_drop) if kernels.takes(x) else self._draw(x)
+        return passes.decide(x, self.seed(), self.n_drop) if switch.takes(x) else self._draw(x)
 
     @staticmethod
     def seed() -> int:
@@ -112,7 +112,7 @@ class Dropout(nn.Module):
 
     def is_drawn_by_kernels(self, x: Tensor, residual: Tensor) -> bool:
         """Whether kernels can add dropout(x) to the residual, row by row: a word decides for four elements."""
-        return kernels.takes(x, residual) and (not self.is_active or x.size(-1) % 4 == 0)
+        return switch.takes(x, residual) and (not self.is_active or x.size(-1) % 4 == 0)
 
     @property
     def is_active(self) -> bool:
@@ -127,4 +127,4 @@ class Dropout(nn.Module):
         # Numpy's generator draws words in two thirds of the time of torch's.
         words = np.random.SFC64(self.seed()).random_raw(-(-n // 4))
         # Compared in place, where the result is int16 and vectorised; to bool it would be neither.
-        return torch.from_numpy(words.view(np.int16)[:n]).ge_(self.n_drop - kernels.N_CHANCE // 2).view(x.shape)
+        return torch.from_numpy(words.view(np.int16)[:n]).ge_(self.n_drop - switch.N_CHANCE // 2).view(x.shape)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.native import kernels, passes, products
+from nmt.kernels import passes, products, switch
 
 
 def together(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
@@ -71,7 +71,7 @@ def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linea
     plain = [layer for layer in layers if type(layer) is nn.Linear]
     if len(plain) < len(layers) or not torch.is_grad_enabled():
         return []
-    return plain if kernels.takes(x, *(layer.weight for layer in plain)) else []
+    return plain if switch.takes(x, *(layer.weight for layer in plain)) else []
 
 
 def dtype_of_products(x: Tensor) -> torch.dtype:

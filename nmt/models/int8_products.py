@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt.native.bytes import MOST, BytesLaidOut, bytes_in_kernels
+from nmt.kernels.bytes import MOST, BytesLaidOut, bytes_in_kernels
 
 _LARGEST = 127  # of a matrix
 # What two neighbours of one sign may come to, before they are rounded: anything, or where 255 times both has 16 bits;

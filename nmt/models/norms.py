@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt.kernels import passes, switch
+from nmt.kernels.norms import Dropping, Norm
 from nmt.models.dropout import Dropout
 from nmt.models.fused_linear import dtype_of_products
-from nmt.native import kernels, passes
-from nmt.native.norms import Dropping, Norm
 
 _ENTERING = "entering"  # what a tensor of the residual stream holds: the same in the type that products are made in
 
@@ -45,7 +45,7 @@ def parted(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
         return (x, norm(x)) if known is None else _part_and_norm(x, *known, dtype_of_products(x))
     if (entering := getattr(x, _ENTERING, None)) is not None and entering.dtype == dtype_of_products(x):
         return x, entering
-    if not torch.is_grad_enabled() or not kernels.takes(x) or (dtype := dtype_of_products(x)) == x.dtype:
+    if not torch.is_grad_enabled() or not switch.takes(x) or (dtype := dtype_of_products(x)) == x.dtype:
         return x, x
     return _part(x, dtype)
 
@@ -68,7 +68,7 @@ def _known(x: Tensor, norm: nn.Module) -> Norm | None:
     if not torch.is_grad_enabled() or not isinstance(norm, nn.LayerNorm | RMSNorm):
         return None
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    if norm.eps is None or norm.weight.dtype != torch.float32 or not kernels.takes(x, norm.weight):
+    if norm.eps is None or norm.weight.dtype != torch.float32 or not switch.takes(x, norm.weight):
         return None
     return Norm(norm.weight, bias, isinstance(norm, nn.LayerNorm), norm.eps)
 

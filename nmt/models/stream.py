@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from nmt.kernels import on_gpu
 from nmt.models.dropout import Dropout
 from nmt.models.norms import RMSNorm, added_and_normed, normed, parted
-from nmt.native import on_gpu
 
 
 class Stream(NamedTuple):
@@ -28,7 +28,7 @@ class Stream(NamedTuple):
             return parted(self.x, norm) if entering is None else (self.x, entering)
         if (known := _known(self.x, self.more, norm)) is None:
             return parted(self.total(), norm)
-        from nmt.native import norms_triton
+        from nmt.kernels import norms_triton
 
         return norms_triton.added_and_normed(self.x, self.more, *known)
 
@@ -50,7 +50,7 @@ def _normed_by_kernel(x: Tensor, more: Tensor | None, norm: nn.Module | None) ->
     """norm(x + more), (..., D), if there is a norm and a kernel on a GPU takes it."""
     if (known := _known(x, more, norm)) is None:
         return None
-    from nmt.native import norms_triton
+    from nmt.kernels import norms_triton
 
     return norms_triton.normed(x, more, *known)
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nmt.kernels.attention import Attention, Within
 from nmt.models.dropout import Dropout, dropped
-from nmt.native.attention import Attention, Within
 
 _FEW = 16  # queries for which it does not pay to turn the keys round
 # How many numbers of fp32 the processor takes at a time.

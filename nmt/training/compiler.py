@@ -6,7 +6,7 @@ import importlib
 
 import torch
 
-from nmt.native import on_gpu
+from nmt.kernels import on_gpu
 from nmt.recipe.options import Recipe
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmt.device import set_up
 from nmt.errors import Unavailable
-from nmt.native import kernels, products
+from nmt.kernels import products, switch
 from nmt.recipe.training_options import TrainConfig
 
 _SHAPE = (2048, 512, 2048)  # a feed-forward product of a base model, 2,048 tokens
@@ -42,7 +42,7 @@ class Precision:
 
     def apply(self) -> None:
         """Switch the machine to this arithmetic."""
-        kernels.use(self.kernels, wide_panels=self.panels)
+        switch.use(self.kernels, wide_panels=self.panels)
         set_up(self.device)
         if self.device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 where a product stays in fp32
@@ -72,7 +72,7 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     """The precision of a new run on this device, with the kernels that it has."""
     if device.type != "cpu" or config.kernels == "torch":
         return _choose(config.precision, device, kernels_too=False)
-    why_not = kernels.why_not()
+    why_not = switch.why_not()
     chosen = _choose(config.precision, device, kernels_too=not why_not)
     told = f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor"
     multiplies = not why_not and (chosen.panels or (not products.has_wide_panels() and products.fp32_in_kernels()))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmt.kernels.bytes import bytes_in_kernels
 from nmt.models.build import build_model
 from nmt.models.int8_products import ByKernel, ByOneDnn, Int8Product, exact_pair
 from nmt.models.transformer.Models import Transformer
-from nmt.native.bytes import bytes_in_kernels
 from nmt.recipe.model_options import ModelConfig
 
 N_VOCAB = 24

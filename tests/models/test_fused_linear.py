@@ -5,14 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from nmt.kernels import products, switch
+from nmt.kernels.attention import Attention
 from nmt.models import fused_linear
 from nmt.models.fused_linear import relu_between, together
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
-from nmt.native import kernels, products
-from nmt.native.attention import Attention
 from nmt.recipe.model_options import ModelConfig
 
-NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+NEEDS_COMPILER = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 TYPES = pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
 
 
@@ -42,7 +42,7 @@ def test_one_product_is_that_of_each_layer(widths, bias, dtype, error):
     torch.manual_seed(1)
     layers = [nn.Linear(8, width, bias=bias) for width in widths]
     expected = made(lambda x: [layer(x) for layer in layers], layers, dtype)
-    kernels.use(True)
+    switch.use(True)
     found = made(lambda x: together(x, layers), layers, dtype)
     assert "Together" in str(found[0].grad_fn) and same(found, expected, error)
 
@@ -53,7 +53,7 @@ def test_a_relu_between_two_layers_is_one(dtype, error):
     torch.manual_seed(1)
     layers = [nn.Linear(8, 32), nn.Linear(32, 8)]
     expected = made(lambda x: [relu_between(x, *layers)], layers, dtype)
-    kernels.use(True)
+    switch.use(True)
     found = made(lambda x: [relu_between(x, *layers)], layers, dtype)
     assert "ReluBetween" in str(found[0].grad_fn) and same(found, expected, error)
 
@@ -61,7 +61,7 @@ def test_a_relu_between_two_layers_is_one(dtype, error):
 @NEEDS_COMPILER
 @TYPES
 def test_what_is_not_finite_comes_through_the_relu(dtype, error):
-    kernels.use(True)
+    switch.use(True)
     layers = [nn.Linear(8, 32), nn.Linear(32, 8)]
     with torch.no_grad():
         layers[0].weight[3, 3] = float("nan")
@@ -77,8 +77,8 @@ def test_of_the_products_around_a_relu_four_may_leave_out_zeros(monkeypatch):
         seen.append((zeros, (a == 0).float().mean().item() > 0.2))
         return multiply(out, a, b, zeros=zeros, **options)
 
-    kernels.use(True, wide_panels=True)
-    if not products.fp32_in_kernels() or not kernels.library().has_panels():
+    switch.use(True, wide_panels=True)
+    if not products.fp32_in_kernels() or not switch.library().has_panels():
         pytest.skip("this processor leaves out no zeros")
     monkeypatch.setattr(products, "_multiply", spied)
     for n, bias in ((8, 0.0), (64, -1.0)):
@@ -91,7 +91,7 @@ def test_of_the_products_around_a_relu_four_may_leave_out_zeros(monkeypatch):
 
 @NEEDS_COMPILER
 def test_layers_are_themselves_where_they_are_not_plain_or_not_trained():
-    kernels.use(True)
+    switch.use(True)
 
     class Doubled(nn.Linear):
         def forward(self, input):
@@ -115,7 +115,7 @@ def test_every_feed_forward_layer_has_the_same_gradient_in_kernels(kind, act_dro
     layer = PositionwiseFeedForward(ModelConfig(d_model=16, d_inner=32, ffn=kind, act_dropout=act_dropout, dropout=0.0))
     x, weight, found = torch.randn(2, 5, 16, requires_grad=True), torch.randn(2, 5, 16), []
     for used, trained in ((False, False), (True, False), (True, True)):
-        kernels.use(used)
+        switch.use(used)
         output = layer.train(trained)(x)
         found.append(torch.autograd.grad((output * weight).sum(), (x, *layer.parameters())))
     exact, alike, dropped = found
@@ -155,7 +155,7 @@ def test_matrices_that_lie_beside_each_other_are_one(bias, monkeypatch):
 
 @NEEDS_COMPILER
 def test_the_gradients_of_attention_lie_as_the_product_wants_them():
-    kernels.use(True)
+    switch.use(True)
     q, k, v = (one.view(2, 6, 4, 8).transpose(1, 2) for one in torch.randn(2, 6, 96).chunk(3, -1))
     attention = Attention(torch.ones(1, 1, 1, 6, dtype=torch.bool), 1.0)
     out, weight = attention.forward(q, k, v)

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from nmt.kernels import switch
 from nmt.models.dropout import Dropout
 from nmt.models.norms import RMSNorm, added_and_normed, normed, parted
-from nmt.native import kernels
 
-NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+NEEDS_COMPILER = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 NORMS = {
     "layer": lambda: nn.LayerNorm(24, eps=1e-6),
@@ -43,7 +43,7 @@ def test_both_ways_and_their_gradients_are_those_of_torch(kind, dtype):
     norm = NORMS[kind]() if kind else nn.Identity()
     x, layer = some(norm)
     expected, _ = made(x, norm, layer, dtype, lambda x: (x, norm(x)))
-    kernels.use(True)
+    switch.use(True)
     found, entering = made(x, norm, layer, dtype, lambda x: parted(x, norm if kind else None))
     assert entering.dtype == dtype and ("Part" in str(entering.grad_fn)) == (entering is not x)
     for one, other in zip(found, expected, strict=True):
@@ -72,7 +72,7 @@ def test_the_end_of_a_sub_layer_and_the_beginning_of_the_next_are_those_of_torch
         loss = loss + product.float().square().sum() if taken != "past" else loss
         return entering, [past, product, *torch.autograd.grad(loss, [x, residual, *norm.parameters()])]
 
-    kernels.use(True)
+    switch.use(True)
     _, expected = ended(lambda: norm(dropout.add(x, residual)))
     entering, found = ended(lambda: added_and_normed(x, residual, dropout, norm))
     assert entering.dtype == dtype and "AddAndNorm" in str(entering.grad_fn)
@@ -85,7 +85,7 @@ def test_the_end_of_a_sub_layer_and_the_beginning_of_the_next_are_those_of_torch
 @NEEDS_COMPILER
 def test_rows_that_do_not_begin_with_a_word_of_chance_are_dropped_as_before():
     norm, dropout, x = nn.LayerNorm(6), Dropout(0.5), torch.randn(3, 6, requires_grad=True)
-    kernels.use(True)
+    switch.use(True)
     torch.manual_seed(2)
     found = added_and_normed(x, x, dropout, norm)
     torch.manual_seed(2)
@@ -99,7 +99,7 @@ def test_a_norm_by_itself_is_as_wide_as_its_input(kind, dtype):
     norm = NORMS[kind]()
     x, _ = some(norm)
     expected = norm(x)
-    kernels.use(True)
+    switch.use(True)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
         found = normed(x, norm)
     weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(4))
@@ -116,7 +116,7 @@ def test_a_way_that_nobody_takes_has_no_part_in_the_gradient(kind, way):
     norm = NORMS[kind]() if kind else None
     x, _ = some(norm or nn.Identity())
     (expected,) = torch.autograd.grad(((x, norm(x) if norm else x)[way] ** 3).sum(), [x])
-    kernels.use(True)
+    switch.use(True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ways = parted(x, norm)
     (found,) = torch.autograd.grad((ways[way].float() ** 3).sum(), [x])
@@ -128,7 +128,7 @@ def test_without_kernels_and_without_a_gradient_torch_does_it():
     x, _ = some(norm)
     past, entering = parted(x, norm)
     assert past is x and "LayerNorm" in str(entering.grad_fn)
-    kernels.use(not kernels.why_not())
+    switch.use(not switch.why_not())
     with torch.no_grad():
         past, entering = parted(x, norm)
         assert past is x and torch.equal(entering, norm(x)) and torch.equal(normed(x, norm), entering)

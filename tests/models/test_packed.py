@@ -8,9 +8,9 @@ from torch import nn
 from nmt.data.arrays.ragged import Ragged
 from nmt.data.batching.batches import end_to_end, make_batch, make_packed
 from nmt.data.vocabulary.subwords import PAD
+from nmt.kernels import switch
 from nmt.models.build import build_model as build
 from nmt.models.transformer.Modules import PackedMask
-from nmt.native import kernels
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.regularize_options import RegularizeConfig
@@ -66,11 +66,11 @@ def loss_and_gradient(model, batch, longest=LONGEST, **regularize):
 
 @pytest.fixture
 def own_kernels(kernels_asked):
-    if why := kernels.why_not():
+    if why := switch.why_not():
         pytest.skip(f"no kernels here: {why}")
-    kernels.use(True)
+    switch.use(True)
     yield kernels_asked
-    kernels.use(False)
+    switch.use(False)
 
 
 ALL_WAYS = pytest.mark.parametrize(

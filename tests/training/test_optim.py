@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from nmt.kernels import products, switch
 from nmt.models.build import build_model
-from nmt.native import kernels, products
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.optim import apply_update, build_optimizers
@@ -59,7 +59,7 @@ def test_kernels_orthogonalise_as_torch_does(shape, kernels_asked):
     x = torch.randn(shape)
     by_torch = orthogonalise(x)
     assert not kernels_asked["multiply_each"]
-    kernels.use(True)
+    switch.use(True)
     torch.testing.assert_close(orthogonalise(x), by_torch, rtol=0, atol=1e-4)
     assert kernels_asked["multiply_each"]
 

@@ -11,7 +11,7 @@ from nmt import checkpoint
 from nmt.data.batching.plan import Position
 from nmt.data.stored.corpus import Prepared
 from nmt.data.vocabulary.subwords import PAD
-from nmt.native import compiler, kernels, products
+from nmt.kernels import compiler, products, switch
 from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
@@ -21,7 +21,7 @@ from nmt.training.precision import choose_precision
 from nmt.training.starting.launch import launch
 from nmt.training.starting.materials import new_model
 
-pytestmark = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+pytestmark = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 CPU = torch.device("cpu")
 
 
@@ -47,7 +47,7 @@ def test_no_padding_is_read_where_they_make_attention(recipe_of, chosen):
     engine.objective.register_forward_pre_hook(lambda _, args: found.extend(args[:3]))
     (work,) = next(Feed(recipe, data, Ranks()).begin(Position())).work
     engine.backward([work], work.batch.n_gold)
-    kernels.use(False)
+    switch.use(False)
     for seq, padded in zip(found, (work.batch.src_seq, work.batch.trg_seq, work.batch.gold), strict=True):
         if chosen == "auto":
             assert seq.shape[0] == 1 and torch.equal(seq[seq != PAD], padded[padded != PAD])
@@ -86,7 +86,7 @@ def test_a_run_of_before_there_were_any_goes_on_without(recipe_of, monkeypatch):
     recipe, verify = recipe_of(train={"updates": 14}), checkpoint.verify
     run = Run(recipe.run_folder)
     with monkeypatch.context() as before:
-        before.setattr(kernels, "why_not", lambda: "nobody has thought of them yet")
+        before.setattr(switch, "why_not", lambda: "nobody has thought of them yet")
         assert launch(recipe, StopAt(7)) == "stopped" and not remembered(run, 8)
     monkeypatch.setattr(checkpoint, "verify", lambda *told: forgetful(verify(*told)))
     assert launch(recipe) == "done" and not remembered(run, 14)

@@ -7,10 +7,10 @@ from torch import nn
 
 from nmt.data.batching.batches import STEP, Batch
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.kernels import passes, switch
 from nmt.models.build import build_model
 from nmt.models.dropout import Dropout
 from nmt.models.transformer.Modules import ScaledDotProductAttention
-from nmt.native import kernels, passes
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine, Work
 from nmt.training.parallel import Ranks
@@ -81,9 +81,9 @@ def plain(recipe, seed, own, monkeypatch):
     """The same from the formulas; only the draws of dropout are ours."""
 
     def decided(dropout, *shape):
-        kernels.use(True)
+        switch.use(True)
         found = passes.decide(torch.empty(shape), dropout.seed(), dropout.n_drop)
-        kernels.use(False)
+        switch.use(False)
         return found.float()
 
     def padded(row):
@@ -110,7 +110,7 @@ def plain(recipe, seed, own, monkeypatch):
             return (weight * torch.stack(stays) * self.dropout.scale) @ v, None
         return self.dropout(weight) @ v, None
 
-    kernels.use(False)
+    switch.use(False)
     monkeypatch.setattr(Dropout, "forward", dropped)
     monkeypatch.setattr(Dropout, "add", lambda self, x, residual: residual + dropped(self, x))
     monkeypatch.setattr(ScaledDotProductAttention, "forward", attend)
@@ -142,7 +142,7 @@ def plain(recipe, seed, own, monkeypatch):
     [(False, "gelu", (1,), 1, 1e-5), (True, "gelu", (1,), 1, 1e-5), (True, "relu", (1, 2, 3), 2, 1e-4)],
 )
 def test_a_hundred_updates_have_the_losses_of_the_plain_formulas(own, ffn, seeds, n_agree, bound):
-    if own and (why_not := kernels.why_not()):
+    if own and (why_not := switch.why_not()):
         pytest.skip(f"no kernels here: {why_not}")
     differences = []
     for seed in seeds:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmt.errors import MachineError
-from nmt.native import kernels
+from nmt.kernels import switch
 from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as room
 from nmt.training.checking.check import check
@@ -60,7 +60,7 @@ def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times,
     assert found.why.startswith("measured: fp32 ") and ("oneDNN" in found.why) == fast
 
 
-@pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+@pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 @pytest.mark.parametrize(
     ("in_panels", "onednn", "bf16", "name", "taken"),
     [
@@ -84,7 +84,7 @@ def test_panels_for_avx_512_are_taken_where_they_are_fast(in_panels, onednn, bf1
     assert not choose_precision(TrainConfig(kernels="torch"), CPU).panels
 
 
-@pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+@pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_who_names_the_arithmetic_has_panels_wherever_there_are_any(name, monkeypatch):
     for has in (True, False):
@@ -94,14 +94,14 @@ def test_who_names_the_arithmetic_has_panels_wherever_there_are_any(name, monkey
 
 
 def test_a_run_goes_on_in_the_panels_that_it_began_in(recipe_of):
-    began = {"name": "fp32", "device": "cpu", "fast_fp32": False, "kernels": not kernels.why_not()}
+    began = {"name": "fp32", "device": "cpu", "fast_fp32": False, "kernels": not switch.why_not()}
     for known, wide in (({}, False), ({"panels": False}, False), ({"panels": True}, True)):
         found = _same_precision(recipe_of(), {"arithmetic": {**began, **known}}, CPU, Ranks())
         assert found.panels is wide
         found.apply()
-        assert kernels.in_wide_panels() == (wide and found.kernels)
-    kernels.use(False)
-    assert not kernels.in_wide_panels()
+        assert switch.in_wide_panels() == (wide and found.kernels)
+    switch.use(False)
+    assert not switch.in_wide_panels()
 
 
 def test_measuring_leaves_the_switches_as_they_were(monkeypatch):

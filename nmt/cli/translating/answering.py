@@ -25,7 +25,7 @@ from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import ByCharacter
-from nmt.native.allocator import keep_freed_blocks
+from nmt.kernels.allocator import keep_freed_blocks
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run

@@ -31,11 +31,11 @@ from nmt.decoding.search.characters import Characters
 from nmt.decoding.search.leaving import Leaving
 from nmt.decoding.search.settings import BeamSettings
 from nmt.errors import MachineError
+from nmt.kernels import on_gpu, switch
+from nmt.kernels.choice import choose
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.gaps import Gaps, closing
 from nmt.models.narrow import Narrow
-from nmt.native import kernels, on_gpu
-from nmt.native.choice import choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ def likeliest(logits: Tensor, n: int, eos: int, never: Tensor) -> Likely:
 
     The normaliser sees every column, like the training loss: only producing some of them is forbidden.
     """
-    if kernels.takes(logits):
+    if switch.takes(logits):
         return Likely(*choose(logits, n, never), full_precision(logits[:, eos]))
     eos_logit, maxima = full_precision(logits[:, eos]), None
     if (width := width_of_blocks(logits.size(-1), n)) and on_gpu.takes(logits):
-        from nmt.native import search_triton
+        from nmt.kernels import search_triton
 
         normaliser, maxima = search_triton.scan(logits, search_triton.allowed(logits.size(-1), never), width)
     else:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from nmt.decoding.scoring.ensemble import States
 from nmt.decoding.search.places import Kind, Pile, Places, pile_up, spread
+from nmt.kernels import on_gpu
 from nmt.models.base import DecoderState
 from nmt.models.gaps import Gaps
-from nmt.native import on_gpu
 
 
 class FixedState(DecoderState):
@@ -54,7 +54,7 @@ class FixedState(DecoderState):
                 self._open(name, new[name])
         keys, values = (self.seen[name] for name in new)
         if on_gpu.takes_hypotheses(k, k, v):
-            from nmt.native import search_triton
+            from nmt.kernels import search_triton
 
             search_triton.write(keys, values, k, v, self.n_step)
         else:

@@ -14,8 +14,8 @@ from nmt.decoding.search.beam import finish, impossible, is_over, likeliest_in_c
 from nmt.decoding.search.characters import Characters
 from nmt.decoding.search.places import Places, pile_up, spread
 from nmt.decoding.search.settings import BeamSettings
+from nmt.kernels import on_gpu
 from nmt.models.gaps import Gaps
-from nmt.native import on_gpu
 
 
 class Table:
@@ -113,7 +113,7 @@ class Table:
 
     def _by_kernels(self, logits: Tensor) -> Tensor:
         """The same by kernels of a GPU; of equally good columns any, but always the same."""
-        from nmt.native import choice_triton
+        from nmt.kernels import choice_triton
 
         how, n_column = self._how, logits.size(-1)
         allowed = self._places.once(
@@ -140,7 +140,7 @@ class Table:
 
     def _allowed(self, n_column: int) -> Tensor:
         """(S, V) the columns that may be chosen in each state."""
-        from nmt.native import search_triton
+        from nmt.kernels import search_triton
 
         never = self._never(n_column)
         if self._characters:

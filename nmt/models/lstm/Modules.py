@@ -8,9 +8,9 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from nmt.kernels.products import widened
 from nmt.models.dropout import Dropout
 from nmt.models.fused_linear import through
-from nmt.native.products import widened
 from nmt.recipe.model_options import ModelConfig
 
 State = tuple[Tensor, ...]  # of one layer: (B, width) tensors, h first; an LSTM has c as well

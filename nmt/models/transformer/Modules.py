@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmt.kernels import on_gpu, spans, switch
+from nmt.kernels.attention import Within
+from nmt.kernels.listed import Listed
+from nmt.kernels.spans import Spans
 from nmt.models.base import Packing
 from nmt.models.dropout import Dropout
 from nmt.models.norms import RMSNorm
 from nmt.models.written_out import in_kernel, written_out
-from nmt.native import kernels, on_gpu, spans
-from nmt.native.attention import Within
-from nmt.native.listed import Listed
-from nmt.native.spans import Spans
 from nmt.recipe.model_options import ModelConfig
 
 # A position: an int, or a (1,) tensor on the device, which `reach` must have covered.
@@ -143,7 +143,7 @@ class SharedMask:
     def listed(self) -> Listed:
         """The places that it lets look at, of all sentences, for a kernel of a GPU."""
         if self._listed is None:
-            from nmt.native import search_triton
+            from nmt.kernels import search_triton
 
             self._listed = search_triton.listed(self._mask)
         return self._listed
@@ -215,20 +215,20 @@ class ScaledDotProductAttention(nn.Module):
             if v.is_cuda and (found := self._packed(q, k, v, mask)) is not None:
                 return found, None
             narrow = self._narrow(q, k, v)
-            if kernels.takes(*narrow):
+            if switch.takes(*narrow):
                 return in_kernel(*narrow, mask.within, 1.0 / self.temperature, self.dropout), None
             mask = mask.written_out()
         mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
         if not return_attns and self._prefers_written_out(q, k):
             narrow = self._narrow(q, k, v)
-            if kernels.takes(*narrow):
+            if switch.takes(*narrow):
                 return in_kernel(
                     *narrow, mask.mask, 1.0 / self.temperature, self.dropout, in_search=mask.in_search
                 ), None
         (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
         n_share = n_head // n_kv_head
         if mask.in_search and not return_attns and on_gpu.takes_hypotheses(q, k, v):
-            from nmt.native import search_triton
+            from nmt.kernels import search_triton
 
             return search_triton.look(q, k, v, mask.listed(), 1.0 / self.temperature), None
         if n_share > 1:

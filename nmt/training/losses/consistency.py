@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.native import products
+from nmt.kernels import products
 from nmt.training.losses.loss import EvenPart, chunk_bytes, rows_of
 
 

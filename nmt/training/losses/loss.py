@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.data.batching.batches import STEP
-from nmt.native import kernels, passes, products
+from nmt.kernels import passes, products, switch
 
 # Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
 # of a good size; on a GPU at least enough to fill it.
@@ -74,7 +74,7 @@ def nll_and_gradient(z: Tensor, gold: Tensor, gold_weight: float, exact: torch.d
     log-likelihood where that is 1; the gradient of it by z, (N, V), and what that is to be divided by, (N, 1). All but
     the gradient is of type `exact`.
     """
-    if kernels.takes(z):
+    if switch.takes(z):
         sums, values = passes.exponents(z, gold.squeeze(1), gold_weight)
         return values.sum(), z, sums.unsqueeze(1)
     wide = z.to(exact)
@@ -173,7 +173,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         hidden = hidden if scale == 1.0 else hidden * scale
         hidden_in, weight_in = products.widened(hidden.to(dtype)), products.widened(weight.to(dtype))
         dtype = hidden_in.dtype
-        own = kernels.takes(hidden_in, weight)
+        own = switch.takes(hidden_in, weight)
         pass_over = _compiled_nll_and_gradient() if compiled and not own else nll_and_gradient
         chunk = chunk_bytes(hidden.device) // (weight.size(0) * (dtype.itemsize if own else 4))
         chunk = max(2 * STEP, chunk // STEP * STEP)

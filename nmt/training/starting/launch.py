@@ -17,7 +17,7 @@ from nmt import checkpoint
 from nmt.data.batching.mixture import Mixture
 from nmt.data.stored.corpus import Prepared
 from nmt.device import choose_device
-from nmt.native import kernels
+from nmt.kernels import switch
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import parallel
@@ -215,7 +215,7 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
         name, *switches = ranks.tell(names.index(mine.name), mine.fast_fp32, mine.kernels, mine.panels)
         fast, wanted, panels = map(bool, switches)
         mine = replace(mine, name=names[int(name)], fast_fp32=fast, kernels=wanted, panels=panels)
-    why_not = kernels.why_not() if mine.kernels else ""
+    why_not = switch.why_not() if mine.kernels else ""
     if ranks.any(bool(why_not)):
         mine = replace(
             mine, kernels=False, why=f"{mine.why}, but without kernels: {why_not or 'another rank has none'}"

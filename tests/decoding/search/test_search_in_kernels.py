@@ -10,12 +10,12 @@ from nmt.data.vocabulary.subwords import EOS, PAD
 from nmt.decoding.scoring.scorer import score_tokens
 from nmt.decoding.search.beam import search
 from nmt.decoding.search.settings import BeamSettings
+from nmt.kernels import products, switch
 from nmt.models.build import build_model
 from nmt.models.prepacked import prepacked
-from nmt.native import kernels, products
 from nmt.recipe.model_options import ModelConfig
 
-if why_not := kernels.why_not():
+if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
 
 KNOWN = {"bos": 1, "eos": 2, "pad": 0, "length_penalty": "wu", "alpha": 0.6}
@@ -29,7 +29,7 @@ def test_the_same_hypotheses_are_found(beam, n_vocab, kernels_asked):
     how = BeamSettings(beam=beam, n_best=beam, n_real=n_vocab - 1, **KNOWN)
     found = []
     for used in (True, False):
-        kernels.use(used)
+        switch.use(used)
         found.append(search(model, src_seq, how, max_len))
         assert bool(kernels_asked.pop("choose", 0)) == used
     for by_kernels, without in zip(*found, strict=True):
@@ -49,7 +49,7 @@ def test_the_same_hypotheses_are_found(beam, n_vocab, kernels_asked):
 )
 def test_a_sentence_has_the_same_score_to_the_last_bit_in_any_batch(options):
     torch.manual_seed(5)
-    kernels.use(True)
+    switch.use(True)
     sizes = {"d_model": 64, "d_inner": 300, "n_head": 4, "n_enc_layer": 2, "n_dec_layer": 2}
     model = prepacked(build_model(ModelConfig(**{**sizes, **options}), 203, 203, PAD).eval())
     rows = [torch.randint(4, 203, (1 + 3 * n % 40,)).tolist() for n in range(14)]

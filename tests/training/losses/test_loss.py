@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, log_softmax
 
-from nmt.native import kernels, products
+from nmt.kernels import products, switch
 from nmt.training import validate
 from nmt.training.losses import loss as room
 from nmt.training.losses.loss import smoothed_cross_entropy
@@ -69,7 +69,7 @@ def test_many_chunks_are_one_chunk(monkeypatch):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
-@pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+@pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 @pytest.mark.parametrize("compiled", [False, True])  # which our kernels have no need of
 @pytest.mark.parametrize("n_token", [1, 31, 32, 64, 65, 150])
 def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, compiled, monkeypatch, kernels_asked):
@@ -79,9 +79,9 @@ def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, compiled, monk
     gold = torch.randint(1, 16, (1, n_token))
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
     wanted = by_target_distributions(*exact, gold, 0.1, 0.7)
-    kernels.use(True)
+    switch.use(True)
     found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1, scale=0.7, pad_idx=PAD, compiled=compiled)
-    kernels.use(False)
+    switch.use(False)
     assert kernels_asked["exponents"] == -(-n_token // 64)
     assert bool(kernels_asked["multiply"]) == products.fp32_in_kernels()
     torch.testing.assert_close(found.double(), wanted, rtol=3e-6, atol=0)
@@ -90,14 +90,14 @@ def test_rows_that_fill_up_the_last_chunk_change_nothing(n_token, compiled, monk
         torch.testing.assert_close(one.double(), other, rtol=3e-6, atol=3e-5)
 
 
-@pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+@pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 def test_with_kernels_the_gradient_is_scaled_in_place_and_asked_for_once(kernels_asked):
     hidden, weight, gold = example(torch.float32)
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
     wanted = torch.autograd.grad(by_target_distributions(*exact, gold, 0.1, 1.0) / 3, exact)
-    kernels.use(True)
+    switch.use(True)
     found = smoothed_cross_entropy(hidden, weight, gold, smoothing=0.1) / 3
-    kernels.use(False)
+    switch.use(False)
     assert kernels_asked["exponents"]
     grads = torch.autograd.grad(found, (hidden, weight), retain_graph=True)
     for one, other in zip(grads, wanted, strict=True):

@@ -16,8 +16,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from nmt.native.openmp import NoOpenMP, find_openmp
-from nmt.native.signatures import declare
+from nmt.kernels.openmp import NoOpenMP, find_openmp
+from nmt.kernels.signatures import declare
 
 _HERE = Path(__file__).parent
 _SOURCES = (

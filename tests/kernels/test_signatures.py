@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.native import compiler, kernels
+from nmt.kernels import compiler, switch
 
-NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+NEEDS_COMPILER = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 CALLED = re.compile(r"(?:library|switched_on)\(\)\.(\w+)\(")
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmt.native.compiler import library
-from nmt.native.kernels import half, place, takes, workroom
+from nmt.kernels.compiler import library
+from nmt.kernels.switch import half, place, takes, workroom
 
 _MANY = 128  # rows, beside which laying out the right factor is little
 

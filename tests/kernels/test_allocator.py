@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import torch
-from nmt.native.allocator import keep_freed_blocks
+from nmt.kernels.allocator import keep_freed_blocks
 
 def resident(line):
     with open("/proc/self/smaps_rollup") as told:

@@ -9,7 +9,7 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from nmt.native.kernels import half, place, switched_on, workroom
+from nmt.kernels.switch import half, place, switched_on, workroom
 
 
 def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float, dtype: torch.dtype) -> Tensor:

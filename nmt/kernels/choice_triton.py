@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmt.native.on_gpu import dense, on_its_device
-from nmt.native.search_triton import scan
+from nmt.kernels.on_gpu import dense, on_its_device
+from nmt.kernels.search_triton import scan
 
 _WIDTH = 64  # columns of a block
 _MOST_BLOCKS = 512

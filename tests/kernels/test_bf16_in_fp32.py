@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.native import kernels, products
+from nmt.kernels import products, switch
 
-if why_not := kernels.why_not():
+if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
 def without_instructions(monkeypatch):
     """Few enough rows that kernels of bf16 leave them alone, too."""
-    kernels.use(True)
+    switch.use(True)
     monkeypatch.setattr(products, "bf16_in_fp32", lambda: True)
 
 
@@ -35,7 +35,7 @@ def equal(found, wide):
 def test_the_compiler_knows_what_the_system_says_of_the_processor():
     told = [*Path("/proc/cpuinfo").read_text(encoding="utf-8").split(), os.environ.get("CC", "")]
     has = ("avx512_bf16" in told or "-D__AVX512BF16__" in told[-1]) and "-U__AVX512BF16__" not in told[-1]
-    assert kernels.library().multiplies_half() == has
+    assert switch.library().multiplies_half() == has
 
 
 def test_a_product_is_that_of_fp32_rounded_once(factors):
@@ -82,8 +82,8 @@ def test_nothing_is_widened_with_kernels_off_or_with_instructions(factors, monke
     (x, *_) = factors
     assert torch.equal(products.widened(x), x.float()) and products.widened(x).dtype == torch.float32
     assert products.widened(wide := x.float()) is wide
-    kernels.use(False)
+    switch.use(False)
     assert products.widened(x) is x
-    kernels.use(True)
+    switch.use(True)
     monkeypatch.setattr(products, "bf16_in_fp32", lambda: False)
     assert products.widened(x) is x

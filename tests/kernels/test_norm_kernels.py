@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from nmt.native import kernels, passes
-from nmt.native.norms import Dropping, Norm
+from nmt.kernels import passes, switch
+from nmt.kernels.norms import Dropping, Norm
 
-if why_not := kernels.why_not():
+if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
 
 ERROR = {torch.float32: 5e-6, torch.bfloat16: 1e-2}
@@ -17,7 +17,7 @@ SHAPES = [(1, 1, 1), (2, 3, 5), (1, 7, 16), (3, 43, 64), (1, 130, 100), (2, 1, 5
 
 @pytest.fixture(autouse=True)
 def switched_on():
-    kernels.use(True)
+    switch.use(True)
 
 
 def exact(x, weight, bias, centred):

@@ -9,7 +9,7 @@ import threading
 import torch
 from torch import Tensor
 
-from nmt.native.compiler import NotCompiled, library
+from nmt.kernels.compiler import NotCompiled, library
 
 N_CHANCE = 2**16  # a decision of dropout is one of this many equally likely values
 _LINE = 64  # bytes of the cache

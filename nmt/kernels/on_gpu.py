@@ -27,7 +27,7 @@ def works(device: torch.device) -> bool:
     """Whether Triton can make kernels for a GPU, which takes a C compiler: tried once, by a small one."""
     if importlib.util.find_spec("triton") is None or not is_new(device):
         return False
-    from nmt.native import probe_triton
+    from nmt.kernels import probe_triton
 
     with torch.cuda.device(device):
         return probe_triton.counts(device)

@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmt.native.listed import Listed
-from nmt.native.on_gpu import dense, on_its_device
-from nmt.native.tiles_triton import look_further
+from nmt.kernels.listed import Listed
+from nmt.kernels.on_gpu import dense, on_its_device
+from nmt.kernels.tiles_triton import look_further
 
 _FEWEST = 16  # rows of a tile that is multiplied
 _N_COLUMN = 4096  # columns of a row that are looked at together

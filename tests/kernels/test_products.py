@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from nmt.native import half_products, kernels, products
+from nmt.kernels import half_products, products, switch
 
-if why_not := kernels.why_not():
+if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
 
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -14,8 +14,8 @@ SIZES = [
     *((1, 1, 1), (16, 32, 16), (32, 256, 32), (5, 70, 130), (33, 31, 1), (70, 300, 45), (100, 520, 600)),
     *((6, 4, 16), (7, 5, 17), (97, 1030, 8), (12, 3, 1040), (103, 1024, 40), (7, 2048, 600)),
 ]
-IN_TILES = pytest.mark.skipif(not kernels.library().has_tiles(), reason="this processor has no tiles")
-IN_PANELS = pytest.mark.skipif(not kernels.library().has_panels(), reason="no panels are multiplied on this processor")
+IN_TILES = pytest.mark.skipif(not switch.library().has_tiles(), reason="this processor has no tiles")
+IN_PANELS = pytest.mark.skipif(not switch.library().has_panels(), reason="no panels are multiplied on this processor")
 IN_HALVES = pytest.mark.skipif(
     not half_products.in_kernels(), reason="this processor has no instructions of AVX-512 for bf16"
 )
@@ -25,7 +25,7 @@ IN_KERNELS = pytest.mark.usefixtures("made_in")
 
 @pytest.fixture(autouse=True)
 def switched_on():
-    kernels.use(True, wide_panels=True)
+    switch.use(True, wide_panels=True)
     n_thread = torch.get_num_threads()
     yield
     torch.set_num_threads(n_thread)
@@ -99,7 +99,7 @@ def test_in_kernels_a_product_is_as_exact_as_that_of_fp32(d, draw, generator):
     exact = a.double() @ b.double()
     error, usual = ((found.double() - exact).square().mean().sqrt() for found in (products.product(a, b), a @ b))
     # Panels add 256 numbers one to the other, which makes up to 1.3 times the error of MKL's sums at these lengths.
-    assert error < (1.2 if kernels.library().has_tiles() else 1.5) * usual
+    assert error < (1.2 if switch.library().has_tiles() else 1.5) * usual
 
 
 @IN_KERNELS

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt.native.compiler import library
-from nmt.native.kernels import place, room, why_not, workroom
+from nmt.kernels.compiler import library
+from nmt.kernels.switch import place, room, why_not, workroom
 
 PANEL, GROUP = 16, 8  # columns, and numbers of a sum, that are multiplied at a time
 MOST = 127  # of the whole numbers from 0 on that stand for states

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.native import compiler, kernels
+from nmt.kernels import compiler, switch
 
-NEEDS_COMPILER = pytest.mark.skipif(bool(kernels.why_not()), reason=f"no kernels here: {kernels.why_not()}")
+NEEDS_COMPILER = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 
 
 FEW = ("numbers.h", "choice.c")  # to compile all of them takes ten times as long
@@ -118,7 +118,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_for_this_process(an_empty_cach
 def test_several_processes_may_compile_at_once(an_empty_cache):
     code = f"""
 import os
-from nmt.native import compiler
+from nmt.kernels import compiler
 compiler._SOURCES = {FEW!r}
 for _ in range(3):
     if os.fork() == 0:
@@ -139,9 +139,9 @@ for other in ("ctranslate2", "sentencepiece"):
         __import__(other)
 import torch
 before = {line.split()[-1] for line in open("/proc/self/maps") if re.search(r"/lib(gomp|omp|iomp)[^/]*$", line)}
-from nmt.native import kernels
-from nmt.native.passes import decide
-kernels.use(True)
+from nmt.kernels import switch
+from nmt.kernels.passes import decide
+switch.use(True)
 torch.set_num_threads(2)
 torch.ones(2**20).exp()  # which starts threads of torch
 n_thread = len(os.listdir("/proc/self/task"))
@@ -165,11 +165,11 @@ def test_who_has_no_compiler_is_told_and_has_no_kernels(told, why, monkeypatch):
         why = "Linux"
     with pytest.raises(compiler.NotCompiled, match=why):
         compiler.library()
-    assert kernels.why_not()
+    assert switch.why_not()
     with pytest.raises(compiler.NotCompiled):
-        kernels.use(True)
+        switch.use(True)
 
 
 def test_another_system_has_no_kernels(monkeypatch):
     monkeypatch.setattr(compiler.sys, "platform", "win32")
-    assert "for Linux" in kernels.why_not()
+    assert "for Linux" in switch.why_not()

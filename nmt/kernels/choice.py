@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nmt.native.kernels import half, place, switched_on
+from nmt.kernels.switch import half, place, switched_on
 
 
 def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor]:

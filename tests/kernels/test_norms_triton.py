@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import nmt.native
+import nmt.kernels
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD
 from nmt.decoding.search import beam
 from nmt.decoding.search.settings import BeamSettings
+from nmt.kernels import on_gpu
 from nmt.models.build import build_model
 from nmt.models.dropout import Dropout
 from nmt.models.norms import RMSNorm
 from nmt.models.stream import Stream, behind
-from nmt.native import on_gpu
 from nmt.recipe.model_options import ModelConfig
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -28,7 +28,7 @@ NO_DROPOUT = Dropout(0.0)
 
 @pytest.fixture
 def kernel(device):
-    return importlib.import_module("nmt.native.norms_triton")
+    return importlib.import_module("nmt.kernels.norms_triton")
 
 
 def some(kind, width, device, dtype, n_row=(5,)):
@@ -207,7 +207,7 @@ class Another(nn.Module):
 
 def test_what_it_does_not_take_goes_another_way(monkeypatch):
     monkeypatch.setattr(on_gpu, "takes_norm", lambda *_: True)
-    monkeypatch.setattr(nmt.native, "norms_triton", SimpleNamespace(), raising=False)  # in which there is nothing
+    monkeypatch.setattr(nmt.kernels, "norms_triton", SimpleNamespace(), raising=False)  # in which there is nothing
     x, more, norm = some("layer", 8, "cpu", torch.float64)
     total = x + more
     others = [Another(), nn.LayerNorm(8, elementwise_affine=False), RMSNorm(8, eps=None).double(), None]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nmt.native.kernels import half, place, switched_on, workroom
-from nmt.native.passes import size_of_sums
+from nmt.kernels.passes import size_of_sums
+from nmt.kernels.switch import half, place, switched_on, workroom
 
 
 class Dropping(NamedTuple):

@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nmt.native import half_products
-from nmt.native.compiler import library
-from nmt.native.kernels import half, in_wide_panels, place, room, takes, why_not, workroom
-from nmt.native.passes import add_bias, add_to, column_sums, turned
+from nmt.kernels import half_products
+from nmt.kernels.compiler import library
+from nmt.kernels.passes import add_bias, add_to, column_sums, turned
+from nmt.kernels.switch import half, in_wide_panels, place, room, takes, why_not, workroom
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
 HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from nmt.native import kernels
-from nmt.native.choice import choose
+from nmt.kernels import switch
+from nmt.kernels.choice import choose
 
-if why_not := kernels.why_not():
+if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
 def switched_on():
-    kernels.use(True)
+    switch.use(True)
 
 
 @pytest.mark.parametrize("n_column", [1, 5, 16, 64, 65, 200, 1000])

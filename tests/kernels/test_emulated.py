@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.native import kernels
+from nmt.kernels import switch
 
 ROOT = Path(__file__).parents[2]
 # From ROOT, whose own name may have a space in it, where CC would be parted.
@@ -17,10 +17,10 @@ CC = "gcc -Wno-psabi -Itools/emulated -D__AVX512F__ -D__AVX512BW__ -D__AVX512BF1
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("gcc"), reason="no GCC for x86-64")
-@pytest.mark.skipif(bool(kernels.why_not()), reason="no kernels here")
-@pytest.mark.skipif(not kernels.why_not() and bool(kernels.library().has_tiles()), reason="this processor has tiles")
+@pytest.mark.skipif(bool(switch.why_not()), reason="no kernels here")
+@pytest.mark.skipif(not switch.why_not() and bool(switch.library().has_tiles()), reason="this processor has tiles")
 def test_tiles_multiply_as_they_would_on_a_processor_that_has_them(tmp_path):
-    tests = ["tests/native/test_products.py", "-k", "(in_tiles and (row_is_the_same or 131)) or visible_in_a_gradient"]
+    tests = ["tests/kernels/test_products.py", "-k", "(in_tiles and (row_is_the_same or 131)) or visible_in_a_gradient"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         cwd=ROOT,

@@ -5,22 +5,22 @@ import math
 import pytest
 import torch
 
+from nmt.kernels import passes, switch
+from nmt.kernels.attention import Attention, Within
+from nmt.kernels.choice import choose
 from nmt.models.dropout import Dropout
-from nmt.native import kernels, passes
-from nmt.native.attention import Attention, Within
-from nmt.native.choice import choose
 
-if why_not := kernels.why_not():
+if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
 
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 ERROR = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
-SEED, N_DROP = 2**63 - 25, kernels.N_CHANCE // 4
+SEED, N_DROP = 2**63 - 25, switch.N_CHANCE // 4
 
 
 @pytest.fixture(autouse=True)
 def switched_on():
-    kernels.use(True)
+    switch.use(True)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_share_that_is_dropped_is_the_one_asked_for_and_no_place_knows_of_an
 
 def test_a_rate_of_nothing_and_of_nearly_all_are_kept():
     assert passes.decide(torch.empty(4096), 1, 0).all()
-    assert passes.decide(torch.empty(2**20), 1, kernels.N_CHANCE - 1).sum() < 60
+    assert passes.decide(torch.empty(2**20), 1, switch.N_CHANCE - 1).sum() < 60
 
 
 @TYPES
@@ -258,7 +258,7 @@ def test_sentences_end_to_end_are_each_as_if_alone(sizes, n_group, causal, dtype
         begin, end = at_query[n], at_query[n + 1]
         assert near(found[:, :, begin:end], out, ERROR[dtype])
         mine = weights.flatten()[past : past + 4 * n_query * weights.size(3)].view(1, 4, n_query, weights.size(3))
-        lanes = kernels.switched_on().lanes()
+        lanes = switch.switched_on().lanes()
         in_use = -(-n_key // lanes) * lanes  # what is behind is never written, nor read
         assert near(mine[..., :n_key], weight, 1e-6) and not mine[..., n_key:in_use].any()
         assert near(grads[0][:, :, begin:end], exact[0], ERROR[dtype])
@@ -337,8 +337,8 @@ def test_the_number_of_threads_changes_no_bit(dtype, generator):
 
 
 def test_only_what_they_were_written_for_is_taken():
-    assert kernels.takes(torch.ones(1), torch.ones(1, dtype=torch.bfloat16))
-    assert not kernels.takes(torch.ones(1, dtype=torch.float64))
-    assert not kernels.takes(torch.ones(1), torch.ones(1, device="meta"))
-    kernels.use(False)
-    assert not kernels.takes(torch.ones(1))
+    assert switch.takes(torch.ones(1), torch.ones(1, dtype=torch.bfloat16))
+    assert not switch.takes(torch.ones(1, dtype=torch.float64))
+    assert not switch.takes(torch.ones(1), torch.ones(1, device="meta"))
+    switch.use(False)
+    assert not switch.takes(torch.ones(1))

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import nn
 
+from nmt.kernels import half_products, products, switch
 from nmt.models import fused_linear
-from nmt.native import half_products, kernels, products
 
-if why_not := kernels.why_not():
+if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
 if not half_products.in_kernels():
     pytest.skip("this processor has no instructions of AVX-512 for bf16", allow_module_level=True)
 
 SIZES = [(1, 32, 32), (31, 64, 96), (64, 256, 32), (65, 288, 64), (97, 32, 160), (130, 544, 1056), (40, 1120, 64)]
-HAS_TILES = bool(kernels.library().has_tiles())
+HAS_TILES = bool(switch.library().has_tiles())
 MADE_IN = [
     pytest.param(True, marks=pytest.mark.skipif(not HAS_TILES, reason="this processor has no tiles"), id="in_tiles"),
     pytest.param(True, marks=pytest.mark.skipif(HAS_TILES, reason="this processor has tiles"), id="in_registers"),
@@ -23,7 +23,7 @@ MADE_IN = [
 @pytest.fixture(autouse=True, params=MADE_IN)
 def switched_on(request, monkeypatch):
     """Once for tiles, once for registers, of which a processor multiplies bf16 in one."""
-    kernels.use(True)
+    switch.use(True)
     monkeypatch.setattr(half_products, "_MANY", 1)
     n_thread = torch.get_num_threads()
     yield
@@ -133,7 +133,7 @@ def test_layers_in_training_are_multiplied_so_there_and_back(generator, n_made):
 
     found = made(torch.bfloat16)
     assert len(n_made) == 6
-    kernels.use(False)
+    switch.use(False)
     for one, exact in zip(found, made(torch.float32), strict=True):
         # Not the largest error: what is near zero may be on the other side of it, for the ReLU.
         assert (one - exact).detach().norm() <= 5e-2 * exact.detach().norm()

@@ -79,7 +79,7 @@ def attend_in_spans(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """What was found, and of each query the logarithm to base 2 of its softmax's denominator, (H, T) fp32."""
-    from nmt.native import spans_triton
+    from nmt.kernels import spans_triton
 
     return spans_triton.forward(q, k, v, first_key, end_key, scale)
 
@@ -98,7 +98,7 @@ def attend_in_spans_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v."""
-    from nmt.native import spans_triton
+    from nmt.kernels import spans_triton
 
     spans = first_key, end_key, first_query, end_query
     return spans_triton.backward(d_out, q, k, v, out, log_total, *spans, scale=scale)

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import nmt.native
+import nmt.kernels
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD
 from nmt.decoding.search import beam, fixed_search
 from nmt.decoding.search.fixed_table import Table
 from nmt.decoding.search.places import Places
 from nmt.decoding.search.settings import BeamSettings
+from nmt.kernels import on_gpu, spans
 from nmt.models.build import build_model
-from nmt.native import on_gpu, spans
 from nmt.recipe.model_options import ModelConfig
 
 # That a thread of torch's own, which computes gradients, multiplies before it does anything else.
@@ -110,7 +110,7 @@ def test_the_operators_are_what_the_compiler_takes_them_for(device):
     [(4, 2, 2, 130), (3, 4, 2, 70), (1, 4, 1, 5), (16, 4, 1, 64), (40, 1, 1, 9)],
 )
 def test_hypotheses_look_where_their_mask_lets_them(n_row, n_head, n_kv_head, n_key, device):
-    search = importlib.import_module("nmt.native.search_triton")
+    search = importlib.import_module("nmt.kernels.search_triton")
     torch.manual_seed(2)
     for dtype in dtypes(device):
         q = torch.randn(3, n_row, n_head, 16, device=device).to(dtype).transpose(1, 2)
@@ -127,7 +127,7 @@ def test_hypotheses_look_where_their_mask_lets_them(n_row, n_head, n_kv_head, n_
 
 
 def test_the_places_of_a_mask_are_listed(device):
-    search = importlib.import_module("nmt.native.search_triton")
+    search = importlib.import_module("nmt.kernels.search_triton")
     torch.manual_seed(3)
     for n_row, n_key in ((1, 5), (4, 300), (33, 40), (64, 9)):
         mask = torch.rand(3, 1, n_row, n_key, device=device) < 0.5 / n_row
@@ -143,7 +143,7 @@ def test_the_places_of_a_mask_are_listed(device):
 
 
 def test_what_is_new_goes_into_the_slots_of_its_step(device):
-    search = importlib.import_module("nmt.native.search_triton")
+    search = importlib.import_module("nmt.kernels.search_triton")
     torch.manual_seed(4)
     whole = torch.randn(3, 4, 6, 16 + 16 + 32, device=device)  # as a product gives it, head by head
     _, new_k, new_v = whole.transpose(1, 2).split([16, 16, 32], 3)
@@ -155,7 +155,7 @@ def test_what_is_new_goes_into_the_slots_of_its_step(device):
 
 @pytest.mark.parametrize(("n_column", "width"), [(320, 64), (8000, 64), (10_040, 8), (1000, 64)])
 def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, device, monkeypatch):
-    search = importlib.import_module("nmt.native.search_triton")
+    search = importlib.import_module("nmt.kernels.search_triton")
     torch.manual_seed(3)
     never = torch.tensor([0, 2, n_column - 1], device=device)
     for dtype in dtypes(device):
@@ -186,7 +186,7 @@ def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, de
     ],
 )
 def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monkeypatch):
-    importlib.import_module("nmt.native.choice_triton")
+    importlib.import_module("nmt.kernels.choice_triton")
     monkeypatch.setattr(on_gpu, "takes", lambda *_: False)  # that the one beside is not asked of kernels
     settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "average", "alpha": 1.0}
     how = BeamSettings(**{**settings, "n_real": n_column - 3, **changes})
@@ -218,7 +218,7 @@ def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monk
 
 
 def test_a_sentence_is_done_when_it_is_in_the_search(device, monkeypatch):
-    importlib.import_module("nmt.native.choice_triton")
+    importlib.import_module("nmt.kernels.choice_triton")
     monkeypatch.setattr(on_gpu, "takes", lambda *_: False)
     how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=2, length_penalty="average", alpha=1.0)
     generator = torch.Generator().manual_seed(5)
@@ -240,7 +240,7 @@ def test_a_sentence_is_done_when_it_is_in_the_search(device, monkeypatch):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, that there are such numbers
 def test_numbers_that_are_none_are_chosen_once(device):
     """A search whose scores are not finite ends with an error that says so, and on its way reads no other's memory."""
-    importlib.import_module("nmt.native.choice_triton")
+    importlib.import_module("nmt.kernels.choice_triton")
     how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=4, length_penalty="none", alpha=0.0)
     table = Table(how, Places(device), torch.full((3,), 9, device=device), 4, torch.float32)
     for number in (torch.nan, torch.inf, -torch.inf):
@@ -256,7 +256,7 @@ def test_numbers_that_are_none_are_chosen_once(device):
 
 @pytest.mark.parametrize("changes", [{}, {"n_best": 4, "diversity": 0.4}, {"beam": 1}])
 def test_a_search_by_kernels_finds_what_the_search_finds(changes, device, monkeypatch):
-    importlib.import_module("nmt.native.choice_triton")
+    importlib.import_module("nmt.kernels.choice_triton")
     torch.manual_seed(6)
     config = ModelConfig(d_model=32, n_head=2, d_inner=64, n_enc_layer=1, n_dec_layer=1)
     model = build_model(config, 96, 96, PAD).eval().to(device)
@@ -313,8 +313,8 @@ def test_kernels_are_made_where_a_small_one_can_be(is_there, capability, probe, 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace() if is_there else None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setitem(sys.modules, "nmt.native.probe_triton", SimpleNamespace(counts=probe))
-    monkeypatch.setattr(nmt.native, "probe_triton", SimpleNamespace(counts=probe), raising=False)
+    monkeypatch.setitem(sys.modules, "nmt.kernels.probe_triton", SimpleNamespace(counts=probe))
+    monkeypatch.setattr(nmt.kernels, "probe_triton", SimpleNamespace(counts=probe), raising=False)
     for cached in (on_gpu.works, on_gpu.is_new):
         cached.cache_clear()
     assert on_gpu.works(device) == works and on_gpu.is_new(device) == (capability >= (8, 0))
@@ -323,7 +323,7 @@ def test_kernels_are_made_where_a_small_one_can_be(is_there, capability, probe, 
 
 
 def test_the_small_one_counts(device, monkeypatch):
-    probe = importlib.import_module("nmt.native.probe_triton")
+    probe = importlib.import_module("nmt.kernels.probe_triton")
     assert probe.counts(device)
     from triton import TritonError
 

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmt.native.on_gpu import dense, on_its_device
-from nmt.native.tiles_triton import look_further, rows_of, span_of
+from nmt.kernels.on_gpu import dense, on_its_device
+from nmt.kernels.tiles_triton import look_further, rows_of, span_of
 
 # Queries and keys of a block: about as many as two sentences have. What lies between two sentences costs more in larger
 # ones, and smaller ones are less than the matrix units take.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nmt.native.kernels import half, place, switched_on
+from nmt.kernels.switch import half, place, switched_on
 
 
 class _Heads(ctypes.Structure):

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmt.native.on_gpu import dense, on_its_device
+from nmt.kernels.on_gpu import dense, on_its_device
 
 _PER_WARP = 512  # numbers, of one row or of several narrow ones: two loads of 16 bytes a thread, in 16 bits
 
