@@ -4,6 +4,7 @@ Who has no C compiler, or another system than Linux, has no library, and torch's
 it is in a wheel: what is compiled here may use all that this processor has.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -94,11 +95,20 @@ def _load() -> ctypes.CDLL:
 
 def _kept(command: list[str], openmp: Path) -> ctypes.CDLL:
     """The library from the user's cache, compiled into it if it is not there, or damaged."""
+    import fcntl  # which Windows lacks
+
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     path = Path(cache) / "nmt" / f"kernels-{_digest(command, openmp)}.so"
     if not _is_whole(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _compile(command, openmp, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # of a file system without locks
+                fcntl.flock(folder, fcntl.LOCK_EX)  # one process compiles for all that start at once
+            if not _is_whole(path):
+                _compile(command, openmp, path)
+        finally:
+            os.close(folder)
     return _declared(path)
 
 
@@ -128,7 +138,6 @@ def _digest(command: list[str], openmp: Path) -> str:
 
 
 def _compile(command: list[str], openmp: Path, path: Path) -> None:
-    # Several processes may do this at once: each writes its own, and the last one stays.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         linked = Path(folder) / "kernels.so"
         parts = {str(_HERE / name): str(Path(folder) / f"{name}.o") for name in _SOURCES if name.endswith(".c")}

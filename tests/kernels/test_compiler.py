@@ -115,11 +115,16 @@ def test_where_nothing_can_be_kept_it_is_compiled_for_this_process(an_empty_cach
 
 
 @NEEDS_COMPILER
-def test_several_processes_may_compile_at_once(an_empty_cache):
+def test_of_several_processes_one_compiles(an_empty_cache, tmp_path):
     code = f"""
 import os
 from nmt.kernels import compiler
 compiler._SOURCES = {FEW!r}
+compile = compiler._compile
+def compile_and_note(*given):
+    open({str(tmp_path / "noted")!r}, "a").write("x")
+    compile(*given)
+compiler._compile = compile_and_note
 for _ in range(3):
     if os.fork() == 0:
         compiler.library()
@@ -128,6 +133,7 @@ assert [os.wait()[1] for _ in range(3)] == [0, 0, 0]
 """
     subprocess.run([sys.executable, "-c", code], check=True)
     assert [path.suffix for path in an_empty_cache.iterdir()] == [".so"]
+    assert (tmp_path / "noted").read_text() == "x"
 
 
 @NEEDS_COMPILER
