@@ -1,6 +1,10 @@
-"""The packages that are installed only for those who want what needs them, and what is said where one is missing."""
+"""Installed packages: the version of nmt, and the packages that only some need, with the error where one is missing."""
 
+import functools
 import importlib.util
+import os
+from importlib import metadata
+from pathlib import Path
 
 from nmt.errors import Unavailable
 
@@ -15,6 +19,36 @@ EXTRAS = {
     "tensorboard": {"tensorboard": "tensorboard>=2.16"},
     "wandb": {"wandb": "wandb>=0.18"},
 }
+_CLONE = Path(__file__).resolve().parents[1]
+_SECONDS = 1.0  # for git, which takes hundredths
+
+
+def version() -> str:
+    """Return the version of nmt."""
+    try:
+        return metadata.version("nmt")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@functools.cache
+def version_and_commit(clone: Path = _CLONE) -> str:
+    """Return the version, of a clone with its commit and a mark for changed code: 0.1.0+g1a2b3c4d5e6f.dirty."""
+    if not (clone / ".git").exists():  # as where pip has copied the package
+        return version()
+    import subprocess  # here, since --help has no use for it
+
+    asked = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "nmt")
+    command = ("git", "-C", str(clone), "--no-optional-locks", "-c", "core.fsmonitor=false", *asked)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, timeout=_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return version()
+    first, *others = done.stdout.decode("utf-8", "replace").rstrip("\n").split("\n")  # "# branch.oid COMMIT"
+    commit = first.rpartition(" ")[2][:12]
+    mark = "" if all(line.startswith("#") for line in others) else ".dirty"
+    return f"{version()}+g{commit}{mark}" if commit.isalnum() else version()  # (initial): nothing is committed
 
 
 def require(extra: str, wanted_by: str) -> None:

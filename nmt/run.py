@@ -36,6 +36,8 @@ from nmt.run_folder import RECIPE, check_is_run, is_run
 USUAL_SRC_LEN = "usual_src_len"
 # Another: characters of a target for one of its source, by target language.
 USUAL_RATIOS = "usual_ratios"
+# Another: the version of nmt that trained the run last.
+VERSION = "nmt"
 # Another: shares of source lines of training by how they are written, see `data/text/style.py`.
 SRC_STYLE = "src_style"
 

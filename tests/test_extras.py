@@ -1,14 +1,17 @@
 """Packages that only some need: one line for pip, that of pyproject.toml, and an error that shows it."""
 
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from nmt import extras
 from nmt.errors import MachineError
-from nmt.extras import EXTRAS, missing, require
+from nmt.extras import EXTRAS, missing, require, version, version_and_commit
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,3 +41,34 @@ def test_what_cannot_be_imported_is_missing(monkeypatch, gone):
     with pytest.raises(MachineError, match=r"^an option: .*: pip install 'sentencepiece>=\S+' 'protobuf>=\S+'\.$"):
         require("sentencepiece", "an option")
     assert str(missing("some", "it", ", or do without")).endswith(": pip install 'json>=1', or do without.")
+
+
+def test_the_version_has_the_commit_of_a_clone_and_a_mark_for_changed_code(tmp_path, monkeypatch):
+    if not shutil.which("git"):
+        pytest.skip("no git")
+    (tmp_path / "nmt").mkdir()
+    code = tmp_path / "nmt" / "a.py"
+    assert version_of(tmp_path) == version()  # what pip has copied is no clone
+
+    def git(*words):
+        me = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", "-C", tmp_path, *me, *words], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    assert version_of(tmp_path) == version()  # without a commit
+    code.write_text("1\n", encoding="utf-8")
+    git("add", ".")
+    git("commit", "-qm", "a")
+    clean = f"{version()}+g{git('rev-parse', 'HEAD')[:12]}"
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook of another repository
+    assert version_of(tmp_path) == clean
+    code.write_text("2 \n", encoding="utf-8")
+    assert version_of(tmp_path) == f"{clean}.dirty"
+    monkeypatch.setattr(extras, "_SECONDS", 0.0)
+    assert version_of(tmp_path) == version()  # git took too long
+    monkeypatch.setenv("PATH", "")
+    assert version_of(tmp_path) == version()
+
+
+def version_of(clone):
+    return version_and_commit.__wrapped__(clone)

@@ -7,11 +7,11 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from typing import Any, NoReturn
 
 from nmt.cli.printable import printable
 from nmt.cli.stdout import write_stdout
+from nmt.extras import version
 from nmt.recipe.complaints import nearest
 from nmt.recipe.fields import all_fields, option_named, sections
 from nmt.recipe.names import EPOCHS, GONE, SHORT, with_trg
@@ -251,9 +251,5 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
-        try:
-            version = metadata.version("nmt")
-        except metadata.PackageNotFoundError:
-            version = "not installed"
-        write_stdout(f"{parser.prog} {version}\n")
+        write_stdout(f"{parser.prog} {version()}\n")
         parser.exit()

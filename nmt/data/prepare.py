@@ -56,6 +56,7 @@ from nmt.data.text.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.data.vocabulary.vocabulary_use import large_vocabulary
 from nmt.errors import AlarmError, DataError
+from nmt.extras import version_and_commit
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
 
@@ -169,6 +170,7 @@ def _prepare(job: _Job) -> dict[str, Any]:
             "ids": str(dtype_of_ids(subwords)),
             "subwords_sha256": subwords.sha256,
             "tokenizers": metadata.version("tokenizers"),
+            "nmt": version_and_commit(),
         }
         manifest = write_manifest(temporary, content, files)
     job.lap("report")
@@ -254,14 +256,14 @@ def _write_held_out(recipe: Recipe, held_out: dict[str, Texts], subwords: Subwor
 def _write_report(job: _Job, facts: dict[str, Any], folder: Path) -> None:
     """Write the report as JSON and as a page, and the page where else it is asked for."""
     write_lines(folder / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
-    for place in (folder / PAGE, job.only_report):
-        if place:
-            _write_page(job, facts, place)
+    _write_page(job, facts, folder / PAGE, dated=False)  # the bytes of a folder do not depend on when it was made
+    if job.only_report:
+        _write_page(job, facts, job.only_report)
 
 
-def _write_page(job: _Job, facts: dict[str, Any], place: Path) -> None:
-    data, made = job.recipe.data, f"Made by nmt-preprocess {metadata.version('nmt')} from the recipe {job.recipe.name}"
-    if place.name != PAGE:  # in the folder are the same bytes, whenever it is made
+def _write_page(job: _Job, facts: dict[str, Any], place: Path, *, dated: bool = True) -> None:
+    data, made = job.recipe.data, f"Made by nmt-preprocess {version_and_commit()} from the recipe {job.recipe.name}"
+    if dated:
         made += f" on {time.strftime('%Y-%m-%d %H:%M')}"
     html = page(facts, job.recipe.name, (data.src_lang, data.trg_lang), job.inputs, f"{made}.")
     write_lines(place, html.split("\n"))

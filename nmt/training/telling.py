@@ -60,7 +60,7 @@ class Teller:
             "left": duration(self._left(state)),
             "loss": f"{loss:.3f}",
             "lr": f"{meter.rate:.2e}",
-            "tok/s": f"{speed:,.0f}",
+            "tok/s now": f"{speed:,.0f}",
         }
         if (best := state.best_update(metric)) is not None:
             entry = next(e for e in state.history if e["update"] == best)

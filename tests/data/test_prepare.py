@@ -19,6 +19,7 @@ from nmt.data.stored.arrow import dtype_of_ids
 from nmt.data.stored.corpus import Prepared
 from nmt.data.stored.manifest import settings_of
 from nmt.errors import DataError
+from nmt.extras import version_and_commit
 from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.options import Recipe
@@ -237,6 +238,21 @@ def test_the_same_again_is_nothing_to_do_and_anything_else_is_refused_without_ov
     prepare(other, tmp_path / "out", overwrite=True)
     assert Prepared.open(tmp_path / "out").subwords.src.size == 300
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_folder_records_the_version_of_nmt_and_another_version_finds_nothing_to_do(recipe, tmp_path, monkeypatch):
+    said: list[str] = []
+    assert prepare(recipe, tmp_path / "out")["nmt"] == version_and_commit()
+    before = bytes_of(tmp_path / "out")
+    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"nmt-preprocess {version_and_commit()} from the recipe" in text
+    monkeypatch.setattr("nmt.data.prepare.version_and_commit", lambda: "9.9+g123.dirty")
+    prepare(recipe, tmp_path / "out", talk=said.append)
+    assert "nothing to do" in said[-1] and bytes_of(tmp_path / "out") == before
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    del manifest["nmt"]  # as in folders made before
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert Prepared.open(tmp_path / "out").train.n_pair == len(SRC)
 
 
 def test_a_folder_with_other_files_is_never_touched(recipe, tmp_path):

@@ -173,7 +173,15 @@ def test_a_run_may_go_on_with_other_further_sets():
 def test_after_twenty_updates_it_is_told_when_the_run_will_end(runs):
     pattern = r"[\d.e-]+ s an update: about [\d.]+ s to update 24, until \w+ \d{4}-\d\d-\d\d \d\d:\d\d\n"
     assert len(re.findall(pattern, runs.one_said)) == 1  # with a validation behind it, so that it is counted in
-    assert "left=" in runs.one_said and "tok/s=" in runs.one_said and "best=bleu" in runs.one_said
+    assert "left=" in runs.one_said and "best=bleu" in runs.one_said
+
+
+def test_the_bar_tells_the_speed_of_the_last_interval_and_the_last_line_that_of_the_run(runs):
+    *_, last = log_of(runs.one, "train")
+    state = state_of(runs.one)
+    assert f"tok/s now={last['tokens_per_second']:,.0f}" in runs.one_said
+    (mean,) = re.findall(r"([\d,]+) tokens/s on average\. Translate with", runs.one_said)
+    assert int(mean.replace(",", "")) == pytest.approx(state["n_token"] / state["seconds"], rel=0.01)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells what a process holds now")

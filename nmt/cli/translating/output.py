@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from nmt.cli.translating.files import check_outputs, name_of
 from nmt.cli.translating.journal import Journal, known
 from nmt.cli.translating.parts import Share
 from nmt.cli.translating.recall import BUDGET
+from nmt.extras import version
 from nmt.files import remove_leftovers, replacing, sha256_of
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -33,10 +33,6 @@ _OF_ATTENTION = ("layer", "head")  # matter where they are written for each line
 
 def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, Any]:
     """All that answers depend on, beside the lines, in values that JSON gives back. device: its kind, cpu or cuda."""
-    try:
-        version = metadata.version("nmt")
-    except metadata.PackageNotFoundError:
-        version = "not installed"
     no_matter = _NO_MATTER if args.with_attention else _NO_MATTER + _OF_ATTENTION
     flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in no_matter}
     flags |= {"--device": device, "--score": bool(args.score)}
@@ -45,7 +41,7 @@ def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, A
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
     if device == "cpu":  # where there are none
         del decode["decode.cuda_graphs"]
-    about = {"nmt": version, "model": fingerprints(args), "memory": BUDGET}
+    about = {"nmt": version(), "model": fingerprints(args), "memory": BUDGET}
     about |= {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
     about |= {"usual ratios": Run(args.run[0]).usual_ratios()}
     found: dict[str, Any] = json.loads(json.dumps({**about, **flags, **decode}))

@@ -45,6 +45,8 @@ _KEYS = {
 }
 # Without it, as in folders made before there was one, all training pairs are of one corpus.
 _CORPORA = "corpora"
+# The version of nmt, and of a clone the commit; for people, and in no comparison. Not in folders made before it was.
+_VERSION = "nmt"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
 _LARGEST = 1 << 20
 
@@ -117,7 +119,7 @@ def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) 
     """Write the manifest over the files `names` of a folder that is otherwise complete."""
     files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names}
     manifest = {"made_by": _MADE_BY, "format": FORMAT, **content, "files": files}
-    assert set(manifest) == _KEYS | {_CORPORA}, set(manifest) ^ _KEYS
+    assert set(manifest) - {_VERSION} == _KEYS | {_CORPORA}, set(manifest) ^ _KEYS
     write_lines(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).split("\n"))
     return manifest
 
@@ -144,7 +146,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if _CORPORA not in manifest and isinstance(manifest.get("n_pair"), dict):
         manifest[_CORPORA] = [{"name": "", "n_pair": manifest["n_pair"].get("train")}]
     if (
-        set(manifest) != _KEYS | {_CORPORA}
+        set(manifest) - {_VERSION} != _KEYS | {_CORPORA}
         or not _are_files(manifest["files"])
         or not _are_corpora(manifest[_CORPORA], manifest["n_pair"])
     ):

@@ -9,13 +9,14 @@ from nmt.data.stored.corpus import Prepared
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.long_lines import usual_len
 from nmt.errors import NmtError, RunError
+from nmt.extras import version_and_commit
 from nmt.files import write_durably
 from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT
 from nmt.recipe.reader import write_recipe
 from nmt.recipe.stored import kept
-from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, Newest, Run
+from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Newest, Run
 from nmt.training.schedule import bound_to_length
 from nmt.training.state import ENDS, refused_changes
 
@@ -43,8 +44,9 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
 
 
 def _note_data(run: Run, about: dict[str, Any], data: Prepared) -> None:
-    """Write what a run knows of its data, and where that is: it is found from any folder."""
-    text = json.dumps({**about, DATA_AT: str(data.folder.absolute())}, indent=1) + "\n"
+    """Write what a run knows of its data, where that is, as it is found from any folder, and what trains it now."""
+    told = {VERSION: version_and_commit(), DATA_AT: str(data.folder.absolute())}
+    text = json.dumps({**about, **told}, indent=1) + "\n"
     write_durably(run.data_file, text.encode("utf-8"))
 
 
@@ -88,7 +90,7 @@ def _is_only_begun(run: Run) -> bool:
             Subwords.load(run.subwords_file)
         if run.data_file.name not in names:
             return True
-        known = set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, DATA_AT}
+        known = set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION, DATA_AT}
         return known == {"train", "valid", "subwords"}
     except (NmtError, TypeError):
         return False

@@ -17,6 +17,7 @@ from nmt import checkpoint
 from nmt.data.batching.mixture import Mixture
 from nmt.data.stored.corpus import Prepared
 from nmt.device import choose_device
+from nmt.extras import version_and_commit
 from nmt.kernels import switch
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -177,7 +178,9 @@ def _go_on(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Pre
     trainer.restore(folder, state, had_ended=had_ended)
     if had_ended and final is not None:
         trainer.teller.another_end(final, trainer.state)
-    trainer.record.say(f"going on from {folder.name} on {device} in {precision.name}: {precision.why}")
+    trainer.record.say(
+        f"going on from {folder.name} on {device} in {precision.name}: {precision.why}; nmt {version_and_commit()}"
+    )
     if begun_in_other_batches(state, packed=trainer.recipe.batch.packed):
         epoch = state["epoch"]
         trainer.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
@@ -231,6 +234,7 @@ def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: t
     record.write(
         "start",
         0,
+        nmt=version_and_commit(),
         python=platform.python_version(),
         torch=torch.__version__,
         device=str(device),
@@ -249,7 +253,8 @@ def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: t
         record.say("\n".join(["an epoch is made of:", *_mixture(trainer.feed.plan.mixture, data)]))
     record.say(
         f"{recipe.name}: {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, padding "
-        f"{padding:.1%}, {recipe.train.updates:,} updates to go on {device} in {precision.name} ({precision.why})"
+        f"{padding:.1%}, {recipe.train.updates:,} updates to go on {device} in {precision.name} ({precision.why}); "
+        f"nmt {version_and_commit()}"
     )
 
 
@@ -263,7 +268,8 @@ def _mixture(mixture: Mixture, data: Prepared) -> Iterator[str]:
 def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     state = trainer.state
     speed = state.n_token / max(1e-9, state.seconds)
-    spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, {speed:,.0f} tokens/s"
+    spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, "
+    spent += f"{speed:,.0f} tokens/s on average"
     if state.n_skipped:
         spent += f"; {state.n_skipped:,} more were skipped, whose loss or gradient was not finite"
     if outcome == "stopped":

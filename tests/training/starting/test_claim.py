@@ -1,5 +1,6 @@
 """Whose a run folder is, and what is done about what a killed or damaged run left in it."""
 
+import json
 import shutil
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from nmt import checkpoint
 from nmt.data.stored.corpus import Prepared
 from nmt.errors import MachineError, RunError
+from nmt.extras import version_and_commit
 from nmt.run import Run
 from nmt.training.starting import claim as claiming
 from nmt.training.starting.claim import claim, find_start
@@ -77,6 +79,15 @@ def test_more_updates_are_remembered(made, recipe_of):
     _, data, run = made
     claim(run, recipe_of(train={"updates": 60}), data)
     assert run.recipe().train.updates == 60
+
+
+def test_data_json_has_the_version_that_trained_last_which_is_no_reason_to_refuse(made, monkeypatch):
+    recipe, data, run = made
+    begun = json.loads(run.data_file.read_bytes())
+    assert begun["nmt"] == version_and_commit()
+    monkeypatch.setattr(claiming, "version_and_commit", lambda: "9.9+g123.dirty")
+    claim(run, recipe, data)
+    assert json.loads(run.data_file.read_bytes()) == {**begun, "nmt": "9.9+g123.dirty"}
 
 
 def test_damaged_checkpoints_are_set_aside_and_named(made, capsys):
