@@ -51,7 +51,7 @@ from nmt.data.stored.manifest import (
 )
 from nmt.data.stored.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.text.lines import write_lines
-from nmt.data.text.placeholders import names_of, protected_pair
+from nmt.data.text.placeholders import protected_pair
 from nmt.data.text.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.data.vocabulary.vocabulary_use import large_vocabulary
@@ -328,17 +328,17 @@ def _learn(
     talk: Talk,
 ) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
-    tags, placeholders = known_tags(recipe.data), names_of(recipe.data.protect)
+    tags, protect = known_tags(recipe.data), recipe.data.protect
     if given:
         lines = partial(kept.lines, 0), partial(kept.lines, 1)
-        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags, placeholders)
+        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags, protect)
         for line in account_of(given.load(joint=recipe.subwords.joint), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
     talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
-    subwords = Subwords.train(*counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags, placeholders)
+    subwords = Subwords.train(*counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags, protect)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size
         short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""

@@ -103,7 +103,7 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
     if origin is Literal:
         return " | ".join(str(part) for part in parts)
     if origin is tuple:
-        return f"list of {len(parts)}: {_kind(parts[0], [])}"
+        return f"list{'' if parts[-1] is Ellipsis else f' of {len(parts)}'}: {_kind(parts[0], [])}"
     if origin is list:
         return f"{_kind(parts[0], [])}, or a list of them"
     if origin is dict:

@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nmt.recipe.protect_options import PER_KIND
+from nmt.recipe.protect_options import PER_KIND, complaint_about_patterns, kind_of, patterns_of
 from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS, SMALLEST
 
 if TYPE_CHECKING:
@@ -60,10 +60,12 @@ def _of_sentencepiece(subwords: "SubwordsConfig") -> Iterator[str]:
 
 
 def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[str]:
-    kinds = data.protect
-    if twice := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
+    kinds = set(map(kind_of, data.protect))
+    if twice := [one for one in dict.fromkeys(data.protect) if data.protect.count(one) > 1]:
         yield f"data.protect: {', '.join(twice)} occurs twice (name each once)"
         return
+    if complaint := complaint_about_patterns(patterns_of(data.protect)):
+        yield f"data.protect: {complaint}"
     if named := [
         one for one in subwords.symbols if one in {f"⟨{kind}{n + 1}⟩" for kind in kinds for n in range(PER_KIND)}
     ]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from nmt import checkpoint
-from nmt.data.text.placeholders import names_of
 from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
@@ -37,7 +36,7 @@ def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[
     recipe = read_recipe(None, list({**options, "data.train": json.dumps(corpora)}.items()))
     write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
-    given = {"tags": tags, "placeholders": names_of(recipe.data.protect)}
+    given = {"tags": tags, "protect": recipe.data.protect}
     subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1, **given)
     subwords.save(run.subwords_file)
     torch.manual_seed(0)

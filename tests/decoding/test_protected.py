@@ -38,7 +38,7 @@ LINES = [
 def subwords():
     lines = ["the old ship left in May, nothing to protect and so on"] * 20
     config = SubwordsConfig(vocab_size=380)
-    return Subwords.train(lambda: lines, lambda: lines, config, 1, placeholders=names_of(KINDS))
+    return Subwords.train(lambda: lines, lambda: lines, config, 1, protect=KINDS)
 
 
 @pytest.fixture(scope="module")

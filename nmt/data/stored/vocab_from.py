@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.stored.manifest import SUBWORDS, read_manifest
-from nmt.data.text.placeholders import kinds_of, shown
+from nmt.data.text.placeholders import names_of, shown
 from nmt.data.text.tags import alike
 from nmt.data.vocabulary.learn import (
     SEED_PIECES,
@@ -33,6 +33,7 @@ from nmt.data.vocabulary.unigram import learn_scores
 from nmt.errors import DataError
 from nmt.files import parse_json, refuse_links_out, sha256_of
 from nmt.recipe.places import MANIFEST, RUN_DATA, Origin, is_of_run, is_prepared
+from nmt.recipe.protect_options import patterns_of
 from nmt.recipe.subword_options import SENTENCEPIECE_ENDINGS, SubwordsConfig
 
 # Old pieces are letters to the trainer of new merges: one code point each, beyond the surrogates.
@@ -130,21 +131,21 @@ def reuse(
     seed: int,
     notes: Counter[str] | None = None,
     tags: Sequence[str] = (),
-    placeholders: Sequence[str] = (),
+    protect: Sequence[str] = (),
 ) -> Subwords:
     """The subwords of a file, with config.extend new pieces a vocabulary and with the symbols, tags and placeholders
-    that are new.
+    that are new. protect: data.protect, of which the patterns are taken in its order.
 
     sides: give the lines of source and target anew at each call. notes: counts what was too long to be learnt from.
     What the file and the options say differently is refused.
     """
     old = given.load(joint=config.joint)
-    _must_agree(given, old, config, placeholders)
+    _must_agree(given, old, config, protect)
     symbols = (*old.src.symbols, *(symbol for symbol in config.symbols if symbol not in old.src.symbols))
     wanted = config.model_copy(update={"symbols": symbols, "whitespace": old.src.whitespace})
 
     all_tags = (*old.src.tags, *(tag for tag in tags if alike(tag) not in map(alike, old.src.tags)))
-    names = (*old.src.placeholders, *(name for name in placeholders if name not in old.src.placeholders))
+    names = (*old.src.placeholders, *(name for name in names_of(protect) if name not in old.src.placeholders))
 
     def grown(codec: Codec, *lines: Lines, tags: Sequence[str] = ()) -> Codec:
         pieces_there = set(codec.plain_vocab())
@@ -170,20 +171,21 @@ def reuse(
             scores=scores,
             symbols=symbols,
             placeholders=names,
+            patterns=patterns_of(protect),
             tags=tags,
             sentencepiece=codec.sentencepiece,
             characters=codec.characters,
             whitespace=codec.whitespace,
         )
 
-    there = (old.src.symbols, old.src.placeholders, old.src.tags)
-    if not config.extend and (symbols, names, all_tags) == there:
+    there = (old.src.symbols, old.src.placeholders, patterns_of(old.src.protects), old.src.tags)
+    if not config.extend and (symbols, names, patterns_of(protect), all_tags) == there:
         return old
     src = grown(old.src, *(sides if old.joint else sides[:1]), tags=all_tags)
     return Subwords(src, src if old.joint else grown(old.trg, sides[1]), old.normalize)
 
 
-def _must_agree(path: Given, old: Subwords, config: SubwordsConfig, placeholders: Sequence[str]) -> None:
+def _must_agree(path: Given, old: Subwords, config: SubwordsConfig, protect: Sequence[str]) -> None:
     """Exports and translation go by the recipe, so it has to say what the file says."""
     kinds = ("bpe", "char") if old.src.kind == "bpe" else (old.src.kind,)
     wrong = []
@@ -196,7 +198,7 @@ def _must_agree(path: Given, old: Subwords, config: SubwordsConfig, placeholders
             wrong.append(f"{name}: {str(getattr(config, name)).lower()}, but {str(there).lower()} there")
     if missing := [symbol for symbol in old.src.symbols if symbol not in config.symbols]:
         wrong.append(f"symbols: {', '.join(missing)} of there is missing")
-    if no_more := set(kinds_of(old.src.placeholders)) - set(kinds_of(placeholders)):
+    if no_more := set(old.src.protects) - set(protect):
         wrong.append(f"data.protect: {', '.join(sorted(no_more))} of there is missing")
     if wrong:
         raise DataError(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from nmt.recipe.protect_options import KINDS, Kind
+from nmt.recipe.protect_options import KINDS, PATTERN, Kind, patterns_of
 
 # Letters of scripts that are written with spaces: one that touches a number makes it part of something else.
 _LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
@@ -49,18 +49,23 @@ PATTERNS: dict[Kind, str] = {
 class Item(NamedTuple):
     """An item and where it stands in its text."""
 
-    kind: Kind
+    kind: str
     text: str
     start: int
     end: int
 
 
-def items_in(text: str, kinds: Sequence[Kind]) -> Iterator[Item]:
-    """The items of some kinds, from left to right; none overlaps another: what a tag contains is part of the tag."""
+def items_in(text: str, kinds: Sequence[str]) -> Iterator[Item]:
+    """The items of some kinds, from left to right; none overlaps another: what a tag contains is part of the tag.
+
+    kinds: of data.protect, patterns among them, which win over kinds where both match.
+    """
     for match in _pattern(tuple(kinds)).finditer(text) if kinds else ():
-        yield Item(next(kind for kind in KINDS if kind == match.lastgroup), match.group(), match.start(), match.end())
+        yield Item(match.lastgroup or PATTERN, match.group(), match.start(), match.end())
 
 
 @lru_cache
-def _pattern(kinds: tuple[Kind, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?P<{kind}>{PATTERNS[kind]})" for kind in KINDS if kind in kinds))
+def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
+    own = "|".join(f"(?:{pattern[1:-1]})" for pattern in patterns_of(kinds))
+    found = [f"(?P<{PATTERN}>{own})"] * bool(own)
+    return re.compile("|".join([*found, *(f"(?P<{kind}>{PATTERNS[kind]})" for kind in KINDS if kind in kinds)]))

@@ -9,10 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from nmt.data.text.items import Item, items_in
-from nmt.recipe.protect_options import KINDS, PER_KIND, Kind
+from nmt.recipe.protect_options import KINDS, PATTERN, PER_KIND, Kind, kind_of
 
 # One character for each number of each kind; a vocabulary says by name which of them it has.
 _FIRST, _MOST = 0xD800, 64
+_ALL_KINDS: tuple[str, ...] = (*KINDS, PATTERN)
 PLACEHOLDER = "[\ud800-\udbff]"  # as a part of a pattern
 
 # How text is made bytes, and text again, where there may be placeholders, for ourselves alone.
@@ -21,9 +22,10 @@ BYTES = {"encoding": "utf-8", "errors": "surrogatepass"}
 Items = dict[str, str]  # the text that each placeholder stands for, by name
 
 
-def names_of(kinds: Iterable[Kind]) -> tuple[str, ...]:
-    """The names of all placeholders of some kinds: url1, url2, …"""
-    return tuple(f"{kind}{n}" for kind in KINDS if kind in set(kinds) for n in range(1, PER_KIND + 1))
+def names_of(kinds: Iterable[str]) -> tuple[str, ...]:
+    """The names of all placeholders for kinds and patterns of data.protect: url1, url2, …"""
+    there = set(map(kind_of, kinds))
+    return tuple(f"{kind}{n}" for kind in _ALL_KINDS if kind in there for n in range(1, PER_KIND + 1))
 
 
 def is_name(text: str) -> bool:
@@ -32,7 +34,7 @@ def is_name(text: str) -> bool:
 
 
 def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
-    """The kinds that placeholders are of."""
+    """The kinds that placeholders are of, patterns aside."""
     there = {_KIND_OF[name] for name in names}
     return tuple(kind for kind in KINDS if kind in there)
 
@@ -52,13 +54,13 @@ def in_names(text: str) -> str:
     return restored(text, {name: shown(name) for name in _CHARACTER_OF})
 
 
-def protected(text: str, kinds: Sequence[Kind]) -> tuple[str, Items]:
+def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
     """The text with placeholders in place of its items, and what they stand for. The text itself if it has none.
 
     Of a kind the first PER_KIND are replaced. `restored` gives the text back.
     """
     text = _clean(text)
-    count, items, named = Counter[Kind](), Items(), list[tuple[Item, str]]()
+    count, items, named = Counter[str](), Items(), list[tuple[Item, str]]()
     for item in items_in(text, kinds):
         count[item.kind] += 1
         if count[item.kind] <= PER_KIND:
@@ -68,12 +70,12 @@ def protected(text: str, kinds: Sequence[Kind]) -> tuple[str, Items]:
     return _replaced(text, named), items
 
 
-def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[Kind]) -> str:
+def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) -> str:
     """A translation with the placeholders of its source where it has the same items, each once at most.
 
     items: what the placeholders of the source stand for. Other items stay as they are.
     """
-    names: dict[tuple[Kind, str], list[str]] = defaultdict(list)
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, its in reversed(list(items.items())):
         names[_KIND_OF[name], its].append(name)
     text = _clean(text)
@@ -81,7 +83,7 @@ def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[Kind]) -
     return _replaced(text, [(item, free.pop()) for item in found if (free := names.get((item.kind, item.text)))])
 
 
-def protected_pair(src: str, trg: str, kinds: Sequence[Kind]) -> tuple[str, str, bool]:
+def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, bool]:
     """Both sides of a pair with placeholders if they have the same items, each as often, and as they stand if not.
 
     Also returns whether that was so.
@@ -104,7 +106,7 @@ def restored(text: str, items: Mapping[str, str]) -> str:
 
 def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
     """A part of a text as if it had been protected by itself: numbers from 1 in each kind, and no other items."""
-    count, new, found = Counter[Kind](), Items(), dict[int, str]()
+    count, new, found = Counter[str](), Items(), dict[int, str]()
     for letter in text:
         if letter in _NAME_OF:
             name = _NAME_OF[letter]
@@ -116,7 +118,7 @@ def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
 
 
 def came_back(
-    source: str, written: Sequence[str], text: str, items: Mapping[str, str], kinds: Sequence[Kind]
+    source: str, written: Sequence[str], text: str, items: Mapping[str, str], kinds: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """The items of a source that its translation lacks, and what it has more often than the source.
 
@@ -142,9 +144,9 @@ def _clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
 
 
-_KIND_OF: dict[str, Kind] = {f"{kind}{n}": kind for kind in KINDS for n in range(1, _MOST + 1)}
+_KIND_OF = {f"{kind}{n}": kind for kind in _ALL_KINDS for n in range(1, _MOST + 1)}
 _CHARACTER_OF = {
-    f"{kind}{n}": chr(_FIRST + k * _MOST + n - 1) for k, kind in enumerate(KINDS) for n in range(1, _MOST + 1)
+    f"{kind}{n}": chr(_FIRST + k * _MOST + n - 1) for k, kind in enumerate(_ALL_KINDS) for n in range(1, _MOST + 1)
 }
 _NAME_OF = {letter: name for name, letter in _CHARACTER_OF.items()}
 _NOTHING: dict[int, str] = dict.fromkeys(range(0xD800, 0xDC00), "")

@@ -5,12 +5,12 @@ system"), `<bt>` and the like from what kind of corpus a pair is, as tagged back
 They are ids of the source vocabulary that no text can become.
 """
 
+from nmt.data.text.placeholders import names_of
 from nmt.data.text.split_names import split_of
 from nmt.errors import RecipeError
 from nmt.languages import language_of
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.protect_options import PER_KIND
 from nmt.recipe.subword_options import SMALLEST, SubwordsConfig
 from nmt.recipe.tag_options import Tagged
 
@@ -46,7 +46,7 @@ def known_tags(data: DataConfig) -> tuple[str, ...]:
 def must_have_room(data: DataConfig, subwords: SubwordsConfig) -> None:
     """Raises RecipeError if a vocabulary that is to be learnt has no room for its tags beside what it always has."""
     tags = known_tags(data)
-    least = SMALLEST + len(subwords.symbols) + PER_KIND * len(data.protect) + len(tags)
+    least = SMALLEST + len(subwords.symbols) + len(names_of(data.protect)) + len(tags)
     if tags and not subwords.vocab_from and subwords.vocab_size < least:
         raise RecipeError(
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(tags)} tags of the training corpora "

@@ -2,7 +2,8 @@
 
 Format 1 has byte-level BPE in NFC or as it stands; it is written wherever it says all, so that what it holds has one
 text and one SHA-256. Format 2 also has other kinds and normalisations, symbols, and tags of the source; format 3 also
-placeholders. In format 4 pieces are whole characters or single bytes: what is learnt now has it, always.
+placeholders. In format 4 pieces are whole characters or single bytes: what is learnt now has it, always. In 3 and 4
+the patterns follow that some of the placeholders are for, if there are any.
 """
 
 import base64
@@ -14,6 +15,7 @@ from typing import Any
 from nmt.data.text.placeholders import is_name, shown
 from nmt.data.vocabulary.letters import BYTE_OF, ByteLetters, CharacterLetters, Letters
 from nmt.data.vocabulary.sentencepiece_text import texts_of_rules
+from nmt.recipe.protect_options import PATTERN, complaint_about_patterns
 from nmt.recipe.subword_contradictions import complaint_about_symbol
 
 _FORMAT, _FORMAT_OF_KINDS, _FORMAT_OF_PLACEHOLDERS, _FORMAT_OF_CHARACTERS = 1, 2, 3, 4
@@ -44,6 +46,7 @@ def content_of(
     tags: Sequence[str],
     *,
     placeholders: Sequence[str] = (),
+    patterns: Sequence[str] = (),
     joint: bool,
     codecs: Sequence[Mapping[str, Any]],
     characters: bool = False,
@@ -54,9 +57,10 @@ def content_of(
     characters: whether pieces are whole characters or single bytes.
     """
     tables = [{name: codec[name] for name in ("vocab", *_BESIDE[kind])} for codec in codecs]
+    more = {"patterns": list(patterns)} if patterns else {}
     if characters:
         values = (_FORMAT_OF_CHARACTERS, kind, normalize, whitespace, symbols, placeholders, tags, joint, tables)
-        return dict(zip(_KEYS[_FORMAT_OF_CHARACTERS], values, strict=True))
+        return dict(zip(_KEYS[_FORMAT_OF_CHARACTERS], values, strict=True)) | more
     plain = not symbols and not placeholders and not tags
     if kind == "bpe" and plain and normalize in _NORMALIZE[_FORMAT]:
         return {"format": _FORMAT, "normalize": normalize, "joint": joint, "codecs": tables}
@@ -69,6 +73,7 @@ def content_of(
         "tags": list(tags),
         "joint": joint,
         "codecs": tables,
+        **more,
     }
 
 
@@ -83,7 +88,7 @@ def complaint_about(found: Any, longest: int) -> str | None:
     if type(number) is not int or number not in _KEYS:
         *first, last = _KEYS
         return f"expected format {', '.join(map(str, first))} or {last}, found {number!r}"
-    if tuple(found) != _KEYS[number]:
+    if tuple(found) != _KEYS[number] + ("patterns",) * ("patterns" in found and number >= _FORMAT_OF_PLACEHOLDERS):
         return f"expected the keys {', '.join(_KEYS[number])}, found {', '.join(map(repr, found))}"
     if found["normalize"] not in _NORMALIZE.get(number, _ANY_NORMALIZE) or not isinstance(found["joint"], bool):
         return "unknown normalisation, or joint is neither true nor false"
@@ -102,6 +107,11 @@ def complaint_about(found: Any, longest: int) -> str | None:
         return "placeholders are no list of their names"
     if len(set(placeholders)) != len(placeholders):
         return "a placeholder occurs twice"
+    patterns = found.get("patterns", [])
+    if not isinstance(patterns, list) or bool(patterns) != (f"{PATTERN}1" in placeholders):
+        return "patterns are no list, or without placeholders, or placeholders without them"
+    if complaint := complaint_about_patterns(patterns):
+        return complaint
     tags = found.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) and _TAG.fullmatch(tag) for tag in tags):
         return "tags are no list of names between < and >"

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from nmt.data.text.lines import write_lines
-from nmt.data.text.placeholders import character, kinds_of, shown
+from nmt.data.text.placeholders import character, kinds_of, names_of, shown
 from nmt.data.text.tags import alike
 from nmt.data.vocabulary.learn import CutWords, Lines, learn
 from nmt.data.vocabulary.letters import ByteLetters, CharacterLetters, normalised, units_of
 from nmt.data.vocabulary.sentencepiece_text import SentencePiece, Speller
 from nmt.data.vocabulary.subword_file import complaint_about, content_of, has_characters
 from nmt.errors import DataError
+from nmt.recipe.protect_options import patterns_of
 from nmt.recipe.subword_options import SubwordsConfig
 
 PAD = 0
@@ -61,6 +62,7 @@ class Codec:
         scores: Sequence[float] = (),
         symbols: Sequence[str] = (),
         placeholders: Sequence[str] = (),
+        patterns: Sequence[str] = (),
         tags: Sequence[str] = (),
         sentencepiece: SentencePiece | None = None,
         characters: bool = False,
@@ -69,8 +71,7 @@ class Codec:
         """vocab: pieces in the order of their ids, in letters; symbols come after them. characters: whether the letters
         are those of `CharacterLetters`, for whole characters, or `ByteLetters`.
 
-        placeholders: their names, as in `text/placeholders.py`; they come after the symbols, and no text becomes one.
-
+        placeholders: their names, which come after the symbols; no text becomes one. patterns: those of data.protect.
         tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
 
         kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
@@ -82,9 +83,8 @@ class Codec:
         self._speller = Speller(vocab, sentencepiece) if sentencepiece else None
         self.merges, self.normalize, self.kind = list(merges), normalize, kind
         self.scores, self.symbols = list(scores), tuple(symbols)
-        self.placeholders, self.protects = tuple(placeholders), kinds_of(placeholders)
-        names = list(map(shown, placeholders))
-        self.vocab = [*vocab, *map(self.letters.piece, (*symbols, *names))]
+        self.placeholders, self.protects = tuple(placeholders), (*kinds_of(placeholders), *patterns)
+        self.vocab = [*vocab, *map(self.letters.piece, (*symbols, *map(shown, placeholders)))]
         plain = self.names()[: len(vocab)]
         self._tokenizer = Tokenizer(_model("bpe" if sentencepiece else kind, plain, merges, scores))
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
@@ -154,10 +154,7 @@ class Codec:
 
     def _units(self, text: str) -> Iterator[str]:
         """A text cut into symbols, and between them into parts that can be encoded one by one."""
-        if self._symbol is None:
-            yield from units_of(text)
-            return
-        for n, part in enumerate(self._symbol.split(text)):
+        for n, part in enumerate(self._symbol.split(text) if self._symbol else (text,)):
             if n % 2:
                 yield part
             elif part:
@@ -274,26 +271,26 @@ class Subwords:
         seed: int,
         notes: Counter[str] | None = None,
         tags: Sequence[str] = (),
-        placeholders: Sequence[str] = (),
+        protect: Sequence[str] = (),
     ) -> "Subwords":
         """Learn the pieces. src_lines, trg_lines: give the lines anew at each call, without line feeds.
 
-        notes: counts what was too long to be learnt from. tags: of the source side. placeholders: names, of both.
+        notes: counts what was too long to be learnt from. tags: of the source side. protect: as data.protect.
         """
+        placeholders = names_of(protect)
 
         def codec_of(*sides: Lines, tags: Sequence[str] = ()) -> Codec:
             n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders) - len(tags)
             found = learn(sides, config, seed, n_piece=n_piece, longest=LONGEST_PIECE, notes=notes)
-            # Characters are pieces that merges put together, too.
-            kind = "bpe" if config.kind == "char" else config.kind
             codec = Codec(
                 found.vocab,
                 found.merges,
                 config.normalize,
-                kind=kind,
+                kind="bpe" if config.kind == "char" else config.kind,  # characters are merged pieces, too
                 scores=found.scores,
                 symbols=config.symbols,
                 placeholders=placeholders,
+                patterns=patterns_of(protect),
                 tags=tags,
                 characters=True,
                 whitespace=config.whitespace,
@@ -342,6 +339,7 @@ class Subwords:
                 scores=each.get("scores", ()) if found.get("kind") == "unigram" else (),
                 symbols=found.get("symbols", ()),
                 placeholders=found.get("placeholders", ()),
+                patterns=found.get("patterns", ()),
                 sentencepiece=_sentencepiece_of(each) if found.get("kind") == "sentencepiece" else None,
                 tags=() if n else found.get("tags", ()),
                 characters=has_characters(found),
@@ -356,15 +354,15 @@ class Subwords:
         return _digest(self._text(with_tags=False)) if self.src.tags else self.sha256
 
     def _text(self, *, with_tags: bool = True) -> str:
-        codecs = [self.src] if self.joint else [self.src, self.trg]
         content = content_of(
             self.src.kind,
             self.normalize,
             self.src.symbols,
             self.src.tags if with_tags else (),
             placeholders=self.src.placeholders,
+            patterns=patterns_of(self.src.protects),
             joint=self.joint,
-            codecs=[codec.table() for codec in codecs],
+            codecs=[codec.table() for codec in self.by_side().values()],
             characters=self.src.characters,
             whitespace=self.src.whitespace,
         )

@@ -12,7 +12,6 @@ from operator import attrgetter
 from nmt.data.text.placeholders import character, protected, protected_like, renumbered, restored
 from nmt.decoding.constraints.phrases import Room, Wanted, barred_around, contains, occurrences
 from nmt.errors import DataError
-from nmt.recipe.protect_options import Kind
 
 Places = tuple[tuple[int, int], ...]  # beginnings and ends in a source as it was given, in characters
 
@@ -144,12 +143,12 @@ class Request:
             kept=tuple(replace(one, start=one.start - start, end=one.end - start) for one in kept),
         )
 
-    def protected(self, kinds: Sequence[Kind]) -> "Request":
+    def protected(self, kinds: Sequence[str]) -> "Request":
         """The request with placeholders for the items of its source."""
         source, items = protected(self.source, kinds)
         return replace(self, source=source, items=tuple(items.items()))
 
-    def in_placeholders(self, kinds: Sequence[Kind]) -> "Request":
+    def in_placeholders(self, kinds: Sequence[str]) -> "Request":
         """What is asked of a translation before items are put back in it.
 
         A phrase that stands within an item is there when the item is. What must not be there must not be there as an

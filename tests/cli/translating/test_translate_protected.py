@@ -10,12 +10,12 @@ from made_run import OPTIONS, make_run
 import nmt
 from nmt.cli.translate import main
 
-SOURCE = 'the ship <b class="x">left</b> in 2014\n\nsee http://a.org/b\n⟨url1⟩ and 5'.encode()
+SOURCE = 'the ship <b class="x">left</b> in 2014\n\nsee http://a.org/b\n⟨url1⟩ and 5\npart AB-1234'.encode()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
-    options = {**OPTIONS, "subwords.vocab_size": "320", "data.protect": "[url, number, tag]"}
+    options = {**OPTIONS, "subwords.vocab_size": "330", "data.protect": "[url, number, tag, '/[A-Z]{2}-[0-9]{4}/']"}
     return str(make_run(tmp_path_factory.mktemp("runs") / "tiny", options).folder)
 
 
@@ -40,6 +40,8 @@ def test_every_format_has_the_restored_text_and_the_end_counts_what_is_wrong(tra
     assert n_best[0].split(" ||| ")[1] == texts[0]
     assert objects[0]["items"] == [{"tag1": '<b class="x">', "tag2": "</b>", "number1": "2014"}]
     assert objects[1]["items"] == [{}] and objects[3]["items"] == [{"number1": "5"}]
+    assert objects[4]["items"] == [{"pattern1": "AB-1234"}] and objects[4]["source_tokens"][-2] == "⟨pattern1⟩"
+    assert ("missing" in objects[4]["flags"]) == ("AB-1234" not in texts[4])
     assert "⟨tag1⟩" in objects[0]["source_tokens"] and objects[0]["source"] == SOURCE.decode().split("\n")[0]
     for name in ("missing", "doubled"):
         n = sum(name in one["flags"] for one in objects)

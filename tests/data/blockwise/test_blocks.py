@@ -19,7 +19,7 @@ from nmt.data.reading.sources import Source, Text
 from nmt.data.reporting.measure import aligned_by, line_hashes
 from nmt.data.text.facts import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
 from nmt.data.text.lines import lines_of_block, read_lines
-from nmt.data.text.placeholders import BYTES, names_of, protected
+from nmt.data.text.placeholders import BYTES, protected
 from nmt.data.units import lexicon as lexicon_file
 from nmt.data.units.block_units import Units
 from nmt.data.units.lexicon import Lexicon
@@ -130,7 +130,7 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normaliz
     lines = [protected(line, kinds)[0] for line in nasty(7, 120)]
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
-    subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0, placeholders=names_of(kinds))
+    subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0, protect=kinds)
     of, words_of = units(lines, normalize), WordsOf(config)
     codec = subwords.src
     rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])

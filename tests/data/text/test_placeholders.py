@@ -34,7 +34,11 @@ from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 LOOKALIKES = ["⟨url1⟩ ⟨tag2⟩", "<url1>5</url1>", "url1 http://⟨url1⟩.org", "\ue000\ufdd0\uffff\U0010fffe", "5 km²5"]
-PARTS = st.sampled_from(["http://a.org/b?c=1", "me@a-b.org", "<b>", "</b>", "5", "12 km", "⟨url1⟩", " ", ".", "a", "ü"])
+PARTS = st.sampled_from(
+    ["http://a.org/b?c=1", "me@a-b.org", "<b>", "</b>", "5", "12 km", "⟨url1⟩", " ", ".", "a", "ü", "AB-1234", "<<a>>"]
+)
+OWN = (r"/[A-Z]{2}-\d{4,6}\b/", r"/(?i:c|d)\w{0,3}:\d/", "/<<.{1,40}?>>/")
+PROTECT = (*KINDS, *OWN)
 TEXT = st.one_of(st.text(max_size=40), st.lists(PARTS, max_size=12).map("".join))
 
 
@@ -79,6 +83,9 @@ BEGINNINGS = {
     "path": ["/", "/a", "~/", "./", "../", "C:\\", "a/", ".", "/a/.", "C:\\a\\"],
     "emoji": ["😀", "\u200d", "😀\u200d", "🏽", "🇩", "❤\ufe0f"],
     "number": ["1", "1 ", "1.", "9,9", "5 k", "1km/", "\u00a01"],
+    # At the bound on what patterns of one's own may try.
+    r"/(?:a|aa|aaa){7}b/": ["a"],
+    r"/\w{1,49}\w{1,99}?@/": ["a", "a."],
 }
 
 
@@ -93,7 +100,7 @@ def seconds_to_find(text, kinds):
     return min(turns)
 
 
-@pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind in KINDS for part in BEGINNINGS[kind]])
+@pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind in BEGINNINGS for part in BEGINNINGS[kind]])
 def test_looking_for_items_takes_time_that_grows_with_the_text_alone(kind, part):
     for kinds in ((kind,), KINDS):
         short, long = (seconds_to_find((part * n)[:n], kinds) for n in (4_000, 16_000))
@@ -104,13 +111,52 @@ def test_looking_for_items_takes_time_that_grows_with_the_text_alone(kind, part)
 @given(TEXT)
 @example("<b>" * 30 + "5")
 def test_what_is_protected_comes_back(text):
-    with_placeholders, items = protected(text, KINDS)
+    with_placeholders, items = protected(text, PROTECT)
     assert restored(with_placeholders, items) == text
     assert (with_placeholders == text) == (not items)
     assert all(letter in map(character, items) for letter in with_placeholders if unicodedata.category(letter) == "Cs")
     part, its = renumbered(with_placeholders[1:], items)
     assert restored(part, its) == restored(with_placeholders[1:], items)
-    assert set(its) == {name for name in names_of(KINDS) if character(name) in part}
+    assert set(its) == {name for name in names_of(PROTECT) if character(name) in part}
+
+
+def test_patterns_of_ones_own_find_items_before_the_kinds_do():
+    found = [(item.kind, item.text) for item in items_in("<<b>> AB-1234, AB-1234x, Cat:5, 7 <b>", PROTECT)]
+    own = [("pattern", "<<b>>"), ("pattern", "AB-1234"), ("pattern", "Cat:5")]
+    assert found == [*own, ("number", "7"), ("tag", "<b>")]
+    assert in_names(protected("AB-1234 <b> AB-12345", PROTECT)[0]) == "⟨pattern1⟩ ⟨tag1⟩ ⟨pattern2⟩"
+    assert protected_pair("Teil AB-1234", "part AB-1235", OWN)[2] is False
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        *(
+            (pattern, "could take long to look for")
+            for pattern in (
+                r"\d+",
+                "a*b",
+                "(?:a{1,9}){1,9}b",
+                "(a|bc){1,20}d",
+                "a(?=.{0,900}b)",
+                "a{600}",
+                "(?:a?){20}b",
+            )
+        ),
+        *((pattern, "also matches where nothing stands") for pattern in ("a?", "a|", "(?<=a)", r"\b")),
+        *(
+            (pattern, "is no regular expression that can be used")
+            for pattern in ("[a", "a)(b", "(?i)a", "[[a]", "(a)\\1")
+        ),
+        ("(?P<url>a)", "has a named group"),
+        ("a" * 201, "at most 200 characters"),
+    ],
+)
+def test_patterns_that_may_fail_on_some_text_are_refused_where_they_stand(tmp_path, pattern, complaint):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"name: x\ndata:\n  protect: [url, '/{pattern}/']\n", encoding="utf-8")
+    with pytest.raises(RecipeError, match=rf"r\.yaml:3: data\.protect: .*{complaint}"):
+        read_recipe(recipe, [])
 
 
 def test_further_items_of_a_kind_stay_text():
@@ -122,7 +168,7 @@ def test_further_items_of_a_kind_stay_text():
 def subwords():
     lines = ["the cat sat on the mat", "die Katze saß"] * 9
     config = SubwordsConfig(vocab_size=400, normalize="none", whitespace="kept", symbols=("<name>",))
-    return Subwords.train(lambda: lines, lambda: lines, config, 1, placeholders=names_of(KINDS))
+    return Subwords.train(lambda: lines, lambda: lines, config, 1, protect=PROTECT)
 
 
 @settings(max_examples=150, deadline=None)
@@ -131,7 +177,7 @@ def test_the_ids_of_a_protected_text_are_those_of_the_text(subwords, text):
     codec = subwords.src
     (plain,) = codec.encode([text])
     assert not any(map(codec.placeholder, plain)) and codec.decode(plain) == codec.decode(plain, {}) == text
-    with_placeholders, items = protected(text, KINDS)
+    with_placeholders, items = protected(text, PROTECT)
     (ids,) = codec.encode([with_placeholders])
     assert [name for i in ids if (name := codec.placeholder(i))] == [
         name for letter in with_placeholders for name in items if letter == character(name)
@@ -143,14 +189,22 @@ def test_the_ids_of_a_protected_text_are_those_of_the_text(subwords, text):
 def test_a_vocabulary_with_placeholders_is_stored(subwords, tmp_path):
     subwords.save(tmp_path / "subwords.json")
     again = Subwords.load(tmp_path / "subwords.json")
-    assert again.sha256 == subwords.sha256 and again.src.protects == KINDS
+    assert again.sha256 == subwords.sha256 and again.src.protects == PROTECT
     lines = [*AWKWARD, *(protected(line, KINDS)[0] for line in LOOKALIKES)]
     assert again.src.encode(lines) == subwords.src.encode(lines)
     assert again.src.pieces(again.src.encode([character("url1")])[0]) == ["▁", "⟨url1⟩"]
-    text = (tmp_path / "subwords.json").read_text("utf-8").replace('"url1"', '"url999"')
-    (tmp_path / "other.json").write_text(text, "utf-8")
-    with pytest.raises(DataError, match="placeholders are no list of their names"):
-        Subwords.load(tmp_path / "other.json")
+    text = (tmp_path / "subwords.json").read_text("utf-8")
+    for old, new, complaint in (
+        ('"url1"', '"url999"', "placeholders are no list of their names"),
+        ("/<<.{1,40}?>>/", "/<<.+>>/", "could take long to look for"),
+        ('"/<<.{1,40}?>>/"', '["/a/"]', "at most 200 characters between slashes"),
+        ('"/<<.{1,40}?>>/"', '"url"', "at most 200 characters between slashes"),
+        ('"pattern1"', '"emoji11"', "patterns are no list, or without placeholders"),
+    ):
+        assert text.count(old) == 1
+        (tmp_path / "other.json").write_text(text.replace(old, new), "utf-8")
+        with pytest.raises(DataError, match=complaint):
+            Subwords.load(tmp_path / "other.json")
 
 
 def test_a_pair_has_placeholders_where_both_sides_have_the_same_items():
@@ -265,7 +319,13 @@ def test_a_pair_that_is_too_long_is_reported_in_names(tmp_path):
 def test_kinds_are_those_that_there_are_and_in_one_order():
     options = [("name", "x"), ("subwords.vocab_size", "400")]
     assert read_recipe(None, [*options, ("data.protect", "[number, url]")]).data.protect == ("url", "number")
-    for wrong, complaint in (("[urls]", "data.protect"), ("[url, url]", "data.protect: url occurs twice")):
+    assert read_recipe(None, [*options, ("data.protect", "[/b/, url, /a/]")]).data.protect == ("url", "/b/", "/a/")
+    for wrong, complaint in (
+        ("[urls]", "data.protect"),
+        ("[{a: b}]", "data.protect"),
+        ("[url, url]", "data.protect: url occurs twice"),
+        (str([f"/{letter}/" for letter in "abcdefghi"]), "data.protect: 9 patterns, of which 8 may be"),
+    ):
         with pytest.raises(RecipeError, match=complaint):
             read_recipe(None, [*options, ("data.protect", wrong)])
     with pytest.raises(RecipeError, match=r"⟨url1⟩ is how a placeholder of data\.protect is shown"):
@@ -283,3 +343,9 @@ def test_subwords_with_placeholders_are_reused_only_where_they_are_wanted(tmp_pa
     assert Counter(new.src.vocab) - Counter(old.src.vocab) == Counter(new.src.vocab[-PER_KIND:])
     with pytest.raises(DataError, match=r"data\.protect: url of there is missing"):
         made(tmp_path / "c", SRC, TRG, "p", vocab_from=str(recipe.data_folder))
+    own, _ = made(tmp_path / "d", SRC, TRG, "p", vocab_from=str(recipe.data_folder), protect=("url", "/a-b/"))
+    both, _ = made(tmp_path / "e", SRC, TRG, "p", vocab_from=str(own.data_folder), protect=("url", "/x-y/", "/a-b/"))
+    one, two = (Subwords.load(recipe.data_folder / "subwords.json").src for recipe in (own, both))
+    assert one.vocab == two.vocab and two.protects == ("url", "/x-y/", "/a-b/")
+    with pytest.raises(DataError, match=r"data\.protect: /x-y/ of there is missing"):
+        made(tmp_path / "f", SRC, TRG, "p", vocab_from=str(both.data_folder), protect=("url", "/a-b/"))

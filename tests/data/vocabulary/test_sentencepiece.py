@@ -12,7 +12,7 @@ from nmt.cli.preprocess import main
 from nmt.data.stored.corpus import Prepared
 from nmt.data.stored.vocab_from import find_subwords, reuse
 from nmt.data.text.lines import read_lines, write_lines
-from nmt.data.text.placeholders import names_of, protected
+from nmt.data.text.placeholders import protected
 from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError, MachineError, RecipeError
 from nmt.recipe.exports import of_huggingface
@@ -150,7 +150,7 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
     plain = taken(tmp_path / "m.model").src
     config = SubwordsConfig(kind="sentencepiece", symbols=("<name>",))
     given = find_subwords(str(tmp_path / "m.model"))
-    codec = reuse(given, (list, list), config, 1, placeholders=names_of(["url"])).src
+    codec = reuse(given, (list, list), config, 1, protect=["url"]).src
     assert codec.plain_vocab() == plain.vocab and codec.encode(TEXT) == plain.encode(TEXT)
     text, items = protected("the cat <name> http://a.org/b", ["url"])
     (ids,) = codec.encode([text])
