@@ -19,9 +19,9 @@ import nmt
 from nmt import api, checkpoint
 from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
+from nmt.kernels.int8_products import int8_product
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.int8_products import int8_product
 from nmt.models.prepacked import PrepackedLinear, _can, prepacked
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.recipe.subword_options import SubwordsConfig

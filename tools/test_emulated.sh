@@ -17,7 +17,7 @@ export XDG_CACHE_HOME=$cache OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFL
 
 tests=("$@")
 if [ $# = 0 ]; then
-  tests=(tests/kernels tests/models/test_int8.py tests/models/test_int8_products.py tests/training/test_own_kernels.py
+  tests=(tests/kernels tests/models/test_int8.py tests/training/test_own_kernels.py
     tests/decoding/search/test_search_in_kernels.py)
 fi
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.errors import RunError, Unavailable
-from nmt.models.int8_products import Int8Product, Steps, int8_product
+from nmt.kernels.int8_products import Int8Product, Steps, int8_product
 from nmt.models.int8_ranges import LEAST, ranges
 from nmt.models.prepacked import SameLinear
 from nmt.models.stream import Stream

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nmt.kernels import passes, switch
+from nmt.kernels.linears import dtype_of_products
 from nmt.kernels.norms import Dropping, Norm
 from nmt.models.dropout import Dropout
-from nmt.models.fused_linear import dtype_of_products
 
 _ENTERING = "entering"  # what a tensor of the residual stream holds: the same in the type that products are made in
 

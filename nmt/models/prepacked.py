@@ -14,9 +14,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from nmt.kernels.linears import lay_beside_each_other
 from nmt.kernels.products import LaidOut, fp32_in_kernels
 from nmt.models.base import Reading
-from nmt.models.fused_linear import lay_beside_each_other
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 

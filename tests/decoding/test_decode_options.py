@@ -16,8 +16,8 @@ from nmt.cli.translate import main
 from nmt.data.stored.translation_table import UNIT, TranslationTable
 from nmt.data.text.tags import known_tags
 from nmt.data.vocabulary.subwords import EOS, PAD, Subwords
+from nmt.kernels.int8_products import int8_product
 from nmt.models.build import build_model
-from nmt.models.int8_products import int8_product
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run

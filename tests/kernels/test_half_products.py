@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from nmt import ops
 from nmt.kernels import half_products, products, switch
-from nmt.models import fused_linear
 
 if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
@@ -128,7 +128,7 @@ def test_layers_in_training_are_multiplied_so_there_and_back(generator, n_made):
 
     def made(dtype):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            out = torch.cat([*fused_linear.together(x, layers), fused_linear.relu_between(x, *pair)], -1)
+            out = torch.cat([*ops.fused_linear(x, layers), ops.linear_relu_linear(x, *pair)], -1)
         return [out, *torch.autograd.grad((out * weighted).sum(), leaves)]
 
     found = made(torch.bfloat16)

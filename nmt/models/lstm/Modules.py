@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nmt.kernels.products import widened
 from nmt.models.dropout import Dropout
-from nmt.models.fused_linear import through
+from nmt.ops import linear
 from nmt.recipe.model_options import ModelConfig
 
 State = tuple[Tensor, ...]  # of one layer: (B, width) tensors, h first; an LSTM has c as well
@@ -157,7 +157,7 @@ class GeneralScore(DotScore):
         nn.init.eye_(self.w_ks.weight)
 
     def keys(self, memory: Tensor) -> Tensor:
-        return through(memory, self.w_ks)
+        return linear(memory, self.w_ks)
 
 
 class AdditiveScore(nn.Module):
@@ -172,11 +172,11 @@ class AdditiveScore(nn.Module):
 
     def keys(self, memory: Tensor) -> Tensor:
         """(B, S, D) -> (B, S, D)"""
-        return through(memory, self.w_ks)
+        return linear(memory, self.w_ks)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """(B, N, D), (B, S, D) -> (B, N, S)"""
-        agreement = torch.tanh(through(query, self.w_qs).unsqueeze(2) + keys.unsqueeze(1))  # (B, N, S, D)
+        agreement = torch.tanh(linear(query, self.w_qs).unsqueeze(2) + keys.unsqueeze(1))  # (B, N, S, D)
         score: Tensor = self.v(agreement)
         return score.squeeze(3)
 

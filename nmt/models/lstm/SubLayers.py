@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.models.fused_linear import through
 from nmt.models.lstm.Modules import SentenceDropout, make_score
+from nmt.ops import linear
 from nmt.recipe.model_options import ModelConfig
 
 
@@ -52,7 +52,7 @@ class Readout(nn.Module):
         """(B, N, D) and (B, N, d_beside), if any -> (B, N, d_out). kept: as in SentenceDropout."""
         x = h if beside is None else torch.cat([h, beside.to(h.dtype)], dim=-1)
         if self.fc is not None:
-            x = torch.tanh(through(x, self.fc))
+            x = torch.tanh(linear(x, self.fc))
         dropped: Tensor = self.dropout(x, kept)
         return dropped
 
@@ -78,4 +78,4 @@ class Lexicon(nn.Module):
     def forward(self, attn: Tensor, words: Tensor) -> Tensor:
         """Weights (B, N, S) of the embedded source words (B, S, E) -> (B, N, d_out)"""
         found = attn @ words.to(attn.dtype)
-        return through(self.dropout(found), self.fc)
+        return linear(self.dropout(found), self.fc)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel
 from nmt.models.dropout import Dropout
 from nmt.models.droppable import WordEmbedding
-from nmt.models.fused_linear import through
 from nmt.models.norms import normed
 from nmt.models.stream import Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
@@ -26,6 +25,7 @@ from nmt.models.transformer.Modules import (
     sinusoids,
 )
 from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
+from nmt.ops import linear
 from nmt.recipe.model_options import ModelConfig
 
 # Sentences that the encoder reads at once, before a search: on a CPU, and where kernels are to be large.
@@ -324,7 +324,7 @@ class Transformer(TranslationModel):
 
         known: what lexical attention looks at, where `mask` lets it. rotation: that of the states' positions.
         """
-        end = through(hidden, self.prj_transform)
+        end = linear(hidden, self.prj_transform)
         if self.lexical_attn is None:
             return end
         found: Tensor = self.lexical_attn(hidden, known["lex_k"], known["lex_words"], mask, rotation)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from nmt.models.depthwise import convolved, convolved_within
 from nmt.models.dropout import Dropout
-from nmt.models.fused_linear import relu_between, through, together
 from nmt.models.norms import added_and_normed, parted
 from nmt.models.stream import Stream, behind
 from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
+from nmt.ops import fused_linear, linear, linear_relu_linear
 from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
@@ -79,17 +79,17 @@ class MultiHeadAttention(nn.Module):
 
     def queries_keys_values(self, query: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         """Of what looks at itself: (B, T, D), from `before` -> (B, H, T, d_k), (B, G, T, d_k), (B, G, T, d_v)"""
-        q, k, v = together(query, self.readers())
+        q, k, v = fused_linear(query, self.readers())
         return self._queries(q, rotation), *self._keys_values(k, v, rotation)
 
     def keys_values(self, memory: Tensor, rotation: Rotation = None) -> tuple[Tensor, Tensor]:
         """(B, S, D) -> keys (B, G, S, d_k) and values (B, G, S, d_v)."""
-        k, v = together(memory, [self.w_ks, self.w_vs])
+        k, v = fused_linear(memory, [self.w_ks, self.w_vs])
         return self._keys_values(k, v, rotation)
 
     def queries(self, query: Tensor, rotation: Rotation = None) -> Tensor:
         """(B, T, D), from `before` -> (B, H, T, d_k)"""
-        return self._queries(through(query, self.w_qs), rotation)
+        return self._queries(linear(query, self.w_qs), rotation)
 
     def _queries(self, q: Tensor, rotation: Rotation) -> Tensor:
         """(B, T, H·d_k) -> (B, H, T, d_k), normalised and turned as the recipe says."""
@@ -120,7 +120,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """What is to be added to the residual, (B, T, D), and weights or None."""
         output, attn = self.attention(q, k, v, mask, return_attns)
-        return through(output.transpose(1, 2).flatten(2), self.fc), attn
+        return linear(output.transpose(1, 2).flatten(2), self.fc), attn
 
     def readers(self) -> list[nn.Linear]:
         """The projections that may read the same input."""
@@ -173,15 +173,15 @@ class PositionwiseFeedForward(nn.Module):
     def _transform(self, x: Tensor) -> Tensor:
         """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
         if self.kind == "relu" and not self.act_dropout.is_active:
-            return relu_between(x, self.w_1, self.w_2)
-        return through(self.act_dropout(self._activate(x)), self.w_2)
+            return linear_relu_linear(x, self.w_1, self.w_2)
+        return linear(self.act_dropout(self._activate(x)), self.w_2)
 
     def _activate(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, d_inner)"""
         if self.kind == "swiglu":
-            hidden, gate = together(x, [self.w_1, self.w_3])
+            hidden, gate = fused_linear(x, [self.w_1, self.w_3])
             return F.silu(hidden) * gate
-        hidden = through(x, self.w_1)
+        hidden = linear(x, self.w_1)
         if self.kind == "relu":
             return F.relu(hidden)  # not in place: what kernels return is a view
         if self.kind == "gelu":
@@ -241,13 +241,13 @@ class LexicalAttention(nn.Module):
 
     def keys(self, enc_output: Tensor, rotation: Rotation = None) -> Tensor:
         """(B, S, D) -> (B, 1, S, d_k)"""
-        k = through(enc_output, self.w_ks).unsqueeze(1)
+        k = linear(enc_output, self.w_ks).unsqueeze(1)
         return k if rotation is None else rotate(k, rotation)
 
     def forward(self, x: Tensor, k: Tensor, words: Tensor, mask: Mask, rotation: Rotation = None) -> Tensor:
         """States x: (B, T, D), their keys, the embedded source words (B, S, D), mask: (B, 1, 1, S) -> (B, T, D)"""
-        q = through(x, self.w_qs).unsqueeze(1)
+        q = linear(x, self.w_qs).unsqueeze(1)
         if rotation is not None:
             q = rotate(q, rotation)
         found, _ = self.attention(q, k, words.unsqueeze(1), mask)
-        return through(self.dropout(found.squeeze(1)), self.fc)
+        return linear(self.dropout(found.squeeze(1)), self.fc)

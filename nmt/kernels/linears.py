@@ -15,34 +15,28 @@ from torch import Tensor, nn
 from nmt.kernels import passes, products, switch
 
 
-def together(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-    """What each of the layers makes of x, (..., D): one (..., d_out) for each."""
+def fused_linear(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
+    """`ops.fused_linear` in one product; None where the layers are better asked one by one."""
     if x.is_cuda:
         return _beside_each_other(x, layers)
     plain = _trained_by_kernels(x, layers)
     biases = [layer.bias for layer in plain if layer.bias is not None]
     if not plain or (biases and len(biases) < len(plain)):
-        return tuple(layer(x) for layer in layers)
-    return _together(x, len(plain), *(layer.weight for layer in plain), *biases)
+        return None
+    return _fused_linear(x, len(plain), *(layer.weight for layer in plain), *biases)
 
 
-def through(x: Tensor, layer: nn.Module) -> Tensor:
-    """What one layer makes of x, (..., D) -> (..., d_out)"""
-    (out,) = together(x, [layer])
-    return out
-
-
-def _beside_each_other(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+def _beside_each_other(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
     """The same on a GPU, where one wide product takes less time than narrow ones, and so do those of its gradient.
     Without gradients where the matrices lie so: see `lay_beside_each_other`."""
     plain = [layer for layer in layers if type(layer) is nn.Linear]
     biases = [layer.bias for layer in plain if layer.bias is not None]
     if len(plain) < max(2, len(layers)) or 0 < len(biases) < len(plain):
-        return tuple(layer(x) for layer in layers)
+        return None
     join = torch.cat if torch.is_grad_enabled() else _as_they_lie
     weight, bias = join([layer.weight for layer in plain]), join([*biases]) if biases else None
     if weight is None or (biases and bias is None):
-        return tuple(layer(x) for layer in layers)
+        return None
     return torch.split(F.linear(x, weight, bias), [layer.out_features for layer in plain], -1)
 
 
@@ -57,13 +51,12 @@ def lay_beside_each_other(layers: Sequence[nn.Linear]) -> None:
                 setattr(layer, name, nn.Parameter(part, requires_grad=False))
 
 
-def relu_between(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor:
-    """second(relu(first(x))), (..., D) -> (..., d_out)"""
+def linear_relu_linear(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor | None:
+    """`ops.linear_relu_linear` with what is between the products; None where the layers are better asked one by one."""
     plain = _trained_by_kernels(x, (first, second))
     if not plain or any(layer.bias is None for layer in plain):
-        found: Tensor = second(F.relu(first(x), inplace=True))
-        return found
-    return _relu_between(x, *(parameter for layer in plain for parameter in (layer.weight, layer.bias)))
+        return None
+    return _linear_relu_linear(x, *(parameter for layer in plain for parameter in (layer.weight, layer.bias)))
 
 
 def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linear]:
@@ -79,7 +72,7 @@ def dtype_of_products(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
-class _Together(torch.autograd.Function):
+class _FusedLinear(torch.autograd.Function):
     """Remembers what entered the product. Its outputs lie side by side in memory."""
 
     @staticmethod
@@ -104,10 +97,10 @@ class _Together(torch.autograd.Function):
         return d_x, None, *torch.split(d_weight, ctx.widths), *d_bias
 
 
-_together: Callable[..., tuple[Tensor, ...]] = _Together.apply
+_fused_linear: Callable[..., tuple[Tensor, ...]] = _FusedLinear.apply
 
 
-class _ReluBetween(torch.autograd.Function):
+class _LinearReluLinear(torch.autograd.Function):
     """Remembers what entered each product."""
 
     @staticmethod
@@ -136,7 +129,7 @@ class _ReluBetween(torch.autograd.Function):
         return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter
 
 
-_relu_between: Callable[..., Tensor] = _ReluBetween.apply
+_linear_relu_linear: Callable[..., Tensor] = _LinearReluLinear.apply
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:

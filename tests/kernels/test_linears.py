@@ -5,11 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nmt.kernels import products, switch
+from nmt.kernels import linears, products, switch
 from nmt.kernels.attention import Attention
-from nmt.models import fused_linear
-from nmt.models.fused_linear import relu_between, together
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
+from nmt.ops import fused_linear, linear_relu_linear
 from nmt.recipe.model_options import ModelConfig
 
 NEEDS_COMPILER = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
@@ -43,8 +42,8 @@ def test_one_product_is_that_of_each_layer(widths, bias, dtype, error):
     layers = [nn.Linear(8, width, bias=bias) for width in widths]
     expected = made(lambda x: [layer(x) for layer in layers], layers, dtype)
     switch.use(True)
-    found = made(lambda x: together(x, layers), layers, dtype)
-    assert "Together" in str(found[0].grad_fn) and same(found, expected, error)
+    found = made(lambda x: fused_linear(x, layers), layers, dtype)
+    assert "FusedLinear" in str(found[0].grad_fn) and same(found, expected, error)
 
 
 @NEEDS_COMPILER
@@ -52,10 +51,10 @@ def test_one_product_is_that_of_each_layer(widths, bias, dtype, error):
 def test_a_relu_between_two_layers_is_one(dtype, error):
     torch.manual_seed(1)
     layers = [nn.Linear(8, 32), nn.Linear(32, 8)]
-    expected = made(lambda x: [relu_between(x, *layers)], layers, dtype)
+    expected = made(lambda x: [linear_relu_linear(x, *layers)], layers, dtype)
     switch.use(True)
-    found = made(lambda x: [relu_between(x, *layers)], layers, dtype)
-    assert "ReluBetween" in str(found[0].grad_fn) and same(found, expected, error)
+    found = made(lambda x: [linear_relu_linear(x, *layers)], layers, dtype)
+    assert "LinearReluLinear" in str(found[0].grad_fn) and same(found, expected, error)
 
 
 @NEEDS_COMPILER
@@ -65,8 +64,8 @@ def test_what_is_not_finite_comes_through_the_relu(dtype, error):
     layers = [nn.Linear(8, 32), nn.Linear(32, 8)]
     with torch.no_grad():
         layers[0].weight[3, 3] = float("nan")
-    (output,) = made(lambda x: [relu_between(x, *layers)], layers, dtype)[:1]
-    assert "ReluBetween" in str(output.grad_fn) and output.isnan().all()
+    (output,) = made(lambda x: [linear_relu_linear(x, *layers)], layers, dtype)[:1]
+    assert "LinearReluLinear" in str(output.grad_fn) and output.isnan().all()
 
 
 @NEEDS_COMPILER
@@ -85,7 +84,7 @@ def test_of_the_products_around_a_relu_four_may_leave_out_zeros(monkeypatch):
         seen.clear()
         layers = [nn.Linear(n, 32), nn.Linear(32, n)]
         nn.init.constant_(layers[0].bias, bias)
-        made(lambda x, layers=layers: [relu_between(x, *layers)], layers, torch.float32)
+        made(lambda x, layers=layers: [linear_relu_linear(x, *layers)], layers, torch.float32)
         assert sorted(seen) == [(False, False)] * 2 + [(True, True)] * 4
 
 
@@ -99,12 +98,12 @@ def test_layers_are_themselves_where_they_are_not_plain_or_not_trained():
 
     torch.manual_seed(1)
     plain, other, x = nn.Linear(8, 4), Doubled(8, 4), torch.randn(3, 8)
-    assert torch.equal(together(x, [plain, other])[1], other(x))
-    assert torch.equal(relu_between(x, other, nn.Identity()), other(x).relu())
+    assert torch.equal(fused_linear(x, [plain, other])[1], other(x))
+    assert torch.equal(linear_relu_linear(x, other, nn.Identity()), other(x).relu())
     with torch.no_grad():
-        assert torch.equal(together(x, [plain])[0], plain(x))
+        assert torch.equal(fused_linear(x, [plain])[0], plain(x))
     mixed = [plain, nn.Linear(8, 4, bias=False)]
-    assert all(torch.equal(one, layer(x)) for one, layer in zip(together(x, mixed), mixed, strict=True))
+    assert all(torch.equal(one, layer(x)) for one, layer in zip(fused_linear(x, mixed), mixed, strict=True))
 
 
 @NEEDS_COMPILER
@@ -126,16 +125,16 @@ def test_every_feed_forward_layer_has_the_same_gradient_in_kernels(kind, act_dro
 def test_parts_that_lie_side_by_side_are_not_copied():
     room = torch.randn(2, 3, 9)
     parts = torch.split(room, (4, 2, 3), -1)
-    joined = fused_linear._side_by_side(parts)
+    joined = linears._side_by_side(parts)
     assert torch.equal(joined, room) and joined.data_ptr() == room.data_ptr()
     for others in (parts[::-1], (parts[0], parts[2]), (parts[0], parts[1].clone(), parts[2])):
-        joined = fused_linear._side_by_side(others)
+        joined = linears._side_by_side(others)
         assert torch.equal(joined, torch.cat(others, -1)) and joined.data_ptr() != room.data_ptr()
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_matrices_that_lie_beside_each_other_are_one(bias, monkeypatch):
-    """As on a GPU, where `together` asks for that."""
+    """As on a GPU, where `fused_linear` asks for that."""
     torch.manual_seed(3)
     layers, x = [nn.Linear(8, width, bias=bias) for width in (4, 6, 4)], torch.randn(2, 3, 8)
     wanted, n_product = [layer(x) for layer in layers], []
@@ -143,11 +142,11 @@ def test_matrices_that_lie_beside_each_other_are_one(bias, monkeypatch):
     monkeypatch.setattr(F, "linear", lambda *args: n_product.append(1) or linear(*args))
     for is_laid in (False, True):
         if is_laid:
-            fused_linear.lay_beside_each_other(layers)
+            linears.lay_beside_each_other(layers)
         for some in (slice(0, 3), slice(1, 3), slice(0, 3, 2)):
             n_product.clear()
             with torch.inference_mode():
-                found = fused_linear._beside_each_other(x, layers[some])
+                found = linears._beside_each_other(x, layers[some]) or [layer(x) for layer in layers[some]]
             for a, b in zip(found, wanted[some], strict=True):
                 torch.testing.assert_close(a, b)
             assert len(n_product) == (1 if is_laid and some.step is None else len(found))
@@ -160,5 +159,5 @@ def test_the_gradients_of_attention_lie_as_the_product_wants_them():
     attention = Attention(torch.ones(1, 1, 1, 6, dtype=torch.bool), 1.0)
     out, weight = attention.forward(q, k, v)
     grads = attention.backward(q, k, v, weight, torch.ones_like(out))
-    joined = fused_linear._side_by_side([grad.transpose(1, 2).flatten(2) for grad in grads])
+    joined = linears._side_by_side([grad.transpose(1, 2).flatten(2) for grad in grads])
     assert joined.data_ptr() == grads[0].data_ptr() and joined.shape == (2, 6, 96)
