@@ -1,4 +1,4 @@
-"""Training and using machine translation models: `nmt.load(run)` is the way in from Python."""
+"""Machine translation models in Python: `nmt.prepare`, `nmt.train` and `nmt.load` do what the commands do."""
 
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nmt.api import Model as Model
     from nmt.api import load as load
+    from nmt.cli.from_python import prepare as prepare
+    from nmt.cli.from_python import train as train
     from nmt.decoding.constraints.request import Request as Request
     from nmt.decoding.translation import Scored as Scored
     from nmt.decoding.translation import Translation as Translation
+    from nmt.errors import AlarmError as AlarmError
     from nmt.errors import NmtError as NmtError
 
 _PLACES = {
+    "prepare": "nmt.cli.from_python",
+    "train": "nmt.cli.from_python",
     "load": "nmt.api",
     "Model": "nmt.api",
     "NmtError": "nmt.errors",
+    "AlarmError": "nmt.errors",
     "Request": "nmt.decoding.constraints.request",
     "Scored": "nmt.decoding.translation",
     "Translation": "nmt.decoding.translation",

@@ -6,7 +6,6 @@ for translation in model.translate(["Ein Hund läuft.", "Guten Tag!"], beam=4):
 """
 
 import copy
-import json
 import os
 import re
 import threading
@@ -16,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from nmt.data.stored.translations import translations_of
@@ -40,7 +38,7 @@ from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
 from nmt.models.prepacked import half_is_faster, prepacked
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.reader import changed
+from nmt.recipe.reader import changed, overrides_of
 from nmt.run import Run
 
 _T = TypeVar("_T", bound=str | Request)
@@ -121,12 +119,10 @@ class Model:
         """The section `decode` of the run's recipe as it was when it was loaded, with some options changed, those that
         are not None. Raises RecipeError.
         """
-        given = {name: value for name, value in options.items() if value is not None}
-        overrides = [(f"decode.{name}", _as_written(name, value)) for name, value in given.items()]
         try:
-            return changed(self.recipe, overrides).decode
+            return changed(self.recipe, overrides_of({"decode": options})).decode
         except RecipeError as error:
-            told = str(error).replace("command line: decode.", "")
+            told = str(error).replace("command line: decode.", "").removeprefix("decode.")
             raise RecipeError(
                 re.sub(r"\(did you mean .*?\)", lambda one: one[0].replace("decode.", ""), told)
             ) from None
@@ -231,16 +227,6 @@ def load(
     loaded = [one.load_model(place, name, subwords) for one in runs for name in names]
     models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:], weights)
-
-
-def _as_written(name: str, value: Any) -> str:
-    """A value as a flag says it: texts as they are, which is how the options that take any text read them."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value.item() if isinstance(value, np.generic) else value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        raise RecipeError(f"{name}: {_shown(value)} is no value of an option.") from None
 
 
 def _each(name: str, given: Any, wanted: str, *kinds: type) -> list[Any]:

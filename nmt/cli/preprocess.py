@@ -77,7 +77,7 @@ OWN_CORPUS = (
 
 def preprocess(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
-    if args.recipe and _is_corpus(args.recipe):
+    if args.recipe and is_corpus(args.recipe):
         args.recipe, args.train = None, [[args.recipe], *(args.train or [])]
     if args.recipe and (
         mixed := [flag for flag in ("train", "valid", "test", "langs", "portable") if getattr(args, flag)]
@@ -184,37 +184,54 @@ def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _own_recipe(args: argparse.Namespace) -> Recipe:
-    """The recipe for files named on the command line."""
+    """Read the flags that name files into a recipe for them."""
     if missing := [flag for flag in ("train", "langs") if not getattr(args, flag)]:
         raise RecipeError(
             f"neither a recipe nor {', '.join('--' + flag for flag in missing)}. Expected: nmt-preprocess RECIPE, or "
             "nmt-preprocess CORPUS --langs SRC TRG, or nmt-preprocess --train SRC TRG --valid SRC TRG --langs SRC TRG "
             "--out DIR."
         )
-    first = Path(args.train[0][0])
-    out = args.out or f"prepared/{first.name.removesuffix(''.join(first.suffixes)) or 'own'}"
+    return own_recipe(args.train, args.langs, _overrides(args), args.valid, args.test, portable=args.portable)
+
+
+def own_recipe(
+    train: Sequence[Sequence[str]],
+    langs: Sequence[str],
+    overrides: Sequence[tuple[str, str]] = (),
+    valid: Sequence[str] | None = None,
+    test: Sequence[str] | None = None,
+    *,
+    portable: bool = False,
+) -> Recipe:
+    """The recipe for files without one: of each corpus the file with both sides, or the two with one each."""
+    first, known = Path(train[0][0]), dict(overrides)
+    vocab_from = known.get("subwords.vocab_from")
+    out = known.get("data.out") or f"prepared/{first.name.removesuffix(''.join(first.suffixes)) or 'own'}"
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(out).resolve().name).strip("-._")[:100]
     told = [
         ("name", name or "own"),
-        ("data.src_lang", args.langs[0]),
-        ("data.trg_lang", args.langs[1]),
-        ("data.train", _yaml([_files(names, "train") for names in args.train])),
-        ("data.valid", _yaml(_files(args.valid, "valid"))) if args.valid else ("data.valid_size", "auto"),
+        ("data.src_lang", langs[0]),
+        ("data.trg_lang", langs[1]),
+        ("data.train", _yaml([_files(names, "train") for names in train])),
         ("data.out", out),
     ]
-    if args.test:
-        told.append(("data.test", _yaml(_files(args.test, "test"))))
-    given = [*_own_options(args.vocab_from), *told, *_overrides(args)]
+    if valid:
+        told.append(("data.valid", _yaml(_files(valid, "valid"))))
+    elif not any(option.partition(".valid")[0] == "data" for option in known):
+        told.append(("data.valid_size", "auto"))
+    if test:
+        told.append(("data.test", _yaml(_files(test, "test"))))
+    given = [*_own_options(vocab_from), *told, *overrides]
     found = read_recipe(None, given)
-    if not args.portable:
+    if not portable:
         return found
     odd = [one for its in unsupported(found).values() for one in its]
-    if odd and args.vocab_from:
+    if odd and vocab_from:
         raise RecipeError(f"--portable: the model of --vocab-from has {', '.join(odd)}: leave one of the two out.")
     return read_recipe(None, [*given, *portable_options(odd)])
 
 
-def _is_corpus(name: str) -> bool:
+def is_corpus(name: str) -> bool:
     """Return whether a name is that of a file with pairs."""
     return without_ending(name).lower().endswith((*ENDINGS, *NOT_READ)) and not Path(name).is_dir()
 

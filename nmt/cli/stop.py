@@ -84,12 +84,17 @@ class Stop:
 class StopSignal:
     """Remembers that somebody wants training to stop; the loop asks between two updates. A second Ctrl-C does not wait.
 
-    Its handlers stay until the process ends.
+    Its handlers stay until the process ends, or until `let_go`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str] = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")) -> None:
         self.number = 0
-        _catch(("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"), self._note)
+        self._before = _catch(names, self._note)
+
+    def let_go(self) -> None:
+        """Put the handlers back that there were."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if self.number == signal.SIGINT == number:

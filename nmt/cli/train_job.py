@@ -22,7 +22,7 @@ from nmt.training.starting.launch import launch
 from nmt.training.starting.materials import open_data
 
 
-def _prepare_libraries() -> None:
+def prepare_libraries() -> None:
     """For a process that trains, before its first tensors."""
     keep_freed_blocks(in_large_pages=True)
     enlarge_onednn_cache()
@@ -30,7 +30,7 @@ def _prepare_libraries() -> None:
 
 def train(recipe: Recipe) -> int:
     """Train, or go on. Returns the exit code."""
-    _prepare_libraries()
+    prepare_libraries()
     stop = StopSignal()
     outcome = launch(recipe, stop)
     return stop.exit_code if outcome == "stopped" else 0
@@ -49,7 +49,7 @@ def updates_of_epoch(path: Path) -> int | None:
 
 def check(recipe: Recipe) -> int:
     """Print what the recipe needs here, and what is likely to go wrong. Returns the exit code."""
-    _prepare_libraries()
+    prepare_libraries()
     found = check_recipe(recipe, lambda text: print(text, file=sys.stderr))
     write_stdout("".join(f"{line}\n" for line in found))
     return 0
@@ -57,7 +57,7 @@ def check(recipe: Recipe) -> int:
 
 def selftest(recipe: Recipe) -> int:
     """Print whether the model of the recipe can learn. Returns the exit code."""
-    _prepare_libraries()
+    prepare_libraries()
     failed = 0
     for passed, text in test_model(recipe):
         write_stdout(f"{'pass' if passed else 'FAIL'}  {text}\n")

@@ -5,6 +5,8 @@
 
 import ctypes
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -25,6 +27,17 @@ def use(wanted: bool, *, wide_panels: bool = False) -> None:
     """
     global _used, _wide_panels
     _used, _wide_panels = library() if wanted else None, wanted and wide_panels
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put the switch back at the end to where it was."""
+    global _used, _wide_panels
+    before = _used, _wide_panels
+    try:
+        yield
+    finally:
+        _used, _wide_panels = before
 
 
 def in_wide_panels() -> bool:

@@ -1,7 +1,8 @@
 """Recipes in and out: a YAML file and overrides become a `Recipe`, a `Recipe` becomes a YAML file that says it all."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -70,6 +71,37 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
         raise RecipeError(in_order(complaints, source))
     assert recipe is not None
     return recipe
+
+
+def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Options of a Python program as overrides: by dotted name, or in a mapping under the title of their section.
+
+    None says nothing. Raises RecipeError for a value that no option has.
+    """
+    titles, flat = dict(sections()), dict[str, Any]()
+    for name, value in options.items():
+        inside = isinstance(value, Mapping) and name in titles
+        flat |= {f"{name}.{option}": one for option, one in value.items()} if inside else {name: value}
+    return [(name, _as_written(name, value)) for name, value in flat.items() if value is not None]
+
+
+def _as_written(name: str, value: Any) -> str:
+    """A value as a flag says it: texts as they are, which is how the options that take any text read them."""
+    if isinstance(value, (str, PurePath)):
+        return str(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError, RuntimeError):
+        raise RecipeError(f"{name}: {value!r:.60} of type {type(value).__name__} is no value of an option.") from None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know: the path of a file, and numbers of numpy."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if not hasattr(value, "item"):
+        raise TypeError
+    return value.item()
 
 
 def load_resolved(path: Path | str) -> Recipe:
