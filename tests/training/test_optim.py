@@ -103,19 +103,6 @@ def test_muon_decays_decoupled():
     torch.testing.assert_close(weight.detach(), torch.eye(4) * 0.95)
 
 
-def test_muon_calls_a_closure_with_gradients_on_and_returns_its_loss():
-    weight = nn.Parameter(torch.eye(4))
-    muon = Muon([weight], lr=0.1)
-
-    def closure():
-        loss = weight.square().sum()
-        loss.backward()
-        return loss.item()
-
-    assert muon.step(closure) == 4.0
-    assert weight.detach().square().sum() < 4.0
-
-
 @pytest.mark.parametrize("block", [(2, 6), (8, 3), (4, 2)])
 def test_muon_turns_each_block_of_a_matrix_by_itself(block):
     torch.manual_seed(0)

@@ -47,11 +47,6 @@ def test_the_format_of_the_translations_is_their_own_affair(translate, tmp_path,
     assert read(tmp_path / "links") == read(tmp_path / "wanted")
 
 
-def test_nothing_in_is_an_empty_file(translate, tmp_path):
-    translate("--alignments", tmp_path / "links", source=b"")
-    assert (tmp_path / "links").read_bytes() == b""
-
-
 def test_workers_and_small_windows_write_the_same_lines(translate, tmp_path):
     source = write(tmp_path / "in", LINES)
     for name, flags in {"one": ("-i", source), "two": ("--workers", 2), "small": ("--decode.window", 1)}.items():
@@ -183,12 +178,6 @@ def test_a_gold_file_that_does_not_fit_is_named(translate, tmp_path, given_pairs
     assert message in err and not (tmp_path / "links").exists()
     if not piped:
         assert out == []  # known before the work
-
-
-def test_a_source_without_words_is_aligned_with_nothing(translate, tmp_path):
-    target = write(tmp_path / "given", ["das Schiff", ""])
-    lines, _ = translate("--score", target, "--format", "jsonl", source=b"\nthe ship\n")
-    assert words_of_json(lines) == ["", ""]
 
 
 # -- which layer and head ----------------------------------------------------------------------------------------------

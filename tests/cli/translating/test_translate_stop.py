@@ -1,12 +1,9 @@
 """A signal ends nmt-translate between two lines, not within one."""
 
-import gc
 import os
 import signal
 import sys
-import threading
 import time
-import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -16,7 +13,6 @@ from made_run import HASTY
 from nmt.cli.stop import Stop
 from nmt.cli.translate import main
 from nmt.cli.translating import answering
-from nmt.errors import NmtError
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
 MADE_OF = HASTY
@@ -44,7 +40,7 @@ def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate,
     assert signal.getsignal(getattr(signal, name)) == handler
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGTERM"])
 def test_a_command_that_waits_for_input_stops_at_once(folder, tmp_path, name):
     source, typed = os.pipe()
     idle, waits = os.pipe()
@@ -115,23 +111,3 @@ def test_what_a_library_makes_of_a_signal_is_the_signal_all_the_same():
     assert end.value.code == 130
     with pytest.raises(ValueError, match="of another kind"), Stop():
         raise ValueError("of another kind")
-
-
-def test_the_thread_that_waits_for_lines_knows_nothing_of_the_model(folder, monkeypatch):
-    source, typed = os.pipe()
-    monkeypatch.setattr(sys, "stdin", os.fdopen(source, "r", encoding="utf-8"))
-    engines = []
-
-    def fail(engine, *_):
-        engines.append(weakref.ref(engine))
-        raise NmtError("enough")
-
-    monkeypatch.setattr(answering.Answering, "answer", fail)
-    os.write(typed, b"the ship\n")
-    assert main([folder]) == NmtError.exit_code
-    gc.collect()
-    readers = [thread for thread in threading.enumerate() if thread.name == "reader"]
-    assert readers and engines and engines[0]() is None
-    os.close(typed)
-    for thread in readers:
-        thread.join()

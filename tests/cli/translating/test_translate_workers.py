@@ -9,10 +9,8 @@ import sys
 
 import pytest
 
-from nmt.cli.translating import answering
 from nmt.cli.translating import workers as translate_workers
 from nmt.cli.translating.workers import Pool, n_worker
-from nmt.decoding.constraints.request import Kept, Request
 from nmt.errors import NmtError
 from nmt.processes import Helper
 
@@ -48,53 +46,6 @@ def args_of(folder):
     known |= {"score": None, "format": "text", "mbr": None, "retry_suspect": False, "with_attention": False}
     known |= {"alignments": None, "gold_alignments": None}
     return argparse.Namespace(**known | {"layer": "last", "head": "mean", "override:decode.max_tokens": "100"})
-
-
-def test_tasks_are_the_batches_of_a_window(folder):
-    model = answering.Answering(args_of(folder))
-    keys = [(line,) for line in [*LINES, "", " "]]
-    tasks = model.tasks(keys)
-    assert len(tasks) > 5 and sorted(place for task in tasks for place in task) == list(range(len(keys)))
-    batches = []
-    real = model.translator.searcher.search
-    model.translator.searcher.search = lambda ids: batches.append(ids) or real(ids)
-    whole = model.answer(keys)
-    of_whole = batches.copy()
-    batches.clear()
-    parts = {}
-    for task in tasks:
-        parts |= zip(task, model.answer([keys[place] for place in task]), strict=True)
-    assert batches == of_whole
-    assert [parts[place] for place in range(len(keys))] == whole
-
-
-def test_a_request_is_its_key():
-    for request in (
-        Request("a b"),
-        Request("", "x"),
-        Request("a", "x\ty", ("b", "ü"), ("c",)),
-        Request("a", required=("b",), origins=(((0, 1), (4, 6)),)),
-        Request("a 5", kept=(Kept("5", 2, 3, (True, False)),)),
-        Request("a 5", tags=("b",), trg_lang="c", kept=(Kept("5", 2, 3),)),
-    ):
-        assert answering.request_of(answering.key_of(request)) == request
-
-
-def test_lines_in_pieces_are_shared_out_too(folder):
-    args = args_of(folder)
-    vars(args)["override:decode.max_src_len"] = "16"
-    model = answering.Answering(args)
-    keys = [(f"{line}. Then {line}.",) for line in LINES[:9]]
-    tasks = model.tasks(keys)
-    assert len(tasks) > 3 and sorted(place for task in tasks for place in task) == list(range(len(keys)))
-    told = [answering.answer_of(text).answer.translation for text in model.answer(keys)]
-    assert any(one.split for one in told) and not all(one.split for one in told)
-    for task in tasks:
-        for place, text in zip(task, model.answer([keys[place] for place in task]), strict=True):
-            one = answering.answer_of(text).answer.translation
-            assert one.split == told[place].split and abs(one.score - told[place].score) < 1e-5
-            # Pieces come into other batches, where hypotheses that are as good as equal may change places by rounding.
-            assert one.text == told[place].text or (one.split and one.score != told[place].score)
 
 
 @pytest.fixture

@@ -34,11 +34,6 @@ def test_no_batch_exceeds_the_token_budget_on_either_side():
         assert len(rows) * (max(src[rows].max(), trg[rows].max()) + 1) <= 400
 
 
-def test_batches_are_filled():
-    a_plan = plan(pool=1000)
-    assert len(batches(a_plan, 0)) < 1.15 * (np.maximum(*lengths()) + 1).sum() / 400
-
-
 def test_a_pair_longer_than_the_budget_is_a_batch_of_its_own():
     a_plan = Plan(np.array([5, 900, 5]), np.array([5, 1, 5]), seed=0, max_tokens=100, per_update=1, pool=10)
     assert sorted(rows.tolist() for rows in batches(a_plan, 0)) in ([[0, 2], [1]], [[1], [2, 0]])
@@ -75,11 +70,6 @@ def test_an_update_takes_batches_until_it_has_the_tokens_wanted(wanted, max_toke
     assert len(updates) > 1 or wanted == 10**6
 
 
-def test_the_size_of_an_update_in_tokens_leaves_the_batches_alone():
-    by_tokens, by_number = plan(tokens_per_update=900, per_update=1), plan()
-    assert all(np.array_equal(a, b) for a, b in zip(batches(by_tokens, 1), batches(by_number, 1), strict=True))
-
-
 def test_gold_tokens_are_counted_with_end_marks_and_without_padding():
     a_plan = plan()
     _, trg = lengths()
@@ -113,10 +103,6 @@ def test_shapes_of_long_sentences_come_back():
     assert len(set(shapes)) < 0.3 * len(shapes)
 
 
-def test_sorting_by_length_saves_padding():
-    assert plan(pool=1000).padding_share(0) < 0.6 * plan(pool=20).padding_share(0)
-
-
 @pytest.mark.parametrize("max_tokens", [41, 400, 50_000])
 def test_a_packed_batch_fits_its_rows_and_is_full(max_tokens):
     src, trg = lengths()
@@ -131,17 +117,12 @@ def test_a_packed_batch_fits_its_rows_and_is_full(max_tokens):
         assert max((src[more] + 1).sum(), (trg[more] + 1).sum()) > max_tokens or len(rows) == a_plan.most_packed, n
 
 
-def test_long_packed_rows_have_hardly_any_padding():
-    a_plan = Plan(*lengths(20_000), seed=1, max_tokens=16_000, per_update=1, pool=300, packed=True)
-    assert a_plan.padding_share(0) < 0.06  # of which the end of the epoch is half
-
-
 @pytest.mark.parametrize("max_tokens, median, spread", [
     (4096, 24, 0.6), (16_384, 24, 0.6), (16_384, 13, 0.33), (16_384, 3, 0.4)
 ])  # fmt: skip
 def test_a_packed_batch_has_places_for_hardly_more_sentences_than_it_holds(max_tokens, median, spread):
     rng = np.random.default_rng(0)
-    src = (median * np.exp(spread * rng.standard_normal(20_000))).astype(np.int32)
+    src = (median * np.exp(spread * rng.standard_normal(10_000))).astype(np.int32)
     trg = (src * np.exp(0.15 * rng.standard_normal(len(src)))).astype(np.int32)
     a_plan = Plan(src, trg, seed=1, max_tokens=max_tokens, per_update=1, pool=300, packed=True)
     full = batches(a_plan, 0)[:-1]
@@ -264,7 +245,7 @@ def test_an_update_that_an_epoch_does_not_have_is_refused():
 
 
 def test_an_epoch_is_four_bytes_a_pair_and_made_as_far_as_it_is_asked_for(monkeypatch):
-    n, n_pool = 400_000, []
+    n, n_pool = 100_000, []
 
     def counted(*arguments, cut=plan_module._cut):
         n_pool.append(1)
