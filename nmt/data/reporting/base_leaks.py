@@ -27,7 +27,7 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     for base in dict.fromkeys(map(_folder_of, bases)):
         try:
             data = _data_of(base)
-        except (NmtError, OSError) as error:
+        except (NmtError, OSError, ValueError) as error:
             unknown.append(f"{base} ({error})")
             continue
         found = Leaks(leaks.splits)
@@ -47,7 +47,7 @@ def _data_of(base: Path) -> Prepared:
         return Prepared.open(base)
     data = Prepared.open(load_resolved(base / "recipe.yaml").data_folder)
     told = parse_json((base / RUN_DATA).read_bytes())
-    if told["train"] != data.train.fingerprint:
+    if not isinstance(told, dict) or told.get("train") != data.train.fingerprint:
         raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
     return data
 
