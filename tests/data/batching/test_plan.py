@@ -245,7 +245,7 @@ def test_an_update_that_an_epoch_does_not_have_is_refused():
 
 
 def test_an_epoch_is_four_bytes_a_pair_and_made_as_far_as_it_is_asked_for(monkeypatch):
-    n, n_pool = 100_000, []
+    n, n_pool = 400_000, []
 
     def counted(*arguments, cut=plan_module._cut):
         n_pool.append(1)
