@@ -180,7 +180,7 @@ def _of_machine(recipe: Recipe, found: Findings) -> Iterator[str]:
     if found.device == "cuda" and found.has_bf16 and packs and not (recipe.batch.packed and recipe.train.compile):
         yield (
             "a GPU trains a Transformer 1.6 to 2.8 times as fast, the more the smaller it is, with batch.packed, "
-            "train.compile and train.cuda_graphs set to true, which want model.attn_dropout: 0 (docs/gpu.md)"
+            "train.compile and train.cuda_graphs set to true, which want model.attn_dropout: 0 (docs/performance.md)"
         )
     if recipe.train.precision == "fp16" and found.has_bf16:
         yield "train.precision is fp16, but this GPU has bf16, which is as fast and overflows a good deal later"
