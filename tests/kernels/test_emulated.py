@@ -1,4 +1,4 @@
-"""Tiles on a processor that has none: AMX worked out in C. tools/test_emulated.sh runs more tests in this way."""
+"""Tiles on a processor that has none: AMX worked out in C."""
 
 import os
 import platform
@@ -13,7 +13,10 @@ from nmt.kernels import switch
 
 ROOT = Path(__file__).parents[2]
 # From ROOT, whose own name may have a space in it, where CC would be parted.
-CC = "gcc -Wno-psabi -Itools/emulated -D__AVX512F__ -D__AVX512BW__ -D__AVX512BF16__ -D__AMX_BF16__"
+EMULATED = "gcc -Wno-psabi -Itests/kernels/emulated -D__AVX512F__ -D__AVX512BW__"
+CC = f"{EMULATED} -D__AVX512BF16__ -D__AMX_BF16__"
+# By hand, with all tests of this folder: the other processors.
+OTHERS = [f"{EMULATED} -D__AVX512BF16__ -U__AMX_BF16__", f"{EMULATED} -U__AVX512BF16__ -U__AMX_BF16__"]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("gcc"), reason="no GCC for x86-64")
