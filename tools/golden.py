@@ -169,6 +169,8 @@ def write_inputs() -> None:
 
 def prepared() -> Iterator[tuple[str, Entries]]:
     """Prepare each folder, and yield its entry."""
+    if (maker := CHECKOUT / "tools" / "make_dates.py").exists():  # the checkout may be an old one
+        subprocess.run([sys.executable, maker, "corpora/dates"], check=True)
     command("preprocess", CHECKOUT / "recipes" / "dates.yaml", "--data.out", "prepared/dates")
     yield "prepared dates", hashes_of(Path("prepared/dates"))
     for name, recipe in (("multi30k", MULTI30K), ("enja", ENJA), ("tagged", TAGGED)):

@@ -130,9 +130,9 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "normalize": ("decode.alpha",),
 }
 
+_ONE_MACHINE = "nmt-preprocess works on one machine, with as many processes as --data.workers says"
 # Options and flags of earlier versions, without dashes: the values that did nothing, and what to use instead.
 # With such a value an option of a recipe is passed over, so that recipes of earlier runs open; any other is refused.
-_ONE_MACHINE = "nmt-preprocess works on one machine, with as many processes as --data.workers says"
 GONE: dict[str, tuple[tuple[Any, ...], str]] = {
     "engine": ((), "a model that nmt-export wrote is translated with by CTranslate2's own Python: docs/export.md"),
     "data.generate": (

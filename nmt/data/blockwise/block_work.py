@@ -254,8 +254,9 @@ class Task:
         if "codes" in block:
             return (src, trg), block["codes"], unread, notes
         filters = self._filters[block["source"]]
-        pairs = zip(*(text.decode("utf-8").split("\n")[:-1] for text in texts), strict=True)
-        codes = np.array([CODES.get(reason_to_drop(*pair, filters), KEPT) for pair in pairs], np.uint8)
+        src_lines, trg_lines = (text.decode("utf-8").split("\n")[:-1] for text in texts)
+        reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src_lines, trg_lines, strict=True))
+        codes = np.array([CODES[reason] if reason else KEPT for reason in reasons], np.uint8)
         codes[list(unread)] = _UNREAD
         codes[self._is_drawn(src, trg) & (codes == KEPT)] = CODES[HELD_OUT]
         return (src, trg), codes, unread, notes

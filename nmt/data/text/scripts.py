@@ -55,8 +55,6 @@ _RANGES = {
 }
 # Under so many bytes of other scripts a text says little: a name, a product, an abbreviation.
 _FEW = 15
-# Before U+0300 all letters are Latin, but for these numbers: a fast look whether there can be others.
-_MAY_BE_OTHER = re.compile("[²³¹¼½¾\u0300-\U0010ffff]")
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|\S+\.(?:com|org|net|html?|php|pdf)\b\S*", re.IGNORECASE)
 
 
@@ -71,7 +69,7 @@ def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -
 
     Letters count by their bytes in UTF-8, which weighs a Chinese character like a syllable. No scripts: any will do.
     """
-    if not scripts or ("Latn" in scripts and (text.isascii() or _MAY_BE_OTHER.search(text) is None)):
+    if not scripts or ("Latn" in scripts and text.isascii()):
         return False
     own, other = _letters(scripts)
     if other.search(text) is None:
