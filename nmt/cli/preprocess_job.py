@@ -13,8 +13,8 @@ from nmt.data.prepare import page_beside
 from nmt.data.prepare import prepare as prepare_corpora
 from nmt.data.reporting.report import DataReport
 from nmt.data.reporting.report_page import refuse_foreign_page
+from nmt.data.stored.corpus import show_pairs
 from nmt.data.stored.manifest import RECIPE
-from nmt.data.stored.show import show_pairs
 from nmt.errors import AlarmError
 from nmt.recipe.exports import exports_note
 from nmt.recipe.options import Recipe

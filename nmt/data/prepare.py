@@ -26,16 +26,15 @@ from nmt.data.blockwise.hold_out import with_held_out
 from nmt.data.blockwise.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.blockwise.kept import KeptPairs
 from nmt.data.blockwise.swapped import swapped
+from nmt.data.blockwise.worker_pool import WorkerPool
 from nmt.data.reading.language_codes import codes_as_text, other_languages, unknown_languages
-from nmt.data.reading.sources import Source, facts_of, find_sources, refuse_changed, stamps_of, survey, told
-from nmt.data.reading.spool import spooled
-from nmt.data.reporting.base_leaks import overlap_with_bases
-from nmt.data.reporting.nothing_left import advice_on_dropped, nothing_left
+from nmt.data.reading.sources import Source, facts_of, find_sources, refuse_changed, spooled, stamps_of, survey, told
+from nmt.data.reporting.findings import advice_on_dropped, nothing_left
+from nmt.data.reporting.leaks import overlap_with_bases
 from nmt.data.reporting.report import DataReport
 from nmt.data.reporting.report_page import page, refuse_foreign_page
 from nmt.data.reporting.report_words import sentence
 from nmt.data.reporting.survey import Texts
-from nmt.data.sharing.workers import WorkerPool
 from nmt.data.stored.arrow import dtype_of_ids, table_of, write_arrow
 from nmt.data.stored.corpus import Prepared
 from nmt.data.stored.folder import beside, building, refuse_foreign_files, remove_abandoned

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays.ragged import Ragged, gathered
 from nmt.data.blockwise.block_file import BlockContent, BlockSide, read_block, write_block
+from nmt.data.blockwise.worker_pool import Work, serve_as_worker
 from nmt.data.filters.clean import (
     BAD_UTF8,
     CODES,
@@ -36,7 +37,6 @@ from nmt.data.filters.seen import keys_of, kinds_of
 from nmt.data.reporting.duplicates import N_SHOWN, count_duplicates
 from nmt.data.reporting.measure import HeldOut, aligned_by, measured
 from nmt.data.reporting.shift import RECORD, find_shifts
-from nmt.data.sharing.workers import Work, serve_as_worker
 from nmt.data.stored.arrow import dtype_of_ids
 from nmt.data.text.facts import Block, Rarity, cut
 from nmt.data.text.lines import is_plain, lines_of_block

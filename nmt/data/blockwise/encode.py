@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from nmt.data.arrays.ragged import Ragged
 from nmt.data.blockwise.keep import progress_bar
 from nmt.data.blockwise.kept import Block, KeptPairs
+from nmt.data.blockwise.worker_pool import WorkerPool
 from nmt.data.filters.clean import TOO_LONG
 from nmt.data.reporting.duplicates import N_SHOWN
 from nmt.data.reporting.report import DataReport
-from nmt.data.sharing.workers import WorkerPool
 from nmt.data.stored.arrow import in_batches, write_arrow
 from nmt.data.stored.manifest import SUBWORDS
 from nmt.data.stored.takeover import RowFacts, Taken, made_of, taken_over

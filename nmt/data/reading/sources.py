@@ -3,8 +3,10 @@
 Every complaint about files is found here, before any work; which lines are kept is decided in `filters/clean.py`.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from nmt.data.reading.fields import Column, Found, Reading
 from nmt.data.reading.forms import DOCUMENTS, RECORDS, TABLES, columns_in, form_of
 from nmt.data.reading.records import complaint_about_records, read_records
 from nmt.data.reading.tables import Loaded, complaint_about_table, count_rows, read_rows, size_and_digest
+from nmt.data.stored.folder import beside
 from nmt.data.text.lines import complaint_about, complaint_about_stream, count_lines, read_lines
 from nmt.data.text.locate import Named, dataset_place, locate, partners
 from nmt.data.text.moses import undone
@@ -21,10 +24,13 @@ from nmt.data.text.split_names import split_of
 from nmt.errors import DataError
 from nmt.files import sha256_of
 from nmt.languages import language_of
+from nmt.progress import Bar
 from nmt.recipe.corpus_contradictions import STDIN, names_of
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import Origin
+
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -344,3 +350,37 @@ def _stamp(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@contextlib.contextmanager
+def spooled(sources: Sequence[Source], folder: Path, talk: Callable[[str], None]) -> Iterator[Sequence[Source]]:
+    """Context manager: the sources, with a file in place of stdin, which can be read only once.
+
+    talk: is told how much has come.
+    """
+    texts = [text for source in sources for text in (source.src, source.trg) if text.is_stdin]
+    if not texts:
+        yield sources
+        return
+    with beside(folder) as temporary:
+        path = temporary / "stdin"
+        try:
+            _read_all(path)
+            talk(f"stdin: {count_lines(path):,} lines, {path.stat().st_size:,} bytes")
+            there = [replace(source, src=_at(source.src, path), trg=_at(source.trg, path)) for source in sources]
+            if complaints := [found for text in texts if (found := _at(text, path).complaint())]:
+                raise DataError("\n".join(dict.fromkeys(complaints)))
+            yield there
+        except DataError as error:
+            raise DataError(str(error).replace(str(path), "stdin")) from None
+
+
+def _read_all(path: Path) -> None:
+    with open(path, "xb") as file, Bar(desc="stdin", unit="B", unit_scale=True) as progress:
+        while chunk := sys.stdin.buffer.read(_CHUNK):
+            file.write(chunk)
+            progress.update(len(chunk))
+
+
+def _at(text: Text, path: Path) -> Text:
+    return replace(text, place=path) if text.is_stdin else text

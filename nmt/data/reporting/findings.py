@@ -1,22 +1,49 @@
-"""From what a survey measured to what report.json says: counts, places as file:line, and texts cut to a length."""
+"""Content of report.json from what a survey measured: counts, places as file:line, texts cut to a length.
+
+And the advice where most or all training pairs are dropped.
+"""
 
 import bisect
 import itertools
 import random
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.filters import clean
+from nmt.data.filters.seen import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
 from nmt.data.reading.sources import Source
 from nmt.data.reporting.duplicates import N_SHOWN
 from nmt.data.reporting.measure import FARTHEST, LONGEST, STEPS
+from nmt.data.reporting.report_words import shortened
 from nmt.data.reporting.survey import Survey, Texts
 from nmt.data.text.facts import cut
+from nmt.data.text.scripts import is_in_another_script, scripts_of
+from nmt.recipe.data_options import DataConfig
 
 _MOST_BARS = 40
 _N_DRAWN = 10  # pairs that are shown, drawn from the kept ones
+
+# The options that set the bounds of filters.
+_OPTIONS = {
+    clean.IDENTICAL: "drop_identical",
+    clean.TOO_LONG: "max_len",
+    clean.RATIO: "max_ratio",
+    clean.CONTROL: "drop_control",
+    clean.DAMAGED: "drop_damaged",
+    clean.SCRIPT: "min_script",
+    clean.SYMBOLS: "max_symbols",
+    clean.REPEATS: "max_repeats",
+    clean.LANGUAGE: "max_other_language",
+    DUPLICATE: "drop_duplicates",
+    NEAR_DUPLICATE: "drop_near_duplicates",
+    TRANSLATIONS: "max_translations",
+}
+_NEARLY_ALL = 0.9
 
 # The places, file:line, and the texts of some kept pairs, by their numbers.
 Kept = Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
@@ -144,3 +171,50 @@ def _ratios(counts: NDArray[np.int64]) -> dict[str, Any]:
         "kept": counts[1, first : last + 1].tolist(),
         "kept_quantiles": {str(q): middle[min(_quantile(counts[1], q / 100), len(middle) - 1)] for q in (1, 50, 99)},
     }
+
+
+def nothing_left(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
+    """Why no pair is left. facts: those of the report; sources: of all splits."""
+    counts = {reason: each["count"] for reason, each in facts["dropped"].items()}
+    reason, *others = sorted(counts, key=lambda reason: -counts[reason])
+    n, n_read = counts[reason], facts["read"]
+    many = "all" if n == n_read else "nearly all" if n >= _NEARLY_ALL * n_read else f"{n:,}"
+    first = shortened(facts["dropped"][reason]["first"])
+    told = f"No training pair is left of {n_read:,}: {many} dropped for {reason} ({first})"
+    told += f": {advice_on_dropped(facts, sources, data)}"
+    also = (f"{reason} {counts[reason]:,} ({shortened(facts['dropped'][reason]['first'])})" for reason in others)
+    return f"{told} Others: {', '.join(also)}." if others else told
+
+
+def advice_on_dropped(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
+    """Return what to do about the reason that most pairs are dropped for."""
+    reason = max(facts["dropped"], key=lambda reason: facts["dropped"][reason]["count"], default=None)
+    if reason == clean.SCRIPT:
+        return _scripts(facts, sources, data)
+    if reason in _OPTIONS:
+        return f"Is that right? The option is data.{_OPTIONS[reason]}."
+    return "Look at these lines: are they the files that were meant?"
+
+
+def _scripts(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
+    """Which side is in another script than its language, told by an example."""
+    found = []
+    for each in facts["examples"].get(clean.SCRIPT, ())[:1]:
+        name = each["place"].rpartition(":")[0]
+        source = next(source for source in sources if source.split == "train" and source.src.name == name)
+        languages = data.languages_of(source.corpus)
+        for side, language, file in zip(("src", "trg"), languages, (source.src, source.trg), strict=True):
+            scripts = scripts_of(language)
+            if is_in_another_script(each[side], scripts, data.filters_of(source.corpus).min_script):
+                letters = ", ".join(sorted(scripts))
+                found.append(
+                    f"{side}_lang is {language} ({letters}), the letters of {file.name} are {_letters(each[side])}"
+                )
+    told = "; ".join(found) or f"expected are those of {data.src_lang} and {data.trg_lang}"
+    return f"{told}. Is --langs (data.src_lang, data.trg_lang) right?"
+
+
+def _letters(text: str) -> str:
+    """The script that most letters of a text are of, by the names that Unicode gives them."""
+    names = Counter(unicodedata.name(c, "unnamed").partition(" ")[0].capitalize() for c in text if c.isalpha())
+    return names.most_common(1)[0][0]

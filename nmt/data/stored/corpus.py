@@ -7,7 +7,8 @@ Further validation sets are valid-NAME.arrow, and so is the first one if it has 
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,20 @@ def _as_one(parts: Sequence[NDArray[Any]], file: pa.Buffer) -> tuple[NDArray[Any
         return np.frombuffer(file, parts[0].dtype, count=file.size // size), np.array(begins, dtype=np.int64) // size
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     return np.concatenate(parts), np.cumsum(lengths) - lengths
+
+
+def show_pairs(folder: Path, n: int, seed: int = 0) -> Iterator[str]:
+    """Yield lines on n training pairs, drawn by the seed: text, pieces, ids. All pairs where there are no more.
+
+    The text is decoded from the ids, so what is shown is what a model learns from.
+    """
+    data = Prepared.open(folder)
+    n = min(n, data.train.n_pair)
+    numbers = sorted(random.Random(seed).sample(range(data.train.n_pair), n))
+    codecs = (data.subwords.src, data.subwords.trg)
+    for number in numbers:
+        yield f"pair {number + 1:,} of {data.train.n_pair:,}"
+        for side, codec, (ids,) in zip(("src", "trg"), codecs, data.train.pairs([number]), strict=True):
+            yield f"  {side} text    {codec.decode(ids.tolist())}"
+            yield f"  {side} pieces  {' '.join(codec.pieces(ids.tolist()))}"
+            yield f"  {side} ids     {' '.join(map(str, ids.tolist()))}"

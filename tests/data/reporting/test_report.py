@@ -15,12 +15,10 @@ import pytest
 from nmt.data.blockwise import blocks
 from nmt.data.prepare import prepare
 from nmt.data.reporting import duplicates
-from nmt.data.reporting.base_leaks import overlap_with_bases
 from nmt.data.reporting.duplicates import PAIR, count_duplicates
-from nmt.data.reporting.leaks import Keys, Leaks
+from nmt.data.reporting.leaks import Keys, Leaks, overlap_with_bases
 from nmt.data.reporting.report_words import alarms, remarks, table
-from nmt.data.stored.corpus import Prepared
-from nmt.data.stored.show import show_pairs
+from nmt.data.stored.corpus import Prepared, show_pairs
 from nmt.data.text.facts import Block
 from nmt.data.text.lines import read_lines
 from nmt.data.vocabulary.letters import normalised

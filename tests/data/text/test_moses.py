@@ -35,7 +35,7 @@ def test_a_corpus_of_moses_is_told_is_an_alarm_beside_plain_validation_and_can_b
     told = [one["found"] for one in found["alarms"] if "written otherwise" in one["found"]]
     assert len(told) == 2 and "40 entities in 40 lines" in told[1]
     from nmt.data.prepare import prepare
-    from nmt.data.stored.show import show_pairs
+    from nmt.data.stored.corpus import show_pairs
     from tests.data.test_prepare import recipe_in
 
     recipe = recipe_in(tmp_path, de, en, valid=valid, out=str(tmp_path / "plain"))

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared
-from nmt.data.stored.show import show_pairs
+from nmt.data.stored.corpus import Prepared, show_pairs
 from nmt.data.text.items import items_in
 from nmt.data.text.placeholders import (
     came_back,

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nmt.data.sharing import workers
-from nmt.data.sharing.workers import WorkerPool
+from nmt.data.blockwise import worker_pool
+from nmt.data.blockwise.worker_pool import WorkerPool
 from nmt.errors import MachineError
 
 
@@ -33,7 +33,7 @@ def test_what_is_left_in_a_file_goes_back_to_who_left_it(monkeypatch):
 
         return SimpleNamespace(ask=ask, kill=lambda: None, close=lambda: None)
 
-    monkeypatch.setattr(workers, "_start", helper)
+    monkeypatch.setattr(worker_pool, "_start", helper)
     with WorkerPool(2) as helpers:
         helpers.begin({}, None)
         files = [answer["file"] for answer in helpers.each("look", [{}, {}])]
@@ -57,7 +57,7 @@ def test_whatever_goes_wrong_with_a_helper_nobody_waits_for_it(monkeypatch, when
         return {}
 
     helper = SimpleNamespace(ask=ask, kill=lambda: None, close=lambda: None)
-    monkeypatch.setattr(workers, "_start", lambda: helper)
+    monkeypatch.setattr(worker_pool, "_start", lambda: helper)
     with WorkerPool(2) as helpers:
         helpers.begin({}, None)
         for asked in [helpers.submit("count", {}) for _ in range(5)]:
