@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """What the command line says otherwise than the recipe."""
+    """Return what the command line says otherwise than the recipe."""
     given = [("subwords.vocab_from", args.vocab_from)] if args.vocab_from else []
     given += [("data.out", args.out)] if args.out else []
     given += [("data.alarms", "warn")] if args.accept_alarms else []

@@ -98,7 +98,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Job:
-    """What is asked for, once all the text is in files: the `sources`. The rest as `prepare` has it."""
+    """A request, once all the text is in files: the `sources`. The rest as `prepare` has it."""
 
     recipe: Recipe
     folder: Path
@@ -112,7 +112,7 @@ class _Job:
 
 
 def _prepare(job: _Job) -> dict[str, Any]:
-    """From what goes in to the manifest, stage by stage."""
+    """Make the folder stage by stage; return the manifest."""
     recipe, report = job.recipe, job.report
     present = None if job.only_report else refuse_foreign_files(job.folder)
     stamps = stamps_of(job.sources)
@@ -179,7 +179,7 @@ def _prepare(job: _Job) -> dict[str, Any]:
 
 
 def _is_there(job: _Job, present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> bool:
-    """Whether what is asked for is there already, and need not be made again. Another folder is refused or replaced."""
+    """Return whether what is asked for is there already. Another folder is refused or replaced."""
     changed = _changes(present, inputs, settings)
     if job.overwrite:
         return False
@@ -197,7 +197,7 @@ def _is_there(job: _Job, present: dict[str, Any], inputs: list[dict[str, Any]], 
 
 
 def _note_beforehand(job: _Job, inputs: list[dict[str, Any]]) -> None:
-    """What the report tells before any pair is read."""
+    """Note in the report what is told before any pair is read."""
     for language in unknown_languages(job.recipe.data):
         job.report.note("language", language)
     for where in other_languages(job.sources, job.recipe.data):
@@ -306,7 +306,7 @@ def use_threads(n: int) -> None:
 
 
 def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:
-    """What a new folder would be made of otherwise than the present one. Names of files do not count, bytes do."""
+    """Return what a new folder would be made of otherwise than the present one. Bytes count, names do not."""
 
     def identity(each: dict[str, Any]) -> tuple[Any, ...]:
         return each.get("split"), each.get("side"), each.get("sha256"), each.get("column")

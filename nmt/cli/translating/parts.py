@@ -21,17 +21,17 @@ SHARE = "share"  # the mark of a rank that has answered all its windows
 
 
 class Share(NamedTuple):
-    """Which rank this process is, from 0, and of how many."""
+    """The rank of this process, from 0, and how many there are."""
 
     rank: int = 0
     n_rank: int = 1
 
     def has(self, number: int) -> bool:
-        """Whether the window of this number, from 0, is for this rank. In turns, since lengths come in stretches."""
+        """Return whether a window, by its number from 0, is for this rank. In turns, as lengths come in stretches."""
         return number % self.n_rank == self.rank
 
     def n_line(self, n_line: int, window: int) -> int:
-        """How many of n_line lines are for this rank."""
+        """Count those of n_line lines that are for this rank."""
         return sum(min(window, n_line - start) for start in range(self.rank * window, n_line, self.n_rank * window))
 
     def journal(self, output: Path, rank: int | None = None) -> Path:
@@ -129,7 +129,7 @@ def together(paths: list[Path], found: list[Known]) -> _Parts:
 
 
 def finished_parts(paths: list[Path], fit: dict[str, Any], say: Callable[[str], object]) -> list[Known] | None:
-    """What the journals of all ranks hold if all have finished; else None, and it is said who has not.
+    """Return what the journals of all ranks hold if all have finished; else None, and it is said who has not.
 
     Raises NmtError if one of them was made with another model or other options.
     """

@@ -1,4 +1,4 @@
-"""What is kept of a block of training pairs in a file, for those who need it later: as a record, written and read.
+"""File of blocks of training pairs: what later stages need of each, as a record that is written and read.
 
 What fills it in is `block_work.py`, and where each block lies is in `kept.py`.
 """

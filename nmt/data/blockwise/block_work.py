@@ -1,5 +1,5 @@
-"""What is done with a block of training pairs, in this process or in a helper: it is read and filtered, looked at, its
-units are counted, and encoded. And the conclusions that are drawn from files of all blocks.
+"""Tasks on a block of training pairs, in this process or in a worker: read and filter, measure, count units, encode.
+And the conclusions that are drawn from files of all blocks.
 
 Each task is a function of the block and of what all blocks share, so it does not matter who does which. What a later
 task needs of a block lies in a file, as `block_file.py` writes it; `blocks.py` makes the blocks, `keep.py` hands them
@@ -84,7 +84,7 @@ class Task:
         return filters_of(FilterConfig.model_validate(source["filters"]), self._config.max_len, languages, usual)
 
     def decide(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """Which pairs are kept as far as their own text tells, as codes, and the keys that tell repeated ones."""
+        """Return which pairs are kept as far as their own text tells, as codes, and the keys of repeated ones."""
         sides, codes, *_ = self._read(block)
         kept = codes == KEPT
         return {"codes": codes, **keys_of(sides[0].some(kept), sides[1].some(kept), self._kinds)}
@@ -134,7 +134,7 @@ class Task:
         }
 
     def count(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """How often each word of the kept lines occurs, and what there is to know of the alignment of all lines.
+        """Count each word of the kept lines, and make the records by which all lines are aligned.
 
         task: file and offset of the block; `rarity` of anchors; `words`: whether words are counted; `src_chosen`,
         `trg_chosen`: the kept lines that count, where it is not all.
@@ -162,13 +162,13 @@ class Task:
         return {**answer, "records": records.tobytes(), "notes": dict(notes)}
 
     def shifts(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Where the lines of two files are shifted. task: `path` of the records, the `first` of the files, `n_pair`."""
+        """Find shifted lines of two files. task: `path` of the records, the `first` of the files, `n_pair`."""
         found = find_shifts(Path(task["path"]), task["first"], task["n_pair"])
         stretches = [(each.first, each.last, each.offset, each.gain) for each in found.stretches]
         return {"n_pair": found.n_pair, "stretches": stretches, "strength": found.strength}
 
     def duplicates(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """What is repeated. task: `path` of the hashes of pairs."""
+        """Count repeated pairs. task: `path` of the hashes of pairs."""
         return count_duplicates(Path(task["path"]))
 
     def encode(self, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class Task:
         return values, np.diff(ends, prepend=0)
 
     def _units_of(self, side: BlockSide, name: str) -> tuple[Lexicon, NDArray[Any]]:
-        """What is known of the units of a block that was looked at, and their numbers."""
+        """Return the lexicon of a block that was looked at, and the numbers of its units there."""
         known = self._fresh(self._known_learnt, name)
         if side.lexicon == known.name:  # it was this process that looked at it
             return known, side.which
@@ -306,9 +306,8 @@ class Task:
         return (src_units, trg_units), unlike
 
     def _note(self, side: Units, kept: NDArray[np.bool_], notes: Counter[str]) -> None:
-        text = side.text(kept).decode("utf-8")
-        if ODD.search(text):
-            notes.update(odd for line in text.split("\n") for odd in oddities(line))
+        if ODD.search(b"".join(side.keys).decode("utf-8")):  # the different words, which are less than the text
+            notes.update(odd for line in side.some(kept) for odd in oddities(line))
 
 
 def _joined(lines: Sequence[str]) -> bytes:
@@ -345,7 +344,7 @@ def _too_long(block: BlockContent, fits: NDArray[np.bool_]) -> list[list[Any]]:
 
 
 def task_of(setup: Mapping[str, Any], number: int) -> Work:
-    """What does a task by its name. number: of this process among those that work, from 0."""
+    """Return the function that does a task by its name. number: of this process among those that work, from 0."""
     tasks = Task(setup, number)
     by_name = {
         "decide": tasks.decide,

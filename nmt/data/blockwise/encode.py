@@ -99,7 +99,7 @@ def encode_training_pairs(
 
 
 class _Sum:
-    """What adds up over the rows of a corpus."""
+    """Sums over the rows of a corpus."""
 
     def __init__(self, made_of_what: str, corpus: int, kept: KeptPairs, report: DataReport) -> None:
         self.made_of, self._corpus, self._kept, self._report = made_of_what, corpus, kept, report
@@ -108,7 +108,7 @@ class _Sum:
         self._n_word, self._n_char = [0, 0], [0, 0]
 
     def encoded(self, block: Block, found: Mapping[str, Any], use: VocabularyUse) -> Part:
-        """The rows of a block, as a helper encoded it."""
+        """The rows of a block, as a worker encoded it."""
         if found["too_long"]:
             places = [(self._kept.name(block.source, block.first + n), texts) for n, *texts in found["too_long"]]
             self._drop(block.source, len(places), places)
@@ -135,7 +135,7 @@ class _Sum:
             yield rows
 
     def facts(self) -> RowFacts:
-        """What the manifest says of the rows."""
+        """Return the facts of the rows for the manifest."""
         return RowFacts(self.made_of, self._n_too_long, self._too_long, self._n_word, self._n_char)
 
     def _drop(self, source: int, n: int, places: Any) -> None:
@@ -150,7 +150,7 @@ class _Sum:
 
 
 def _write_cut_words(subwords: Subwords, folder: Path) -> Iterator[Path | None]:
-    """How words of each vocabulary are cut, where that is known, in a file each."""
+    """Write how words of each vocabulary are cut, where that is known, in a file each."""
     for name, codec in subwords.by_side().items():
         if codec.cut_words:
             write_cut_words(folder / f"words.{name}", codec.cut_words)

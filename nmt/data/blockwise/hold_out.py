@@ -71,7 +71,7 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
 
 
 def near_hashes(src: Sequence[str], trg: Sequence[str]) -> tuple[Hashes, Hashes]:
-    """What tells near copies of some pairs, in ascending order: hashes of their sides, and the sums of their letters,
+    """Return keys of near copies of pairs, in ascending order: hashes of their sides, and the sums of their letters,
     of which one is to be there before a line is hashed."""
     blocks = Block(src), Block(trg)
     hashes = [near[length > 0] for near, _, length, _ in (block.near() for block in blocks)]

@@ -146,7 +146,7 @@ def _drawn(held_out: dict[str, Texts], config: DataConfig) -> dict[str, Any]:
 def count_words_of(
     kept: KeptPairs, config: SubwordsConfig, seed: int, report: DataReport, workers: WorkerPool
 ) -> tuple[Counter[str], Counter[str]]:
-    """How often each word of source and target occurs, in a sample of the lines if there are more than are learnt from.
+    """Count each word of source and target, in a sample of the lines if there are more than are learnt from.
 
     Nothing is counted where the subwords are those of another folder. The survey is given what it aligns by on the way.
     """
@@ -174,7 +174,7 @@ def count_words_of(
 
 
 def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> dict[str, list[NDArray[np.uint8]]]:
-    """Which lines are learnt from, a bit for each, by side and block; empty where it is all of them."""
+    """Draw the lines that are learnt from, a bit for each, by side and block; empty where it is all of them."""
     n_line = len(kept) * (2 if joint else 1)
     if n_line <= most:
         return {}
@@ -188,7 +188,7 @@ def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> dict[str, 
 
 
 def _shared(source: Source, own: FilterConfig, usual: UsualRatio | None, config: DataConfig) -> dict[str, Any]:
-    """What is to be known of a source to work on its blocks."""
+    """Return the facts of a source that work on its blocks needs."""
     return {
         "src": str(source.src.place if isinstance(source.src.place, Path) else source.src.name),
         "trg": str(source.trg.place if isinstance(source.trg.place, Path) else source.trg.name),
@@ -268,7 +268,7 @@ def _changed(before: int, after: str) -> DataError:
 
 
 def _reading(source: Source, bad_utf8: Policy, bad_records: Policy, longest: int, report: DataReport) -> Reading:
-    """How to read a source, with the report as the one that is told of oddities."""
+    """Return how to read a source; its oddities go to the report."""
     joined = partial(_note_joined, report, source.src.name)
     return Reading(bad_utf8, bad_records, longest, report.notes, joined)
 

@@ -16,7 +16,7 @@ from nmt.data.text.placeholders import in_names
 
 
 class Block(NamedTuple):
-    """Where a block lies; the number of its source, of its first line there, and of its first kept pair among all."""
+    """Place of a block; the number of its source, of its first line there, and of its first kept pair among all."""
 
     file: str
     offset: int
@@ -55,7 +55,7 @@ class KeptPairs:
         return f"{self._names[source]}:{number}"
 
     def corpora(self) -> list[dict[str, Any]]:
-        """What the manifest says of the corpora, in the order of their pairs."""
+        """Return the entries of the corpora in the manifest, in the order of their pairs."""
         found: dict[int, dict[str, Any]] = {}
         for corpus, name, n in zip(self._corpora, self._names, self._n_of_source, strict=True):
             found.setdefault(corpus, {"name": name, "n_pair": 0})["n_pair"] += n

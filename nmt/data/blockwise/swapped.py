@@ -1,5 +1,5 @@
-"""Whether two files are swapped: whether the sides of a validation or test set are, by their words, rather those of the
-other sides of a training corpus.
+"""Detection of swapped files: by their words, the sides of a validation or test set are rather those of the other sides
+of a training corpus.
 
 Told by words alone: those that one training side has far more often than the other vote for it. Names have no vote, nor
 have nearly all words where both sides are in one language; most words of another domain are unknown to both sides, the
@@ -64,17 +64,17 @@ def swapped(
 
 
 def are_swapped(src: Counter[str], trg: Counter[str], train_src: Counter[str], train_trg: Counter[str]) -> bool:
-    """Whether both sides, by how often their words occur, are plainly rather the other sides of a training corpus."""
+    """Return whether both sides are, by their words, plainly rather the other sides of a training corpus."""
     return _is_rather(src, train_trg, train_src) and _is_rather(trg, train_src, train_trg)
 
 
 def words_of(lines: Iterable[str]) -> Counter[str]:
-    """How often each word occurs, without case."""
+    """Count each word, without case."""
     return Counter(word for line in lines for word in _WORD.findall(line[:2000].casefold()))
 
 
 def _is_rather(words: Counter[str], of: Counter[str], than: Counter[str]) -> bool:
-    """Whether most words that tell say that a text is like the one side of a training corpus, not like the other."""
+    """Return whether most words that tell make a text like one side of a training corpus, not the other."""
     n_of, n_than = of.total(), than.total()
     votes, against, n_different = 0, 0, 0
     for word, n in words.items():

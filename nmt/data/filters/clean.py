@@ -59,7 +59,7 @@ _LINE_BREAKER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class Filter(NamedTuple):
-    """Why a pair is dropped, and whether."""
+    """A reason to drop a pair, and the function that decides."""
 
     reason: str
     drops: Callable[[str, str], bool]
@@ -128,7 +128,7 @@ def most_bytes(max_len: int) -> int:
 
 
 def oddities(text: str) -> tuple[str, ...]:
-    """What is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
+    """Return what is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
     if text.isprintable():
         return ()
     found = []

@@ -1,4 +1,4 @@
-"""Which pairs came before: exactly, nearly, or too often with another translation.
+"""Pairs that came before: exactly, nearly, or too often with another translation.
 
 Compared are hashes of 64 bits, 8 bytes for each pair and each kind that is asked for, in files that are read once for
 each share of the hashes. In memory are 2 bytes for each pair, and some hundred for each text that has more translations
@@ -67,7 +67,7 @@ def in_pieces(path: Path) -> Pieces:
 def repeated(
     keys: Mapping[str, Pieces], filters: Sequence[FilterConfig], n_of: Sequence[int]
 ) -> list[tuple[str, NDArray[np.int64]]]:
-    """Which pairs are not for training after those before them: reasons, each with the numbers of its pairs.
+    """Yield the pairs that those before them leave no place for: reasons, each with the numbers of its pairs.
 
     keys: of all pairs, by kind, NO_KEY for pairs that are not asked about. filters: what is asked of the first pairs,
     then of the next ones; n_of: how many those are. A pair that stays counts for those after it, whatever they ask for.
@@ -148,7 +148,7 @@ def hash_of(text: str) -> int:
 
 
 def skeleton(text: str) -> str:
-    """What near duplicates have in common: NFKC, case folded, every digit 0, no white space, punctuation and symbols.
+    """Return the form that near duplicates share: NFKC, case folded, digits 0, no white space, punctuation and symbols.
 
     Vowel signs and other marks stay, which tell words apart in many scripts. Where nothing else would be left, so do
     punctuation and symbols.

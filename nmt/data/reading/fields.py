@@ -1,4 +1,4 @@
-"""What stands in one field of a line or row: a text, or why there is none, and how it becomes a line."""
+"""Content of one field of a line or row: a text, or why there is none, and how it becomes a line."""
 
 import itertools
 from collections import Counter
@@ -37,7 +37,7 @@ def _nothing(_: int) -> None:
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read. longest: bytes of a text that are wanted; what is longer may come out cut, but not shorter than
+    """Policy of reading. longest: bytes of a text that are wanted; a longer one may come out cut, but not shorter than
     `longest - 4`. notes: counts what is odd but harmless; joined: gets the number of a line or row whose text had line
     feeds.
     """
@@ -49,7 +49,7 @@ class Reading:
     joined: Callable[[int], None] = _nothing
 
     def settle(self, found: Found, name: object, number: int) -> Found:
-        """What was found in a line or row of a file or dataset, unless it is to be refused."""
+        """Return what was found in a line or row of a file or dataset, unless it is to be refused."""
         if isinstance(found, Flaw) and found.reason == BAD_RECORD and self.bad_records == "refuse":
             raise DataError(
                 f"{name}:{number}: {found.what}. Expected text there: mend the file; pairs of training corpora can be "

@@ -57,7 +57,7 @@ def other_languages(sources: Sequence[Source], data: DataConfig) -> Iterator[str
 
 
 def codes_as_text(sources: Sequence[Source], data: DataConfig) -> Iterator[str]:
-    """Where the first line of TSV is taken for a pair, but names its columns by the languages of the recipe: file:1."""
+    """Yield file:1 where the first line of TSV is taken for a pair, but names columns by the languages."""
     reading = Reading("drop", "drop", _LONGEST)
     for source in sources:
         texts = source.src, source.trg

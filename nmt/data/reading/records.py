@@ -58,7 +58,7 @@ def read_records(
 def complaint_about_records(
     path: Path, form: str, columns: Sequence[Column], *, header: bool, drop_flagged: bool = False
 ) -> str | None:
-    """Why these columns cannot be read from the file, as far as its first lines tell."""
+    """Return why these columns cannot be read from the file, as far as its first lines tell."""
     lines = (line for line in read_lines(path, bad_utf8="drop", longest=_LONGEST) if line is not None)
     if form == "tsv":
         first = next(lines, "")
@@ -88,7 +88,7 @@ def _is_cut(line: str) -> bool:
 
 
 def _places(first: str, columns: Sequence[Column], *, header: bool) -> tuple[list[int], str]:
-    """Where columns stand in a line of TSV, from 0, by its first line; and what is wrong with them, or nothing."""
+    """Find where columns stand in a line of TSV, from 0, by its first line; and what is wrong with them, or nothing."""
     names = first.split("\t")
     if "\t" not in first:
         return [], f"no tab in the first line: {shown([first])}. Is it TSV? (CSV: format: csv)"
@@ -182,7 +182,7 @@ def _parsed(line: str) -> dict[str, Any] | Flaw:
 
 
 def _value(record: dict[str, Any], key: str) -> tuple[bool, Any]:
-    """Whether a key is there, and what is under it."""
+    """Return whether a key is there, and what is under it."""
     if key in record:
         return True, record[key]
     here: Any = record

@@ -52,7 +52,7 @@ class Text:
 
     @property
     def is_stdin(self) -> bool:
-        """Whether this is still to come from standard input."""
+        """Return whether this is still to come from standard input."""
         return self.place == Path(STDIN)
 
     @property
@@ -69,7 +69,7 @@ class Text:
         return undone(found, self.moses) if isinstance(found, str) and self.moses is not None else found
 
     def complaint(self) -> str | None:
-        """Why this cannot be read, as far as a look tells."""
+        """Return why this cannot be read, as far as a look tells."""
         if self.place is None or isinstance(self.place, tuple) or self.is_stdin:
             return None
         if isinstance(self.place, Loaded) or self.form in TABLES:
@@ -331,7 +331,7 @@ def survey(sources: Iterable[Source], facts: Iterable[tuple[Facts, Facts]]) -> l
 
 
 def stamps_of(sources: Iterable[Source]) -> dict[Path, tuple[int, ...]]:
-    """What changes in a file's entry when it is written to or replaced. For `refuse_changed`."""
+    """Return what changes in a file's entry when it is written to or replaced. For `refuse_changed`."""
     paths = (text.place for source in sources for text in (source.src, source.trg))
     return {path: _stamp(path) for path in paths if isinstance(path, Path)}
 

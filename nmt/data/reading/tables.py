@@ -103,7 +103,7 @@ def read_rows(table: Table, columns: Sequence[Column], reading: Reading) -> Iter
 
 
 def complaint_about_table(table: Table, columns: Sequence[Column]) -> str | None:
-    """Why these columns cannot be read, by the schema."""
+    """Return why these columns cannot be read, by the schema."""
     try:
         with _opened(table) as there:
             for column in columns:
@@ -225,7 +225,7 @@ def _only(schema: pa.Schema, ways: Sequence[_Way]) -> pa.ipc.IpcReadOptions:
 
 
 def _way(schema: pa.Schema, column: Column, table: Table) -> _Way:
-    """Where the texts of a column are. DataError if there is none of the name, or something else than text."""
+    """Return where the texts of a column are. DataError if there is none of the name, or something else than text."""
     if isinstance(column, int):
         raise DataError(f"{table}: column {column}: columns have names here; there are {shown(schema.names)}.")
     way = (column,) if column in schema.names else tuple(column.split("."))

@@ -174,7 +174,7 @@ def _ratios(counts: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def nothing_left(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
-    """Why no pair is left. facts: those of the report; sources: of all splits."""
+    """Return why no pair is left. facts: those of the report; sources: of all splits."""
     counts = {reason: each["count"] for reason, each in facts["dropped"].items()}
     reason, *others = sorted(counts, key=lambda reason: -counts[reason])
     n, n_read = counts[reason], facts["read"]
@@ -197,7 +197,7 @@ def advice_on_dropped(facts: Mapping[str, Any], sources: Sequence[Source], data:
 
 
 def _scripts(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
-    """Which side is in another script than its language, told by an example."""
+    """Tell which side is in another script than its language, by an example."""
     found = []
     for each in facts["examples"].get(clean.SCRIPT, ())[:1]:
         name = each["place"].rpartition(":")[0]

@@ -72,7 +72,7 @@ class Known:
         self.hashes = dict(hashes)
 
     def hits(self, keys: Keys) -> dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Which pairs are there, and at which place among the hashes."""
+        """Find the pairs that are there, and their places among the hashes."""
         found = {}
         for key, known in self.hashes.items():
             if len(known):
@@ -157,7 +157,7 @@ def _counterpart(key: tuple[str, str]) -> tuple[str, str]:
 
 
 def _find(known: Hashes, wanted: Hashes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where each hash is, or would be, in a sorted array, and whether it is there."""
+    """Find where each hash is, or would be, in a sorted array, and whether it is there."""
     if not len(known):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
     place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)

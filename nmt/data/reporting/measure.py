@@ -1,4 +1,4 @@
-"""What a block of pairs adds to the survey: counts that are summed over blocks, hashes, and words to align by.
+"""Measurements of a block of pairs for the survey: counts that are summed over blocks, hashes, and words to align by.
 
 One block in, arrays out, and nothing is remembered, so blocks may be measured anywhere and in any order. What becomes
 of the arrays is in `survey.py`.
@@ -32,7 +32,7 @@ LEAK_KEYS = [(level, part) for level in LEVELS for part in PARTS]
 
 
 class HeldOut:
-    """What is to be known of the validation and test lines to find them again."""
+    """Keys of the validation and test lines, to find them again."""
 
     def __init__(self, known: Known, bags: Hashes) -> None:
         """bags: of all lines of both sides, which training may have on either."""
@@ -51,7 +51,7 @@ class HeldOut:
 
 
 def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
-    """What `Survey.add` gets: counts of all pairs of a block, and of those that are kept."""
+    """Measure a block for `Survey.add`: counts of all pairs of a block, and of those that are kept."""
     found: dict[str, Any] = {}
     lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int32)
     for n, (name, side) in enumerate(zip(SIDES, (src, trg), strict=True)):
@@ -67,7 +67,7 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
 
 
 def aligned_by(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """What lines are aligned by, and how often each hash of an anchor occurs.
+    """Return what lines are aligned by, and how often each hash of an anchor occurs.
 
     Of each line are told: `len`, its characters; `marks`; and the words of which its anchors are chosen later, since
     they may look alike in other languages: `anchors`, their hashes end to end, and `n_anchor`, how many there are.
@@ -134,7 +134,7 @@ def line_hashes(side: Units) -> Hashes:
 
 
 def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
-    """Which kept pairs, by their number among those of the block, are like which held-out lines, at each level."""
+    """Find the kept pairs of a block that are like held-out lines, at each level, by their numbers."""
     alike = np.zeros(len(kept), dtype=bool)
     for side in (src, trg):
         alike |= np.isin(side.sums(facts_of(side.known).bags[side.which]), held_out.bags)

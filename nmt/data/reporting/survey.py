@@ -1,4 +1,4 @@
-"""What is measured of the pairs, put together from blocks: lengths, scripts, leaks, repetitions, shifted lines.
+"""Measurements of the pairs, put together from blocks: lengths, scripts, leaks, repetitions, shifted lines.
 
 What a block has is measured in `measure.py`. Nothing is kept of a pair but, on the disk and until the end, 52 bytes for
 its alignment and 16 for its repetitions.
@@ -98,12 +98,12 @@ class Survey:
         self._out["rarity"].write(rarity_of(self._anchors).astype(_RARITY).tobytes())
 
     def rarity(self, n_block: int) -> NDArray[np.uint32]:
-        """How often each anchor occurred in the source of a block up to its end."""
+        """Count each anchor in the source of a block up to its end."""
         self._out["rarity"].flush()
         return np.fromfile(self._paths["rarity"], _RARITY, N_HASH, offset=n_block * N_HASH * _RARITY.itemsize)
 
     def add_records(self, records: bytes) -> None:
-        """What `find_shifts` has to know of the next block."""
+        """Add the records of the next block, for `find_shifts`."""
         assert len(records) % RECORD.itemsize == 0
         self._out["records"].write(records)
 
@@ -134,7 +134,7 @@ class Survey:
         return finish
 
     def scripts(self) -> dict[str, dict[str, int]]:
-        """How many characters of each kind the kept pairs have on each side, most frequent first."""
+        """Count the characters of each kind that the kept pairs have on each side, most frequent first."""
         return {side: _by_script(counts) for side, counts in zip(SIDES, self._characters, strict=True)}
 
 

@@ -152,14 +152,14 @@ class _Rows:
         self._all_values, self._values_at = _as_one(self._values, file)
 
     def are_as_long_as(self, told: NDArray[np.int32]) -> bool:
-        """Whether the rows have so many ids each."""
+        """Return whether the rows have so many ids each."""
         return len(told) == self._first[-1] and all(
             np.array_equal(np.diff(offsets), told[first : first + len(offsets) - 1])
             for first, offsets in zip(self._first, self._offsets, strict=False)
         )
 
     def are_within(self, low: int, high: int) -> bool:
-        """Whether low <= id < high everywhere."""
+        """Return whether low <= id < high everywhere."""
         return all(int(v.min()) >= low and int(v.max()) < high for v in self._values if len(v))
 
     def between(self, start: int, stop: int) -> NDArray[Any]:

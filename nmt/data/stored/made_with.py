@@ -42,7 +42,7 @@ def flags_of_settings(there: dict[str, Any], recipe: Recipe) -> tuple[str, set[s
 
 
 def _own(own: TrainingCorpus, data: dict[str, Any], place: str) -> _Own:
-    """What a training corpus has to say otherwise. data: the section as it was there; place: of the corpus in it."""
+    """Yield what a training corpus has to say otherwise. data: the section as it was there; place: its corpus."""
     for name in FilterConfig.model_fields:
         mine, wanted = getattr(own, name), data.get(place + name)
         if (data[name] if mine is None else mine) != (data[name] if wanted is None else wanted):
@@ -74,7 +74,7 @@ def _tagged(
 
 
 def _tags(files: Tagged, wanted: list[str], trg_lang: str, one_lang: bool) -> _Own:
-    """What a corpus has to say otherwise to have these tags. one_lang: all corpora have to be in the usual language."""
+    """Yield what a corpus has to say to have these tags. one_lang: all corpora have to be in the usual language."""
     if files.tags != (tags := [tag.strip("<>") for tag in wanted if not told_language(tag)]):
         yield "tags", tags
     for lang in [trg_lang] if one_lang else _languages(wanted):

@@ -63,7 +63,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def _own_settings(data: DataConfig, n: int) -> dict[str, Any]:
-    """What decides about the pairs of a training corpus otherwise than about those of all."""
+    """Return what decides about the pairs of a training corpus otherwise than about those of all."""
     own, filters = data.train[n], data.filters_of(n).model_dump(mode="json")
     found = {name: value for name, value in filters.items() if value != getattr(data, name)}
     if own.src_lang not in (None, data.src_lang):
@@ -72,7 +72,7 @@ def _own_settings(data: DataConfig, n: int) -> dict[str, Any]:
 
 
 def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`."""
+    """Return where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`."""
     return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in changes_of_settings(there, here).items()]
 
 
@@ -179,7 +179,7 @@ def _refuse(path: Path, what: str) -> None:
 
 
 def _are_corpora(corpora: Any, n_pair: Any) -> bool:
-    """Whether they are those that the training pairs are made of."""
+    """Return whether they are those that the training pairs are made of."""
     return (
         isinstance(corpora, list)
         and all(isinstance(each, dict) and type(each.get("n_pair")) is int and each["n_pair"] >= 0 for each in corpora)

@@ -46,19 +46,19 @@ _GRAM, _STRIDE, _REACH, _LONG_RUN = 4, 32, 64, 48
 
 
 def has_control(text: str) -> bool:
-    """Whether there is a character in it that no text has: NUL, escape, U+FFFF and the like."""
+    """Return whether a character is in it that no text has: NUL, escape, U+FFFF and the like."""
     return not text.isprintable() and _CONTROL.search(text) is not None
 
 
 def is_damaged(text: str) -> bool:
-    """Whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
+    """Return whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
     if text.isascii():
         return False
     return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
 
 
 def is_mostly_symbols(text: str, max_share: float) -> bool:
-    """Whether digits, punctuation and symbols are more than max_share of a text of 20 characters or more.
+    """Return whether digits, punctuation and symbols are more than max_share of a text of 20 characters or more.
 
     White space does not count; vowel signs and other marks count as letters, a row of dots or dashes as one of them.
     """
@@ -74,7 +74,7 @@ def is_mostly_symbols(text: str, max_share: float) -> bool:
 
 
 def repeats_itself(text: str, most: int) -> bool:
-    """Whether a piece of the text stands more than `most` times in a row: a letter, a word, some words.
+    """Return whether a piece of the text stands more than `most` times in a row: a letter, a word, some words.
 
     Such a run has 48 bytes of UTF-8 or more, and a piece up to 64; runs without letters, as in forms and tables of
     contents, do not count.

@@ -1,4 +1,4 @@
-"""Which language a text is in, told by py3langid: 140 languages, by statistics of bytes that the package brings.
+"""Language of a text, told by py3langid: 140 languages, by statistics of bytes that the package brings.
 
 The package is an extra, asked only if `data.max_other_language` is set; it takes some 0.1 to 0.3 ms a text.
 """
@@ -35,7 +35,7 @@ Identify = Callable[[str], tuple[str, float]]
 
 
 def is_in_another_language(text: str, own: frozenset[str], max_probability: float, identify: Identify) -> bool:
-    """Whether a text of 20 letters or more is in a language that is not one of `own`, with a higher probability."""
+    """Return whether a text of 20 letters or more is in a language beside `own`, with a higher probability."""
     if not has_enough_letters(text):
         return False
     language, probability = identify(text)
@@ -49,7 +49,7 @@ def has_enough_letters(text: str) -> bool:
 
 @functools.cache
 def identifier() -> tuple[Identify, frozenset[str]]:
-    """What tells the language of a text with its probability, and the codes that it knows.
+    """Return the function that tells the language of a text with its probability, and the codes that it knows.
 
     Raises MachineError without the package.
     """

@@ -65,7 +65,7 @@ def scripts_of(language: str) -> frozenset[str]:
 
 
 def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -> bool:
-    """Whether less than min_share of the letters are of these scripts. Addresses of the web have no language.
+    """Return whether less than min_share of the letters are of these scripts. Addresses of the web have no language.
 
     Letters count by their bytes in UTF-8, which weighs a Chinese character like a syllable. No scripts: any will do.
     """
@@ -83,18 +83,18 @@ def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -
 
 
 def letters_of_others(scripts: frozenset[str]) -> Pattern[str]:
-    """What finds letters of all other scripts."""
+    """Return the pattern of letters of all other scripts."""
     return _letters(scripts)[1]
 
 
 def letters_unspaced() -> Pattern[str]:
-    """Return what finds letters of scripts that are written without spaces."""
+    """Return the pattern of letters of scripts that are written without spaces."""
     return _letters(frozenset(UNSPACED & _RANGES.keys()))[0]
 
 
 @functools.cache
 def _letters(scripts: frozenset[str]) -> tuple[Pattern[str], Pattern[str]]:
-    """What finds the characters of these scripts, and what finds letters of all others."""
+    """Return the patterns of characters of these scripts, and of letters of all others."""
     ranges = "".join(_RANGES[script] for script in sorted(scripts))
     return re.compile(f"[{ranges}]+"), re.compile(f"[^\\W\\d_{ranges}]+")
 

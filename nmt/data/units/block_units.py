@@ -98,17 +98,17 @@ class Units:
         return found
 
     def sums(self, of_units: NDArray[Any]) -> NDArray[Any]:
-        """What units have, summed over the units of each line."""
+        """Sum a value of units over the units of each line."""
         return np.add.reduceat(of_units[self.at], self.first)
 
     def any(self, of_units: Mask) -> Mask:
-        """Which lines have a unit that is true."""
+        """Return which lines have a unit that is true."""
         if not of_units.any():
             return np.zeros(len(self), dtype=bool)
         return np.logical_or.reduceat(of_units[self.at], self.first)
 
     def counts(self, chosen: Mask) -> Numbers:
-        """How often each unit occurs in some of the lines."""
+        """Count each unit in some of the lines."""
         at = self.at if chosen.all() else self.at[np.repeat(chosen, self.n_unit)]
         return np.bincount(at, minlength=len(self.keys))
 

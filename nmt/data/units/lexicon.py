@@ -46,7 +46,7 @@ class Lexicon:
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds so much that memory is at stake."""
+        """Return whether it holds so much that memory is at stake."""
         return len(self._units) > MOST_REMEMBERED or int(self.n_char.sum()) > _MOST_CHARACTERS
 
     def numbers(self, keys: Sequence[bytes]) -> Numbers:
@@ -73,7 +73,7 @@ class Lexicon:
         return self._has_space.values
 
     def part(self, name: str, new: Callable[[], P]) -> P:
-        """What is known of all units under a name. new: makes it, of no unit."""
+        """Return what is known of all units under a name. new: makes it, of no unit."""
         part, n_seen = self._parts.get(name) or (new(), 0)
         if n_seen < len(self._units):
             part.learn(self._units[n_seen:])

@@ -40,7 +40,7 @@ class UnitFacts:
 
 
 def facts_of(known: Lexicon) -> UnitFacts:
-    """What is known of all units that a lexicon has."""
+    """Return the facts of all units that a lexicon has."""
     return known.part("facts", UnitFacts)
 
 

@@ -49,7 +49,7 @@ class UnitWords:
         self.words += itertools.islice(self._number, len(self.words), None)
 
     def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
-        """How often each word occurs in units that occur so often, by the first unit that has it.
+        """Count each word in units that occur so often, by the first unit that has it.
 
         notes: counts what was too long for learning.
         """
@@ -70,7 +70,7 @@ def words_in(known: Lexicon, words_of: WordsOf) -> UnitWords:
 
 
 class KnownCuts(NamedTuple):
-    """What `write_cut_words` wrote: the place of each word, and its ids."""
+    """Content of a file of `write_cut_words`: the place of each word, and its ids."""
 
     place: dict[str, int]
     values: NDArray[np.int32]
@@ -117,7 +117,7 @@ def write_cut_words(path: Path, cut: CutWords) -> None:
 
 
 def read_cut_words(path: Path | None) -> KnownCuts:
-    """How words are cut, as another process wrote it; without a path, of no word."""
+    """Read how words are cut, as another process wrote it; without a path, of no word."""
     if path is None:
         return KnownCuts({}, np.empty(0, np.int32), np.empty(0, np.int64))
     with path.open("rb") as file:
