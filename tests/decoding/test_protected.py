@@ -180,6 +180,13 @@ def test_what_is_asked_may_be_or_contain_an_item(subwords, model):
     assert "http://a.org/b?c=1 look" in found.text and not found.unmet
 
 
+def test_where_phrases_are_asked_no_placeholder_is_written_that_stands_for_nothing(subwords):
+    """One would vanish, and what stands beside it run together."""
+    translator = Translator(Swapping(subwords, "url1", "tag1"), subwords, DecodeConfig(beam=8))
+    (found,) = translator.translate([Request("see http://a.org now", required=("ship",))])
+    assert "ship" in found.text and (found.doubled, found.unmet) == ([], [])
+
+
 def test_what_is_kept_may_be_or_contain_an_item_and_each_that_it_matches_is_wanted(subwords, model):
     line = "5 km or 5 km, see http://a.org now"
     for pattern, wanted in (

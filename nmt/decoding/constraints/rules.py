@@ -24,8 +24,8 @@ class Rules:
 
     min_len: (B,) fewest tokens, EOS not counted. no_repeat: no hypothesis has so many tokens in a row twice, but where
     its prefix or a required phrase that it lacks wants the last of them; 0: it may.
-    placeholders: their ids, of which a translation has each that stands for an item of its source once at most, and no
-    other. Where phrases are asked for, which may have items in them, it has those that it has.
+    placeholders: their ids, of which a translation has each that stands for an item of its source, and no other; once
+    at most, but where phrases are asked for, which may have items in them.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Rules:
         self._avoided = Avoided(pieces, [one.avoided for one in asked], eos)
         # (B, K, placeholders) which may still follow.
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
-        there = [[one.asks or name in dict(one.items) for name in names] for one in asked]
+        there = [[name in dict(one.items) for name in names] for one in asked]
         self._left = torch.tensor(there, device=min_len.device, dtype=torch.bool).unsqueeze(1)
         self._free = torch.tensor([[one.asks] for one in asked], device=min_len.device)  # (B, 1)
 
