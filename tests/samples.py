@@ -20,7 +20,7 @@ SAMPLES = {
 }
 
 
-def sample(languages: str, n: int = 20_000) -> list[tuple[str, str]]:
+def sample(languages: str, n: int = 2_000) -> list[tuple[str, str]]:
     """The first n pairs of a sample that have text on both sides; skips the test where it is not there."""
     paths = [Path(os.environ.get("NMT_DATA") or "no-data") / f"{name}.gz" for name in SAMPLES[languages]]
     if not all(path.exists() for path in paths):

@@ -101,16 +101,16 @@ VARIANTS = {
     "adam": {},
     "muon": {"model": {"emb_init": "cooccurrence"}, "optim": {"name": "muon", "muon_lr": 3e-3}},
     "schedule-free": {"optim": {"name": "schedulefree"}},
-    "moving average": {"train": {"ema": 0.9}},
-    "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}},
+    "upstream's model, and its moving average": {
+        "model": {"norm": "post"},
+        "optim": {"schedule": "noam"},
+        "train": {"ema": 0.9},
+    },
     "bf16": {"train": {"precision": "bf16"}},
-    "packed": {"model": {"attn_dropout": 0.0}, "batch": {"packed": True, "max_tokens": 357}},
-    "packed, merges left out": {
+    "packed": {
         "model": {"attn_dropout": 0.0},
         "batch": {"packed": True, "max_tokens": 357, "bpe_dropout": 0.2},
     },
-    "subwords that fall apart": {"batch": {"split_rate": 0.2}},
-    "merges left out": {"batch": {"bpe_dropout": 0.2}},
     "merges left out, and noise": {
         "batch": {"bpe_dropout": 0.2},
         "regularize": {"noise": {"upper": 0.3, "typo": 0.3}},
