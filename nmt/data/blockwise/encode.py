@@ -1,12 +1,18 @@
-"""The kept training pairs as rows of ids in train.arrow: encoded, or copied where `stored/takeover.py` finds them.
+"""Rows of ids of the kept training pairs in train.arrow: encoded, or copied from a folder that has them.
 
-Encoded or copied, the bytes are the same, and so is what the report and the manifest say of them.
+Encoded or copied, the bytes are the same, and so is what the report and the manifest say of them. A row follows from
+the text of its pair, the subwords, the tags of its corpus and the longest side that is kept. The manifest has a digest
+of all that for each corpus, `made_of`; the rows of corpora lie one after the other, so their `n_pair` tell where each
+begins. In memory are, for each pair of such a folder, its two lengths of four bytes.
 """
 
+import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +24,58 @@ from nmt.data.blockwise.worker_pool import WorkerPool
 from nmt.data.filters.clean import TOO_LONG
 from nmt.data.reporting.duplicates import N_SHOWN
 from nmt.data.reporting.report import DataReport
-from nmt.data.stored.arrow import in_batches, write_arrow
-from nmt.data.stored.manifest import SUBWORDS
-from nmt.data.stored.takeover import RowFacts, Taken, made_of, taken_over
+from nmt.data.stored.arrow import dtype_of_ids, in_batches, write_arrow
+from nmt.data.stored.corpus import Corpus, Prepared
+from nmt.data.stored.manifest import HASHED_BYTES, SUBWORDS, read_manifest
 from nmt.data.text.split_names import SIDES
 from nmt.data.text.tags import tags_of
 from nmt.data.units.unit_ids import write_cut_words
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.data.vocabulary.vocabulary_use import VocabularyUse
+from nmt.errors import DataError
+from nmt.files import sha256_of
 from nmt.recipe.data_options import DataConfig
+from nmt.recipe.places import MANIFEST
 
 # Rows of a record batch.
 BLOCK = 10_000
+# Another number, and what was encoded before is encoded anew.
+_VERSION = 1
 
 Part = tuple[Ragged, Ragged]  # both sides of some pairs
+
+
+class RowFacts(NamedTuple):
+    """Facts of the rows of a corpus, as the manifest has them.
+
+    too_long: of the pairs that were dropped as too long the first few, by their numbers among the kept pairs of the
+    corpus. n_word, n_char: of source and target, in the pairs that have rows.
+    """
+
+    made_of: str
+    n_too_long: int
+    too_long: list[int]
+    n_word: list[int]
+    n_char: list[int]
+
+
+class Taken(NamedTuple):
+    """Rows that a folder has, from `start` to `stop`."""
+
+    corpus: Corpus
+    start: int
+    stop: int
+    facts: RowFacts
+
+    @property
+    def folder(self) -> Path:
+        """The folder that has the rows."""
+        return self.corpus.path.parent
+
+    def rows(self, n: int) -> Iterator[tuple[Ragged, Ragged]]:
+        """Both sides, n rows at a time."""
+        for start in range(self.start, self.stop, n):
+            yield self.corpus.rows(start, min(self.stop, start + n))
 
 
 def encode_training_pairs(
@@ -155,3 +199,54 @@ def _write_cut_words(subwords: Subwords, folder: Path) -> Iterator[Path | None]:
         if codec.cut_words:
             write_cut_words(folder / f"words.{name}", codec.cut_words)
         yield folder / f"words.{name}" if codec.cut_words else None
+
+
+def made_of(subwords: Subwords, max_len: int, tags: Sequence[int], text_digest: str) -> str:
+    """The digest of all that the rows of a corpus follow from. tags: ids that every source begins with.
+
+    Tags come after all pieces, so those of other corpora have no say, unless ids get longer by them.
+    """
+    pieces = subwords.sha256_of_pieces() if dtype_of_ids(subwords).itemsize == 2 else subwords.sha256
+    told = [_VERSION, metadata.version("tokenizers"), pieces, max_len, list(tags), text_digest]
+    return hashlib.sha256(json.dumps(told).encode("utf-8")).hexdigest()
+
+
+def taken_over(wanted: Collection[str], folders: Iterable[Path], talk: Callable[[str], None]) -> dict[str, Taken]:
+    """The rows that one folder or another has, by what they are made of. talk: is told of a folder that is damaged."""
+    found: dict[str, Taken] = {}
+    for folder in folders:
+        try:
+            known = [facts for each in _corpora(folder) if (facts := _facts(each))]
+            if any(facts.made_of in wanted and facts.made_of not in found for facts in known):
+                found = {**_rows_of(folder, wanted), **found}
+        except DataError as error:
+            talk(f"{folder}: no rows are taken over from there: {error}")
+    return found
+
+
+def _corpora(folder: Path) -> list[dict[str, Any]]:
+    try:
+        corpora: list[dict[str, Any]] = read_manifest(folder)["corpora"] if (folder / MANIFEST).is_file() else []
+    except DataError:
+        return []  # nothing of ours, or of another version: whoever needs the folder itself will say so
+    return corpora
+
+
+def _rows_of(folder: Path, wanted: Collection[str]) -> dict[str, Taken]:
+    prepared = Prepared.open(folder)
+    told = prepared.manifest["files"][prepared.train.path.name]
+    if told["size"] > HASHED_BYTES and sha256_of(prepared.train.path) != told["sha256"]:
+        raise DataError(f"{prepared.train.path}: its bytes are not those that were written (SHA-256 differs).")
+    found, start = dict[str, Taken](), 0
+    for each in prepared.manifest["corpora"]:
+        stop, facts = start + each["n_pair"], _facts(each)
+        if facts and facts.made_of in wanted:
+            found[facts.made_of] = Taken(prepared.train, start, stop, facts)
+        start = stop
+    return found
+
+
+def _facts(corpus: dict[str, Any]) -> RowFacts | None:
+    """Return the facts of the rows of a corpus from a manifest; None if the manifest is too old to have them."""
+    told = corpus.get("rows")
+    return RowFacts(**told) if isinstance(told, dict) and set(told) == set(RowFacts._fields) else None

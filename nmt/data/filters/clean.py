@@ -1,16 +1,17 @@
 """Filters of training pairs that look at the text of a pair: their names, their order, and the choice by a recipe.
 
-Decisions only: no files, no counts. What a filter looks at is in `ratio.py`, `text/damage.py`, `text/scripts.py` and
-`text/languages.py`; what it takes other pairs to know, in `seen.py`. Validation and test pairs are never filtered.
+Decisions only: no files, no counts; in doubt a pair is kept. Filters that need more than a few lines are in `ratio.py`,
+`text/scripts.py` and `text/languages.py`; those that compare pairs in `seen.py`. Validation and test pairs are never
+filtered.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nmt.data.filters.ratio import UsualRatio, is_unusual
 from nmt.data.filters.seen import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
-from nmt.data.text.damage import has_control, is_damaged, is_mostly_symbols, repeats_itself
 from nmt.data.text.languages import identifier, is_in_another_language, languages_like
 from nmt.data.text.scripts import is_in_another_script, scripts_of
 from nmt.data.vocabulary.subwords import LONGEST_PIECE
@@ -56,6 +57,43 @@ REASON_OF = {n: reason for reason, n in CODES.items()}
 # What `oddities` looks for, and U+FEFF.
 ODD = re.compile("[\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _LINE_BREAKER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+# Tab, line breaks of all kinds and the marks of direction are in good texts, too, and so are U+0080 to U+009F, which
+# the quotes and dashes of windows-1252 become when it is taken for Latin-1.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
+
+# What the bytes 80 to BF are in windows-1252, and in windows-1251.
+_WEST = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+_EAST = "ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—\x98™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї"
+# Of these, what may well follow a word, and what is a letter or follows none.
+_MARKS, _NO_MARKS = "€‚„…†‡‹‘’“”•–—™›", "\x80-\x9fƒˆ‰Š˜ŒŽšœžŸ"
+_MOJIBAKE = re.compile(
+    # German quotes and the apostrophe as â€ and a third character, which may have got lost; ™ as â„¢.
+    f"â€[{_WEST}]|(?<![^\\W\\d_])â€|â\x80|â„¢"
+    # é as Ã©. Ã and Â are letters of Portuguese, Vietnamese and Turkish, too, so it depends on what stands around:
+    # after a small letter, fÃ¼r and baÄŸ, none of them is a letter;
+    f"|(?<=[a-zß-öø-ÿ])[ÂÃÄÅÆ][{_WEST}]"
+    # after no letter, Ã©tat, 20Â°C and Ã–l, it is one before marks of its end, as in the letter “Ã”;
+    f"|(?<![^\\W\\d_])[ÂÃ](?:[{_NO_MARKS}\xa0-\xba\xbc-\xbf]|(?<!«.)\xbb|[{_MARKS}](?=[a-zß-ÿ]))"
+    # after a capital, FRANÃ‡AIS and NÃ£o, it is one before marks at the end of a word: IRMÃ”, AMANHÃ», CHÃ€.
+    f"|[ÂÃ](?:[{_NO_MARKS}]|[€‚„†‡‹‘“”™›\xa1-\xac\xae-\xbf](?=[A-Za-zÀ-ÿ]))"
+    # Vietnamese: three bytes a letter, of which the second is one of two.
+    f"|á[º»](?:[{_NO_MARKS}\xa0-\xbf€‚„†‡•™]|[…–—‘’“”‹›](?=[a-z]))"
+    # Cyrillic, Greek, Arabic, Hebrew: two bytes a letter, one such letter after the other.
+    f"|(?:[ÐÑÎÏØÙÚÛ×][{_WEST}]){{3}}|(?:[РС][{_EAST}]){{3}}"
+    # East Asian scripts, Thai and those of India: three bytes a letter.
+    f"|(?:[à-ï][{_WEST}][{_WEST}]){{2}}"
+)
+
+# All of these begin so, and hardly anything else does: a pattern of two sets is a fast one.
+_SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
+
+_NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)
+_LETTER = re.compile(r"[^\W\d_]")
+_ROW = re.compile(r"([\W_])\1+")
+_SHORT_TEXT = 20
+
+_GRAM, _STRIDE, _REACH, _LONG_RUN = 4, 32, 64, 48
 
 
 class Filter(NamedTuple):
@@ -150,3 +188,76 @@ def _is_copy(src: str, trg: str) -> bool:
 def _has_more_bytes(src: str, trg: str, most: int) -> bool:
     longest = max(len(src), len(trg))
     return 4 * longest > most and max(len(src.encode("utf-8")), len(trg.encode("utf-8"))) > most
+
+
+def has_control(text: str) -> bool:
+    """Return whether a character is in it that no text has: NUL, escape, U+FFFF and the like."""
+    return not text.isprintable() and _CONTROL.search(text) is not None
+
+
+def is_damaged(text: str) -> bool:
+    """Return whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
+    if text.isascii():
+        return False
+    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
+
+
+def is_mostly_symbols(text: str, max_share: float) -> bool:
+    """Return whether digits, punctuation and symbols are more than max_share of a text of 20 characters or more.
+
+    White space does not count; vowel signs and other marks count as letters, a row of dots or dashes as one of them.
+    """
+    least, n_char = 1 - max_share, len(text)
+    if n_char < _SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= least * n_char:
+        return False
+    characters = "".join(text.split())
+    if len(characters) < _SHORT_TEXT or len(_LETTER.findall(characters)) >= least * len(characters):
+        return False
+    characters = _ROW.sub(r"\1", characters)
+    n_letter = sum(unicodedata.category(character)[0] in "LM" for character in characters)
+    return n_letter < least * len(characters)
+
+
+def repeats_itself(text: str, most: int) -> bool:
+    """Return whether a piece of the text stands more than `most` times in a row: a letter, a word, some words.
+
+    Such a run has 48 bytes of UTF-8 or more, and a piece up to 64; runs without letters, as in forms and tables of
+    contents, do not count.
+    """
+    raw = text.encode("utf-8")
+    # A run of 48 bytes, wherever it begins, holds one of these places and 17 bytes from there on, in which the same
+    # four bytes come again after a period of 12. Four longer periods hold a place and a period in the same way.
+    known = 0  # up to here nothing begins that repeats itself and has letters
+    for place in range(0, len(raw) - _LONG_RUN + _STRIDE, _STRIDE):
+        if place < known:
+            continue
+        gram = raw[place : place + _GRAM]
+        after = raw.find(gram, place + 1, place + _REACH + _GRAM)
+        while after >= 0:
+            period = after - place
+            start, end = _run_around(raw, place, period)
+            if end - start >= _long_run(period, most):
+                run = raw[start:end].decode("utf-8", "ignore")
+                if any(map(str.isalpha, run)):
+                    return True
+                # A run with letters has one in each piece: it shares less than a piece with this one. Without this, a
+                # long row of dots would be looked at from each of its places.
+                known = end - _REACH
+                break
+            after = raw.find(gram, after + 1, place + _REACH + _GRAM)
+    return False
+
+
+def _long_run(period: int, most: int) -> int:
+    """Bytes from which on a run of such a period is too long. most: times that a piece may stand in a row."""
+    return max(_LONG_RUN, (most + 1) * period)
+
+
+def _run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:
+    """The longest stretch around `place` in which every byte is that of one period before: [start, end)."""
+    start, end = place, place + period
+    while end < len(raw) and raw[end] == raw[end - period]:
+        end += 1
+    while start > 0 and raw[start - 1] == raw[start - 1 + period]:
+        start -= 1
+    return start, end

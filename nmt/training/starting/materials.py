@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from nmt.data.stored.corpus import Prepared
-from nmt.data.stored.made_with import flags_of_settings
+from nmt.data.stored.manifest import flags_of_settings
 from nmt.data.vocabulary.subwords import PAD
 from nmt.errors import DataError
 from nmt.extras import require

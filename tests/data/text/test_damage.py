@@ -4,8 +4,14 @@ import time
 
 import pytest
 
-from nmt.data.filters.clean import filters_of, reason_to_drop
-from nmt.data.text.damage import has_control, is_damaged, is_mostly_symbols, repeats_itself
+from nmt.data.filters.clean import (
+    filters_of,
+    has_control,
+    is_damaged,
+    is_mostly_symbols,
+    reason_to_drop,
+    repeats_itself,
+)
 from nmt.recipe.filter_options import FilterConfig
 from tests.data.made_lines import GOOD
 from tests.data.text.sentences_with_tildes import PORTUGUESE, TURKISH, VIETNAMESE
