@@ -14,6 +14,7 @@ record is good for the machine that made it. Ids and vocabularies are the same e
 import argparse
 import gzip
 import hashlib
+import io
 import json
 import os
 import platform
@@ -286,6 +287,7 @@ def main() -> int:
     parser.add_argument("record", type=Path, metavar="FILE.json")
     parser.add_argument("--only", choices=("prepared", "loss", "translation"), help="With compare: these entries.")
     args = parser.parse_args()
+    assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
     record = args.record.resolve()
     record.parent.mkdir(parents=True, exist_ok=True)
