@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.kernels import linears
+from nmt.kernels import dropping, linears, sublayers
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -24,3 +24,35 @@ def linear_relu_linear(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor
     """second(relu(first(x))), (..., D) -> (..., d_out)"""
     found: Tensor | None = linears.linear_relu_linear(x, first, second)
     return second(F.relu(first(x), inplace=True)) if found is None else found
+
+
+def dropout(x: Tensor, p: float, residual: Tensor | None = None) -> Tensor:
+    """dropout(x), or residual + dropout(x), of one shape. p: the rate, on a CPU rounded to a multiple of 2^-16."""
+    if p:
+        found = dropping.drop_add(x, residual, p)
+        if found is not None:
+            return found
+        x = F.dropout(x, p)
+    return x if residual is None else residual + x
+
+
+def normed(x: Tensor, norm: nn.Module) -> Tensor:
+    """norm(x), (..., D)"""
+    found: Tensor | None = sublayers.normed(x, norm)
+    return norm(x) if found is None else found
+
+
+def residual_and_input(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
+    """x as it goes past a sub-layer, and as it enters it: x itself, and norm(x), or x too where norm is None.
+
+    (..., D) both. What enters may be of the type that products are made in, and so is its gradient: one product should
+    read it.
+    """
+    found = sublayers.residual_and_input(x, norm)
+    return (x, x if norm is None else norm(x)) if found is None else found
+
+
+def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tensor:
+    """norm(residual + dropout(x)), (..., D): the end of a sub-layer with norm 'post'. p: the rate of dropout."""
+    found = sublayers.add_and_norm(x, residual, p, norm)
+    return normed(dropout(x, p, residual), norm) if found is None else found

@@ -1,5 +1,5 @@
 """The residual stream in a search, from the end of a sub-layer to the beginning of the next: a sum and a norm, which on
-a GPU are one kernel. What they are elsewhere, and in training, stands in `dropout.py` and `norms.py`."""
+a GPU are one kernel. What they are elsewhere, and in training, stands in `ops.py`."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nmt.kernels import on_gpu
 from nmt.models.dropout import Dropout
-from nmt.models.norms import RMSNorm, added_and_normed, normed, parted
+from nmt.ops import add_and_norm, normed, residual_and_input
 
 
 class Stream(NamedTuple):
@@ -22,12 +22,12 @@ class Stream(NamedTuple):
         return self.x if self.more is None else self.x + self.more
 
     def parted(self, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
-        """The stream as it goes past a sub-layer, and as it enters it: see `norms.parted`."""
+        """The stream as it goes past a sub-layer, and as it enters it: see `ops.residual_and_input`."""
         if self.more is None:
             entering = _normed_by_kernel(self.x, None, norm)
-            return parted(self.x, norm) if entering is None else (self.x, entering)
+            return residual_and_input(self.x, norm) if entering is None else (self.x, entering)
         if (known := _known(self.x, self.more, norm)) is None:
-            return parted(self.total(), norm)
+            return residual_and_input(self.total(), norm)
         from nmt.kernels import norms_triton
 
         return norms_triton.added_and_normed(self.x, self.more, *known)
@@ -43,7 +43,7 @@ def behind(x: Tensor, output: Tensor, dropout: Dropout, norm: nn.Module | None) 
     if norm is None:
         return Stream(dropout.add(output, x)) if dropout.is_active else Stream(x, output)
     found = None if dropout.is_active else _normed_by_kernel(x, output, norm)
-    return Stream(added_and_normed(output, x, dropout, norm) if found is None else found)
+    return Stream(add_and_norm(output, x, dropout.rate, norm) if found is None else found)
 
 
 def _normed_by_kernel(x: Tensor, more: Tensor | None, norm: nn.Module | None) -> Tensor | None:
@@ -57,7 +57,7 @@ def _normed_by_kernel(x: Tensor, more: Tensor | None, norm: nn.Module | None) ->
 
 def _known(x: Tensor, more: Tensor | None, norm: nn.Module | None) -> tuple[Tensor, Tensor | None, bool, float] | None:
     """Weight, bias, whether it centres, and what it adds to the variance, of a norm that the kernel takes."""
-    if not isinstance(norm, nn.LayerNorm | RMSNorm) or norm.eps is None or not norm.elementwise_affine:
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm) or norm.eps is None or not norm.elementwise_affine:
         return None
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or not on_gpu.takes_norm(x, more, norm.weight):
         return None

@@ -16,8 +16,8 @@ from nmt.decoding.search.settings import BeamSettings
 from nmt.kernels import on_gpu
 from nmt.models.build import build_model
 from nmt.models.dropout import Dropout
-from nmt.models.norms import RMSNorm
 from nmt.models.stream import Stream, behind
+from nmt.models.transformer.Modules import RMSNorm
 from nmt.recipe.model_options import ModelConfig
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nmt.kernels import passes, switch
+from nmt.kernels import dropping, passes, switch
 from nmt.kernels.attention import Attention, Within
 from nmt.kernels.choice import choose
 from nmt.models.dropout import Dropout
@@ -76,7 +76,7 @@ def test_the_gradient_of_dropout_is_that_of_what_stayed(dtype, generator):
     out = dropout.add(x, residual)
     (out * weight).sum().backward()
     torch.manual_seed(3)
-    keep = dropout.which(x).float() * dropout.scale
+    keep = dropping.which(x, 0.4).float() * dropping.scale_up(0.4)
     assert 0 < (keep == 0).float().mean() < 1
     assert near(out, residual.double() + x.double() * keep.double(), 3e-7)
     assert torch.equal(residual.grad, weight) and near(x.grad, (weight * keep).double(), ERROR[dtype])

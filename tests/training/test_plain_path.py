@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from nmt import ops
 from nmt.data.batching.batches import STEP, Batch
 from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.kernels import passes, switch
+from nmt.kernels import dropping, passes, switch
 from nmt.models.build import build_model
-from nmt.models.dropout import Dropout
 from nmt.models.transformer.Modules import ScaledDotProductAttention
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine, Work
@@ -80,9 +80,9 @@ def ours(recipe, seed, own):
 def plain(recipe, seed, own, monkeypatch):
     """The same from the formulas; only the draws of dropout are ours."""
 
-    def decided(dropout, *shape):
+    def decided(p, *shape):
         switch.use(True)
-        found = passes.decide(torch.empty(shape), dropout.seed(), dropout.n_drop)
+        found = passes.decide(torch.empty(shape), dropping.seed(), dropping.n_drop(p))
         switch.use(False)
         return found.float()
 
@@ -90,29 +90,29 @@ def plain(recipe, seed, own, monkeypatch):
         """(places of sentences that lie end to end, ...) -> (sentences, the longest, ...)"""
         return nn.utils.rnn.pad_sequence(row[: start[-1]].split(start.diff().tolist()), batch_first=True)
 
-    def kept(dropout, x):
+    def kept(p, x):
         if not own:
-            return dropout._draw(x).to(x.dtype)
-        return padded(decided(dropout, -(-int(start[-1]) // STEP) * STEP, x.size(2)))
+            return dropping.draw(x, p).to(x.dtype)
+        return padded(decided(p, -(-int(start[-1]) // STEP) * STEP, x.size(2)))
 
-    def dropped(self, x):
-        return x * kept(self, x) * self.scale if self.p else x
+    def dropped(x, p, residual=None):
+        x = x * kept(p, x) * dropping.scale_up(p) if p else x
+        return x if residual is None else residual + x
 
     def attend(self, q, k, v, mask, return_attns=False):
         weight = (q @ k.transpose(-2, -1) / self.temperature).masked_fill(~mask.repeated(1), float("-inf")).softmax(-1)
         if own:  # where a head of a sentence has room for the longest's, and its rows have four decisions a word
             n_head, n_key, stays = weight.size(1), weight.size(3), []
-            rows = decided(self.dropout, n_head * int(start[-1]), -(-n_key // 4) * 4)
+            rows = decided(self.dropout.p, n_head * int(start[-1]), -(-n_key // 4) * 4)
             for one in rows.split((n_head * start.diff()).tolist()):
                 n, words = len(one) // n_head, -(-len(one) // n_head // 4) * 4
                 used = one.view(n_head, -1)[:, : n * words].view(n_head, n, words)[..., :n]
                 stays.append(F.pad(used, (0, n_key - n, 0, weight.size(2) - n)))
-            return (weight * torch.stack(stays) * self.dropout.scale) @ v, None
+            return (weight * torch.stack(stays) * dropping.scale_up(self.dropout.p)) @ v, None
         return self.dropout(weight) @ v, None
 
     switch.use(False)
-    monkeypatch.setattr(Dropout, "forward", dropped)
-    monkeypatch.setattr(Dropout, "add", lambda self, x, residual: residual + dropped(self, x))
+    monkeypatch.setattr(ops, "dropout", dropped)
     monkeypatch.setattr(ScaledDotProductAttention, "forward", attend)
     model, options = new_model(recipe, seed), recipe.optim
     adam = torch.optim.Adam(model.parameters(), lr=options.lr, betas=options.betas, eps=options.eps, foreach=False)

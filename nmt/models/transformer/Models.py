@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel
 from nmt.models.dropout import Dropout
 from nmt.models.droppable import WordEmbedding
-from nmt.models.norms import normed
 from nmt.models.stream import Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import (
@@ -25,7 +24,7 @@ from nmt.models.transformer.Modules import (
     sinusoids,
 )
 from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
-from nmt.ops import linear
+from nmt.ops import linear, normed
 from nmt.recipe.model_options import ModelConfig
 
 # Sentences that the encoder reads at once, before a search: on a CPU, and where kernels are to be large.

@@ -14,15 +14,21 @@ from nmt.kernels import on_gpu, spans, switch
 from nmt.kernels.attention import Within
 from nmt.kernels.listed import Listed
 from nmt.kernels.spans import Spans
+from nmt.kernels.written_out import in_kernel, written_out
 from nmt.models.base import Packing
 from nmt.models.dropout import Dropout
-from nmt.models.norms import RMSNorm
-from nmt.models.written_out import in_kernel, written_out
 from nmt.recipe.model_options import ModelConfig
 
 # A position: an int, or a (1,) tensor on the device, which `reach` must have covered.
 Place = int | Tensor
 _SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
+
+
+class RMSNorm(nn.RMSNorm):
+    """nn.RMSNorm that under autocast computes as wide as its weight, where torch would warn and be slow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
 
 
 def make_norm(config: ModelConfig, width: int) -> nn.Module:
@@ -216,14 +222,14 @@ class ScaledDotProductAttention(nn.Module):
                 return found, None
             narrow = self._narrow(q, k, v)
             if switch.takes(*narrow):
-                return in_kernel(*narrow, mask.within, 1.0 / self.temperature, self.dropout), None
+                return in_kernel(*narrow, mask.within, 1.0 / self.temperature, self.dropout.rate), None
             mask = mask.written_out()
         mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
         if not return_attns and self._prefers_written_out(q, k):
             narrow = self._narrow(q, k, v)
             if switch.takes(*narrow):
                 return in_kernel(
-                    *narrow, mask.mask, 1.0 / self.temperature, self.dropout, in_search=mask.in_search
+                    *narrow, mask.mask, 1.0 / self.temperature, self.dropout.rate, in_search=mask.in_search
                 ), None
         (n_row, n_head, n_query, _), n_kv_head = q.shape, k.size(1)
         n_share = n_head // n_kv_head
@@ -243,7 +249,7 @@ class ScaledDotProductAttention(nn.Module):
                 k,
                 v,
                 mask.repeated(n_share),
-                self.dropout.p if self.training else 0.0,
+                self.dropout.rate,
                 scale=1.0 / self.temperature,
             )
         output = output.reshape(n_row, n_head, n_query, v.size(-1))
@@ -286,12 +292,12 @@ class ScaledDotProductAttention(nn.Module):
         """
         if q.device.type != "cpu" or torch.compiler.is_compiling():
             return False
-        return (self.training and self.dropout.p > 0.0) or q.size(2) * k.size(2) <= _SHORT
+        return self.dropout.is_active or q.size(2) * k.size(2) <= _SHORT
 
     def _written_out(self, q: Tensor, k: Tensor, v: Tensor, mask: SharedMask, n_share: int) -> tuple[Tensor, Tensor]:
         q, k, v = self._narrow(q, k, v)
         bias, blind = mask.added(n_share, torch.promote_types(v.dtype, torch.float32))
-        return written_out(q, k, v, bias, blind, 1.0 / self.temperature, self.dropout)
+        return written_out(q, k, v, bias, blind, 1.0 / self.temperature, self.dropout.rate)
 
     @staticmethod
     def _narrow(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from nmt.models.depthwise import convolved, convolved_within
 from nmt.models.dropout import Dropout
-from nmt.models.norms import added_and_normed, parted
 from nmt.models.stream import Stream, behind
 from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
-from nmt.ops import fused_linear, linear, linear_relu_linear
+from nmt.ops import add_and_norm, fused_linear, linear, linear_relu_linear, residual_and_input
 from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
@@ -71,7 +70,7 @@ class MultiHeadAttention(nn.Module):
 
     def before(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The residual, and what enters the projections: the same, normalised first with norm 'pre'."""
-        return parted(x, self.layer_norm if self.pre_norm else None)
+        return residual_and_input(x, self.layer_norm if self.pre_norm else None)
 
     def before_in_search(self, stream: Stream) -> tuple[Tensor, Tensor]:
         """`before`, of a stream that may not be added up yet."""
@@ -108,7 +107,7 @@ class MultiHeadAttention(nn.Module):
         output, attn = self._find(q, k, v, mask, return_attns)
         if self.pre_norm:
             return self.dropout.add(output, x), attn
-        return added_and_normed(output, x, self.dropout, self.layer_norm), attn
+        return add_and_norm(output, x, self.dropout.rate, self.layer_norm), attn
 
     def attend_in_search(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Stream:
         """`attend`, but that the sum at its end may be left to what comes next."""
@@ -155,11 +154,11 @@ class PositionwiseFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        x, entering = parted(x, self.layer_norm if self.pre_norm else None)
+        x, entering = residual_and_input(x, self.layer_norm if self.pre_norm else None)
         output = self._transform(entering)
         if self.pre_norm:
             return self.dropout.add(output, x)
-        return added_and_normed(output, x, self.dropout, self.layer_norm)
+        return add_and_norm(output, x, self.dropout.rate, self.layer_norm)
 
     def step(self, stream: Stream) -> Stream:
         """`forward` in a search, of a stream that may not be added up, before as behind: (B, K, D)."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.kernels.attention import Attention, Within
-from nmt.models.dropout import Dropout, dropped
+from nmt.kernels.dropping import dropped, n_drop, scale_up, seed, which
 
 _FEW = 16  # queries for which it does not pay to turn the keys round
 # How many numbers of fp32 the processor takes at a time.
@@ -23,18 +23,19 @@ _LANES = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 
 
 
 def written_out(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, blind: Tensor | None, scale: float, dropout: Dropout
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, blind: Tensor | None, scale: float, p: float
 ) -> tuple[Tensor, Tensor]:
-    """dropout(softmax(scale · q kT + bias)) v, and the weights before dropout.
+    """dropout(softmax(scale · q kT + bias)) v, and the weights before dropout. p: its rate.
 
     q: (B, G, N, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; bias: (B or 1, 1, N or 1, S), of fp32 at
     least; blind: (B or 1, 1, N or 1, 1), True for queries that see nothing, which get zeros. Returns (B, G, N, d_v) in
     the type of v, and (B, G, N, S) in that of bias.
     """
     if torch.is_grad_enabled():
-        return _written_out(q, k, v, bias, blind, scale, dropout)
+        return _written_out(q, k, v, bias, blind, scale, p)
     attn = _weights(q, k, bias, blind, scale)[..., : k.size(2)]
-    return torch.matmul(dropout(attn.to(v.dtype)), v), attn
+    used, keep = attn.to(v.dtype), which(attn, p)
+    return torch.matmul(used if keep is None else dropped(used, keep, scale_up(p)), v), attn
 
 
 class _WrittenOut(torch.autograd.Function):
@@ -49,16 +50,16 @@ class _WrittenOut(torch.autograd.Function):
         bias: Tensor,
         blind: Tensor | None,
         scale: float,
-        dropout: Dropout,
+        p: float,
     ) -> tuple[Tensor, Tensor]:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         wide = _weights(q, k, bias, blind, scale)
         attn = wide[..., : k.size(2)]
-        used, keep = attn.to(v.dtype), dropout.which(attn)
+        used, keep = attn.to(v.dtype), which(attn, p)
         if keep is not None:
-            used = dropped(used, keep, dropout.scale)
+            used = dropped(used, keep, scale_up(p))
         ctx.save_for_backward(q, k, v, wide, used, keep)
-        ctx.scale, ctx.scale_up = scale, dropout.scale
+        ctx.scale, ctx.scale_up = scale, scale_up(p)
         ctx.set_materialize_grads(False)
         return torch.matmul(used, v), attn
 
@@ -125,9 +126,9 @@ _in_kernel: Callable[[Tensor, Tensor, Tensor, Attention], Tensor] = _InKernel.ap
 
 
 def in_kernel(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Within, scale: float, dropout: Dropout, *, in_search: bool = False
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Within, scale: float, p: float, *, in_search: bool = False
 ) -> Tensor:
-    """dropout(softmax(scale · q kT)) v of what `kernels.takes`: (B, H, T, d_v).
+    """dropout(softmax(scale · q kT)) v of what `switch.takes`: (B, H, T, d_v).
 
     q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; mask: bool, (B or 1, 1, T or 1, S), True where
     looking is allowed, or how sentences lie that are all in one row; a query that may look nowhere gets zeros.
@@ -136,9 +137,9 @@ def in_kernel(
     """
     if isinstance(mask, Tensor) and mask.stride(3) != 1:
         mask = mask.contiguous()
-    if not dropout.is_active:
+    if not p:
         attention = Attention(mask, scale)
         if in_search and isinstance(mask, Tensor) and not torch.is_grad_enabled() and q.size(2) <= _FEW:
             return attention.look_up(q, k, v)
         return _in_kernel(q, k, v, attention)
-    return _in_kernel(q, k, v, Attention(mask, scale, dropout.seed(), dropout.n_drop, dropout.scale))
+    return _in_kernel(q, k, v, Attention(mask, scale, seed(), n_drop(p), scale_up(p)))

@@ -11,61 +11,48 @@ import torch
 from torch import Tensor, nn
 
 from nmt.kernels import passes, switch
+from nmt.kernels.dropping import n_drop, scale_up, seed
 from nmt.kernels.linears import dtype_of_products
 from nmt.kernels.norms import Dropping, Norm
-from nmt.models.dropout import Dropout
 
 _ENTERING = "entering"  # what a tensor of the residual stream holds: the same in the type that products are made in
 
 
-class RMSNorm(nn.RMSNorm):
-    """nn.RMSNorm that under autocast computes as wide as its weight, where torch would warn and be slow."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.to(self.weight.dtype))
-
-
-def normed(x: Tensor, norm: nn.Module) -> Tensor:
-    """norm(x), (..., D) -> the same"""
+def normed(x: Tensor, norm: nn.Module) -> Tensor | None:
+    """`ops.normed` by a kernel; None where none takes it."""
     known = _known(x, norm)
-    if known is None:
-        found: Tensor = norm(x)
-        return found
-    return _part_and_norm(x, *known, x.dtype)[1]
+    return None if known is None else _part_and_norm(x, *known, x.dtype)[1]
 
 
-def parted(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
-    """x as it goes past a sub-layer, and as it enters it: x itself, and norm(x), or x too where norm is None.
-
-    (..., D) both. What enters may be of the type that products are made in, and so is its gradient: one product should
-    read it.
-    """
+def residual_and_input(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor] | None:
+    """`ops.residual_and_input` by a kernel; None where none takes it."""
     if norm is not None:
         known = _known(x, norm)
-        return (x, norm(x)) if known is None else _part_and_norm(x, *known, dtype_of_products(x))
+        return None if known is None else _part_and_norm(x, *known, dtype_of_products(x))
     if (entering := getattr(x, _ENTERING, None)) is not None and entering.dtype == dtype_of_products(x):
         return x, entering
     if not torch.is_grad_enabled() or not switch.takes(x) or (dtype := dtype_of_products(x)) == x.dtype:
-        return x, x
+        return None
     return _part(x, dtype)
 
 
-def added_and_normed(x: Tensor, residual: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
-    """norm(residual + dropout(x)), (..., D): the end of a sub-layer with norm 'post'."""
-    known = _known(residual, norm) if dropout.is_drawn_by_kernels(x, residual) else None
+def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tensor | None:
+    """`ops.add_and_norm` by a kernel; None where none takes it: a word decides for four elements of a row."""
+    takes = switch.takes(x, residual) and (not p or x.size(-1) % 4 == 0)
+    known = _known(residual, norm) if takes else None
     if known is None or residual.dtype != torch.float32:
-        return normed(dropout.add(x, residual), norm)
-    dropping = Dropping(dropout.seed(), dropout.n_drop, dropout.scale) if dropout.is_active else Dropping()
+        return None
+    chances = Dropping(seed(), n_drop(p), scale_up(p)) if p else Dropping()
     enters = dtype_of_products(residual) == torch.bfloat16
-    out, entering = _add_and_norm(x, residual, *known, dropping, enters)
-    # The next sub-layer, which is given one tensor, finds there what it would make of it: see `parted`.
+    out, entering = _add_and_norm(x, residual, *known, chances, enters)
+    # The next sub-layer, which is given one tensor, finds there what it would make of it: see `residual_and_input`.
     setattr(out, _ENTERING, entering)
     return out
 
 
 def _known(x: Tensor, norm: nn.Module) -> Norm | None:
     """The norm as a kernel takes it, if it is in training and there is a kernel."""
-    if not torch.is_grad_enabled() or not isinstance(norm, nn.LayerNorm | RMSNorm):
+    if not torch.is_grad_enabled() or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return None
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     if norm.eps is None or norm.weight.dtype != torch.float32 or not switch.takes(x, norm.weight):

@@ -6,7 +6,8 @@ from torch import nn
 
 from nmt.kernels import switch
 from nmt.models.dropout import Dropout
-from nmt.models.norms import RMSNorm, added_and_normed, normed, parted
+from nmt.models.transformer.Modules import RMSNorm
+from nmt.ops import add_and_norm, normed, residual_and_input
 
 NEEDS_COMPILER = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -44,7 +45,7 @@ def test_both_ways_and_their_gradients_are_those_of_torch(kind, dtype):
     x, layer = some(norm)
     expected, _ = made(x, norm, layer, dtype, lambda x: (x, norm(x)))
     switch.use(True)
-    found, entering = made(x, norm, layer, dtype, lambda x: parted(x, norm if kind else None))
+    found, entering = made(x, norm, layer, dtype, lambda x: residual_and_input(x, norm if kind else None))
     assert entering.dtype == dtype and ("Part" in str(entering.grad_fn)) == (entering is not x)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
@@ -65,7 +66,7 @@ def test_the_end_of_a_sub_layer_and_the_beginning_of_the_next_are_those_of_torch
     def ended(end):
         torch.manual_seed(2)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            past, entering = parted(end(), None)
+            past, entering = residual_and_input(end(), None)
             product = layer(entering)
         loss = past.new_zeros(())
         loss = loss + (past * past.detach().cos()).sum() if taken != "entering" else loss
@@ -74,7 +75,7 @@ def test_the_end_of_a_sub_layer_and_the_beginning_of_the_next_are_those_of_torch
 
     switch.use(True)
     _, expected = ended(lambda: norm(dropout.add(x, residual)))
-    entering, found = ended(lambda: added_and_normed(x, residual, dropout, norm))
+    entering, found = ended(lambda: add_and_norm(x, residual, p, norm))
     assert entering.dtype == dtype and "AddAndNorm" in str(entering.grad_fn)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
@@ -87,7 +88,7 @@ def test_rows_that_do_not_begin_with_a_word_of_chance_are_dropped_as_before():
     norm, dropout, x = nn.LayerNorm(6), Dropout(0.5), torch.randn(3, 6, requires_grad=True)
     switch.use(True)
     torch.manual_seed(2)
-    found = added_and_normed(x, x, dropout, norm)
+    found = add_and_norm(x, x, 0.5, norm)
     torch.manual_seed(2)
     assert torch.equal(found, normed(dropout.add(x, x), norm)) and "AddAndNorm" not in str(found.grad_fn)
 
@@ -118,7 +119,7 @@ def test_a_way_that_nobody_takes_has_no_part_in_the_gradient(kind, way):
     (expected,) = torch.autograd.grad(((x, norm(x) if norm else x)[way] ** 3).sum(), [x])
     switch.use(True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        ways = parted(x, norm)
+        ways = residual_and_input(x, norm)
     (found,) = torch.autograd.grad((ways[way].float() ** 3).sum(), [x])
     assert (found - expected).abs().max() < 3e-2 * float(expected.abs().max())
 
@@ -126,11 +127,11 @@ def test_a_way_that_nobody_takes_has_no_part_in_the_gradient(kind, way):
 def test_without_kernels_and_without_a_gradient_torch_does_it():
     norm = NORMS["layer"]()
     x, _ = some(norm)
-    past, entering = parted(x, norm)
+    past, entering = residual_and_input(x, norm)
     assert past is x and "LayerNorm" in str(entering.grad_fn)
     switch.use(not switch.why_not())
     with torch.no_grad():
-        past, entering = parted(x, norm)
+        past, entering = residual_and_input(x, norm)
         assert past is x and torch.equal(entering, norm(x)) and torch.equal(normed(x, norm), entering)
     wide = NORMS["layer"]().double()
-    assert "LayerNorm" in str(parted(x.double(), wide)[1].grad_fn)
+    assert "LayerNorm" in str(residual_and_input(x.double(), wide)[1].grad_fn)
