@@ -96,7 +96,6 @@ def corpora(folder):
             "src_column": "de",
             "trg_column": "en",
         },
-        "tsv, header, numbers": {"file": write(folder / "h.tsv", tsv(header=("de", "en"))), "header": True, **one},
         "tsv, one side": {"src": str(folder / "a.tsv"), "src_column": 1, "trg": str(folder / "a.en")},
         "jsonl": {"file": write(folder / "a.jsonl", jsonl()), **two},
         "jsonl, two files": {
@@ -109,13 +108,8 @@ def corpora(folder):
             "src_column": "x.de",
             "trg": str(folder / "a.en"),
         },
-        "parquet, large": {"file": parquet(folder / "l.parquet", table(kind=pa.large_string())), **TWO},
         "parquet, bytes": {"file": parquet(folder / "y.parquet", table(kind=pa.binary())), **TWO},
         "arrow file": {"file": arrow(folder / "a.arrow"), **TWO},
-        "arrow file, compressed": {
-            "file": arrow(folder / "z.arrow", options=pa.ipc.IpcWriteOptions(compression="zstd")),
-            **TWO,
-        },
         "arrow stream": {"file": arrow(folder / "s.arrow", new=pa.ipc.new_stream), **TWO},
         "arrow, views": {"file": arrow(folder / "v.arrow", table(kind=pa.string_view())), **TWO},
         "arrow, dictionaries": {
@@ -131,9 +125,9 @@ def corpora(folder):
 
 
 FORMS = [
-    *("text", "list", "pattern", "crlf and mark", "tsv", "tsv, more columns", "tsv, header", "tsv, header, numbers"),
-    *("tsv, one side", "jsonl", "jsonl, two files", "parquet", "parquet, dot in a name", "parquet, large"),
-    *("parquet, bytes", "arrow file", "arrow file, compressed", "arrow stream", "arrow, views", "arrow, dictionaries"),
+    *("text", "list", "pattern", "crlf and mark", "tsv", "tsv, more columns", "tsv, header"),
+    *("tsv, one side", "jsonl", "jsonl, two files", "parquet", "parquet, dot in a name"),
+    *("parquet, bytes", "arrow file", "arrow stream", "arrow, views", "arrow, dictionaries"),
     "dataset",
 ]
 

@@ -178,14 +178,14 @@ def test_vowel_signs_are_letters():
         ("0 ", 60, False),
     ],
 )
-@pytest.mark.parametrize("before", range(0, 70, 3))
+@pytest.mark.parametrize("before", [0, 1, 33, 69])
 def test_a_text_repeats_itself_wherever_that_begins(piece, n, found, before):
     around = ("The quick brown fox jumps over the lazy dog, which is asleep under a tree."[:before], "; then an end")
     assert repeats_itself(around[0] + piece * n + around[1], most=5) == found
 
 
 @pytest.mark.parametrize("row", ["_", "- ", "." * 40 + "!" + "?" * 20])
-@pytest.mark.parametrize("before", range(60, 130, 7))
+@pytest.mark.parametrize("before", [60, 81, 129])
 def test_what_follows_a_row_without_letters_is_looked_at(row, before):
     around = (row * before)[:before] * 9
     assert repeats_itself(around + "no " * 17, most=5) and repeats_itself(around + "add to cart " * 6, most=5)
