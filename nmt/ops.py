@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.kernels import dropping, linears, sublayers
+from nmt.kernels import dropping, linears, passes, products, sublayers
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -56,3 +57,20 @@ def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tens
     """norm(residual + dropout(x)), (..., D): the end of a sub-layer with norm 'post'. p: the rate of dropout."""
     found = sublayers.add_and_norm(x, residual, p, norm)
     return normed(dropout(x, p, residual), norm) if found is None else found
+
+
+def widened(x: Tensor) -> Tensor:
+    """x as it is multiplied: by kernels in fp32 in place of bf16 where the processor has no products of that."""
+    return products.widened(x)
+
+
+def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
+    """a · b one by one, (M, N, D) and (M, D, E) -> (M, N, E). symmetric: the results are known to be."""
+    found = products.product_of_each(a, b, symmetric=symmetric)
+    return torch.bmm(a, b) if found is None else found
+
+
+def total_norm(tensors: list[Tensor]) -> Tensor:
+    """The root of the sum of all squares, 0-dim."""
+    found = passes.norm(tensors)
+    return torch.nn.utils.get_total_norm(tensors) if found is None else found

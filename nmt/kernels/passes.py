@@ -9,7 +9,7 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from nmt.kernels.switch import half, place, switched_on, workroom
+from nmt.kernels.switch import half, place, switched_on, takes, workroom
 
 
 def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float, dtype: torch.dtype) -> Tensor:
@@ -115,9 +115,10 @@ def size_of_sums(n_row: int, n_col: int) -> int:
     return 4 * n_part * n_col
 
 
-def norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The root of the sum of all squares, 0-dim. Tensors of fp32."""
-    assert all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in tensors)
+def norm(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The root of the sum of all squares, 0-dim, of dense tensors of fp32; None for others, or without kernels."""
+    if not (takes(*tensors) and all(one.is_contiguous() and one.dtype == torch.float32 for one in tensors)):
+        return None
     size = [tensor.numel() for tensor in tensors]
     part = switched_on().numbers_a_part()
     sums = torch.empty(sum(-(-n // part) for n in size), dtype=torch.float64)

@@ -75,11 +75,10 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None, *, zeros: bool = Fa
     return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b, zeros=zeros)
 
 
-def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
-    """a · b one by one, (M, N, D) and (M, D, E) -> (M, N, E). symmetric: the results are known to be, and kernels make
-    half of each."""
+def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool) -> Tensor | None:
+    """`ops.product_of_each`, half of each result where they are symmetric; None for what torch multiplies as fast."""
     if b.size(2) <= _NARROW or not _in_kernels(a, b):
-        return torch.bmm(a, b)
+        return None
     a, n_thread = a.contiguous(), torch.get_num_threads()
     b_dense = b.mT.is_contiguous()
     b = b if b_dense else b.contiguous()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nmt import ops
 from nmt.kernels import half_products, products, switch
 
 if why_not := switch.why_not():
@@ -87,7 +88,7 @@ def test_a_linear_layer_adds_its_bias_before_the_relu(size, relu, dtype, generat
 def test_a_product_of_nothing_is_empty_or_zero(shape):
     n, d, e = shape
     assert torch.equal(products.product(torch.ones(n, d), torch.ones(d, e)), torch.zeros(n, e))
-    assert torch.equal(products.product_of_each(torch.ones(2, n, d), torch.ones(2, d, e)), torch.zeros(2, n, e))
+    assert torch.equal(ops.product_of_each(torch.ones(2, n, d), torch.ones(2, d, e)), torch.zeros(2, n, e))
 
 
 @IN_KERNELS
@@ -142,7 +143,7 @@ def test_each_of_many_products_is_that_product(in_kernels, b_turned, size, n_thr
     b = b.mT.contiguous().mT if b_turned else b
     torch.set_num_threads(n_thread)
     monkeypatch.setattr(products, "_NARROW", 0 if in_kernels else e)
-    found = products.product_of_each(a, b)
+    found = ops.product_of_each(a, b)
     assert found.shape == (5, n, e)
     for one, left, right in zip(found, a, b, strict=True):
         assert near(one, left.double() @ right.double(), 3e-6)
@@ -158,8 +159,8 @@ def test_of_many_symmetric_products_what_is_below_the_diagonal_is_what_is_above(
     x = torch.randn(3, n, 40, generator=generator)
     torch.set_num_threads(n_thread)
     monkeypatch.setattr(products, "_NARROW", 0 if in_kernels else n)
-    found = products.product_of_each(x, x.mT, symmetric=True)
-    again = products.product_of_each(found, x @ x.mT, symmetric=True)
+    found = ops.product_of_each(x, x.mT, symmetric=True)
+    again = ops.product_of_each(found, x @ x.mT, symmetric=True)
     for one, square, rows in zip(found, again, x, strict=True):
         exact = rows.double() @ rows.double().t()
         assert near(one, exact, 3e-6) and near(square, exact @ exact, 3e-6)

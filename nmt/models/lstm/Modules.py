@@ -8,9 +8,8 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from nmt.kernels.products import widened
 from nmt.models.dropout import Dropout
-from nmt.ops import linear
+from nmt.ops import linear, widened
 from nmt.recipe.model_options import ModelConfig
 
 State = tuple[Tensor, ...]  # of one layer: (B, width) tensors, h first; an LSTM has c as well

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from nmt.kernels.products import product_of_each
+from nmt.ops import product_of_each
 from nmt.training.optimizers.without_compiler import WithoutCompiler
 from nmt.training.ranks.sharding import laid_out_like, local, whole
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nmt.kernels import passes, switch
+from nmt import ops
 
 Parallel = Literal["ddp", "fsdp"]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -108,10 +108,7 @@ def gather(tensors: Mapping[str, Tensor], *, here: bool) -> dict[str, Tensor]:
 def total_norm(grads: list[Tensor]) -> Tensor:
     """The norm of all gradients as one vector, the same on every rank, 0-dim."""
     parts = [local(grad) for grad in grads]
-    if switch.takes(*parts) and all(part.is_contiguous() and part.dtype == torch.float32 for part in parts):
-        norm = passes.norm(parts)
-    else:
-        norm = torch.nn.utils.get_total_norm(parts)
+    norm = ops.total_norm(parts)
     if not any(map(is_cut, grads)):
         return norm
     square = norm.double().square()
