@@ -5,7 +5,7 @@ come over their stdin, answers go over what was their stdout, both in what `pack
 there, by a library say, goes to stderr. They end when their stdin does, so none outlives the process that started it.
 How many are worthwhile follows from the cores that there are.
 
-Which helper is given what is in `data/blockwise/worker_pool.py` and `cli/translating/workers.py`.
+Which helper is given what is in `data/worker_pool.py` and `cli/translating/workers.py`.
 """
 
 import contextlib

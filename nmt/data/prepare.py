@@ -26,7 +26,6 @@ from nmt.data.blockwise.hold_out import with_held_out
 from nmt.data.blockwise.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
 from nmt.data.blockwise.kept import KeptPairs
 from nmt.data.blockwise.swapped import swapped
-from nmt.data.blockwise.worker_pool import WorkerPool
 from nmt.data.reading.language_codes import codes_as_text, other_languages, unknown_languages
 from nmt.data.reading.sources import Source, facts_of, find_sources, refuse_changed, spooled, stamps_of, survey, told
 from nmt.data.reporting.findings import advice_on_dropped, nothing_left
@@ -54,6 +53,7 @@ from nmt.data.text.placeholders import protected_pair
 from nmt.data.text.tags import held_out_tags, known_tags, must_have_room
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.data.vocabulary.vocabulary_use import large_vocabulary
+from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError
 from nmt.extras import version_and_commit
 from nmt.recipe.draft import write_draft

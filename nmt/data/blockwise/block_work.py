@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays.ragged import Ragged, gathered
 from nmt.data.blockwise.block_file import BlockContent, BlockSide, read_block, write_block
-from nmt.data.blockwise.worker_pool import Work, serve_as_worker
 from nmt.data.filters.clean import (
     BAD_UTF8,
     CODES,
@@ -49,6 +48,7 @@ from nmt.data.units.unit_facts import facts_of
 from nmt.data.units.unit_ids import KnownCuts, ids_in, read_cut_words, words_in
 from nmt.data.vocabulary.learn import WordsOf
 from nmt.data.vocabulary.subwords import Codec, Subwords
+from nmt.data.worker_pool import Work, serve_as_worker
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.filter_options import FilterConfig
 from nmt.recipe.reader import languages_in

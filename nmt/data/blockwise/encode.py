@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from nmt.data.arrays.ragged import Ragged
 from nmt.data.blockwise.keep import progress_bar
 from nmt.data.blockwise.kept import Block, KeptPairs
-from nmt.data.blockwise.worker_pool import WorkerPool
 from nmt.data.filters.clean import TOO_LONG
 from nmt.data.reporting.duplicates import N_SHOWN
 from nmt.data.reporting.report import DataReport
@@ -32,6 +31,7 @@ from nmt.data.text.tags import tags_of
 from nmt.data.units.unit_ids import write_cut_words
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.data.vocabulary.vocabulary_use import VocabularyUse
+from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.files import sha256_of
 from nmt.recipe.data_options import DataConfig

@@ -20,7 +20,6 @@ from nmt.data.blockwise.block_work import task_of
 from nmt.data.blockwise.blocks import N_PAIR, blocks_of
 from nmt.data.blockwise.hold_out import near_hashes
 from nmt.data.blockwise.kept import KeptPairs
-from nmt.data.blockwise.worker_pool import WorkerPool
 from nmt.data.filters.clean import CODES, KEPT, most_bytes, oddities
 from nmt.data.filters.ratio import MOST_LEARNT, UsualRatio, usual_ratio
 from nmt.data.filters.seen import NO_KEY, in_pieces, kinds_of, repeated
@@ -30,6 +29,7 @@ from nmt.data.reporting.report import DataReport
 from nmt.data.reporting.survey import Survey, Texts
 from nmt.data.text.split_names import SIDES, VALID
 from nmt.data.vocabulary.learn import WordCounts, drawn
+from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.blockwise.worker_pool import WorkerPool
 from nmt.data.reading.sources import Source
 from nmt.data.reporting.leaks import Keys, Leaks
 from nmt.data.reporting.measure import LEAK_KEYS, LONGEST, N_EXTREME, N_STEP, HeldOut
@@ -22,6 +21,7 @@ from nmt.data.reporting.shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.text.facts import N_HASH, Anchors, Block, rarity_of
 from nmt.data.text.moses import Dress, dress_of_lines
 from nmt.data.text.split_names import SIDES
+from nmt.data.worker_pool import WorkerPool
 
 _CODES = 0x110000
 _RARITY = np.dtype(np.uint32)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nmt.data.blockwise import worker_pool
-from nmt.data.blockwise.worker_pool import WorkerPool
+from nmt.data import worker_pool
+from nmt.data.worker_pool import WorkerPool
 from nmt.errors import MachineError
 
 
