@@ -141,6 +141,7 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
         "data.valid and data.test)",
     ),
     **dict.fromkeys(("rank", "ranks", "rank-timeout"), ((), _ONE_MACHINE)),
+    "batch.split_rate": ((0,), "set it to 0, and use batch.bpe_dropout"),
 }
 
 

@@ -93,14 +93,7 @@ def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
 
 def _of_splitting(recipe: "Recipe") -> Iterator[str]:
     batch, kind = recipe.batch, recipe.subwords.kind
-    if batch.bpe_dropout and kind in ("unigram", "word"):
+    if batch.bpe_dropout and kind in ("unigram", "word", "sentencepiece"):
         yield f"batch.bpe_dropout: subwords.kind: {kind} has no merges to leave out (set this to 0)"
     if batch.unigram_alpha and kind != "unigram":
         yield f"batch.unigram_alpha: pieces of subwords.kind: {kind} have no probabilities (set this to 0)"
-    if batch.split_rate and batch.bpe_dropout:
-        yield "batch.split_rate: batch.bpe_dropout cuts words in other ways, too (set one of the two to 0)"
-    if recipe.batch.split_rate and recipe.subwords.kind in ("unigram", "word", "sentencepiece"):
-        yield (
-            f"batch.split_rate: pieces of subwords.kind: {recipe.subwords.kind} were not merged from others, so none "
-            "can fall apart (set this to 0)"
-        )

@@ -38,8 +38,6 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
         yield "train.cuda_graphs: needs train.compile and batch.packed (set both to true, or this to false)"
     if not batch.packed:
         return
-    if batch.split_rate:
-        yield "batch.packed: batch.split_rate makes pairs longer than they were planned with (set one of the two to 0)"
     if recipe.regularize.noise.shares():
         yield "batch.packed: regularize.noise makes pairs longer than they were planned with (set one of the two to 0)"
     if batch.max_tokens == "auto":

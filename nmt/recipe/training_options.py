@@ -44,11 +44,6 @@ class BatchConfig(Section):
         description="Lay sentences end to end instead of padding them: max_tokens then bounds the tokens of each side, "
         "and all batches have one shape. For GPUs in bf16 or fp16, whose attention has a kernel for it.",
     )
-    split_rate: Rate = Field(
-        0.0,
-        description="Share of the subwords of training pairs that fall apart into what they were merged from, anew "
-        "each time, as with BPE-dropout: for rare words. Batches grow by about as much.",
-    )
     bpe_dropout: Rate = Field(
         0.0,
         description="BPE-dropout: probability of a merge to be left out when a word of a training pair is cut, anew "

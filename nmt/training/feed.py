@@ -14,7 +14,6 @@ from nmt.data.batching.batches import Batch, make_batch, make_packed, read_ahead
 from nmt.data.batching.mixture import Rows, mixture_of
 from nmt.data.batching.plan import Plan, Position
 from nmt.data.resampling.noise import Noise
-from nmt.data.resampling.piece_split import Splitter
 from nmt.data.resampling.resampled import Resampled
 from nmt.data.stored.corpus import Prepared
 from nmt.recipe.options import Recipe
@@ -78,8 +77,6 @@ class Feed:
         langs = recipe.data.src_lang, recipe.data.trg_lang
         noise, most = recipe.regularize.noise, min(self.longest, self.max_tokens) - 1
         self.noise = Noise(noise, subwords, langs, seed=recipe.seed, most=most) if noise.shares() else None
-        rate = batch.split_rate
-        self.splitters = (Splitter(subwords.src, rate), Splitter(subwords.trg, rate)) if rate else None
 
     def begin(self, position: Position) -> Iterator[Portion]:
         """The portions from a position on, for ever."""
@@ -96,15 +93,15 @@ class Feed:
 
     def n_gold(self, portion: Portion) -> int:
         """Target tokens of the whole update, over all ranks."""
-        if self.splitters is None and self.resampled is None and self.noise is None:
+        if self.resampled is None and self.noise is None:
             # Every rank knows every length, so the divisor needs no communication.
             return self.plan.n_gold(self.plan.at(portion.position)[0])
         # What was cut anew is known only where the batch was made.
         return int(self.ranks.sum(sum(item.batch.n_gold for item in portion.work if item.counts))[0])
 
-    def batch(self, rows: Rows, seed: int, epoch: int = 0) -> Batch:
-        """Some pairs as the batch that training makes of them in an epoch. seed: of what is drawn for it."""
-        return self._batch(*self._texts(rows, epoch), seed)
+    def batch(self, rows: Rows, epoch: int = 0) -> Batch:
+        """Some pairs as the batch that training makes of them in an epoch."""
+        return self._batch(*self._texts(rows, epoch))
 
     def _groups(self, updates: Iterator[_Update]) -> Iterator[list[_Update]]:
         """Updates of an epoch that are made at once: to cut many words anew takes hardly longer than a few."""
@@ -132,7 +129,7 @@ class Feed:
                 seed = dropout_seed(self.seed, update.position, index)
                 for n, (some, part_counts) in enumerate(self._parts(*next(texts), rows)):
                     own = seed if not n else dropout_seed(seed, update.position, index)
-                    batch = self._batch(*some, own)
+                    batch = self._batch(*some)
                     work.append(Work(batch, counts and part_counts, own, dropout_seed(self.seed, update.position)))
             portions.append(Portion(work, update.position, update.following))
         return portions
@@ -161,10 +158,7 @@ class Feed:
         if len(masks) == 1 and self.ranks.world_size > 1:
             yield (src.part(0, 1), trg.part(0, 1)), False
 
-    def _batch(self, src: Ragged, trg: Ragged, seed: int) -> Batch:
-        if self.splitters is not None:
-            rng = np.random.default_rng(seed)
-            src, trg = (split(side, rng) for split, side in zip(self.splitters, (src, trg), strict=True))
+    def _batch(self, src: Ragged, trg: Ragged) -> Batch:
         if self.plan.packed:
             return make_packed(src, trg, self.max_tokens, self.plan.most_packed, self.longest)
         return make_batch(src, trg, self.plan.padded)

@@ -63,7 +63,7 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
     # A loss scale that doubles every fourth update, as in fp16, which a CPU has not.
     doubling = {"init_scale": 4.0, "growth_interval": 4}
     monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", **doubling))
-    batch = {"max_tokens": 400, "split_rate": 0.1}
+    batch = {"max_tokens": 400}
     options = {"train": {"ema": 0.9, "log_every": 1, "updates": 15}, "batch": batch, "optim": {"schedule": "cosine"}}
     options["valid"] = {"every": 8}  # not where it would be asked whether to stop
     whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
@@ -174,7 +174,7 @@ def test_how_far_ahead_batches_are_made_changes_nothing(recipe_of, monkeypatch):
     for depth in (1, 2, 9):
         monkeypatch.setattr(read_ahead, "__defaults__", (depth,))
         recipe = recipe_of(
-            f"depth{depth}", batch={"split_rate": 0.2, "max_tokens": 400}, train={"updates": 8}, valid=NEVER
+            f"depth{depth}", batch={"bpe_dropout": 0.2, "max_tokens": 400}, train={"updates": 8}, valid=NEVER
         )
         launch(recipe)
         found.append(contents(recipe))

@@ -76,7 +76,7 @@ REGULARIZED["noise"] = {"upper": 0.2, "title": 0.2, "typo": 0.2}
 SMOOTH = {"ffn": "gelu"}  # a relu whose input is zero but for rounding falls to either side
 VARIANTS = {
     "regularized": (("fsdp",), {"model": SMOOTH, "batch": BATCH, "regularize": REGULARIZED}),
-    "adam": (("ddp", "fsdp"), {"batch": {**BATCH, "split_rate": 0.2}, "model": {**SMOOTH, "d_inner": 33}}),
+    "adam": (("ddp", "fsdp"), {"batch": {**BATCH, "bpe_dropout": 0.2}, "model": {**SMOOTH, "d_inner": 33}}),
     "muon": (
         ("fsdp",),
         {

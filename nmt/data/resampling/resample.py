@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from nmt.data.arrays.chance import STEP, Ints, Numbers, mixed, seeds_of
 from nmt.data.arrays.ragged import Ragged, gathered, places, turns
 from nmt.data.resampling.bpe_dropout import Merges
-from nmt.data.resampling.steer import Lengths, steer
 from nmt.data.resampling.unigram_ways import Unigram
 from nmt.data.resampling.ways import N_WAY, Ways
 from nmt.data.stored.corpus import Ids
@@ -28,6 +27,7 @@ from nmt.data.stored.word_starts import WordStarts
 from nmt.data.vocabulary.subwords import N_SPECIAL, Codec
 
 _LONGEST = 200  # letters of a word; a longer one stays as it is stored
+_AS_STORED = -1
 
 Cut = Callable[[Sequence[str], Numbers], tuple[Ints, Ints]]
 
@@ -44,11 +44,11 @@ class Resampler:
         self.begins = WordStarts(codec)
         self._kept = Ways()
 
-    def __call__(self, rows: Ragged, pairs: NDArray[np.int64], seed: int, wanted: Ints | None = None) -> Ragged:
+    def __call__(self, rows: Ragged, pairs: NDArray[np.int64], seed: int, most: Ints | None = None) -> Ragged:
         """Ids of texts, without BOS and EOS -> of the same texts.
 
-        pairs: their numbers. seed: of the draws, together with those. wanted: how many ids each shall become, no fewer
-        than it has: none becomes more, and few become fewer.
+        pairs: their numbers. seed: of the draws, together with those. most: how many ids each may become, no fewer than
+        it has; in a text that would have more, words stay as they are stored, drawn by chance.
         """
         ids, n_id = _wide(rows)
         first, n_in_unit, kept = self._words(ids, n_id)
@@ -56,21 +56,16 @@ class Resampler:
         n_unit = np.bincount(of_row, minlength=len(n_id))
         of_pair = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
         chance = mixed(of_pair[of_row] + seeds_of(turns(n_unit)))
-
-        def draw(some: Ints, chance: Numbers) -> tuple[Ints, Ints]:
-            ways = kept[some] + (chance % np.uint64(N_WAY)).astype(np.int64)
-            return ways, self._kept.n_id(ways)
-
-        def longer(some: Ints, n_id: Ints, most: Ints, chance: Numbers) -> tuple[Ints, Ints]:
-            each = np.arange(N_WAY)
-            n_of = self._kept.n_id(kept[some, None] + each)
-            fits = (n_of > n_id[:, None]) & (n_of <= most[:, None])
-            at = np.where(fits, mixed(chance[:, None] + seeds_of(each)), 0).argmax(axis=1)
-            return kept[some] + at, n_of[np.arange(len(some)), at]
-
-        way, n_new = draw(np.arange(len(first)), chance)
-        if wanted is not None:
-            steer(way, Lengths(of_row, n_new, n_in_unit, wanted), chance, draw, longer)
+        way = kept + (chance % np.uint64(N_WAY)).astype(np.int64)
+        n_new = self._kept.n_id(way)
+        if most is not None:
+            too_many = np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64) - most
+            order = np.lexsort((mixed(chance), of_row))  # the words of each text, in an order of chance
+            saved = np.maximum(n_new - n_in_unit, 0)[order]
+            before = np.cumsum(saved) - saved
+            before -= before[np.repeat(np.cumsum(n_unit) - n_unit, n_unit)]  # in the same text
+            stay = order[(before < too_many[of_row]) & (saved > 0)]
+            way[stay], n_new[stay] = _AS_STORED, n_in_unit[stay]
         found = self._kept.gathered(way, ids, first, n_new)
         return Ragged(found, np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64))
 

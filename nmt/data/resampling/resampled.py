@@ -1,8 +1,7 @@
 """Pairs whose words are cut anew in each epoch, and the lengths that they get by it.
 
-Pairs get longer, each by as much as it usually does (`growth.py`), and the words are cut such that they become
-just that long (`steer.py`). So batches are planned by these lengths as they are by stored ones: they are as
-full, hold hardly more padding, and never more than batch.max_tokens, on any number of ranks.
+Pairs get longer, and batches are planned by the lengths that they usually get (`growth.py`). None becomes longer than
+that, so a batch never has more than batch.max_tokens, on any number of ranks.
 """
 
 from collections import deque

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from nmt.data.text.lines import write_lines
@@ -184,14 +182,6 @@ class Codec:
             charsmap = base64.b64encode(found.charsmap).decode("ascii")
             beside = {"scores": found.scores, "model": found.model, "squeeze": found.squeeze, "charsmap": charsmap}
         return {"vocab": self.plain_vocab(), **beside}
-
-    def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(size,) and (size,) ids of the two pieces that each piece was merged from; -1 for those that were not."""
-        id_of = {piece: i for i, piece in enumerate(self.vocab, N_SPECIAL)}
-        left, right = np.full((2, self.size), -1, dtype=np.int64)
-        for a, b in reversed(self.merges):  # where two merges make one piece, the first is the one that is applied
-            left[id_of[a + b]], right[id_of[a + b]] = id_of[a], id_of[b]
-        return left, right
 
     def normalised(self, text: str) -> str:
         """The text as the model knows it."""

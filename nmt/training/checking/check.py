@@ -191,7 +191,7 @@ def _largest(feed: Feed) -> list[Work]:
         return int(max(side.max() for side in plan.lengths(rows)))
 
     picked = max(batches, key=lambda rows: len(rows) * longest(rows)), max(batches, key=longest)
-    return [Work(feed.batch(rows, 0)) for rows in picked]
+    return [Work(feed.batch(rows)) for rows in picked]
 
 
 def _measure_validation(validation: Validation, engine: Engine, speed: float) -> tuple[bool, list[float]]:

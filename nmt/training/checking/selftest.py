@@ -80,7 +80,7 @@ def without_hindrance(recipe: Recipe) -> Recipe:
             update={"label_smoothing": 0.0, "ema": 0.0, "compile": False, "cuda_graphs": False}
         ),
         "batch": recipe.batch.model_copy(
-            update={"max_tokens": 4096, "split_rate": 0.0, "bpe_dropout": 0.0, "unigram_alpha": 0.0, "packed": False}
+            update={"max_tokens": 4096, "bpe_dropout": 0.0, "unigram_alpha": 0.0, "packed": False}
         ),
         "regularize": RegularizeConfig(),
     }

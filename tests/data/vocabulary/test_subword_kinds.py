@@ -137,12 +137,6 @@ def test_symbols_need_room():
         read_recipe(None, told)
 
 
-def test_pieces_that_were_not_merged_do_not_fall_apart():
-    for kind in ("unigram", "word"):
-        with pytest.raises(RecipeError, match=r"batch\.split_rate"):
-            read_recipe(None, [("name", "x"), ("subwords.kind", kind), ("batch.split_rate", "0.1")])
-
-
 # -- the file -------------------------------------------------------------------------------------------------------
 
 
