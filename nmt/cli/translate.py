@@ -30,8 +30,7 @@ NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being t
 with --format moses NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY ||| SCORE, NUMBER from 0 as Moses and Marian have it;
 and with --format pairs one of source, output and flags alone, to train on (docs/synthetic.md). SCORE is the
 log-probability over the length penalty. With --tune-decoding a table: beam, penalty, alpha, BLEU and chrF of what one
-search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark. With --tune-alignment:
-layer and head (- is the mean), when, alignment error rate, precision, recall, and a mark."""
+search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark."""
 
 
 _EXAMPLES = (
@@ -62,11 +61,6 @@ def _translate(args: argparse.Namespace) -> int:
             from nmt.cli.translating.tune_decoding import tune
 
         return tune(args, vars(_parser().parse_args(["RUN"])))
-    if args.tune_alignment:
-        with importing():
-            from nmt.cli.translating import tune_alignment
-
-        return tune_alignment.tune(args, vars(_parser().parse_args(["RUN"])))
     with importing():
         from nmt.cli.translating.job import translate
 

@@ -17,7 +17,7 @@ from nmt.errors import RunError
 from nmt.export.precisions import PRECISIONS
 from nmt.models.base import SearchModel
 from nmt.recipe.places import DATA_AT
-from nmt.recipe.stored import ALIGN_RECORD, RECORD
+from nmt.recipe.stored import RECORD
 from nmt.run import Run
 
 
@@ -68,8 +68,7 @@ def is_exported(folder: Path) -> bool:
 def beside(folder: Path) -> set[Path]:
     """What may lie beside a model that was exported: what is known of its data, and what tuning leaves in any run."""
     there = Run(folder)
-    records = {there.recipe_file.with_name(name) for name in (RECORD, ALIGN_RECORD)}
-    return {there.data_file, there.translations_file, there.lock_path} | records
+    return {there.data_file, there.translations_file, there.lock_path, there.recipe_file.with_name(RECORD)}
 
 
 def read(folder: Path) -> SearchModel:

@@ -89,7 +89,7 @@ class DecodeConfig(Section):
     align_when: Literal["written", "read"] = Field(
         "written",
         description="Whether a subword comes from where the model looked when it wrote it, or a step later, when it "
-        "had read it (Chen et al. 2020, SHIFT-ATT), which fits some deep models better. See --tune-alignment.",
+        "had read it (Chen et al. 2020, SHIFT-ATT), which fits some deep models better.",
     )
     align_units: Literal["auto", "words", "characters"] = Field(
         "auto",

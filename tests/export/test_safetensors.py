@@ -56,7 +56,6 @@ def test_what_was_exported_and_tuned_can_be_replaced(run, tmp_path):
     there = Run(tmp_path / "out")
     with there.lock():
         store(there.recipe_file, {"beam": 2, "length_penalty": "wu", "alpha": 1.0}, {})
-        store(there.recipe_file, {"align_layer": 1, "align_head": 0, "align_when": "read"}, {})
     assert is_exported(there.folder)
     there.log_file.write_bytes(b"")
     assert not is_exported(there.folder)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from nmt.api import load
 from nmt.cli.parser import overrides_of
-from nmt.cli.translating.alignments import wants_alignments
 from nmt.cli.translating.evidence import WORDS, Fields, Lost, Witness, attempt
 from nmt.cli.translating.recall import Key
 from nmt.decoding.constraints.request import Kept, Request
@@ -121,7 +120,7 @@ class Answering:
         self._again: dict[str, Translator] = {name: model.translator(one) for name, one in again.items()}
         self._usual_ratios = Run(args.run[0]).usual_ratios()
         self._scores, self._writes_json = bool(args.score), args.format == "jsonl"
-        self._aligns = wants_alignments(args)
+        self._aligns = bool(args.alignments)
         self._wanted = (args.layer, args.head) if args.with_attention else None
 
     def tasks(self, keys: Sequence[Key]) -> list[list[int]]:

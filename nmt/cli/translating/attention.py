@@ -15,7 +15,7 @@ from nmt.evaluation.attention.sentence import sentence_of
 from nmt.recipe.model_options import Attention, ModelConfig
 
 # Flags that need a model whose words look at the source.
-_OF_ATTENTION = ("attention", "with_attention", "alignments", "gold_alignments")
+_OF_ATTENTION = ("attention", "with_attention", "alignments")
 
 
 def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bool) -> None:

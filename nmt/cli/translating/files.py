@@ -16,7 +16,7 @@ from nmt.data.text.lines import complaint_about, count_lines, damaged, read_line
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention.drawing import check_path
 
-_READ = ("input", "score", "ref", "terms", "avoid", "gold_alignments")
+_READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")
 
 
@@ -83,7 +83,7 @@ def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
     if not args.output and sys.stdout is None:
         raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
     _check_apart(args)
-    for name in (args.input, args.score, args.terms, args.avoid, args.gold_alignments):
+    for name in (args.input, args.score, args.terms, args.avoid):
         if name and (complaint := complaint_about(name)):
             raise DataError(complaint)
     if args.input and args.score:

@@ -127,7 +127,7 @@ def _add_scoring(group: argparse._ArgumentGroup) -> None:
         action="append",
         help="Raw reference: print BLEU, chrF, TER and exact match to stderr; given several times, all of them count.",
     )
-    add("--scores", metavar="FILE", help="Also write the scores of --ref, or of --gold-alignments, as JSON.")
+    add("--scores", metavar="FILE", help="Also write the scores of --ref as JSON.")
     add(
         "--examples",
         type=_count,
@@ -145,12 +145,6 @@ def _add_attention(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help="Also write which words belong together, for each line of the input a line like 0-0 1-2: word of the "
         "source and word of the translation, from 0.",
-    )
-    add(
-        "--gold-alignments",
-        metavar="FILE",
-        help="Links of the words of --input and --score by people, 1-2 sure and 1?2 possible: print the alignment "
-        "error rate to stderr. With --tune-alignment: what decides.",
     )
     add(
         "--attention",
@@ -188,14 +182,7 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     )
     add("--tune-metric", choices=("bleu", "chrf"), help="What is best by; the other decides between equals. [bleu]")
     add("--tune-beams", type=_numbers, metavar="N,…", help="Beams to try beside the present one. [1,2,4,5,8,12]")
-    add(
-        "--tune-alignment",
-        nargs=2,
-        metavar=("SRC", "REF"),
-        help="Translate nothing: find which layer and head align words best, by --gold-alignments or else by how words "
-        "occur together, and print them all.",
-    )
-    add("--store", action="store_true", help="Make the winner what RUN translates or aligns with, in its recipe.yaml.")
+    add("--store", action="store_true", help="Make the winner what RUN translates with, in its recipe.yaml.")
 
 
 def _add_hardware(group: argparse._ArgumentGroup) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from nmt.cli.stdout import write_stdout
 from nmt.cli.stop import Stop
-from nmt.cli.translating.alignments import Alignments, wants_alignments
+from nmt.cli.translating.alignments import Alignments
 from nmt.cli.translating.answering import Answering, answer_of, fingerprints, recipe_of, scored_of
 from nmt.cli.translating.attention import check_attention
 from nmt.cli.translating.files import InputFile, check_paths, files_of_pipes, follow_links, read_references
@@ -36,7 +36,6 @@ from nmt.data.text.lines import count_lines
 from nmt.decoding.constraints.request import Request
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
-from nmt.evaluation.alignment import WORDS_OF_BOTH, ByCharacter
 from nmt.models.prepacked import half_is_faster
 from nmt.progress import Bar
 
@@ -72,8 +71,7 @@ def _translate(args: argparse.Namespace) -> int:
     share = share_of(args)
     check_paths(args, finishing=is_finishing(args, share))
     references = read_references(args)
-    by_character = ByCharacter.of(recipe_of(args)) if args.gold_alignments else WORDS_OF_BOTH
-    with Stop() as stop, Alignments(args, by_character) as alignments:
+    with Stop() as stop, Alignments(args) as alignments:
         tally = Tally(args, references, alignments)
         if args.output:
             _to_file(args, share, stop, tally)
@@ -152,7 +150,7 @@ def _solved(
 ) -> Iterator[Solved]:
     """Windows with the answers of the model."""
     # What is told of a line beside its translation weighs more than that.
-    told = {20: job.args.with_attention, 3: job.args.format == "jsonl", 2: wants_alignments(job.args), 1: True}
+    told = {20: job.args.with_attention, 3: job.args.format == "jsonl", 2: bool(job.args.alignments), 1: True}
     weight = next(times for times, is_told in told.items() if is_told)
     recall = Recall(weight * (1 if job.args.score else job.translator.config.n_best))
     yield from solve(
@@ -180,9 +178,9 @@ def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
 def _scores(job: _Job, window: Window, answers: list[str]) -> list[str]:
     """What is written for a window of lines whose translations were given."""
     written = []
-    for line, (source, *_, target), text in zip(window.lines, window.keys, answers, strict=True):
+    for line, (*_, target), text in zip(window.lines, window.keys, answers, strict=True):
         told = scored_of(text)
-        job.tally.add_score(source, target, told)
+        job.tally.add_score(told)
         number = job.tally.n_answered
         if job.args.format == "jsonl":
             written.append(scored_json(line, target, told.scored, number, told.evidence))

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nmt.cli.translating.alignments import wants_alignments
 from nmt.cli.translating.answering import fingerprints
 from nmt.cli.translating.files import check_outputs, name_of
 from nmt.cli.translating.journal import Journal, known
@@ -25,7 +24,7 @@ OUTPUT = "output"  # the mark of an output that is written and about to get its 
 # and the options of decoding are so by what they lead to.
 _NO_MATTER = (
     *("run", "checkpoint", "mbr", "input", "output", "overwrite", "ref", "scores", "examples", "show_scores"),
-    *("alignments", "gold_alignments", "attention", "attention_of", "lines"),
+    *("alignments", "attention", "attention_of", "lines"),
     *("threads", "workers", "rank", "ranks", "debug", "pipes"),
 )
 _OF_ATTENTION = ("layer", "head")  # matter where they are written for each line
@@ -37,7 +36,7 @@ def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, A
     flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in no_matter}
     flags |= {"--device": device, "--score": bool(args.score)}
     flags |= {f"--{name}": name_of(args, path) for name in ("terms", "avoid") if (path := getattr(args, name))}
-    flags |= {"word alignments": args.format == "jsonl" or wants_alignments(args)}
+    flags |= {"word alignments": args.format == "jsonl" or bool(args.alignments)}
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
     if device == "cpu":  # where there are none
         del decode["decode.cuda_graphs"]

@@ -4,7 +4,7 @@ import argparse
 from collections import Counter
 from dataclasses import dataclass, field
 
-from nmt.cli.translating.alignments import Alignments, wants_alignments
+from nmt.cli.translating.alignments import Alignments
 from nmt.cli.translating.answering import Answering, Told, ToldScore
 from nmt.cli.translating.attention import draw_attention
 from nmt.cli.translating.evidence import WORDS, attention_note, lost_note
@@ -62,16 +62,16 @@ class Tally:
         self.style.update(traits_of(line[:_FAR_ENOUGH]))
         flags = self._flags(odd, told.answer)
         self._remember(line, told.answer.translation)
-        self.alignments.add(self.n_answered, line, told.answer.translation.text, told.evidence.get(WORDS) or "")
+        self.alignments.add(told.evidence.get(WORDS) or "")
         return flags
 
-    def add_score(self, source: str, target: str, told: ToldScore) -> None:
+    def add_score(self, told: ToldScore) -> None:
         """Count a line whose given translation was scored."""
         self.n_answered += 1
         self._warn(told.scored.warning)
         self._warn(attention_note(told.evidence))
         self._warn(lost_note(told.lost))
-        self.alignments.add(self.n_answered, source, target, told.evidence.get(WORDS) or "")
+        self.alignments.add(told.evidence.get(WORDS) or "")
 
     def _warn(self, text: str | None) -> None:
         """Say what the user should know of this line, if there is anything."""
@@ -104,7 +104,7 @@ class Tally:
     def finish(self, answering: Answering) -> None:
         """Report, now that every line has its answer.
 
-        Raises DataError for references or alignments of another number of lines, NmtError for what cannot be drawn.
+        Raises DataError for references of another number of lines, NmtError for what cannot be drawn.
         """
         assert self.n_answered == self.n_read, (self.n_answered, self.n_read)
         args, translator, data = self.args, answering.translator, answering.recipe.data
@@ -120,11 +120,10 @@ class Tally:
             say(note)
         if note := retry_note(self.outcomes):
             say(note)
-        aligns = wants_alignments(args) or (args.format == "jsonl" and translator.attends)
+        aligns = args.alignments or (args.format == "jsonl" and translator.attends)
         if aligns and (units := characters_note(answering.recipe)):
             say(f"note: {units}")
-        if wants_alignments(args):
-            self.alignments.finish(self.n_answered, say)
+        self.alignments.finish()
         if self.references:
             check_references(self.n_answered, self.references, args)
             for name, lines in zip(args.ref, self.references, strict=True):

@@ -8,8 +8,8 @@ from nmt.errors import NmtError
 from nmt.recipe.decode_options import DecodeConfig
 
 _USUAL = {"layer": "last", "head": "mean"}
-_NEEDS = {"lines": "attention", "attention_of": "attention", "examples": "ref"}
-_NEEDS |= dict.fromkeys(("tune_metric", "tune_beams"), "tune_decoding")
+_NEEDS = {"lines": "attention", "attention_of": "attention", "examples": "ref", "scores": "ref"}
+_NEEDS |= dict.fromkeys(("tune_metric", "tune_beams", "store"), "tune_decoding")
 _NOT_OF_SCORE = ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep")
 # What would change the lines that are written, or the work, if anything was translated. Other options of a search may
 # be given with --score, as those that the translations were found with.
@@ -18,7 +18,7 @@ _OPTIONS_NOT_OF_SCORE = ("decode.n_best", "decode.shortlist")
 
 def check_flags(args: argparse.Namespace) -> None:
     """Raise NmtError for the first flag that needs another, or has no place beside one."""
-    for of_some in (_of_what_needs_others, _of_score, _of_gold_alignments, _of_format):
+    for of_some in (_of_what_needs_others, _of_score, _of_format):
         for complaint in of_some(args):
             raise NmtError(complaint)
 
@@ -49,15 +49,6 @@ def _of_what_needs_others(args: argparse.Namespace) -> Iterator[str]:
     for flag, needed in _NEEDS.items():
         if getattr(args, flag) and not getattr(args, needed):
             yield f"--{flag} needs --{needed}.".replace("_", "-")
-    if args.store:
-        yield "--store needs --tune-decoding or --tune-alignment."
-    if args.scores and not (args.ref or args.gold_alignments):
-        yield "--scores needs --ref or --gold-alignments."
-    if args.gold_alignments and not args.score:
-        yield (
-            "--gold-alignments needs --score FILE: the words that it links are those of given translations, and not of "
-            "what the model would write."
-        )
 
 
 def _of_score(args: argparse.Namespace) -> Iterator[str]:
@@ -71,11 +62,6 @@ def _of_score(args: argparse.Namespace) -> Iterator[str]:
         yield f"--score translates nothing, and --format {args.format} is for what was translated: name another."
     if args.input_format in ("tsv", "wrapped"):
         yield f"--score translates nothing, so --input-format {args.input_format} has nothing to do: leave it out."
-
-
-def _of_gold_alignments(args: argparse.Namespace) -> Iterator[str]:
-    if args.gold_alignments and args.input_format != "text":
-        yield "--gold-alignments: the input is plain lines: leave --input-format out."
 
 
 def _of_format(args: argparse.Namespace) -> Iterator[str]:

@@ -6,7 +6,7 @@ best of them and the run's present setting are then searched with, and what thos
 
 import argparse
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
     Returns the exit code; raises NmtError.
     """
     _check_flags(args, usual)
-    src, ref = read_pairs(*args.tune_decoding)
+    src, ref = _read_pairs(*args.tune_decoding)
     if args.threads:
         torch.set_num_threads(args.threads)
     model = load(args.run, checkpoint=args.checkpoint, device=args.device)
@@ -117,10 +117,10 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
                 "scores_before": here.found,
                 "scores": winner.found,
                 "n_line": len(src),
-                "options": options_of_lines(args),
+                "options": _options_of_lines(args),
             }
             store(model.run.recipe_file, winner.setting.options, evidence)
-    say(_what_now(winner, here, model, options_of_lines(args), stored=args.store))
+    say(_what_now(winner, here, model, _options_of_lines(args), stored=args.store))
     return 0
 
 
@@ -128,36 +128,28 @@ def _check_flags(args: argparse.Namespace, usual: Mapping[str, Any]) -> None:
     options = [name for name, _ in overrides_of(args)]
     if other := next((name for name in options if name in _OF_NO_SEARCH), None):
         raise NmtError(f"--{other} means nothing with --tune-decoding, which is about beam search: leave it out.")
-    check_alone(args, usual, "--tune-decoding", _OWN, _FOUND)
-
-
-def check_alone(
-    args: argparse.Namespace, usual: Mapping[str, Any], flag: str, own: Collection[str], found: Collection[str]
-) -> None:
-    """Raise NmtError for what means nothing beside a flag that tunes. own: flags that do; found: what it looks for."""
-    given = [name for name, value in vars(args).items() if name in usual and value != usual[name] and name not in own]
-    options = [name for name, _ in overrides_of(args)]
-    if what := next((name for name in options if name in found), None):
-        raise NmtError(f"--{what}: this is what {flag} looks for: leave it out.")
+    given = [name for name, value in vars(args).items() if name in usual and value != usual[name] and name not in _OWN]
+    if what := next((name for name in options if name in _FOUND), None):
+        raise NmtError(f"--{what}: this is what --tune-decoding looks for: leave it out.")
     for name in given:
         if name.rpartition(":")[2] not in options:
             other = name.replace("_", "-")
-            raise NmtError(f"--{other} means nothing with {flag}, which prints a table: leave it out.")
+            raise NmtError(f"--{other} means nothing with --tune-decoding, which prints a table: leave it out.")
     if args.store and (len(args.run) > 1 or args.checkpoint):
         raise NmtError("--store writes into the recipe of one run what is best for its own model: name one run only.")
     if args.store and (what := next((name for name in options if name not in _NO_MATTER | _OF_LINES), None)):
         raise NmtError(
-            f"--{what}: --store keeps only what {flag} finds, and the run would use it without this: leave it out, or "
-            "leave --store out and give both to nmt-translate."
+            f"--{what}: --store keeps only what --tune-decoding finds, and the run would use it without this: leave it "
+            "out, or leave --store out and give both to nmt-translate."
         )
 
 
-def options_of_lines(args: argparse.Namespace) -> dict[str, str]:
+def _options_of_lines(args: argparse.Namespace) -> dict[str, str]:
     """What was said of the lines that decided, for the record."""
     return {name.removeprefix("decode."): value for name, value in overrides_of(args) if name in _OF_LINES}
 
 
-def read_pairs(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
+def _read_pairs(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
     """The lines of validation data. Raises DataError unless there are as many of the one as of the other, and some."""
     src, ref = ([line or "" for line in read_lines(name)] for name in (src_file, ref_file))
     if len(src) != len(ref):

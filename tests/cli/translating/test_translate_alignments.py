@@ -1,17 +1,10 @@
-"""nmt-translate --alignments: a line for each line, whole or not at all; their error rate; what they are read off."""
+"""nmt-translate --alignments: a line for each line, whole or not at all; what they are read off."""
 
 import json
-import shutil
 
 import pytest
 import torch
 from made_run import OPTIONS, SOURCE, make_run
-
-from nmt.cli.translate import main
-from nmt.evaluation.alignment_error import AlignmentError, links_of, parse_gold
-from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
-from nmt.recipe.stored import ALIGN_RECORD, RECORD, kept, store
-from nmt.run import Run
 
 LINES = ["the ship", "für Übung", "", "the old ship left", "in May the old ship left", "ship", " ", "in May"] * 3
 
@@ -23,6 +16,10 @@ def write(path, lines):
 
 def read(path):
     return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def links_of(pharaoh):
+    return {tuple(map(int, pair.split("-"))) for pair in pharaoh.split()}
 
 
 def words_of_json(lines):
@@ -134,176 +131,6 @@ def test_the_named_head_is_what_is_read(translate, tmp_path):
             assert one["alignment"] == [*weights.argmax(-1).tolist(), None]
 
 
-# -- gold --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def given_pairs(tmp_path):
-    source = write(tmp_path / "in", ["the ship", "in May", "", "the old ship left"])
-    target = write(tmp_path / "given", ["das Schiff", "im Mai", "", "das alte Schiff ging"])
-    return source, target
-
-
-@pytest.mark.parametrize("piped", [False, True])
-def test_the_error_rate_of_given_translations_is_told(translate, tmp_path, given_pairs, piped):
-    source, target = given_pairs
-    lines = ["0-0 1-1", "0-0 1?1", "", "0-0 1-1 2-2 3?3 3?0"]
-    gold = write(tmp_path / "gold", lines)
-    flags = ["--score", target, "--gold-alignments", gold, "--scores", tmp_path / "scores.json"]
-    flags += ["--alignments", tmp_path / "links", *([] if piped else ["-i", source])]
-    _, err = translate(*flags, source=source.read_bytes())
-    wanted = AlignmentError()
-    for links, line in zip(read(tmp_path / "links"), lines, strict=True):
-        wanted.add(links_of(links), parse_gold(line, "gold:1"))
-    assert wanted.n_link >= 8 and wanted.text in err
-    assert json.loads((tmp_path / "scores.json").read_text("utf-8")) == {"alignment": wanted.as_json}
-
-
-@pytest.mark.parametrize("piped", [False, True])
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["0-0", "0:0", "", ""], "gold:2: '0:0' is no link"),
-        (["0-0", "1-2", "", ""], "gold:2: link 1-2, but the translation has 2 words"),
-        (["0-0", "0-0", "0-0", ""], "gold:3: link 0-0, but the source has 0 words"),
-        (["0-0", "0-0", ""], "gold has 3"),
-        (["0-0", "0-0", "", "", ""], "gold has 5"),
-    ],
-)
-def test_a_gold_file_that_does_not_fit_is_named(translate, tmp_path, given_pairs, piped, lines, message):
-    source, target = given_pairs
-    gold = write(tmp_path / "gold", lines)
-    flags = ["--score", target, "--gold-alignments", gold, "--alignments", tmp_path / "links"]
-    out, err = translate(*flags, *([] if piped else ["-i", source]), source=source.read_bytes(), code=2)
-    assert message in err and not (tmp_path / "links").exists()
-    if not piped:
-        assert out == []  # known before the work
-
-
-# -- which layer and head ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def run(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "run")
-    return Run(tmp_path / "run")
-
-
-@pytest.fixture
-def tune(run, capfd):
-    def call(*flags, code=0):
-        found = main([str(run.folder), *map(str, flags)])
-        out, err = capfd.readouterr()
-        assert found == code, err
-        head, *rows = [line.split("\t") for line in out.split("\n")[:-1]] or [[]]
-        return [dict(zip(head, row, strict=True)) for row in rows], err
-
-    return call
-
-
-def validation(tmp_path):
-    pairs = [
-        ("the ship", "das Schiff"),
-        ("ship left", "Schiff ging"),
-        ("old", "alt"),
-        ("the old", "das alte"),
-        ("", ""),
-    ]
-    src, trg = zip(*pairs * 2, strict=True)
-    return write(tmp_path / "valid.src", src), write(tmp_path / "valid.trg", trg)
-
-
-def gold_of(tune_run, tmp_path, src, trg, *flags):
-    """The links that a way of reading makes of the validation data."""
-    name = tmp_path / "gold"
-    assert main([tune_run, "-i", str(src), "--score", str(trg), "--alignments", str(name), "--overwrite", *flags]) == 0
-    return name
-
-
-@pytest.mark.parametrize(("layer", "head", "when"), [(1, 2, "written"), (2, 1, "read")])
-def test_what_made_the_gold_wins_and_is_stored_for_everything_that_aligns(
-    run, tune, tmp_path, capfd, layer, head, when
-):
-    src, trg = validation(tmp_path)
-    flags = ["--decode.align_layer", str(layer), "--decode.align_head", str(head), "--decode.align_when", when]
-    gold = gold_of(str(run.folder), tmp_path, src, trg, *flags)
-    capfd.readouterr()
-    rows, err = tune("--tune-alignment", src, trg, "--gold-alignments", gold)
-    assert len(rows) == 2 * (1 + 2 * 3)  # the mean of the last layers, and of each its mean and its heads
-    best = min(float(row["AER"]) for row in rows)
-    (winner,) = [row for row in rows if "winner" in row["mark"]]
-    assert best == 0.0 == float(winner["AER"])
-    rates = {(row["layer"], row["head"], row["when"]): row["AER"] for row in rows}
-    assert rates[str(layer), str(head), when] == "0.00"
-    assert "--decode.align_layer" in err and not (run.folder / ALIGN_RECORD).exists()
-    _, err = tune("--tune-alignment", src, trg, "--gold-alignments", gold, "--store")
-    assert "stored in" in err
-    decode = load_resolved(run.recipe_file).decode
-    assert [str(decode.align_layer or "-"), str(decode.align_head or "-"), decode.align_when] == [
-        winner[name] for name in ("layer", "head", "when")
-    ]
-    record = json.loads((run.folder / ALIGN_RECORD).read_bytes())
-    assert record["before"] == {"align_layer": 0, "align_head": 0, "align_when": "written"}
-    assert record["compared_with"] == str(gold) and record["scores"]["aer"] == 0.0
-    assert read(gold_of(str(run.folder), tmp_path, src, trg)) == read(gold)
-
-
-def test_the_table_says_what_the_command_would_say_of_each(run, tune, tmp_path, capfd):
-    src, trg = validation(tmp_path)
-    gold = write(tmp_path / "gold.people", ["0-0 1-1", "0-0 1?1", "0-0", "0-0 1-1", ""] * 2)
-    rows, _ = tune("--tune-alignment", src, trg, "--gold-alignments", gold, "--decode.window", 3)
-    for row in rows[:5]:
-        flags = ["--decode.align_layer", row["layer"].replace("-", "0"), "--decode.align_when", row["when"]]
-        flags += ["--decode.align_head", row["head"].replace("-", "0")]
-        assert main([str(run.folder), "-i", str(src), "--score", str(trg), "--gold-alignments", str(gold), *flags]) == 0
-        assert f"AER = {float(row['AER']):.1f} % (precision {float(row['precision']):.1f} %" in capfd.readouterr().err
-
-
-def test_without_gold_the_words_that_occur_together_decide(tune, tmp_path):
-    src, trg = validation(tmp_path)
-    rows, err = tune("--tune-alignment", src, trg)
-    assert "IBM Model 1" in err and len({row["AER"] for row in rows}) > 1
-    (winner,) = [row for row in rows if "winner" in row["mark"]]
-    assert float(winner["AER"]) == min(float(row["AER"]) for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--decode.align_head", "1"], "leave it out"),
-        (["--output", "x"], "prints a table"),
-        (["--store", "--checkpoint", "update-00000007"], "one run only"),
-    ],
-)
-def test_what_means_nothing_beside_it_is_refused(tune, tmp_path, flags, message):
-    src, trg = validation(tmp_path)
-    assert message in tune("--tune-alignment", src, trg, *flags, code=2)[1]
-
-
-def test_lines_that_never_have_text_together_decide_nothing(tune, tmp_path):
-    src, trg = write(tmp_path / "a", ["", "the ship"]), write(tmp_path / "b", ["das Schiff", ""])
-    assert "no line has text beside a source that has some" in tune("--tune-alignment", src, trg, code=2)[1]
-
-
-def test_what_both_kinds_of_tuning_have_stored_is_kept_when_training_goes_on(run):
-    before = load_resolved(run.recipe_file)
-    store(run.recipe_file, {"align_layer": 1, "align_head": 2, "align_when": "read"}, {})
-    store(run.recipe_file, {"beam": 2, "length_penalty": "none", "alpha": 1.0}, {})
-    found = kept(before, run.recipe_file).decode
-    assert (found.align_layer, found.align_head, found.align_when, found.beam) == (1, 2, "read", 2)
-    other = before.model_copy(update={"decode": before.decode.model_copy(update={"align_layer": 2})})
-    found = kept(other, run.recipe_file).decode
-    assert (found.align_layer, found.align_head, found.beam) == (2, 0, 2)
-    assert not (run.folder / ALIGN_RECORD).exists() and (run.folder / RECORD).exists()
-
-
-def test_a_recipe_that_names_no_layer_of_the_model_is_refused(tmp_path):
-    recipe = read_recipe(None, [("name", "x"), ("model.n_dec_layer", "2")])
-    write_recipe(recipe, tmp_path / "recipe.yaml")
-    with pytest.raises(Exception, match="align_layer: 3"):
-        store(tmp_path / "recipe.yaml", {"align_layer": 3, "align_head": 0, "align_when": "read"}, {})
-
-
 # -- text without spaces -----------------------------------------------------------------------------------------------
 
 JAPANESE = ["船は出た。", "", "古い船", "五月 に", "はい"]
@@ -332,9 +159,3 @@ def test_characters_are_aligned_where_a_language_has_no_spaces_and_it_is_said(ja
     file = tmp_path / "links"
     _, err = translate("--score", target, "--alignments", file, run=str(japanese.folder), source=source)
     assert read(file) == by_character and "of Japanese, written without spaces" in err
-    gold = write(tmp_path / "gold", ["0-4", "", "0-2", "0-2", "0-1"])
-    flags = ["--score", target, "--gold-alignments", gold]
-    assert "alignment" in translate(*flags, run=str(japanese.folder), source=source)[1]
-    gold.write_text("0-5\n\n\n\n\n", encoding="utf-8")
-    _, err = translate(*flags, run=str(japanese.folder), source=source, code=2)
-    assert "gold:1: link 0-5, but the translation has 5 words" in err

@@ -44,8 +44,9 @@ def test_a_gpu_has_one_worker():
 def args_of(folder):
     known = {"run": [folder], "checkpoint": None, "device": "cpu", "threads": 1}
     known |= {"score": None, "format": "text", "mbr": None, "retry_suspect": False, "with_attention": False}
-    known |= {"alignments": None, "gold_alignments": None}
-    return argparse.Namespace(**known | {"layer": "last", "head": "mean", "override:decode.max_tokens": "100"})
+    return argparse.Namespace(
+        **known | {"alignments": None, "layer": "last", "head": "mean", "override:decode.max_tokens": "100"}
+    )
 
 
 @pytest.fixture
