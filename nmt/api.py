@@ -17,17 +17,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from nmt.data.stored.translations import translations_of
 from nmt.data.text.lines import without_end
 from nmt.data.text.tags import Tagging, known_tags
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
+from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.constraints.request import Request
 from nmt.decoding.long_lines import limits_of
 from nmt.decoding.scoring.ensemble import Ensemble
-from nmt.decoding.scoring.shortlist import Shortlist
-from nmt.decoding.search.beam import impossible
-from nmt.decoding.search.characters import characters_of
 from nmt.decoding.search.fixed_search import FixedSearch
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
@@ -67,7 +63,6 @@ class Model:
         self._usual_src_len = min(known) if known else None
         self._ready: dict[str, SearchModel] = {}  # by decode.precision
         self._fixed: dict[str, FixedSearch] = {}  # likewise
-        self._shortlists: dict[int, Shortlist] = {}  # by length
         self._making = threading.Lock()
         self._process = os.getpid()
 
@@ -139,9 +134,8 @@ class Model:
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
         tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
-        model, shortlist = self._ready_for(decode.precision), self._shortlist(decode.shortlist)
-        fixed = self._fixed_for(model, decode)
-        searcher = BatchSearch(model, self.subwords, decode, shortlist=shortlist, fixed=fixed)
+        model = self._ready_for(decode.precision)
+        searcher = BatchSearch(model, self.subwords, decode, fixed=self._fixed_for(model, decode))
         return Translator(
             searcher,
             self.subwords,
@@ -160,18 +154,6 @@ class Model:
             raise MachineError("the model was loaded on a GPU before a fork: call nmt.load in the child.")
         torch.set_num_threads(1)
         self._making, self._process = threading.Lock(), os.getpid()
-
-    def _shortlist(self, n: int) -> Shortlist | None:
-        if not n:
-            return None
-        with self._making:
-            if n not in self._shortlists:
-                table = translations_of(self.run.translations_file, self.recipe.data_folder, self.subwords)
-                trg = self.subwords.trg
-                characters = characters_of(trg.raw(range(trg.n_text)))
-                never = impossible(PAD, BOS, trg.n_text, trg.n_vocab) + (characters.cut() if characters else [])
-                self._shortlists[n] = Shortlist(table, n, first=EOS, never=never, device=self.model.device)
-            return self._shortlists[n]
 
     def _fixed_for(self, model: SearchModel, decode: DecodeConfig) -> FixedSearch | None:
         if not decode.cuda_graphs or model.device.type != "cuda":

@@ -1,7 +1,6 @@
 """The run folder: what lies in it, who may write to it, and the model that translation takes from it.
 
 RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
-      translations.safetensors       which subwords translate each other, for decode.shortlist
       decoding.json  alignment.json  what the recipe said before nmt-translate --tune-… --store
       checkpoints/update-00012000/   what training resumes from
       checkpoints/damaged-update-…/  what it could not resume from, set aside
@@ -72,7 +71,6 @@ class Run:
         self.subwords_file = self.folder / "subwords.json"
         self.data_file = self.folder / RUN_DATA
         self.log_file = self.folder / "log.jsonl"
-        self.translations_file = self.folder / "translations.safetensors"
         self.checkpoints = self.folder / "checkpoints"
         self.model_folder = self.folder / "model"
         self.ctranslate2_file = self.folder / "model.bin"  # of a folder that was exported for it

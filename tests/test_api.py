@@ -276,7 +276,7 @@ def test_nothing_is_asked_of_a_translation_that_is_given(folders):
         ({"beam": 0}, "beam"),
         ({"n_best": 9}, "n_best: 9"),
         ({"top_p": 0.5}, "top_p.*samples"),
-        ({"shortlist": 256, "min_len_b": 3}, r"shortlist: .* decode.min_len_b is not 0 \(set one of them to 0\)"),
+        ({"shortlist": 256}, "shortlist: is gone; set it to 0"),
     ],
 )
 def test_options_that_are_none_are_refused(folders, options, message):

@@ -2,7 +2,7 @@
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
 alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, if asked once more
-with short lists of target subwords (--shortlist) or steps that a GPU replays (--cuda-graphs), CTranslate2 in fp32 and
+with steps that a GPU replays (--cuda-graphs), CTranslate2 in fp32 and
 int8, on a GPU in fp16, bf16 and int8 with fp16, and if asked `generate` of transformers (--hf); each as one process
 with one thread, as one with a thread a core, and as one process a core. Of several sizes of a batch of the others
 (--ct2-batch) the one with the best median counts.
@@ -50,14 +50,13 @@ CT2_BATCH = {"cpu": [64], "cuda": [64, 256, 1024]}
 
 
 def ours(args: argparse.Namespace, arithmetic: str) -> Run:
-    """Our search on batches of so many tokens. arithmetic: bf16, bf16/256 with short lists, bf16+graphs."""
+    """Our search on batches of so many tokens. arithmetic: bf16, bf16+graphs."""
     keep_freed_blocks()  # as nmt-translate does
     model = nmt.load(args.run, device=args.device)
-    arithmetic, plus, _ = arithmetic.partition("+")
-    precision, _, shortlist = arithmetic.partition("/")
+    precision, plus, _ = arithmetic.partition("+")
     # CTranslate2 divides by the length; so do we here.
     how = {"beam": args.beam, "n_best": 1, "length_penalty": "average", "alpha": 1.0, "max_tokens": args.max_tokens}
-    how |= {"precision": precision, "shortlist": int(shortlist or 0), "cuda_graphs": bool(plus)}
+    how |= {"precision": precision, "cuda_graphs": bool(plus)}
     translator = model.translator(model.decode(**how))
 
     def run(sources: Ids, _: int) -> Ids:
@@ -276,7 +275,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cores", type=int, help="of the CPU, to use; default: all")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--ours", nargs="*", default=["fp32", "bf16"], choices=["fp32", "bf16", "int8"])
-    parser.add_argument("--shortlist", type=int, help="ours once more, with decode.shortlist")
     parser.add_argument("--cuda-graphs", action="store_true", help="ours once more, with decode.cuda_graphs")
     parser.add_argument("--theirs", nargs="*", help="default: float32 int8; on a GPU float16 bfloat16 int8_float16")
     parser.add_argument("--hf", nargs="*", default=[], choices=["fp32", "bf16"], help="generate of transformers")
@@ -297,9 +295,8 @@ def main() -> None:
             work(args)
             return
         cores = 1 if args.device == "cuda" else args.cores or os.cpu_count() or 1
-        listed = [f"{one}/{args.shortlist}" for one in args.ours if args.shortlist]
-        listed += [f"{one}+graphs" for one in args.ours if args.cuda_graphs]
-        engines = {"nmt": [*args.ours, *listed], "ct2": args.theirs, "hf": args.hf}
+        graphs = [f"{one}+graphs" for one in args.ours if args.cuda_graphs]
+        engines = {"nmt": [*args.ours, *graphs], "ct2": args.theirs, "hf": args.hf}
         ways = {(1, 1), (1, cores), (cores, 1)}
         contenders = [
             Contender(engine, arithmetic, workers, threads, argv, [0] if engine == "nmt" else args.ct2_batch)

@@ -17,7 +17,6 @@ from nmt.decoding.constraints.phrases import pieces_of
 from nmt.decoding.constraints.request import Request
 from nmt.decoding.constraints.rules import Rules
 from nmt.decoding.scoring.scorer import Look, score_tokens
-from nmt.decoding.scoring.shortlist import Shortlist
 from nmt.decoding.search.beam import Hypothesis, search
 from nmt.decoding.search.characters import characters_of
 from nmt.decoding.search.coverage import by_coverage
@@ -51,8 +50,7 @@ class Searcher(Protocol):
 class BatchSearch:
     """Searches with one model, as options say.
 
-    shortlist: where to look for the subwords of a translation of which nothing is asked; without it, everywhere.
-    fixed: the beam search, for the same model, where nothing is asked of a translation and there are no short lists.
+    fixed: the beam search, for the same model, where nothing is asked of a translation.
     whole_characters: False to let a model write bytes that are no UTF-8, as other engines do.
     """
 
@@ -62,11 +60,10 @@ class BatchSearch:
         subwords: Subwords,
         config: DecodeConfig,
         *,
-        shortlist: Shortlist | None = None,
         fixed: FixedSearch | None = None,
         whole_characters: bool = True,
     ) -> None:
-        self.model, self.shortlist, self.fixed = model, shortlist, fixed
+        self.model, self.fixed = model, fixed
         self._subwords, self._config = subwords, config
         raw = subwords.trg.raw(range(subwords.trg.n_text))
         self._characters = characters_of(raw) if whole_characters else None
@@ -124,19 +121,10 @@ class BatchSearch:
         rules = self._rules(requests, min_len, {} if is_bare else self._subwords.trg.placeholder_ids())
         with evaluating(self.model):
             if not config.samples:
-                if self.fixed and rules is None and self.shortlist is None:
+                if self.fixed and rules is None:
                     found = self.fixed(src_seq, self._how, max_len, self._characters)
                 else:
-                    shortlist = self.shortlist if rules is None else None
-                    found = search(
-                        self.model,
-                        src_seq,
-                        self._how,
-                        max_len,
-                        rules=rules,
-                        shortlist=shortlist,
-                        characters=self._characters,
-                    )
+                    found = search(self.model, src_seq, self._how, max_len, rules=rules, characters=self._characters)
                 if not config.coverage:
                     return found
                 return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)

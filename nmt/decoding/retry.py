@@ -46,7 +46,6 @@ def tries(config: DecodeConfig) -> dict[str, DecodeConfig]:
             "beam": 2 * config.beam,
             "n_best": min(config.n_best, 2 * config.beam),
             "precision": config.precision,
-            "shortlist": 0,  # the right word may have been missing from it
         }
     )
     n_sample = max(N_SAMPLES, config.n_best, config.samples)
@@ -59,7 +58,6 @@ def tries(config: DecodeConfig) -> dict[str, DecodeConfig]:
         "top_p": 1.0,
         "diversity": 0.0,
         "coverage": 0.0,
-        "shortlist": 0,
     }
     # A seed of its own, or samples that looked wrong would be drawn again.
     return {"beam": beam, "mbr": config.model_copy(update={**drawn, "seed": config.seed + 1})}

@@ -1,7 +1,6 @@
 """A run folder with nothing in it but what translation reads: recipe, subwords, and the weights of one model.
 
 FOLDER/  recipe.yaml  subwords.json  data.json  model/{model.safetensors, state.json, manifest.json}
-         translations.safetensors  for decode.shortlist, if the run has it
 
 `nmt.load` and nmt-translate take it for a run; the weights become fp32 again when they are read.
 """
@@ -52,8 +51,6 @@ def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
             raise RunError(f"{source}: {key} holds numbers that are too large for {precision}: take bf16 or fp32.")
     folder.mkdir()
     copy_front_end(run, folder)
-    if run.translations_file.exists():  # without the training data it could not be made again
-        shutil.copyfile(run.translations_file, Run(folder).translations_file)
     kept = {"update": state["update"], "from": source.name, "precision": precision}
     checkpoint.save(Run(folder).model_folder, {checkpoint.MODEL: weights | narrow}, kept)
 
@@ -68,7 +65,7 @@ def is_exported(folder: Path) -> bool:
 def beside(folder: Path) -> set[Path]:
     """What may lie beside a model that was exported: what is known of its data, and what tuning leaves in any run."""
     there = Run(folder)
-    return {there.data_file, there.translations_file, there.lock_path, there.recipe_file.with_name(RECORD)}
+    return {there.data_file, there.lock_path, there.recipe_file.with_name(RECORD)}
 
 
 def read(folder: Path) -> SearchModel:

@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 
 from nmt.models.droppable import Layer, WordEmbedding
 from nmt.models.gaps import Gaps
-from nmt.models.narrow import Narrow, Normals, narrow_logits
 
 
 class DecoderState:
@@ -35,12 +34,6 @@ class DecoderState:
         self.ancestry: Tensor | None = None
         self.n_sentence = n_sentence
         self.n_step: int | Tensor = 0  # target tokens read so far, so the position of the next one
-        self.normals: Normals | None = None  # after `SearchModel.narrow`
-
-    @property
-    def columns(self) -> Tensor | None:
-        """(B, n) the target ids that each sentence has logits of, if `SearchModel.narrow` was called."""
-        return self.per_sentence.get(_COLUMNS)
 
     def look_back(self, visible: Tensor) -> Tensor:
         """Open a slot for the next token of each row: the mask (B, 1, K, slots) of what the rows may look at.
@@ -85,10 +78,6 @@ class DecoderState:
             gaps.close(tensor[:, :, : self.ancestry.size(1)])  # without slots that no token fills
             self.seen[name] = tensor[: gaps.n]
         self.n_sentence = gaps.n
-
-
-# Names in DecoderState.per_sentence, after `SearchModel.narrow`: as in `Narrow`, and rows of the output matrix.
-_COLUMNS, _LOG_OTHER, _OUTPUT = "columns", "log_other", "output"
 
 
 class Packing(NamedTuple):
@@ -158,11 +147,6 @@ class SearchModel(nn.Module, ABC):
         """
 
     @abstractmethod
-    def narrow(self, state: DecoderState, to: Narrow) -> None:
-        """From now on let `step` give logits (R, n + 1): of n target ids of each sentence in their order, and one that
-        stands for all others."""
-
-    @abstractmethod
     def reach(self, n_position: int) -> None:
         """Make now whatever steps up to that position need, so that none of them has to."""
 
@@ -227,19 +211,6 @@ class TranslationModel(SearchModel):
 
     def reach(self, n_position: int) -> None:
         pass  # no model but one that knows positions needs anything
-
-    def narrow(self, state: DecoderState, to: Narrow) -> None:
-        weight = self.output_weight
-        state.per_sentence |= {_COLUMNS: to.columns, _LOG_OTHER: to.log_other, _OUTPUT: weight[to.columns]}
-        state.normals = to.normals(weight)
-
-    def logits(self, hidden: Tensor, state: DecoderState) -> Tensor:
-        """The end of a step: (R, D), last states -> logits (R, V), or those that `narrow` has left."""
-        if state.normals is None:
-            return self.project(hidden)
-        each = hidden.view(state.n_sentence, -1, hidden.size(-1)) * self.logit_scale
-        known = state.per_sentence
-        return narrow_logits(each, known[_OUTPUT], known[_LOG_OTHER], state.normals).flatten(0, 1)
 
     def recompute_activations(self) -> None:
         """From now on, in training, let every layer that can forget what its backward pass needs, and compute it again

@@ -144,11 +144,6 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
             yield f"decode.{option}: nothing is drawn, as decode.samples is 0 (raise that, or remove this)"
     if decode.samples and decode.diversity:
         yield "decode.diversity: samples differ anyway, as decode.samples is not 0 (remove this, or set that to 0)"
-    for option in ("samples", "no_repeat", "min_len_a", "min_len_b"):
-        if decode.shortlist and getattr(decode, option):
-            yield f"decode.shortlist: has no effect where decode.{option} is not 0 (set one of them to 0)"
-    if decode.shortlist and recipe.data.protect:
-        yield "decode.shortlist: has no effect on a model with data.protect (set it to 0)"
     if decode.coverage and (decode.samples or decode.mbr != "none"):
         other = "samples" if decode.samples else "mbr"
         yield f"decode.coverage: has no say in what decode.{other} chooses (remove one of them)"

@@ -9,8 +9,6 @@ from nmt.recipe.tag_options import Tag
 
 # What changes how samples are drawn, and means nothing where none are.
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
-# As many subwords as the frequent ones of a language, and what a beam needs to choose from.
-LEAST_SHORTLIST = 64
 # Subwords that any single character fits into, also where its normal form is several.
 LEAST_SRC_LEN = 16
 
@@ -63,19 +61,11 @@ class DecodeConfig(Section):
         "product with the vocabulary in 8 bits, on some processors most of its attention, too, and all else in bf16, "
         "or in fp32 where the processor multiplies that faster.",
     )
-    shortlist: Literal[0] | Annotated[int, Field(ge=LEAST_SHORTLIST)] = Field(
-        0,
-        description="Of beam search in nmt-translate: look for the subwords of a translation among this many for each "
-        "sentence: those that its own are most often translated by in the training pairs, and frequent ones; 0: among "
-        "all. Faster; try 256. Scores are estimates, a few hundredths off. Lines of which anything is asked look among "
-        "all.",
-    )
     cuda_graphs: bool = Field(
         True,
         description="On a GPU, in nmt-translate: a step of beam search is recorded as a CUDA graph and replayed rather "
         "than ordered kernel by kernel, in a few fixed shapes: two to three times as fast. The same translations up to "
-        "the arithmetic. Not for lines of which anything is asked, short lists, and samples, which are found as "
-        "without.",
+        "the arithmetic. Not for lines of which anything is asked, and samples, which are found as without.",
     )
     low_score: Annotated[float, Field(le=0.0)] = Field(
         -1.5,

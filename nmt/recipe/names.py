@@ -143,6 +143,7 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
     **dict.fromkeys(("rank", "ranks", "rank-timeout"), ((), _ONE_MACHINE)),
     "gold-alignments": ((), "write word alignments with --alignments, and compare them with another tool"),
     "tune-alignment": ((), "name the layer and the head: --decode.align_layer and --decode.align_head"),
+    "decode.shortlist": ((0,), "set it to 0: every search looks among all subwords"),
     "batch.split_rate": ((0,), "set it to 0, and use batch.bpe_dropout"),
 }
 

@@ -16,7 +16,7 @@ from nmt.run import Run
 
 SECRET = "secret: not to be shown"
 FILES = [
-    *("recipe.yaml", "subwords.json", "data.json", "log.jsonl", "translations.safetensors"),
+    *("recipe.yaml", "subwords.json", "data.json", "log.jsonl"),
     *("model/manifest.json", "model/state.json", "model/model.safetensors"),
     *("checkpoints/update-00000007/manifest.json", "checkpoints/update-00000007/model.safetensors"),
 ]

@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 
 import nmt
 from nmt import api, checkpoint
 from nmt.cli.translate import main
-from nmt.data.stored.translation_table import UNIT, TranslationTable
 from nmt.data.text.tags import known_tags
 from nmt.data.vocabulary.subwords import EOS, PAD, Subwords
 from nmt.kernels.int8_products import int8_product
@@ -33,11 +31,10 @@ TWO, LONG = "The ship left. In May.", "the ship " * 12
 
 
 class Lab(NamedTuple):
-    """A run of two languages, its model, and a table of what its subwords are translated by."""
+    """A run of two languages, and its model."""
 
     run: Run
     model: api.Model
-    table: TranslationTable
 
     def translator(self, **options):
         return self.model.translator(self.model.decode(**options))
@@ -59,7 +56,7 @@ def lab(tmp_path_factory):
     subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1, tags=known_tags(recipe.data))
     subwords.save(run.subwords_file)
     torch.manual_seed(10)
-    model = build_model(recipe.model, subwords.src.n_vocab, n := subwords.trg.n_vocab, PAD).eval()
+    model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD).eval()
     weight = model.trg_word_prj.weight
     with torch.no_grad():  # as sure of itself as a trained one
         for parameter in model.parameters():
@@ -70,9 +67,7 @@ def lab(tmp_path_factory):
         weight[EOS] = weight[Counter(likes).most_common(1)[0][0]]
     checkpoint.save(run.model_folder, {checkpoint.MODEL: checkpoint.weights_of(model)}, {"update": 1})
     (run.folder / "lines").write_text("\n".join(LINES), encoding="utf-8")
-    own = np.arange(subwords.src.n_vocab, dtype=np.int32)[:, np.newaxis] % n
-    table = TranslationTable(own, np.full_like(own, UNIT // 2), np.arange(n, dtype=np.int32))
-    return Lab(run, nmt.load(run.folder, device="cpu"), table)
+    return Lab(run, nmt.load(run.folder, device="cpu"))
 
 
 # What can be seen: one thing or several, of which every one has to change.
@@ -119,12 +114,6 @@ def scores_of_lines_and_pieces(lab, **options):
 def utilities_of_samples_and_hypotheses(lab, **options):
     drawn = lab.translator(samples=4, **options).translate(LINES)
     return [[one.utilities for one in some] for some in (drawn, lab.translator(**options).translate(LINES))]
-
-
-def scores_in_listed_subwords(lab, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(api, "translations_of", lambda *_: lab.table)
-        return scores(lab, **options)
 
 
 def is_replayed_on_a_gpu(lab, **options):
@@ -199,7 +188,6 @@ CASES = {
     "seed": Case((1, 2, 3), ids, SAMPLES),
     "mbr": Case(("none", "chrf", "bleu"), utilities_of_samples_and_hypotheses),
     "precision": Case(("fp32", "bf16", "int8") if int8_product() else ("fp32", "bf16"), scores),
-    "shortlist": Case((0, 64, 200), scores_in_listed_subwords),
     "cuda_graphs": Case((True, False), is_replayed_on_a_gpu),
     "low_score": Case((0.0, -0.01), flags),
     "align_layer": Case((0, 1, 2), alignments),

@@ -1,7 +1,5 @@
 """A stripped run folder: less of it, and the same translations."""
 
-import shutil
-
 import pytest
 import safetensors.torch
 import torch
@@ -42,13 +40,6 @@ def test_python_and_the_command_take_it_for_a_run(run, tmp_path, capsysbinary):
     assert said[0] == said[1] and said[0].count(b"\n") == 2
     a, b = (nmt.load(folder, device="cpu").score(["in May"], ["May"]) for folder in (run.folder, tmp_path / "out"))
     assert a == b
-
-
-def test_counted_translations_of_subwords_go_along(run, tmp_path):
-    there = Run(shutil.copytree(run.folder, tmp_path / "copy"))
-    there.translations_file.write_bytes(b"counts")
-    export(there, None, tmp_path / "out", "fp32")
-    assert Run(tmp_path / "out").translations_file.read_bytes() == b"counts" and is_exported(tmp_path / "out")
 
 
 def test_what_was_exported_and_tuned_can_be_replaced(run, tmp_path):

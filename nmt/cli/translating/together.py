@@ -13,7 +13,7 @@ _NEEDS |= dict.fromkeys(("tune_metric", "tune_beams", "store"), "tune_decoding")
 _NOT_OF_SCORE = ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep")
 # What would change the lines that are written, or the work, if anything was translated. Other options of a search may
 # be given with --score, as those that the translations were found with.
-_OPTIONS_NOT_OF_SCORE = ("decode.n_best", "decode.shortlist")
+_OPTIONS_NOT_OF_SCORE = ("decode.n_best",)
 
 
 def check_flags(args: argparse.Namespace) -> None:

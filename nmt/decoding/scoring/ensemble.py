@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from nmt.decoding.scoring.scorer import full_precision
 from nmt.models.base import Attns, DecoderState, SearchModel
 from nmt.models.gaps import Gaps
-from nmt.models.narrow import Narrow
 
 
 class States(DecoderState):
@@ -18,10 +17,6 @@ class States(DecoderState):
     def __init__(self, states: list[DecoderState]) -> None:
         super().__init__({}, {}, states[0].n_sentence)
         self.states = states
-
-    @property
-    def columns(self) -> Tensor | None:
-        return self.states[0].columns
 
     def reorder(self, rows: Tensor) -> None:
         for state in self.states:
@@ -56,11 +51,6 @@ class Ensemble(SearchModel):
 
     def start(self, src_seq: Tensor) -> DecoderState:
         return States([model.start(src_seq) for model in self._members()])
-
-    def narrow(self, state: DecoderState, to: Narrow) -> None:
-        assert isinstance(state, States)
-        for model, its in zip(self._members(), state.states, strict=True):
-            model.narrow(its, to)
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         assert isinstance(state, States)

@@ -9,7 +9,6 @@ EOS is forced. The shortcut ends it earlier if no unfinished hypothesis can stil
 A beam of one is greedy search, which looks no further than its first end.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,7 +34,6 @@ from nmt.kernels import on_gpu, switch
 from nmt.kernels.choice import choose
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.gaps import Gaps, closing
-from nmt.models.narrow import Narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,40 +162,31 @@ def search(
     *,
     early_stop: bool = True,
     rules: Rules | None = None,
-    shortlist: Callable[[Tensor], Narrow] | None = None,
     characters: Characters | None = None,
 ) -> list[list[Hypothesis]]:
     """The n_best translations of each sentence, best first.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
     early_stop=False searches on when nothing can win. rules: what a translation must and must not contain; where none
-    that was found has all that is required, what has not comes back, unfinished. shortlist: from src_seq to the target
-    ids among which a translation is looked for, EOS first and none that is impossible: not together with rules.
-    characters: of the target vocabulary, which translations are whole in; a short list has no other. Fewer than n_best
-    come back only where fewer exist.
+    that was found has all that is required, what has not comes back, unfinished. characters: of the target vocabulary,
+    which translations are whole in. Fewer than n_best come back only where fewer exist.
     """
-    assert 1 <= how.n_best <= how.beam and (rules is None or shortlist is None)
+    assert 1 <= how.n_best <= how.beam
     finished = _Finished(src_seq.size(0), how.n_best, src_seq.device)
     live = _Live(src_seq, max_len, how.bos)
     state = model.start(src_seq)
-    if shortlist is not None:
-        model.narrow(state, shortlist(src_seq))
     never: Tensor | None = None
-    characters = characters.to(src_seq.device) if characters and not shortlist else None
+    characters = characters.to(src_seq.device) if characters else None
     n_token, leaving = 0, Leaving()
     while len(live.sentence):
         logits = model.step(live.last.flatten(), state)
         if never is None:
             live.score = live.score.to(full_precision(logits).dtype)
-            n_column = logits.size(-1)
             never_between = None if rules is not None else characters
-            listed = [n_column - 1]
-            if not shortlist:
-                listed = impossible(how.pad, how.bos, how.n_real, n_column, never_between)
-            never = live.last.new_tensor(listed)
+            never = live.last.new_tensor(impossible(how.pad, how.bos, how.n_real, logits.size(-1), never_between))
         if rules is not None:
             logits = full_precision(logits)
-        likely = _likeliest_ids(logits, how, never, rules, live, characters, state.columns)
+        likely = _likeliest_ids(logits, how, never, rules, live, characters)
         at_cap = forced_score = None
         if n_token >= live.shortest_cap or rules is not None:
             at_cap = live.max_len <= n_token
@@ -252,13 +241,11 @@ def _likeliest_ids(
     rules: Rules | None,
     live: "_Live",
     characters: Characters | None,
-    columns: Tensor | None,
 ) -> Likely:
     """The best target ids after each row of logits (R, V), which are changed, as many as can be of use: of one
     hypothesis no more than `beam` go on and one ends.
 
-    live: the hypotheses, whose tokens rules look at. columns: (B, n) what the columns of each sentence stand for, if
-    that is short lists.
+    live: the hypotheses, whose tokens rules look at.
     """
     n = min(how.beam + 1, logits.size(-1))
     if rules is not None:
@@ -267,12 +254,7 @@ def _likeliest_ids(
         if characters is not None:
             characters.forbid(logits, live.state.flatten())
         return Likely(*top(logits, n), normaliser, eos_logit)
-    if columns is None:
-        return likeliest_in_characters(logits, n, how.eos, never, characters, live.state.flatten())
-    likely = likeliest(logits, n, 0, never)
-    # What stands for all others is no token; it comes, impossible, where there are too few.
-    listed = likely.token.view(len(columns), -1).clamp(max=columns.size(1) - 1)
-    return likely._replace(token=columns.gather(1, listed).view_as(likely.token))
+    return likeliest_in_characters(logits, n, how.eos, never, characters, live.state.flatten())
 
 
 def _keep(stay: Tensor, live: "_Live", state: DecoderState, rules: Rules | None) -> None:

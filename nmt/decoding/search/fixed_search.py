@@ -45,7 +45,7 @@ def bucket(n: int) -> int:
 
 
 class FixedSearch:
-    """`beam.search` without rules and short lists, for one model. Several threads may share it, and take turns."""
+    """`beam.search` without rules, for one model. Several threads may share it, and take turns."""
 
     def __init__(self, model: SearchModel) -> None:
         self.model = model

@@ -266,7 +266,7 @@ class Seq2Seq(TranslationModel):
         if isinstance(self.decoder, FeedingDecoder):
             state.per_row["found"] = found.flatten(0, 1)
         state.n_step += 1
-        return self.logits(hidden.flatten(0, 1), state)
+        return self.project(hidden.flatten(0, 1))
 
     def _read(self, src_seq: Tensor) -> tuple[dict[str, Tensor], list[State]]:
         """(B, S) -> what the decoder may know of the source, and the states it begins with."""

@@ -378,4 +378,4 @@ class Transformer(TranslationModel):
         rotation = self.decoder.enc_rotation(state.n_step, 1)
         state.n_step += 1
         hidden = self._end(hidden, state.per_sentence, state.per_sentence["src_mask"], rotation)
-        return self.logits(hidden.flatten(0, 1), state)
+        return self.project(hidden.flatten(0, 1))
