@@ -7,8 +7,7 @@ Takes whatever `nmt` is importable (PYTHONPATH of another checkout), and works i
 Only commands are used. `hashes_of`, `losses_of` and `translations_of` alone know formats of files.
 
 Losses and scores are compared to the last digit, so they depend on the processor, on torch and on the C compiler: a
-record is good for the machine that made it. Ids and vocabularies are the same everywhere. NMT_DATA has Multi30k
-(tools/download_multi30k.sh); entries whose corpus is missing are skipped.
+record is good for the machine that made it. Ids and vocabularies are the same everywhere. NMT_DATA has Multi30k.
 """
 
 import argparse
@@ -160,10 +159,10 @@ def lines_of(name: str) -> list[str]:
 
 def write_inputs() -> None:
     """Write the files that recipes and translations read into the current folder."""
-    for side in ("de", "en"):
-        Path(f"valid.{side}").write_text("\n".join(lines_of(f"multi30k.val.{side}.gz")) + "\n", encoding="utf-8")
     sources = lines_of("multi30k.test_2016_flickr.de.gz")
-    Path("input.txt").write_text("\n".join(sources) + "\n", encoding="utf-8")
+    texts = {"input.txt": sources, **{f"valid.{side}": lines_of(f"multi30k.val.{side}.gz") for side in ("de", "en")}}
+    for name, lines in texts.items():
+        Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     asked = [{"source": line} | ASKED[number % len(ASKED)] for number, line in enumerate(sources)]
     Path("input.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in asked), encoding="utf-8")
 
@@ -171,7 +170,7 @@ def write_inputs() -> None:
 def prepared() -> Iterator[tuple[str, Entries]]:
     """Prepare each folder, and yield its entry."""
     if (maker := CHECKOUT / "tools" / "make_dates.py").exists():  # the checkout may be an old one
-        subprocess.run([sys.executable, maker, "corpora/dates"], check=True)
+        subprocess.run([sys.executable, maker, "corpora/dates"], check=True, capture_output=True)
     command("preprocess", CHECKOUT / "recipes" / "dates.yaml", "--data.out", "prepared/dates")
     yield "prepared dates", hashes_of(Path("prepared/dates"))
     for name, recipe in (("multi30k", MULTI30K), ("enja", ENJA), ("tagged", TAGGED)):
@@ -210,7 +209,7 @@ def translated(run: Path) -> Iterator[tuple[str, Entries]]:
 def machine() -> dict[str, str]:
     """Name what the last digits depend on."""
     about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.exists() else []
+    lines = (about.read_text() if about.exists() else "").splitlines()
     model = [line.partition(": ")[2] for line in lines if line.startswith(("model name", "flags"))]
     return {
         "processor": "".join(model[:1]) or platform.processor(),
@@ -229,9 +228,8 @@ def commit() -> str:
 def freeze(record: Path) -> int:
     """Write the record and, beside it, the model."""
     entries = dict((*prepared(), *trained(), *translated(Path("runs/searched"))))
-    shutil.rmtree(record.with_suffix(".model"), ignore_errors=True)
-    kept_out = shutil.ignore_patterns("checkpoints", "lock", "log.jsonl")
-    shutil.copytree("runs/searched", record.with_suffix(".model"), ignore=kept_out)
+    shutil.rmtree(kept := record.with_suffix(".model"), ignore_errors=True)
+    shutil.copytree("runs/searched", kept, ignore=shutil.ignore_patterns("checkpoints", "lock", "log.jsonl"))
     found = {"commit": commit(), "machine": machine(), "entries": entries}
     record.write_text(json.dumps(found, indent=0, ensure_ascii=False), encoding="utf-8")
     print(f"{record}: {len(entries)} entries of commit {found['commit']}")
