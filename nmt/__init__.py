@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nmt.api import Model as Model
+    from nmt.api import Translation as Translation
     from nmt.api import load as load
     from nmt.cli.from_python import prepare as prepare
     from nmt.cli.from_python import train as train
     from nmt.decoding.constraints.request import Request as Request
     from nmt.decoding.translation import Scored as Scored
-    from nmt.decoding.translation import Translation as Translation
     from nmt.errors import AlarmError as AlarmError
     from nmt.errors import NmtError as NmtError
 
@@ -23,7 +23,7 @@ _PLACES = {
     "AlarmError": "nmt.errors",
     "Request": "nmt.decoding.constraints.request",
     "Scored": "nmt.decoding.translation",
-    "Translation": "nmt.decoding.translation",
+    "Translation": "nmt.api",
 }
 
 

@@ -10,8 +10,8 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +22,13 @@ from nmt.data.text.tags import Tagging, known_tags
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.constraints.request import Request
+from nmt.decoding.evidence import Evidence, Fields, log_prob_of
 from nmt.decoding.long_lines import limits_of
 from nmt.decoding.scoring.ensemble import Ensemble
 from nmt.decoding.search.fixed_search import FixedSearch
-from nmt.decoding.translation import Scored, Translation
+from nmt.decoding.suspicion import flags_of
+from nmt.decoding.translation import Scored
+from nmt.decoding.translation import Translation as Found
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
 from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours
@@ -38,6 +41,70 @@ from nmt.recipe.reader import changed, overrides_of
 from nmt.run import Run
 
 _T = TypeVar("_T", bound=str | Request)
+
+
+class Translation(Found):
+    """The answer to one line, and what `nmt-translate --format jsonl` tells of it, under the same names.
+
+    This is computed when it is first asked for, all but the flags by one more pass of the line through the model. None
+    is what cannot be computed, as alignments where target words do not look at the source.
+    """
+
+    _origin: tuple["Model", Evidence, Request] | None = None
+
+    @classmethod
+    def of(cls, found: Found, line: str | Request, model: "Model", evidence: Evidence) -> "Translation":
+        """Make it of what the search found for a line."""
+        one = cls(*(getattr(found, part.name) for part in fields(Found)))
+        one.__dict__["_origin"] = model, evidence, line if isinstance(line, Request) else Request(line)
+        return one
+
+    @cached_property
+    def flags(self) -> list[str]:
+        """What is odd about it, by name; mostly nothing."""
+        _, evidence, request = self._known
+        return flags_of(self, evidence.reasons(request, self))
+
+    @property
+    def tokens(self) -> list[str] | None:
+        """Its subwords and the end."""
+        return self._told.get("tokens")
+
+    @property
+    def token_log_probs(self) -> list[float] | None:
+        """The log-probability of each of the tokens, by forced decoding."""
+        return self._told.get("token_log_probs")
+
+    @property
+    def log_prob(self) -> float:
+        """Their sum."""
+        return log_prob_of(self, self.token_log_probs)
+
+    @property
+    def source_tokens(self) -> list[str] | None:
+        """The subwords that the model read, and the end."""
+        return self._told.get("source_tokens")
+
+    @property
+    def alignment(self) -> list[int | None] | None:
+        """For each of the tokens the place in source_tokens, from 0, that it came from; None for the end."""
+        return self._told.get("alignment")
+
+    @property
+    def word_alignment(self) -> str | None:
+        """Words that belong together, in the Pharaoh format: 0-0 1-2."""
+        return self._told.get("word_alignment")
+
+    @cached_property
+    def _told(self) -> Fields:
+        model, evidence, _ = self._known
+        return model.told(self, evidence)
+
+    @property
+    def _known(self) -> tuple["Model", Evidence, Request]:
+        if self._origin is None:
+            raise RunError("a copy of a translation has no model: ask the one that translate returned.")
+        return self._origin
 
 
 class Model:
@@ -61,10 +128,17 @@ class Model:
         self._max_len = min(one.data.max_len for one in (self.recipe, *(other.recipe() for other in others)))
         known = [length for one in (run, *others) if (length := one.usual_src_len())]
         self._usual_src_len = min(known) if known else None
+        self._usual_ratios = run.usual_ratios()
         self._ready: dict[str, SearchModel] = {}  # by decode.precision
         self._fixed: dict[str, FixedSearch] = {}  # likewise
         self._making = threading.Lock()
         self._process = os.getpid()
+
+    def told(self, translation: Found, evidence: Evidence) -> Fields:
+        """Return how one of its translations came about."""
+        self._mind_fork()
+        ((fields, _),) = evidence.of([translation])
+        return fields
 
     def __repr__(self) -> str:
         data, n_param = self.recipe.data, sum(one.numel() for one in self.model.parameters())
@@ -87,8 +161,11 @@ class Model:
         Raises RecipeError for options that do not exist or do not go together, and DataError for one text in place of
         several, for lines that are no text, and for halves of characters.
         """
-        texts = map(_without_end, _checked(lines, "lines"))
-        return list(self.translator(self.decode(**options)).translate(texts, on_progress))
+        texts, decode = list(map(_without_end, _checked(lines, "lines"))), self.decode(**options)
+        translator = self.translator(decode)
+        evidence = Evidence(translator, self.recipe.model_copy(update={"decode": decode}), self._usual_ratios)
+        found = zip(texts, translator.translate(texts, on_progress), strict=True)
+        return [Translation.of(one, line, self, evidence) for line, one in found]
 
     @all_ours()
     def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
@@ -124,8 +201,7 @@ class Model:
 
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError on a GPU in a process that was forked since."""
-        if os.getpid() != self._process:
-            self._after_fork()
+        self._mind_fork()
         utility = None
         usual_lang = self.recipe.data.trg_lang
         if decode.mbr != "none":
@@ -146,10 +222,12 @@ class Model:
             languages=(self.recipe.data.src_lang, usual_lang),
         )
 
-    def _after_fork(self) -> None:
+    def _mind_fork(self) -> None:
         """Have a forked process compute with one thread: those of the process before it are gone, and OpenMP would wait
         for them for ever.
         """
+        if os.getpid() == self._process:
+            return
         if self.model.device.type != "cpu":
             raise MachineError("the model was loaded on a GPU before a fork: call nmt.load in the child.")
         torch.set_num_threads(1)

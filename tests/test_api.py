@@ -1,5 +1,7 @@
 """nmt.load: what nmt-translate does, from Python."""
 
+import copy
+import io
 import json
 import math
 import os
@@ -17,6 +19,7 @@ import torch
 
 import nmt
 from nmt import api, checkpoint
+from nmt.cli.translate import main
 from nmt.data.vocabulary.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.kernels.int8_products import int8_product
@@ -338,6 +341,25 @@ def test_another_vocabulary_than_that_of_training_is_refused_with_both_fingerpri
     Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1).save(run / "subwords.json")
     with pytest.raises(RunError, match=rf"subwords.json: its fingerprint is [0-9a-f]{{12}}, .* with {own[:12]}"):
         nmt.load(run)
+
+
+def test_a_translation_tells_what_json_lines_tell_of_it(folders, capsysbinary, monkeypatch):
+    lines = [*LINES, "...", "the old ship left in May " * 9]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+    flags = ["--format", "jsonl", "--decode.max_src_len", "20", "--n-best", "2"]
+    assert main([str(folders[0]), *flags]) == 0
+    told = [json.loads(line) for line in capsysbinary.readouterr().out.split(b"\n")[:-1]]
+    found = nmt.load(folders[0]).translate(lines, max_src_len=20, n_best=2)
+    assert [one["flags"] for one in told] == [one.flags for one in found]
+    assert {"blank", "letterless", "split"} <= {flag for one in found for flag in one.flags}
+    for one, translation in zip(told, found, strict=True):
+        for name in ("tokens", "source_tokens", "alignment", "word_alignment"):
+            assert getattr(translation, name) == one[name], name
+        for name in ("score", "log_prob", "token_log_probs"):
+            assert getattr(translation, name) == pytest.approx(one[name], abs=1e-5), name
+        assert [each["output"] for each in translation.n_best] == [each["output"] for each in one["n_best"]]
+    with pytest.raises(nmt.NmtError, match="a copy of a translation has no model"):
+        _ = copy.copy(found[0]).tokens
 
 
 def test_threads_may_share_a_model(folders, monkeypatch):

@@ -14,7 +14,7 @@ from nmt.data.text.items import PATTERNS
 from nmt.data.text.scripts import letters_of_others, scripts_of
 from nmt.decoding.constraints.request import is_blank
 from nmt.decoding.numbers import missing_numbers
-from nmt.decoding.translation import Translation
+from nmt.decoding.translation import Translation, is_in_pieces
 
 EMPTY, DAMAGED, REPEATED, COPIED, LOST, ADDED = "empty", "damaged", "repeated", "copied", "lost", "added"
 SCRIPT, RATIO = "script", "ratio"
@@ -80,6 +80,13 @@ def complaints(
     found += [LOW] * is_low(best.score, len(best.ids) + 1, low_score)
     found += [MISSING] * bool(translation.missing) + [DOUBLED] * bool(translation.doubled)
     return found + [UNMET] * bool(translation.unmet)
+
+
+def flags_of(translation: Translation, reasons: list[str]) -> list[str]:
+    """Everything odd about a translation, by name. reasons: those against it, as of `complaints`."""
+    if not translation.hypotheses:
+        return ["letterless" if translation.text else "blank"]
+    return ["split"] * is_in_pieces(translation) + reasons
 
 
 def is_low(log_prob: float, n_token: int, low_score: float) -> bool:

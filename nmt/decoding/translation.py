@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from nmt.decoding.long_lines import Split
 from nmt.decoding.search.beam import Hypothesis
@@ -30,6 +31,17 @@ class Translation:
     def score(self) -> float:
         """Log-probability of the best translation over its length penalty; 0 for a blank line."""
         return self.hypotheses[0].normalised if self.hypotheses else 0.0
+
+    @property
+    def n_best(self) -> list[dict[str, Any]]:
+        """Text and scores of each of the best, and its utility under minimum Bayes risk."""
+        found: list[dict[str, Any]] = [
+            {"output": text, "score": one.normalised, "log_prob": one.score}
+            for text, one in zip(self.texts, self.hypotheses, strict=False)
+        ]
+        for each, utility in zip(found, self.utilities, strict=False):
+            each["utility"] = utility
+        return found
 
 
 @dataclass(frozen=True, slots=True)

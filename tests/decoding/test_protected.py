@@ -9,12 +9,12 @@ import torch
 from fake_model import CopyModel
 
 from nmt.cli.translating.answering import Told, _text, answer_of
-from nmt.cli.translating.evidence import Witness, words_of_split
 from nmt.data.text.placeholders import came_back, character, names_of
 from nmt.data.vocabulary.subwords import Subwords
 from nmt.decoding.answers import Answers
 from nmt.decoding.constraints.phrases import pieces_of
 from nmt.decoding.constraints.request import Request, Terms
+from nmt.decoding.evidence import Witness, words_of_split
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.retry import Answer
 from nmt.decoding.search.beam import Hypothesis

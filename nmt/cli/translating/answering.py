@@ -9,21 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from torch import Tensor
-
 from nmt.api import load
 from nmt.cli.parser import overrides_of
-from nmt.cli.translating.evidence import WORDS, Fields, Lost, Witness, attempt
 from nmt.cli.translating.recall import Key
 from nmt.decoding.constraints.request import Kept, Request
+from nmt.decoding.evidence import Evidence, Fields, Lost, attempt
 from nmt.decoding.long_lines import Split
 from nmt.decoding.retry import Answer, mend, tries
-from nmt.decoding.scoring.scorer import LookAtPieces
 from nmt.decoding.search.beam import Hypothesis
-from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
-from nmt.evaluation.alignment import ByCharacter
 from nmt.kernels.allocator import keep_freed_blocks
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
@@ -118,10 +113,15 @@ class Answering:
                     self.unfinished[run] = None
         again = tries(decode) if args.retry_suspect else {}
         self._again: dict[str, Translator] = {name: model.translator(one) for name, one in again.items()}
-        self._usual_ratios = Run(args.run[0]).usual_ratios()
-        self._scores, self._writes_json = bool(args.score), args.format == "jsonl"
-        self._aligns = bool(args.alignments)
-        self._wanted = (args.layer, args.head) if args.with_attention else None
+        self._scores = bool(args.score)
+        self._evidence = Evidence(
+            self.translator,
+            self.recipe,
+            Run(args.run[0]).usual_ratios(),
+            (args.layer, args.head) if args.with_attention else None,
+            fields=args.format == "jsonl",
+            words=bool(args.alignments),
+        )
 
     def tasks(self, keys: Sequence[Key]) -> list[list[int]]:
         """The places of the lines, those together that share a batch: that much can be done somewhere else."""
@@ -132,97 +132,18 @@ class Answering:
     def answer(self, keys: Sequence[Key]) -> list[str]:
         """The answer to each line, to be read by `answer_of` or `scored_of`."""
         if self._scores:
-            return [_text(one) for one in self._score(keys)]
+            sources, targets = [request_of(key[:-1]) for key in keys], [key[-1] for key in keys]
+            return [_text(ToldScore(*one)) for one in self._evidence.of_given(sources, targets)]
         requests = [request_of(key) for key in keys]
         unflagged: dict[Request, Lost] = {}
 
         def why(request: Request, translation: Translation) -> list[str]:
             lost = unflagged.setdefault(request, {})
-            return attempt("flags", lost, lambda: self._why(request, translation)) or []
+            return attempt("flags", lost, lambda: self._evidence.reasons(request, translation)) or []
 
         answers = mend(requests, list(self.translator.translate(requests)), self._again, why)
-        found = zip(requests, answers, self._evidence(answers), strict=True)
+        found = zip(requests, answers, self._evidence.of([one.translation for one in answers]), strict=True)
         return [_text(Told(one, its, lost | unflagged[request])) for request, one, (its, lost) in found]
-
-    def _score(self, keys: Sequence[Key]) -> list[ToldScore]:
-        witness = self._witness()
-        sources, targets = [request_of(key[:-1]) for key in keys], [key[-1] for key in keys]
-        found = list(self.translator.score(sources, targets, witness.eye if witness else None))
-        told = []
-        for n, one in enumerate(found):
-            lost: Lost = {}
-            its = self._fields(witness, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items, lost)
-            told.append(ToldScore(one, its, lost))
-        return told
-
-    def _evidence(self, answers: Sequence[Answer]) -> list[tuple[Fields, Lost]]:
-        """Return how each translation came about, where that is written, and what of this could not be computed."""
-        translations = [answer.translation for answer in answers]
-        if (witness := self._witness(translations)) is None:
-            return [({}, {}) for _ in answers]
-        lost: list[Lost] = [{} for _ in answers]
-        whole = attempt("", {}, lambda: self.translator.token_log_probs(translations, witness.eye))
-        told: Sequence[list[float] | None] = whole or [
-            self._seen_alone(witness, n, one, lost[n]) for n, one in enumerate(translations)
-        ]
-        found = []
-        for n, one in enumerate(translations):
-            trg_ids = one.hypotheses[0].ids if one.hypotheses else []
-            found.append((self._fields(witness, n, one.src_ids, trg_ids, told[n], one.items, lost[n]), lost[n]))
-        return found
-
-    def _seen_alone(self, witness: Witness, line: int, one: Translation, lost: Lost) -> list[float] | None:
-        """Log-probabilities of a line by itself, where some line of its batch cannot have them."""
-        if not one.hypotheses:
-            return []
-
-        def look(number: int, weights: Tensor, piece: int = 0) -> None:
-            witness.look(line + number, weights, piece)
-
-        eye: LookAtPieces | None = look if witness.eye else None
-        its = attempt("token_log_probs", lost, lambda: self.translator.token_log_probs([one], eye))
-        return None if its is None else its[0]
-
-    def _witness(self, translations: Sequence[Translation] = ()) -> Witness | None:
-        """Who sees how some translations come about, where that is written."""
-        if not (self._writes_json or self._aligns):
-            return None
-        by, attends = self.recipe.decode.align_by, self.translator.attends
-        return Witness(
-            self.translator.subwords,
-            by,
-            self._wanted,
-            attends=attends,
-            translations=translations,
-            by_character=ByCharacter.of(self.recipe),
-        )
-
-    def _fields(
-        self,
-        witness: Witness | None,
-        number: int,
-        src_ids: list[int],
-        trg_ids: list[int],
-        told: list[float] | None,
-        items: dict[str, str],
-        lost: Lost,
-    ) -> Fields:
-        if witness is None:
-            return {}
-        if not self._writes_json:
-            if told is None:  # by the same pass
-                lost[WORDS] = lost.pop("token_log_probs")
-                return {WORDS: None}
-            return {WORDS: attempt(WORDS, lost, lambda: witness.words(number, src_ids, trg_ids, items))}
-        return witness.fields(number, src_ids, trg_ids, told, items, lost)
-
-    def _why(self, request: Request, translation: Translation) -> list[str]:
-        """Reasons against a translation."""
-        data, decode = self.recipe.data, self.recipe.decode
-        trg_lang = request.trg_lang or decode.trg_lang or data.trg_lang
-        usual_ratio = self._usual_ratios.get(trg_lang)
-        languages = {trg_lang, data.src_lang, *(data.languages_of(n)[0] for n in range(len(data.train)))}
-        return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio, languages)
 
 
 def answer_of(text: str) -> Told:

@@ -2,12 +2,11 @@
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from nmt.cli.translating.evidence import Fields
 from nmt.cli.translating.windows import Line
+from nmt.decoding.evidence import Fields, log_prob_of
 from nmt.decoding.retry import Answer
 from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translation import Scored, Translation
@@ -78,23 +77,12 @@ def json_line(line: Line, translation: Translation, number: int, *, evidence: Fi
         "source": line.text,
         "output": translation.text,
         "score": translation.score,
-        "log_prob": _log_prob(translation, evidence["token_log_probs"]),
+        "log_prob": log_prob_of(translation, evidence["token_log_probs"]),
         **evidence,
         **beside,
-        "n_best": [
-            {"output": text, "score": one.normalised, "log_prob": one.score}
-            for text, one in zip(translation.texts, translation.hypotheses, strict=False)
-        ],
+        "n_best": translation.n_best,
     }
-    for each, utility in zip(found["n_best"], translation.utilities, strict=False):
-        each["utility"] = utility
     return json.dumps(found, ensure_ascii=False)
-
-
-def _log_prob(translation: Translation, of_tokens: list[float] | None) -> float:
-    if of_tokens is None:  # which could not be computed
-        return translation.hypotheses[0].score
-    return math.fsum(of_tokens)
 
 
 def pair_line(line: Line, translation: Translation, flags: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from nmt.cli.translating.alignments import Alignments
 from nmt.cli.translating.answering import Answering, Told, ToldScore
 from nmt.cli.translating.attention import draw_attention
-from nmt.cli.translating.evidence import WORDS, attention_note, lost_note
 from nmt.cli.translating.files import check_references, name_of, source_name
 from nmt.cli.translating.report import (
     blank_notes,
@@ -22,8 +21,9 @@ from nmt.cli.translating.report import (
 )
 from nmt.cli.translating.requests import Odd
 from nmt.data.text.style import style_notes, traits_of
+from nmt.decoding.evidence import WORDS, attention_note, lost_note
 from nmt.decoding.retry import Answer
-from nmt.decoding.suspicion import CAP
+from nmt.decoding.suspicion import CAP, flags_of
 from nmt.decoding.translation import Translation, is_in_pieces
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.run import Run
@@ -79,12 +79,10 @@ class Tally:
             warn(f"{source_name(self.args)}:{self.n_answered}: {text}")
 
     def _flags(self, odd: Odd, answer: Answer) -> list[str]:
-        if not answer.translation.hypotheses:
-            return [*odd, "letterless" if answer.translation.text else "blank"]
         self.suspicious.update(name for name in answer.reasons if name != CAP)  # of that one there is a warning
         if answer.outcome:
             self.outcomes[answer.outcome] += 1
-        return [*odd, *(["split"] if is_in_pieces(answer.translation) else []), *answer.reasons]
+        return [*odd, *flags_of(answer.translation, answer.reasons)]
 
     def _remember(self, line: str, translation: Translation) -> None:
         """Keep what the end of the command needs of a line."""

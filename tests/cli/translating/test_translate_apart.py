@@ -7,9 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_run import HASTY
 
-from nmt.cli.translating.answering import Answering
-from nmt.cli.translating.evidence import Witness
 from nmt.cli.translating.report import numbers
+from nmt.decoding.evidence import Evidence, Witness
 from nmt.decoding.translator import Translator
 
 MADE_OF = HASTY
@@ -52,7 +51,7 @@ def fails_for(word):
         (Witness, "words", {"word_alignment"}),
         (Witness, "_alignment", {"alignment", "word_alignment"}),
         (Witness, "look", {"token_log_probs", "alignment", "word_alignment"}),
-        (Answering, "_why", {"flags"}),
+        (Evidence, "reasons", {"flags"}),
         (Translator, "token_log_probs", {"token_log_probs", "alignment", "word_alignment"}),
     ],
 )

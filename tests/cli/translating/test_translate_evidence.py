@@ -8,8 +8,8 @@ import torch
 from made_run import SOURCE
 
 from nmt.cli.printable import printable
-from nmt.cli.translating import evidence as translate_evidence
 from nmt.data.vocabulary.subwords import BOS, EOS
+from nmt.decoding import evidence as translate_evidence
 from nmt.decoding.translator import Translator
 from nmt.evaluation.attention.panels import Alignment, panels
 from nmt.evaluation.metrics import score
@@ -125,7 +125,7 @@ def test_what_looks_wrong_is_tried_again_and_counted(translate, monkeypatch):
     def odd(line, translation, *_):  # reasons that differ from try to try, as an untrained model gives none
         return ["odd", "wrong"][: sum(map(ord, translation.text)) % 3] if translation.hypotheses else []
 
-    monkeypatch.setattr("nmt.cli.translating.answering.complaints", odd)
+    monkeypatch.setattr("nmt.decoding.evidence.complaints", odd)
     source = "\n".join(["", "the ship", "old", "in May", "left", "the old ship", "May", "ship", "für Übung"]).encode()
     flags = ("--format", "jsonl", "--decode.n_best", 2, "--decode.samples", 4, "--decode.max_len_a", 1)
     once = objects(translate(*flags, source=source)[0])

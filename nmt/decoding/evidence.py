@@ -1,5 +1,6 @@
-"""What --format jsonl tells of how a translation came about: subwords, their log-probabilities, and attention."""
+"""What is told of a translation beside it, in JSON and in Python: how it came about, and what looks wrong in it."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -7,9 +8,12 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from nmt.data.vocabulary.subwords import EOS, Subwords
+from nmt.decoding.constraints.request import Request
 from nmt.decoding.long_lines import first_words, join_attention, joined
 from nmt.decoding.scoring.scorer import LookAtPieces
-from nmt.decoding.translation import Translation, read_at_once
+from nmt.decoding.suspicion import complaints
+from nmt.decoding.translation import Scored, Translation, read_at_once
+from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import (
     WORDS_OF_BOTH,
     ByCharacter,
@@ -20,6 +24,7 @@ from nmt.evaluation.alignment import (
 )
 from nmt.evaluation.attention.panels import Alignment, Heads, Layers, Panel, panels
 from nmt.recipe.decode_options import AlignBy
+from nmt.recipe.options import Recipe
 
 Fields = dict[str, Any]
 Lost = dict[str, str]  # fields of a line that could not be computed, each with the error
@@ -150,6 +155,109 @@ class Witness:
         if self._wanted:
             found["attention"] = attempt("attention", lost, lambda: self._weights(number))
         return found
+
+
+class Evidence:
+    """Tells how translations came about, and what looks wrong in them.
+
+    recipe: with the options that the translator has. usual_ratios: of the lengths of both sides, by target language.
+    attention: as `Witness` has it. fields: whether all fields are told; words: else the alignment of words alone.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        recipe: Recipe,
+        usual_ratios: Mapping[str, float],
+        attention: tuple[Layers, Heads] | None = None,
+        *,
+        fields: bool = True,
+        words: bool = True,
+    ) -> None:
+        self._translator, self._recipe, self._usual_ratios = translator, recipe, usual_ratios
+        self._attention, self._fields, self._words = attention, fields, words
+
+    def reasons(self, request: Request, translation: Translation) -> list[str]:
+        """Reasons against a translation."""
+        data, decode = self._recipe.data, self._recipe.decode
+        trg_lang = request.trg_lang or decode.trg_lang or data.trg_lang
+        usual_ratio = self._usual_ratios.get(trg_lang)
+        languages = {trg_lang, data.src_lang, *(data.languages_of(n)[0] for n in range(len(data.train)))}
+        return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio, languages)
+
+    def of(self, translations: Sequence[Translation]) -> list[tuple[Fields, Lost]]:
+        """Return how each translation came about, and what of this could not be computed."""
+        if (witness := self._witness(translations)) is None:
+            return [({}, {}) for _ in translations]
+        lost: list[Lost] = [{} for _ in translations]
+        whole = attempt("", {}, lambda: self._translator.token_log_probs(translations, witness.eye))
+        told: Sequence[list[float] | None] = whole or [
+            self._seen_alone(witness, n, one, lost[n]) for n, one in enumerate(translations)
+        ]
+        found = []
+        for n, one in enumerate(translations):
+            trg_ids = one.hypotheses[0].ids if one.hypotheses else []
+            found.append((self._told(witness, n, one.src_ids, trg_ids, told[n], one.items, lost[n]), lost[n]))
+        return found
+
+    def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
+        """Score given translations. Returns the same of them."""
+        witness = self._witness()
+        found = []
+        for n, one in enumerate(self._translator.score(sources, targets, witness.eye if witness else None)):
+            lost: Lost = {}
+            its = self._told(witness, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items, lost)
+            found.append((one, its, lost))
+        return found
+
+    def _seen_alone(self, witness: Witness, line: int, one: Translation, lost: Lost) -> list[float] | None:
+        """Log-probabilities of a line by itself, where some line of its batch cannot have them."""
+        if not one.hypotheses:
+            return []
+
+        def look(number: int, weights: Tensor, piece: int = 0) -> None:
+            witness.look(line + number, weights, piece)
+
+        eye: LookAtPieces | None = look if witness.eye else None
+        its = attempt("token_log_probs", lost, lambda: self._translator.token_log_probs([one], eye))
+        return None if its is None else its[0]
+
+    def _witness(self, translations: Sequence[Translation] = ()) -> Witness | None:
+        """Who sees how some translations come about, where that is told."""
+        if not (self._fields or self._words):
+            return None
+        return Witness(
+            self._translator.subwords,
+            self._recipe.decode.align_by,
+            self._attention,
+            attends=self._translator.attends,
+            translations=translations,
+            by_character=ByCharacter.of(self._recipe),
+        )
+
+    def _told(
+        self,
+        witness: Witness | None,
+        number: int,
+        src_ids: list[int],
+        trg_ids: list[int],
+        told: list[float] | None,
+        items: dict[str, str],
+        lost: Lost,
+    ) -> Fields:
+        if witness is None:
+            return {}
+        if not self._fields:
+            if told is None:  # by the same pass
+                lost[WORDS] = lost.pop("token_log_probs")
+                return {WORDS: None}
+            return {WORDS: attempt(WORDS, lost, lambda: witness.words(number, src_ids, trg_ids, items))}
+        return witness.fields(number, src_ids, trg_ids, told, items, lost)
+
+
+def log_prob_of(translation: Translation, of_tokens: Sequence[float] | None) -> float:
+    """The log-probability of a translation by forced decoding, or where that could not be done as the search has it."""
+    return translation.hypotheses[0].score if of_tokens is None else math.fsum(of_tokens)
 
 
 def attention_note(evidence: Fields) -> str:
