@@ -1,4 +1,4 @@
-"""The commands of docs/synthetic.md, one after another, on a corpus and with sizes of a test: back-translation, then
+"""The commands of docs/data.md, one after another, on a corpus and with sizes of a test: back-translation, then
 distillation."""
 
 import gzip
@@ -31,7 +31,7 @@ SMALL = """
 
 def commands_of(title):
     """Those that the chapter shows."""
-    chapter = (ROOT / "docs" / "synthetic.md").read_text(encoding="utf-8").partition(f"## {title}\n")[2]
+    chapter = (ROOT / "docs" / "data.md").read_text(encoding="utf-8").partition(f"## {title}\n")[2]
     return re.search(r"```bash\n(.*?)```", chapter, re.DOTALL)[1].replace("$NMT_DATA/", "").strip().split("\n")
 
 

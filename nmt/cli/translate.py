@@ -28,7 +28,7 @@ Output: the translation; with --show-scores SCORE, a tab and the translation; wi
 NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being that of the input line, from 1. With
 --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line,
 with --format moses NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY ||| SCORE, NUMBER from 0 as Moses and Marian have it;
-and with --format pairs one of source, output and flags alone, to train on (docs/synthetic.md). SCORE is the
+and with --format pairs one of source, output and flags alone, to train on (docs/data.md). SCORE is the
 log-probability over the length penalty. With --tune-decoding a table: beam, penalty, alpha, BLEU and chrF of what one
 search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark."""
 

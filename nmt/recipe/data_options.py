@@ -120,7 +120,7 @@ class _Sources(Section):
         BeforeValidator(_one_or_many, json_schema_input_type=TrainingCorpus | list[TrainingCorpus]),
     ] = Field(
         default_factory=list,
-        description="Training pairs, one mapping like {src: FILE, trg: FILE} or a list of them; see docs/formats.md.",
+        description="Training pairs, one mapping like {src: FILE, trg: FILE} or a list of them; see docs/data.md.",
     )
     temperature: Annotated[float, Field(ge=1.0)] = Field(
         1.0,

@@ -137,7 +137,7 @@ def _content(path: Path) -> bytes:
 def _no_recipe(document: Document, path: Path, is_overridden: bool) -> str | None:
     """Return what to say of a file that is none; None if it may be one."""
     if document.value is None and not document.faults:
-        return None if is_overridden else f"{path}: the recipe is empty (expected name: and data:, docs/formats.md)"
+        return None if is_overridden else f"{path}: the recipe is empty (expected name: and data:, docs/data.md)"
     if path.suffix in (".yaml", ".yml") or isinstance(document.value, dict):
         return None
     return (

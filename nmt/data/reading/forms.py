@@ -38,7 +38,7 @@ def columns_in(
         if named.path is not None:
             what = next((f"is {why}" for ending, why in NOT_READ.items() if plain.endswith(ending)), "")
             told = what or "in which form, and which columns? Name src_column and trg_column, and format"
-            complaints.append(f"{option}: {named.name}: {told} (docs/formats.md).")
+            complaints.append(f"{option}: {named.name}: {told} (docs/data.md).")
         return None
     if complaint := (None if form in TABLES else complaint_about(named.path)):
         complaints.append(f"{option}: {complaint}")

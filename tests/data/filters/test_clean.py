@@ -98,7 +98,7 @@ def test_the_report_names_the_first_five_places_of_each_reason():
 
 
 def test_docs_have_a_row_for_each_reason_in_the_order_of_the_filters():
-    docs = (Path(__file__).parents[3] / "docs" / "cleaning.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ")[-1].removesuffix(" |") for line in docs.partition("\n\nThey are asked")[0].split("\n")]
+    docs = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[-1].removesuffix(" |") for line in docs.partition("\n## Filters\n")[2].split("\n")]
     told = [row for row in rows if row in REASONS]
     assert list(dict.fromkeys(told)) == list(REASONS)
