@@ -10,7 +10,6 @@ from nmt.data.vocabulary.subwords import BOS, EOS, Subwords
 from nmt.decoding import translator as translator_module
 from nmt.decoding.constraints.request import Request, is_blank
 from nmt.decoding.long_lines import Limits
-from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.translator import MAX_SRC_LEN, Translator
 from nmt.errors import MachineError, NmtError, RecipeError
 from nmt.recipe.decode_options import DecodeConfig
@@ -242,27 +241,6 @@ def test_too_little_memory_for_one_sentence_is_an_error(subwords):
 
     with pytest.raises(MachineError, match=r"decode\.beam"):
         list(Translator(NoMemory(subwords.trg.n_vocab), subwords, DecodeConfig()).translate(["a"]))
-
-
-def test_what_searches_need_be_no_model_of_ours(subwords):
-    class Backwards:
-        model = None
-
-        def search(self, rows):
-            return [[Hypothesis(ids[::-1], -1.0, -1.0, finished=True)] for ids, _ in rows]
-
-        def log_probs(self, src_ids, trg_ids, look=None):
-            return [[-0.5] * (len(ids) + 1) for ids in trg_ids]
-
-    translator = Translator(Backwards(), subwords, DecodeConfig(beam=1))
-    found = list(translator.translate(["x y", "", "a"]))
-    assert [one.text for one in found] == [subwords.trg.decode(one.src_ids[::-1]) for one in found]
-    told = translator.token_log_probs(found)
-    assert [len(tokens) for tokens in told] == [len(found[0].src_ids) + 1, 0, len(found[2].src_ids) + 1]
-    (scored,) = translator.score(["a"], ["x y"])
-    assert scored.token_log_probs == [-0.5] * (len(scored.trg_ids) + 1)
-    with pytest.raises(NmtError, match="looks at the source"):
-        translator.attention(found[0])
 
 
 def test_attention_is_that_of_the_best_translation_with_the_ends_of_both_sides(subwords, model, monkeypatch):
