@@ -20,6 +20,11 @@ say "Layers (import-linter)"
 say "Types (mypy)"
 "$BIN/mypy"
 
+say "Documentation (mkdocs: pages, links and their anchors)"
+SITE=$(mktemp -d)
+"$BIN/mkdocs" build --quiet --strict --site-dir "$SITE"
+rm -r "$SITE"
+
 say "Tests (pytest, two processes; a skipped test says why)"
 # One thread a process: two that each want all cores only hinder each other. Nothing may reach for the network.
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
