@@ -18,7 +18,7 @@ from nmt.cli.printable import printable
 from nmt.errors import NmtError, as_ours, is_of_machine
 from nmt.extras import incomplete
 
-# The others are in nmt/errors.py, at the errors; all in docs/reliability.md.
+# The others are in nmt/errors.py, at the errors; all in docs/reference.md.
 INTERNAL, INTERRUPTED, READER_GONE = 1, 130, 141
 
 Body = Callable[[argparse.Namespace], int | None]

@@ -1,6 +1,6 @@
 """What training says: log.jsonl for machines, one progress line for people, and whatever else takes the log's lines.
 
-Every line of log.jsonl is one JSON object with `kind` and `update`; docs/log.md explains every field:
+Every line of log.jsonl is one JSON object with `kind` and `update`; docs/reference.md explains every field:
     init    the run that the first weights are from, and which were loaded, grown, skipped, unused
     start   versions, device, precision, parameters, fingerprint of the data
     train   loss, learning rate, gradient norm, target tokens a second, epoch: means since the line before

@@ -120,7 +120,7 @@ def test_an_installation_without_its_packages_says_so(command, tmp_path):
 
 
 def test_exit_codes_are_those_of_the_documented_table():
-    page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8").partition("## Exit codes")[2]
+    page = (ROOT / "docs/reference.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("## ")[0]
     rows = dict(line.strip("| ").split(" | ", 1) for line in page.split("\n") if line.startswith("| "))
     assert list(rows) == ["code", "0", "1", "2", "3", "130, 143", "141"]
     assert (NmtError.exit_code, Unavailable.exit_code, MachineError.exit_code) == (2, 2, 1)

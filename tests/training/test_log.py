@@ -1,4 +1,4 @@
-"""The log says what docs/log.md says it says: field by field, of one validation set and of several."""
+"""The log has the fields of docs/reference.md, with one validation set and with several."""
 
 import contextlib
 import io
@@ -22,10 +22,10 @@ from nmt.training.starting.launch import launch
 from nmt.training.starting.materials import new_model
 from nmt.training.state import refused_changes
 from nmt.training.validate import Validation
+from tests.documented import documented
 from tests.training.conftest import make_recipe, write_pairs
 from tests.training.test_resume import StopAt, digest
 
-PAGE = Path(__file__).parents[2] / "docs" / "log.md"
 # Whether a field that is not always there is to be expected here.
 EXPECTED_WHEN = {"except on Windows": sys.platform != "win32", "on a GPU": False, "where translated": True}
 RARE = {"init", "memory"}  # kinds that the runs here give no occasion for
@@ -35,18 +35,6 @@ SHORT = {
     "train": {"updates": 24, "log_every": 6, "save_every": 100},
     "valid": {"every": 12, "max_tokens": 60},
 }
-
-
-def documented():
-    """{kind: {field: when it is there}}; the fields of every kind stand under ''."""
-    found, kind = {"": {}}, ""
-    for line in PAGE.read_text(encoding="utf-8").split("\n"):
-        if line.startswith("## "):
-            kind = line[3:].strip("`")
-        elif line.startswith("| `"):
-            names, when, _ = (cell.strip() for cell in line.strip("|").split("|", 2))
-            found.setdefault(kind, {}).update(dict.fromkeys(re.findall(r"`(\w+)`", names), when))
-    return found
 
 
 def log_of(recipe, *kinds):
@@ -88,9 +76,8 @@ def runs(tmp_path_factory):
 
 
 def test_the_log_has_the_documented_fields_and_no_others(runs):
-    page = documented()
-    always = page.pop("")
-    assert always == {"kind": "always", "update": "always"}
+    page = documented("Log")
+    always = {"kind": "always", "update": "always"}
     for recipe, several in ((runs.one, False), (runs.several, True)):
         lines = log_of(recipe)
         assert {line["kind"] for line in lines} == set(page) - RARE

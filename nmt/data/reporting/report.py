@@ -71,7 +71,7 @@ class DataReport:
         self.found = findings(self.survey, sources, held_out, kept)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; docs/data.md explains every entry."""
+        """For JSON; docs/reference.md explains every entry."""
         reasons = [reason for reason in (*REASONS, *sorted(set(self.dropped) - set(REASONS))) if self.dropped[reason]]
         facts = {
             "read": self.n_read,

@@ -14,6 +14,7 @@ from nmt.decoding.translator import Translator
 from nmt.evaluation.attention.panels import Alignment, panels
 from nmt.evaluation.metrics import score
 from nmt.run import Run
+from tests.documented import documented
 
 
 def objects(lines):
@@ -31,6 +32,14 @@ def test_each_subword_has_an_origin_and_words_have_those_of_their_subwords(trans
         pairs = [tuple(map(int, pair.split("-"))) for pair in one["word_alignment"].split()]
         assert {j for _, j in pairs} == set(range(len(one["output"].split())))
         assert {i for i, _ in pairs} <= set(range(len(one["source"].split())))
+
+
+def test_json_lines_have_the_documented_fields_and_no_others(translate):
+    page = documented("JSONL output")[""]
+    always = {name for name, when in page.items() if when == "always"}
+    assert all(set(one) == always for one in objects(translate("--format", "jsonl")[0]))
+    (one,) = objects(translate("--format", "jsonl", "--with-attention", "--retry-suspect", source=b"the ship")[0])
+    assert set(one) == set(page) - {"items"}
 
 
 def test_what_a_line_shows_does_not_depend_on_its_batch(translate):

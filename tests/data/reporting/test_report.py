@@ -28,6 +28,7 @@ from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
 from nmt.recipe.reader import write_recipe
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
+from tests.documented import documented
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
@@ -36,6 +37,11 @@ sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
 def report_of(folder, src=SRC, trg=TRG, **how):
     prepare(recipe_in(folder, src, trg, **how), folder / "out", talk=lambda line: None)
     return json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
+
+
+def test_the_report_has_the_documented_entries_and_no_others(tmp_path):
+    page = documented("Data report")[""]
+    assert set(report_of(tmp_path)) == {name for name, when in page.items() if when != "with several training corpora"}
 
 
 # -- leaks -------------------------------------------------------------------------------------------------------------
