@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nmt.api import load as load
     from nmt.cli.from_python import prepare as prepare
     from nmt.cli.from_python import train as train
-    from nmt.decoding.constraints.request import Request as Request
+    from nmt.decoding.request import Request as Request
     from nmt.decoding.translation import Scored as Scored
     from nmt.errors import AlarmError as AlarmError
     from nmt.errors import NmtError as NmtError
@@ -21,7 +21,7 @@ _PLACES = {
     "Model": "nmt.api",
     "NmtError": "nmt.errors",
     "AlarmError": "nmt.errors",
-    "Request": "nmt.decoding.constraints.request",
+    "Request": "nmt.decoding.request",
     "Scored": "nmt.decoding.translation",
     "Translation": "nmt.api",
 }

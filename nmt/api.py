@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from nmt.data.text.lines import without_end
-from nmt.data.text.tags import Tagging, known_tags
-from nmt.data.vocabulary.subwords import Subwords
+from nmt.data.lines import without_end
+from nmt.data.subwords import Subwords
+from nmt.data.tags import Tagging, known_tags
 from nmt.decoding.batch_search import BatchSearch
-from nmt.decoding.constraints.request import Request
 from nmt.decoding.evidence import Evidence, Fields, log_prob_of
+from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import limits_of
-from nmt.decoding.scoring.ensemble import Ensemble
-from nmt.decoding.search.fixed_search import FixedSearch
+from nmt.decoding.request import Request
+from nmt.decoding.scorer import Ensemble
 from nmt.decoding.suspicion import flags_of
 from nmt.decoding.translation import Scored
 from nmt.decoding.translation import Translation as Found
@@ -205,7 +205,7 @@ class Model:
         utility = None
         usual_lang = self.recipe.data.trg_lang
         if decode.mbr != "none":
-            from nmt.evaluation.pairwise import expected_utility
+            from nmt.evaluation.metrics import expected_utility
 
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
         limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)

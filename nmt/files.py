@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, RunError
 
 if sys.platform == "win32":
     import msvcrt
@@ -177,3 +177,26 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is too large for a number")
     return value
+
+
+# Which folders are run folders.
+
+
+RECIPE = "recipe.yaml"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was started in this folder."""
+    return (folder / RECIPE).is_file()
+
+
+def check_is_run(folder: Path) -> None:
+    """Raise RunError where no run was started, NmtError for a file of it that is a link out of the folder."""
+    if is_run(folder):
+        refuse_links_out(folder)
+        return
+    if folder.is_file() and is_run(folder.parent):
+        raise RunError(f"{folder} is a file: name the run folder that it is in, {folder.parent}")
+    raise RunError(
+        f"{folder} is not a run folder: there is no {RECIPE} in it. Name the folder that nmt-train wrote, runs/NAME."
+    )

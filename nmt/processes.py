@@ -5,7 +5,7 @@ come over their stdin, answers go over what was their stdout, both in what `pack
 there, by a library say, goes to stderr. They end when their stdin does, so none outlives the process that started it.
 How many are worthwhile follows from the cores that there are.
 
-Which helper is given what is in `data/worker_pool.py` and `cli/translating/workers.py`.
+Which helper is given what is in `data/worker_pool.py` and `cli/translating/answering.py`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from nmt import errors
 from nmt.errors import NmtError
@@ -170,3 +170,39 @@ def _read(tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
         code = 0
     finally:
         os._exit(code)
+
+
+# The rank that torchrun gives a process by its environment.
+
+
+ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+
+
+class Place(NamedTuple):
+    """A process among those that torchrun started; local_rank: among those of its machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+
+def place_of(environment: Mapping[str, str] = os.environ, *, needed: tuple[str, ...] = ()) -> Place:
+    """The place that the environment tells of; that of a process alone where it tells of none.
+
+    needed: what there must be beside it where there are several. Raises NmtError for what torchrun would not leave.
+    """
+    if (n := environment.get("WORLD_SIZE", "1")) == "1":
+        return Place()
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # as `Place` has them
+    told = {"LOCAL_RANK": "0", **environment}
+    wrong = [name for name in names if not told.get(name, "").isdecimal()]
+    if not wrong and not int(told["RANK"]) < int(n):
+        wrong = ["RANK"]
+    wrong += [name for name in needed if name not in environment]
+    if wrong:
+        is_wrong = f"{wrong[0]} is {environment[wrong[0]]!r}" if wrong[0] in environment else f"{wrong[0]} is missing"
+        raise NmtError(
+            f"WORLD_SIZE is {n!r} in the environment, as where torchrun starts several processes, but "
+            f"{is_wrong}. Start them by torchrun, or unset WORLD_SIZE."
+        )
+    return Place(*(int(told[name]) for name in names))

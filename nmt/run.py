@@ -21,15 +21,14 @@ from typing import Any, NamedTuple
 import torch
 
 from nmt import checkpoint
-from nmt.data.vocabulary.subwords import PAD, Subwords
+from nmt.data.subwords import PAD, Subwords
 from nmt.errors import MachineError, NmtError, RunError
-from nmt.files import lock_file, sha256_of
+from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import Undrawn, build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import RUN_DATA
 from nmt.recipe.reader import load_resolved
-from nmt.run_folder import RECIPE, check_is_run, is_run
 
 # Key of data.json beside the fingerprints: subwords that most source lines of training have at most.
 USUAL_SRC_LEN = "usual_src_len"
@@ -37,7 +36,7 @@ USUAL_SRC_LEN = "usual_src_len"
 USUAL_RATIOS = "usual_ratios"
 # Another: the version of nmt that trained the run last.
 VERSION = "nmt"
-# Another: shares of source lines of training by how they are written, see `data/text/style.py`.
+# Another: shares of source lines of training by how they are written, see `data/text.py`.
 SRC_STYLE = "src_style"
 
 # The user named a place that is not theirs; every other failure is the machine's.
@@ -93,7 +92,7 @@ class Run:
         return load_resolved(self.recipe_file)
 
     def usual_src_len(self) -> int | None:
-        """What `training/starting/claim.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
+        """What `training/claim.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
         length = self._told_of_data().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
@@ -122,7 +121,7 @@ class Run:
         return found
 
     def _told_of_data(self) -> dict[str, Any]:
-        """What `training/starting/claim.py` noted of the data; nothing for a model without it, as exported ones are."""
+        """What `training/claim.py` noted of the data; nothing for a model without it, as exported ones are."""
         known = checkpoint.read_json(self.data_file) if self.data_file.exists() else {}
         return known if isinstance(known, dict) else {}
 

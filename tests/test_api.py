@@ -20,14 +20,14 @@ import torch
 import nmt
 from nmt import api, checkpoint
 from nmt.cli.translate import main
-from nmt.data.vocabulary.subwords import PAD, Subwords
+from nmt.data.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.kernels.int8_products import int8_product
 from nmt.models import int8
 from nmt.models.build import build_model
 from nmt.models.prepacked import PrepackedLinear, _can, prepacked
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe, write_recipe
-from nmt.recipe.subword_options import SubwordsConfig
 from nmt.run import Run
 
 OPTIONS = {

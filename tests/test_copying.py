@@ -9,7 +9,7 @@ from nmt.data.prepare import prepare
 from nmt.decoding.translator import Translator
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 
 LETTERS = "abcdefghijklmnop"
 

@@ -6,13 +6,13 @@ from collections import Counter
 import pytest
 import torch
 
+from nmt.data.placeholders import items_in
 from nmt.data.prepare import prepare
-from nmt.data.text.items import items_in
 from nmt.decoding.translator import Translator
+from nmt.recipe.data_options import KINDS
 from nmt.recipe.options import Recipe
-from nmt.recipe.protect_options import KINDS
 from nmt.run import Run
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 
 WORDS = "abcdefghij"
 PROTECT = (*KINDS, "/[A-Z]{2}-[0-9]{3}/")

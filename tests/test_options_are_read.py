@@ -11,13 +11,13 @@ import pytest
 
 from nmt.cli.translate import main as translate
 from nmt.data.prepare import prepare
-from nmt.data.reading.sources import find_sources
+from nmt.data.sources import find_sources
 from nmt.errors import DataError
+from nmt.recipe.data_options import OwnFilters
 from nmt.recipe.fields import all_fields
-from nmt.recipe.filter_options import OwnFilters
 from nmt.recipe.options import Recipe
 from nmt.recipe.section import Section
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 from tests.training.conftest import write_pairs
 
 ROOT = Path(__file__).parents[1]
@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[1]
 NO_EFFECT = {
     "nmt/recipe/decode_options.py": {"searching"},
     "nmt/recipe/data_options.py": {"filters_of"},
-    "nmt/data/stored/manifest.py": {"_own_settings"},
+    "nmt/data/manifest.py": {"_own_settings"},
     "nmt/training/budget.py": {"n_measured_at_end"},
-    "nmt/training/starting/space.py": {"check_space", "checkpoint_bytes"},
+    "nmt/training/resolve.py": {"check_space", "checkpoint_bytes"},
     "nmt/training/validate.py": {"how"},
 }
 

@@ -8,7 +8,7 @@ from nmt.data.prepare import prepare
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 
 RECIPES = sorted((pathlib.Path(__file__).parent.parent / "recipes").glob("*.yaml"))
 

@@ -13,7 +13,7 @@ import pytest
 from nmt.cli.preprocess import main as preprocess
 from nmt.cli.train import main as train
 from nmt.cli.translate import main as translate
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {"nmt-preprocess": preprocess, "nmt-train": train, "nmt-translate": translate}

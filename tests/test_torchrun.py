@@ -3,7 +3,7 @@
 import pytest
 
 from nmt.errors import NmtError
-from nmt.torchrun import ADDRESS, Place, place_of
+from nmt.processes import ADDRESS, Place, place_of
 
 TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 

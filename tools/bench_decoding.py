@@ -27,10 +27,10 @@ import torch
 
 import nmt
 from nmt.api import Model
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.batching.padding import pad
-from nmt.data.text.lines import read_lines
-from nmt.data.vocabulary.subwords import EOS, PAD
+from nmt.data.arrays import Ragged
+from nmt.data.batches import pad
+from nmt.data.lines import read_lines
+from nmt.data.subwords import EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import score
 from nmt.export import huggingface

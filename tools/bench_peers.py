@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.data.batching.batches import Batch
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.data.batches import Batch
+from nmt.data.subwords import BOS, EOS, PAD
 from nmt.extras import EXTRAS
 from nmt.models.transformer.Modules import sinusoids
 from nmt.recipe.model_options import ModelConfig

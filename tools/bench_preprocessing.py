@@ -25,8 +25,7 @@ from pathlib import Path
 
 from preparing import CORPUS, check_lengths, command, located
 
-from nmt.data.text.compression import without_ending
-from nmt.data.text.lines import read_lines, write_lines
+from nmt.data.lines import read_lines, without_ending, write_lines
 from nmt.errors import NmtError
 from nmt.extras import EXTRAS
 

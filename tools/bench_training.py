@@ -25,10 +25,9 @@ import torch
 from bench_peak import PEAK_SIZE, peak
 from bench_peers import PEERS, PeerStep
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.batching.mixture import Rows
-from nmt.data.batching.plan import Position
-from nmt.data.stored.corpus import Prepared
+from nmt.data.arrays import Ragged
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position, Rows
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.kernels.allocator import keep_freed_blocks
@@ -38,10 +37,10 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.out_of_memory import Work
+from nmt.training.materials import new_model
+from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, onednn_is_honest
-from nmt.training.starting.materials import new_model
 
 OURS = "nmt"
 # Median length of a sentence in subwords, and the standard deviation of its logarithm.

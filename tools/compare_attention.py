@@ -34,9 +34,9 @@ from typing import Any
 import torch
 
 import nmt
-from nmt.data.batching.plan import Position
-from nmt.data.stored.corpus import Prepared
-from nmt.data.vocabulary.subwords import BOS
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.data.subwords import BOS
 from nmt.device import choose_device
 from nmt.evaluation.metrics import score
 from nmt.kernels import switch
@@ -47,11 +47,11 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
+from nmt.training.materials import new_model
+from nmt.training.memory import Work
 from nmt.training.onednn_cache import enlarge_onednn_cache
-from nmt.training.out_of_memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
-from nmt.training.starting.materials import new_model
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 TRANSFORMER, LSTM = "multi30k.de-en", "multi30k.de-en.lstm"

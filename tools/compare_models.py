@@ -25,7 +25,7 @@ import torch
 
 import nmt
 from nmt.api import Model
-from nmt.data.stored.corpus import Corpus, Prepared
+from nmt.data.corpus import Corpus, Prepared
 from nmt.decoding.translation import Translation
 from nmt.recipe.reader import read_recipe
 

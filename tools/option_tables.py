@@ -6,7 +6,7 @@ Run it after any change of an option: python tools/option_tables.py. A test comp
 import argparse
 from pathlib import Path
 
-from nmt.recipe.tables import json_schema, option_tables
+from nmt.recipe.fields import json_schema, option_tables
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

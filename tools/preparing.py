@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from nmt.data.text.lines import read_lines
+from nmt.data.lines import read_lines
 from nmt.errors import DataError
 
 CORPUS = ("canlaw-en-fr.train.en.gz", "canlaw-en-fr.train.fr.gz")

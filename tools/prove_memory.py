@@ -42,8 +42,8 @@ _N_VALID = 1000
 
 _BEGIN = """
 import json, sys, time
-from nmt.data.stored.corpus import Prepared
-from nmt.data.batching.plan import Position
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.recipe.reader import read_recipe
 from nmt.kernels.allocator import keep_freed_blocks
 from nmt.training.feed import Feed

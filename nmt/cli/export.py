@@ -14,17 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nmt.cli.begin import importing
-from nmt.cli.command import must_be_free, run
-from nmt.cli.parser import Parser
-from nmt.cli.printable import printable
-from nmt.data.text.lines import read_lines
+from nmt.cli.begin import importing, printable
+from nmt.cli.parser import Parser, must_be_free, run
+from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
-from nmt.export.precisions import PRECISIONS
-from nmt.files import exchange
-from nmt.recipe.exports import refuse_unsupported, unsupported
+from nmt.files import RECIPE, check_is_run, exchange
+from nmt.recipe.exports import PRECISIONS, refuse_unsupported, unsupported
 from nmt.recipe.reader import load_resolved
-from nmt.run_folder import RECIPE, check_is_run
 
 if TYPE_CHECKING:
     from nmt.api import Model
@@ -55,7 +51,7 @@ def export(args: argparse.Namespace) -> int:
 
         sleep_while_waiting()
         from nmt.api import load
-        from nmt.data.text.tags import tags_of
+        from nmt.data.tags import tags_of
         from nmt.export.parity import ROUNDED, compare
 
     folder = Path(os.path.abspath(args.output))  # "." has no name to be written beside
@@ -152,7 +148,7 @@ def _lines(args: argparse.Namespace) -> list[str] | None:
 
 
 def _validation_lines(prepared: Path) -> list[str]:
-    from nmt.data.stored.corpus import Prepared
+    from nmt.data.corpus import Prepared
 
     try:
         return _some(str(prepared), Prepared.open(prepared).valid.texts()[0])

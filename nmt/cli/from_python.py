@@ -57,9 +57,9 @@ def train(recipe: Given, **options: Any) -> Path:
     Ctrl-C saves, and is a KeyboardInterrupt then; a second one does not wait. Raises RecipeError for options, DataError
     where the data are not prepared, RunError for a run folder, MachineError where training cannot go on.
     """
-    from nmt.cli.stop import StopSignal
+    from nmt.cli.begin import StopSignal
     from nmt.cli.train_job import prepare_libraries
-    from nmt.training.starting.launch import launch
+    from nmt.training.launch import launch
 
     found = _read(recipe, options)
     prepare_libraries()

@@ -4,11 +4,6 @@ What is done about it is in `preprocess_job.py`. Nothing here needs more than th
 it are answered at once.
 """
 
-if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin, ended
-
-    begin()
-
 import argparse
 import json
 import re
@@ -18,17 +13,50 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import importing
-from nmt.cli.command import run
-from nmt.cli.fine_tuning import fine_tuned, is_trained
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of
-from nmt.data.stored.manifest import PAGE
-from nmt.data.text.compression import without_ending
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
+from nmt.data.lines import without_ending
+from nmt.data.manifest import PAGE
 from nmt.errors import RecipeError
+from nmt.files import RECIPE, is_run
 from nmt.languages import canonical
-from nmt.recipe.corpus_contradictions import ENDINGS, NOT_READ
+from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.exports import portable_options, unsupported
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import read_recipe
+from nmt.recipe.places import is_prepared
+from nmt.recipe.reader import as_yaml, load_resolved, read_recipe
+
+# The recipe by which nmt-preprocess --vocab-from RUN goes on from the weights of a run with other text.
+
+
+# About a seventh of the rates of a new run. The warm-up, auto, is a twentieth of the run, at most 200 updates.
+_GENTLY = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("train.updates", "5000"))
+_OF_SUBWORDS = ("kind", "joint", "normalize", "symbols")
+
+
+def is_trained(folder: Path) -> bool:
+    """Return whether the folder is a run that has weights, and no prepared data."""
+    has_weights = (folder / "model").is_dir() or any(folder.glob("checkpoints/update-*"))
+    return is_run(folder) and not is_prepared(folder) and has_weights
+
+
+def fine_tuned(folder: str) -> list[tuple[str, str]]:
+    """Return what a recipe has to say to begin with the weights of a run: (dotted name, value as YAML)."""
+    base: Recipe = load_resolved(Path(folder) / RECIPE)
+    model = [name for name in type(base.model).model_fields if name not in base.model.useless]
+    return [
+        ("data.protect", as_yaml(base.data.protect)),
+        *((f"subwords.{name}", as_yaml(getattr(base.subwords, name))) for name in _OF_SUBWORDS),
+        *((f"model.{name}", as_yaml(getattr(base.model, name))) for name in model),
+        ("train.init_from", folder),
+        *_GENTLY,
+    ]
+
+
+if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
+    from nmt.cli.begin import begin, ended
+
+    begin()
+
 
 _DESCRIPTION = """\
 Read the parallel text of RECIPE, drop the training pairs that teach nothing, learn subwords, and write the folder that

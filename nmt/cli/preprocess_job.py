@@ -6,15 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.printable import printable
-from nmt.cli.stdout import write_stdout
-from nmt.cli.stop import Stop
+from nmt.cli.begin import Stop, printable, write_stdout
+from nmt.data.corpus import show_pairs
+from nmt.data.manifest import RECIPE
 from nmt.data.prepare import page_beside
 from nmt.data.prepare import prepare as prepare_corpora
-from nmt.data.reporting.report import DataReport
-from nmt.data.reporting.report_page import refuse_foreign_page
-from nmt.data.stored.corpus import show_pairs
-from nmt.data.stored.manifest import RECIPE
+from nmt.data.report import DataReport
+from nmt.data.report_page import refuse_foreign_page
 from nmt.errors import AlarmError
 from nmt.recipe.exports import exports_note
 from nmt.recipe.options import Recipe

@@ -16,10 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from nmt.cli.begin import importing
-from nmt.cli.command import run
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
+from nmt.files import RECIPE, is_run
 from nmt.recipe.reader import read_recipe
-from nmt.run_folder import RECIPE, is_run
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on

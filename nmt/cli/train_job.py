@@ -3,23 +3,21 @@
 import sys
 from pathlib import Path
 
-from nmt.cli.printable import printable
-from nmt.cli.stdout import write_stdout
-from nmt.cli.stop import StopSignal
+from nmt.cli.begin import StopSignal, printable, write_stdout
 from nmt.errors import NmtError
 from nmt.kernels.allocator import keep_freed_blocks
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
-from nmt.training.checking.check import check as check_recipe
-from nmt.training.checking.selftest import selftest as test_model
-from nmt.training.checking.verify import folders_of, verify_run
+from nmt.training.check import check as check_recipe
 from nmt.training.feed import Feed
+from nmt.training.launch import launch
+from nmt.training.materials import open_data
 from nmt.training.onednn_cache import enlarge_onednn_cache
 from nmt.training.parallel import Ranks
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import open_data
+from nmt.training.selftest import folders_of, verify_run
+from nmt.training.selftest import selftest as test_model
 
 
 def prepare_libraries() -> None:

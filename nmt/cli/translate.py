@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import importing
-from nmt.cli.command import run
-from nmt.cli.parser import Parser, add_override_flags
+from nmt.cli.parser import Parser, add_override_flags, run
 from nmt.cli.translating.flags import add_flags
-from nmt.run_folder import check_is_run
+from nmt.files import check_is_run
 
 _DESCRIPTION = """\
 Translate lines with the model of the run folder RUN: nmt-translate RUN < in > out. One line out for each line in, in

@@ -1,63 +1,159 @@
 """The whole of nmt-preprocess: text in, a folder of ids with a manifest out.
 
 The folder is built beside its place under another name and renamed when complete, so whatever kills this
-program leaves nothing that a later command accepts. What is read back is in `stored/corpus.py`.
+program leaves nothing that a later command accepts. What is read back is in `corpus.py`.
 """
 
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from nmt.data.arrays.columns import texts_as_arrow
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.blockwise.encode import BLOCK, encode_training_pairs
-from nmt.data.blockwise.hold_out import with_held_out
-from nmt.data.blockwise.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
-from nmt.data.blockwise.kept import KeptPairs
-from nmt.data.blockwise.swapped import swapped
-from nmt.data.reading.language_codes import codes_as_text, other_languages, unknown_languages
-from nmt.data.reading.sources import Source, facts_of, find_sources, refuse_changed, spooled, stamps_of, survey, told
-from nmt.data.reporting.findings import advice_on_dropped, nothing_left
-from nmt.data.reporting.leaks import overlap_with_bases
-from nmt.data.reporting.report import DataReport
-from nmt.data.reporting.report_page import page, refuse_foreign_page
-from nmt.data.reporting.report_words import sentence
-from nmt.data.reporting.survey import Texts
-from nmt.data.stored.arrow import dtype_of_ids, table_of, write_arrow
-from nmt.data.stored.corpus import Prepared
-from nmt.data.stored.folder import beside, building, refuse_foreign_files, remove_abandoned
-from nmt.data.stored.manifest import (
+from nmt.data.arrays import Ragged
+from nmt.data.block_work import read_block
+from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
+from nmt.data.encode import BLOCK, encode_training_pairs
+from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
+from nmt.data.kept import KeptPairs, with_held_out
+from nmt.data.lines import write_lines
+from nmt.data.manifest import (
     PAGE,
     RECIPE,
     REPORT,
     SUBWORDS,
+    beside,
+    building,
     changed_settings,
     later_filters,
+    refuse_foreign_files,
+    remove_abandoned,
     settings_of,
     write_manifest,
 )
-from nmt.data.stored.vocab_from import Given, account_of, find_subwords, reuse
-from nmt.data.text.lines import write_lines
-from nmt.data.text.placeholders import protected_pair
-from nmt.data.text.tags import held_out_tags, known_tags, must_have_room
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.data.vocabulary.vocabulary_use import large_vocabulary
+from nmt.data.overlap import overlap_with_bases
+from nmt.data.placeholders import protected_pair
+from nmt.data.report import DataReport, advice_on_dropped, nothing_left
+from nmt.data.report_page import page, refuse_foreign_page
+from nmt.data.report_words import SWAPPED, sentence
+from nmt.data.sources import (
+    Source,
+    codes_as_text,
+    facts_of,
+    find_sources,
+    other_languages,
+    refuse_changed,
+    spooled,
+    stamps_of,
+    survey,
+    told,
+    unknown_languages,
+)
+from nmt.data.subwords import Subwords, large_vocabulary
+from nmt.data.survey import Texts
+from nmt.data.tags import held_out_tags, known_tags, must_have_room, tags_of
+from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError
 from nmt.extras import version_and_commit
+from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
+
+# Detection of swapped files.
+
+
+N_LINE = 4000  # of a file that are looked at, at most; fewer where there are many training files
+_FEWEST_LINES, _N_LINE_IN_ALL = 200, 100_000
+_N_BLOCK = 4  # which the lines of a training file are taken from
+
+# Letters up to the next other character; one by one from Thai on, as most scripts there set no spaces.
+_WORD = re.compile(r"[^\W\d_\u0e00-\U0010ffff]+|[^\W\d_\u0000-\u0dff]")
+
+_TIMES = 4  # so much more often on one training side than on the other: a word of that side
+_FEWEST = 10  # different words that vote
+_SHARE_VOTING = 0.2  # of the words of a side
+
+
+def swapped(
+    sources: Sequence[Source], kept: KeptPairs, held_out: Mapping[str, Texts], data: DataConfig
+) -> list[dict[str, str]]:
+    """The pairs of files of validation and test sets that look swapped, with the training files that say so: names.
+
+    Looked at are pairs of the languages of the recipe without tags: a tag may well ask for the other direction.
+    """
+    tags = held_out_tags(data)
+    looked_at: list[tuple[Source, Counter[str], Counter[str]]] = []
+    for split, texts in held_out.items():
+        files = [source for source in sources if source.split == split and not tags.get(split)]
+        for source, (start, end) in zip(files, pairwise([0, *texts.ends]), strict=False):
+            step = max(1, (end - start) // N_LINE)
+            src, trg = (words_of(side[start:end:step]) for side in (texts.src, texts.trg))
+            looked_at.append((source, src, trg))
+    training = [source for source in sources if source.split == "train"]
+    found, n_line = [], min(N_LINE, max(_FEWEST_LINES, _N_LINE_IN_ALL // len(training)))
+    for n, by in enumerate(training):
+        if (
+            not data.train
+            or data.languages_of(by.corpus) != (data.src_lang, data.trg_lang)
+            or tags_of(data.train[by.corpus], data)
+        ):
+            continue
+        train_src, train_trg = (words_of(lines) for lines in _some_lines(kept, n, n_line))
+        for source, src, trg in looked_at:
+            if are_swapped(src, trg, train_src, train_trg):
+                names = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
+                found.append({**names, "train_src": by.src.name, "train_trg": by.trg.name})
+    return found
+
+
+def are_swapped(src: Counter[str], trg: Counter[str], train_src: Counter[str], train_trg: Counter[str]) -> bool:
+    """Return whether both sides are, by their words, plainly rather the other sides of a training corpus."""
+    return _is_rather(src, train_trg, train_src) and _is_rather(trg, train_src, train_trg)
+
+
+def words_of(lines: Iterable[str]) -> Counter[str]:
+    """Count each word, without case."""
+    return Counter(word for line in lines for word in _WORD.findall(line[:2000].casefold()))
+
+
+def _is_rather(words: Counter[str], of: Counter[str], than: Counter[str]) -> bool:
+    """Return whether most words that tell make a text like one side of a training corpus, not the other."""
+    n_of, n_than = of.total(), than.total()
+    votes, against, n_different = 0, 0, 0
+    for word, n in words.items():
+        a, b = of[word] * n_than, than[word] * n_of
+        if of[word] > 1 and a >= _TIMES * b:
+            votes, n_different = votes + n, n_different + 1
+        elif than[word] > 1 and b >= _TIMES * a:
+            against += n
+    n_voting = votes + against
+    return n_different >= _FEWEST and n_voting >= _SHARE_VOTING * words.total() and votes >= SWAPPED * n_voting
+
+
+def _some_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:
+    """Both sides of some kept pairs of a source, from the whole length of it."""
+    blocks = [block for block in kept.blocks if block.source == source and block.n_kept]
+    step = max(1, -(-len(blocks) // _N_BLOCK))
+    src: list[str] = []
+    trg: list[str] = []
+    for block in blocks[::step]:
+        n = n_line // len(blocks[::step])
+        for lines, side in zip((src, trg), read_block(block.file, block.offset).sides, strict=True):
+            lines += side.texts()[:n]
+    return src, trg
+
 
 # Sampling lines for BPE has a seed of its own: another seed of training is no reason for another vocabulary.
 _SAMPLE_SEED = 0

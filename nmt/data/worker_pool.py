@@ -3,7 +3,7 @@
 The process that left something of a block in a file knows its words. So it is given that file again, and another
 process only where it has nothing else to do.
 
-Start and pipes are in `nmt/processes.py`, the tasks in `blockwise/block_work.py`.
+Start and pipes are in `nmt/processes.py`, the tasks in `block_work.py`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ Work = Callable[[str, Content], dict[str, Any]]  # from the name of a task and i
 Asked = tuple[str, Content, "Future[dict[str, Any]]"]
 
 _AHEAD = 3  # blocks for each worker that wait or are worked on
-_MODULE = "nmt.data.blockwise.block_work"
+_MODULE = "nmt.data.block_work"
 
 
 class WorkerPool:

@@ -1,7 +1,7 @@
 """Hypotheses for the sentences of one batch: what is asked of them becomes a search, and too little memory two.
 
-Rows of ids in, hypotheses out. The searches themselves are `search/beam.py`, `search/fixed_search.py` and
-`search/sample.py`; what makes up a batch is said in `translator.py`.
+Rows of ids in, hypotheses out. The searches themselves are `beam.py`, `fixed_search.py` and
+`sample.py`; what makes up a batch is said in `translator.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,22 +10,61 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.batching.padding import pad
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding.constraints.phrases import pieces_of
-from nmt.decoding.constraints.request import Request
-from nmt.decoding.constraints.rules import Rules
-from nmt.decoding.scoring.scorer import Look, score_tokens
-from nmt.decoding.search.beam import Hypothesis, search
-from nmt.decoding.search.characters import characters_of
-from nmt.decoding.search.coverage import by_coverage
-from nmt.decoding.search.fixed_search import FixedSearch
-from nmt.decoding.search.sample import Narrowing, fingerprint, sample
-from nmt.decoding.search.settings import BeamSettings
+from nmt.data.arrays import Ragged
+from nmt.data.batches import pad
+from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.decoding.beam import BeamSettings, Hypothesis, search
+from nmt.decoding.candidates import characters_of
+from nmt.decoding.fixed_search import FixedSearch
+from nmt.decoding.phrases import pieces_of
+from nmt.decoding.request import Request
+from nmt.decoding.rules import Rules
+from nmt.decoding.sample import Narrowing, fingerprint, sample
+from nmt.decoding.scorer import Ids, Look, score_tokens
 from nmt.errors import OutOfMemory, RecipeError, is_out_of_memory
 from nmt.models.base import SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
+
+# How much of a source its translation has looked at, for search that must not leave anything out.
+
+
+_N_LAYER = 2  # the last ones, which align best
+_LEAST = 1e-4  # of the attention to a word that nothing looked at, whose logarithm would be the end of all comparison
+
+
+def coverage(weights: Tensor) -> float:
+    """The coverage penalty of Wu et al. 2016, section 7, without its weight: the sum over the source of log min(a, 1),
+    a being what all target tokens together gave to a source token. 0: all is covered.
+
+    weights: (n_layer, n_head, T, S), the source's end last, which need not be looked at.
+    """
+    given = weights[-_N_LAYER:].mean((0, 1)).sum(0)[:-1]
+    return float(given.clamp(_LEAST, 1.0).log().sum())
+
+
+def by_coverage(
+    model: SearchModel,
+    src_ids: Sequence[Ids],
+    found: Sequence[Sequence[Hypothesis]],
+    weight: float,
+    *,
+    max_tokens: int,
+) -> list[list[Hypothesis]]:
+    """The hypotheses of each sentence, ranked by their score and `weight` times their coverage together."""
+    pairs = [(sentence, one) for sentence, its in enumerate(found) for one in its]
+    worth = [one.normalised for _, one in pairs]
+
+    def look(pair: int, weights: Tensor) -> None:
+        worth[pair] += weight * coverage(weights)
+
+    src, trg = [src_ids[sentence] for sentence, _ in pairs], [one.ids for _, one in pairs]
+    score_tokens(model, src, trg, max_tokens=max_tokens, look=look)
+    ranked: list[list[Hypothesis]] = [[] for _ in found]
+    for number in sorted(range(len(pairs)), key=lambda number: -worth[number]):
+        sentence, one = pairs[number]
+        ranked[sentence].append(one)
+    return ranked
+
 
 Row = tuple[list[int], Request]  # the ids of a source, without EOS, and what is asked of its translation
 BARE = Request("")  # of ids of which nothing else is known

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from nmt.data.vocabulary.subwords import EOS, Subwords
-from nmt.decoding.constraints.request import Request
+from nmt.data.subwords import EOS, Subwords
 from nmt.decoding.long_lines import first_words, join_attention, joined
-from nmt.decoding.scoring.scorer import LookAtPieces
+from nmt.decoding.request import Request
+from nmt.decoding.scorer import LookAtPieces
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation, read_at_once
 from nmt.decoding.translator import Translator
@@ -22,7 +22,7 @@ from nmt.evaluation.alignment import (
     word_alignment,
     words_of,
 )
-from nmt.evaluation.attention.panels import Alignment, Heads, Layers, Panel, panels
+from nmt.evaluation.attention.page import Alignment, Heads, Layers, Panel, panels
 from nmt.recipe.decode_options import AlignBy
 from nmt.recipe.options import Recipe
 

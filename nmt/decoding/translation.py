@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Split
-from nmt.decoding.search.beam import Hypothesis
 
 # Subwords on both sides together of a line in pieces whose attention is put together, to be looked at.
 MOST_SHOWN = 2048

@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Codec, Subwords
-from nmt.decoding.search.beam import impossible
+from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
+from nmt.decoding.beam import impossible
 from nmt.errors import MachineError
-from nmt.export.positions import N_POSITION, position_table
-from nmt.export.safetensors import beside
+from nmt.export.safetensors import N_POSITION, beside, position_table
 from nmt.extras import missing
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from nmt.data.vocabulary.subwords import Subwords
+from nmt.data.subwords import Subwords
 from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.long_lines import MAX_SRC_LEN
-from nmt.decoding.scoring.scorer import score_tokens
+from nmt.decoding.scorer import score_tokens
 from nmt.decoding.translator import Translator
 from nmt.errors import DataError, RunError
 from nmt.models.base import SearchModel

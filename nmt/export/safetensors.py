@@ -10,13 +10,15 @@ import shutil
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from nmt import checkpoint
 from nmt.errors import RunError
-from nmt.export.precisions import PRECISIONS
 from nmt.models.base import SearchModel
+from nmt.models.transformer.Models import LearnedPositions, PositionalEncoding
+from nmt.recipe.exports import PRECISIONS
 from nmt.recipe.places import DATA_AT
-from nmt.recipe.stored import RECORD
+from nmt.recipe.reader import RECORD
 from nmt.run import Run
 
 
@@ -71,3 +73,21 @@ def beside(folder: Path) -> set[Path]:
 def read(folder: Path) -> SearchModel:
     """The model as translation reads it, on the CPU."""
     return Run(folder).load_model(torch.device("cpu"))[0]
+
+
+# What is added to the words at each position, as the table of a fixed length that other engines want.
+
+
+# Their tables end somewhere; ours go on. As many rows as nmt-translate reads subwords, and as many again.
+N_POSITION = 2048
+
+
+def position_table(place: nn.Module) -> Tensor:
+    """(N_POSITION or more, D), for positions that are added and not turned by."""
+    if isinstance(place, PositionalEncoding):
+        zero = torch.zeros(1, N_POSITION, place.pos_table.size(-1), device=place.pos_table.device)
+        rows: Tensor = place(zero)
+        return rows[0]
+    assert isinstance(place, LearnedPositions)
+    table = place.pos_emb.weight
+    return torch.cat([table, table[-1:].expand(max(0, N_POSITION - len(table)), -1)])

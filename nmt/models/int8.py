@@ -10,7 +10,7 @@ range is cut off at its end. Each output has a scale of its own for its row of t
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +18,57 @@ from torch import Tensor, nn
 
 from nmt.errors import RunError, Unavailable
 from nmt.kernels.int8_products import Int8Product, Steps, int8_product
-from nmt.models.int8_ranges import LEAST, ranges
+from nmt.models.base import evaluating
+from nmt.models.layers import Stream
 from nmt.models.prepacked import SameLinear
-from nmt.models.stream import Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
+
+# How far the numbers reach that a Transformer is to multiply in 8 bits, in their standard deviations.
+
+
+# What normalised states and hidden units are given, and by how much that exceeds what the widest thousandth of a text
+# of random subwords reaches: hidden units reach further where a text makes sense.
+LEAST = (4.0, 6.0)
+_BEYOND = (1.25, 2.0)
+_THOUSANDTH = 0.999
+_SENTENCES, _LENGTH = 16, 32
+
+
+def ranges(
+    model: Transformer, numbers_of: Mapping[nn.Module, Callable[[Tensor], Sequence[Tensor]]]
+) -> dict[nn.Module, list[float]]:
+    """For modules of a model, the ranges that numbers made of their input need: states, and maybe hidden units."""
+    found: dict[nn.Module, list[float]] = {}
+
+    def look(module: nn.Module, entered: tuple[Any, ...]) -> None:
+        each = zip(numbers_of[module](entered[0]), LEAST, _BEYOND, strict=False)
+        found[module] = [max(least, beyond * _tail(numbers)) for numbers, least, beyond in each]
+
+    hooks = [module.register_forward_pre_hook(look) for module in numbers_of]
+    try:
+        with torch.inference_mode(), evaluating(model):
+            model(*_random_text(model))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _random_text(model: Transformer) -> list[Tensor]:
+    """Source and target, the same whenever it is made."""
+    generator = torch.Generator().manual_seed(1)
+    each = [torch.randint(len(one.weight), (_SENTENCES, _LENGTH), generator=generator) for one in model.embeddings]
+    return [ids.where(ids != model.pad_idx, (model.pad_idx + 1) % 2) for ids in each]
+
+
+def _tail(numbers: Tensor) -> float:
+    """What all but a thousandth do not exceed. In halves, that a difference of rounding changes hardly any range."""
+    sizes = numbers.detach().float().abs().flatten().nan_to_num(0.0, 0.0)  # a search says what is not finite
+    tail = sizes.kthvalue(max(1, int(_THOUSANDTH * len(sizes)))).values.item()
+    return round(2 * tail) / 2
+
 
 _OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
 

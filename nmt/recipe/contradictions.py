@@ -4,18 +4,383 @@ Every complaint begins with the dotted name to change and names the other option
 names too: the reader finds the line by the first, and stays silent when one of the others is itself mistaken.
 """
 
+import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nmt.recipe.corpus_contradictions import find_corpus_contradictions
+from nmt.recipe.data_options import (
+    PER_KIND,
+    SENTENCEPIECE_ENDINGS,
+    SMALLEST,
+    complaint_about_patterns,
+    kind_of,
+    patterns_of,
+)
 from nmt.recipe.decode_options import OF_SAMPLES
-from nmt.recipe.subword_contradictions import find_subword_contradictions
-from nmt.recipe.training_contradictions import find_training_contradictions
 
 if TYPE_CHECKING:
-    from nmt.recipe.data_options import DataConfig
+    from nmt.recipe.data_options import CorpusFiles, DataConfig, SubwordsConfig, TrainingCorpus
     from nmt.recipe.model_options import ModelConfig
     from nmt.recipe.options import Recipe
+    from nmt.recipe.training_options import BatchConfig, OptimConfig, RegularizeConfig, TrainConfig
+
+# What is wrong with a corpus as a recipe names it.
+
+
+# The file that stands for standard input.
+STDIN = "-"
+# What is in a file, by the ending of its name less .gz and the like; anything else is text.
+ENDINGS = {
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".csv": "csv",
+    ".tmx": "tmx",
+}
+# What is not read, and how it becomes what is.
+NOT_READ = {
+    ".xlsx": "a spreadsheet. Save it as CSV in UTF-8, and name that",
+    ".xls": "a spreadsheet. Save it as CSV in UTF-8, and name that",
+    ".ods": "a spreadsheet. Save it as CSV in UTF-8, and name that",
+    ".xlf": "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv",
+    ".xliff": "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv",
+}
+
+
+def names_of(files: str | list[str] | None) -> list[str]:
+    """The names of an option that takes one or several."""
+    return [files] if isinstance(files, str) else files or []
+
+
+def find_corpus_contradictions(data: "DataConfig") -> Iterator[str]:
+    """Complaints about each corpus, as those of `contradictions.py`."""
+    named: list[tuple[str, CorpusFiles]] = [
+        *((f"data.train.{n}", files) for n, files in enumerate(data.train)),
+        *((f"data.valid.{n}", files) for n, files in enumerate(data.valid)),
+        *([("data.test", data.test)] if data.test else []),
+    ]
+    yield from _of_filters("data", data.max_ratio)
+    for n, corpus in enumerate(data.train):
+        yield from _of_filters(f"data.train.{n}", getattr(corpus, "max_ratio", None) or 0.0)
+        yield from _of_flags(f"data.train.{n}", corpus)
+    n_stdin = 0
+    for where, files in named:
+        yield from _of_place(where, files)
+        yield from _of_columns(where, files)
+        for option, names in (("src", files.src), ("trg", files.trg), ("file", files.file)):
+            n = names_of(names).count(STDIN)
+            n_stdin += n
+            if n and not where.startswith("data.train"):
+                yield f"{where}.{option}: {STDIN} is stdin, which only a training corpus can be read from (name a file)"
+            elif n and n_stdin > 1:
+                yield f"{where}.{option}: stdin, {STDIN}, is read already (there is only one; name a file)"
+
+
+def _of_place(where: str, files: "CorpusFiles") -> Iterator[str]:
+    """There is one place that the pairs come from."""
+    sides = {"src": files.src, "trg": files.trg}
+    whole = {"file": files.file, "dataset": files.dataset}
+    given = {name for name, value in {**sides, **whole}.items() if value is not None}
+    for name in sorted(given):
+        if getattr(files, name) in ("", []) or "" in names_of(getattr(files, name)):
+            yield f"{where}.{name}: no name in it (expected a file)"
+    if len(given & {"file", "dataset"}) == 2:
+        yield f"{where}.dataset: {where}.file is given as well (remove one of the two)"
+    elif one := next(iter(given & set(whole)), None):
+        for side in sorted(given & set(sides)):
+            yield (
+                f"{where}.{side}: a file beside {where}.{one}, which has both sides (remove it; where in it the side "
+                f"stands is for {where}.{side}_column to say)"
+            )
+    else:
+        for side in sides:
+            if side not in given:
+                yield f"{where}.{side}: missing (expected a file; or {{file: …}} or {{dataset: …}} with both sides)"
+    if files.dataset is None:
+        for name in ("subset", "split"):
+            if getattr(files, name) is not None:
+                yield f"{where}.{name}: there is no {where}.dataset to choose from (remove it)"
+    elif files.split is None:
+        yield f"{where}.split: missing (expected the split of the dataset: train, validation, …)"
+
+
+def _of_columns(where: str, files: "CorpusFiles") -> Iterator[str]:
+    """It is said where in a file or dataset the sides stand."""
+    has_both = files.file is not None or files.dataset is not None
+    none = files.src_column is None and files.trg_column is None
+    for side in ("src", "trg"):
+        # Those of a file are found by their names.
+        if has_both and not (none and files.file is not None) and getattr(files, f"{side}_column") is None:
+            yield f"{where}.{side}_column: missing (expected the name of a column or key, or in TSV its number from 1)"
+    if has_both and files.src_column is not None and files.src_column == files.trg_column:
+        yield f"{where}.trg_column: {files.trg_column} is {where}.src_column, too (the two sides stand in two columns)"
+    columns = [column for column in (files.src_column, files.trg_column) if column is not None]
+    if files.format == "text":
+        for name in ("file", "src_column", "trg_column"):
+            if getattr(files, name) is not None:
+                yield f"{where}.{name}: {where}.format is text, which has one sentence a line and no columns"
+    elif files.format is not None and files.dataset is not None:
+        yield f"{where}.format: a dataset says itself what is in it (remove it)"
+    elif files.format is not None and not columns and files.file is None:
+        yield f"{where}.format: {files.format}, but no column is chosen (add {where}.src_column or trg_column)"
+    if files.format not in (None, "tsv", "csv") and files.header is not None:
+        yield f"{where}.header: only TSV and CSV have one, but {where}.format is {files.format} (remove it)"
+    if files.header is False and (names := [column for column in columns if isinstance(column, str)]):
+        yield f"{where}.header: without one {names[0]!r} names no column (give its number, from 1)"
+
+
+def _of_filters(where: str, max_ratio: float) -> Iterator[str]:
+    if 0 < max_ratio < 1:
+        yield (
+            f"{where}.max_ratio: {max_ratio:g} is below 1, but the ratio is that of the longer side to the shorter "
+            "one (write 1 or more; 0 allows any ratio)"
+        )
+
+
+def _of_flags(where: str, corpus: "TrainingCorpus") -> Iterator[str]:
+    """Flags stand in JSONL and nowhere else."""
+    if not corpus.drop_flagged:
+        return
+    columns = [column for column in (corpus.src_column, corpus.trg_column) if column is not None]
+    if corpus.dataset is not None or corpus.format not in (None, "jsonl") or not columns:
+        what = f"{where}.dataset" if corpus.dataset is not None else f"{where}.format"
+        found = "a dataset" if corpus.dataset is not None else corpus.format or "lines of text"
+        yield (
+            f"{where}.drop_flagged: flags stand in the JSONL of nmt-translate, but {what} says that this is {found} "
+            "(write the translations with --format jsonl and choose the keys with src_column and trg_column, or remove "
+            "this)"
+        )
+
+
+# Options of subwords, placeholders and other ways to cut words that are each allowed, but not together.
+
+
+def find_subword_contradictions(recipe: "Recipe") -> Iterator[str]:
+    """What in the options of subwords cannot be meant, as `contradictions.find_contradictions` says it."""
+    yield from _of_subwords(recipe.subwords)
+    yield from _of_protection(recipe.data, recipe.subwords)
+    yield from _of_splitting(recipe)
+
+
+def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
+    symbols = subwords.symbols
+    if twice := [symbol for symbol in dict.fromkeys(symbols) if symbols.count(symbol) > 1]:
+        yield f"subwords.symbols: {', '.join(twice)} occurs twice (name each once)"
+    for symbol in symbols:
+        if complaint := complaint_about_symbol(symbol, subwords.normalize):
+            yield f"subwords.symbols: {symbol!r} {complaint}"
+    yield from _of_sentencepiece(subwords)
+    if subwords.extend and not subwords.vocab_from:
+        yield "subwords.extend: there is nothing to extend (name a run with subwords.vocab_from, or remove this)"
+    if not subwords.vocab_from and subwords.vocab_size < SMALLEST + len(symbols):  # as many as without symbols
+        yield (
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols beside "
+            f"256 bytes and the control symbols (make it {SMALLEST + len(symbols)} or more)"
+        )
+
+
+def _of_sentencepiece(subwords: "SubwordsConfig") -> Iterator[str]:
+    names = subwords.vocab_names
+    most = 1 if subwords.joint else 2
+    if len(names) > most:
+        why = "true" if subwords.joint else "false"
+        yield f"subwords.vocab_from: {len(names)} models, but subwords.joint is {why} (name {most} at most)"
+    if subwords.kind != "sentencepiece":
+        if names[0].endswith(SENTENCEPIECE_ENDINGS):
+            yield f"subwords.kind: {subwords.kind}, but subwords.vocab_from is a model of SentencePiece (sentencepiece)"
+        return
+    if not subwords.vocab_from:
+        yield "subwords.kind: sentencepiece learns nothing (name its model file with subwords.vocab_from)"
+    if subwords.extend:
+        yield "subwords.extend: nothing can be added to pieces of subwords.kind: sentencepiece (remove it)"
+    for name, is_usual in (
+        ("normalize", subwords.normalize == "nfc"),
+        ("whitespace", subwords.whitespace == "unified"),
+    ):
+        if not is_usual:
+            yield f"subwords.{name}: has no say where subwords.kind: sentencepiece brings its own rules (remove it)"
+
+
+def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[str]:
+    kinds = set(map(kind_of, data.protect))
+    if twice := [one for one in dict.fromkeys(data.protect) if data.protect.count(one) > 1]:
+        yield f"data.protect: {', '.join(twice)} occurs twice (name each once)"
+        return
+    if complaint := complaint_about_patterns(patterns_of(data.protect)):
+        yield f"data.protect: {complaint}"
+    if named := [
+        one for one in subwords.symbols if one in {f"⟨{kind}{n + 1}⟩" for kind in kinds for n in range(PER_KIND)}
+    ]:
+        yield f"subwords.symbols: {named[0]} is how a placeholder of data.protect is shown (choose another symbol)"
+    least = SMALLEST + len(subwords.symbols) + PER_KIND * len(kinds)
+    if kinds and not subwords.vocab_from and SMALLEST + len(subwords.symbols) <= subwords.vocab_size < least:
+        yield (
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {PER_KIND * len(kinds)} placeholders of "
+            f"data.protect (make it {least} or more)"
+        )
+
+
+def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
+    """Why a text can be no symbol of the subwords."""
+    if len(symbol) < 2 or not symbol.isprintable() or any(map(str.isspace, symbol)):
+        return "is no symbol (write two or more printable characters without white space)"
+    if len(symbol.encode("utf-8")) > 64:
+        return "is longer than 64 bytes (shorten it)"
+    if symbol in ("<pad>", "<s>", "</s>"):
+        return "is the name of a control symbol, which stays ordinary text in a text (choose another name)"
+    if normalize != "none" and unicodedata.normalize("NFKC" if normalize == "nfkc" else "NFC", symbol) != symbol:
+        return f"is changed by subwords.normalize: {normalize}, so it would never be found (write it as that does)"
+    return None
+
+
+def _of_splitting(recipe: "Recipe") -> Iterator[str]:
+    batch, kind = recipe.batch, recipe.subwords.kind
+    if batch.bpe_dropout and kind in ("unigram", "word", "sentencepiece"):
+        yield f"batch.bpe_dropout: subwords.kind: {kind} has no merges to leave out (set this to 0)"
+    if batch.unigram_alpha and kind != "unigram":
+        yield f"batch.unigram_alpha: pieces of subwords.kind: {kind} have no probabilities (set this to 0)"
+
+
+# Options of batches, optimizers, training and regularisation that are each allowed, but not together.
+
+
+# Adam divides what it is given by its own size, so that a decay in the gradient is not scaled by the rate but competes
+# with the loss (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"): 0.1 leaves a model at the
+# frequencies of words.
+MOST_COUPLED_DECAY = 0.01
+
+
+def find_training_contradictions(recipe: "Recipe") -> Iterator[str]:
+    """What in the options of training cannot be meant, as `contradictions.find_contradictions` says it."""
+    yield from _of_batch(recipe.batch)
+    yield from _of_packing(recipe)
+    yield from _of_optim(recipe.optim, recipe.train)
+    yield from _of_train(recipe.train)
+    yield from _of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs)
+
+
+def _of_batch(batch: "BatchConfig") -> Iterator[str]:
+    if batch.tokens_per_update and batch.per_update > 1:
+        yield (
+            f"batch.per_update: {batch.per_update} batches are asked for, but batch.tokens_per_update, "
+            f"{batch.tokens_per_update}, decides how many make an update (remove one of the two)"
+        )
+
+
+def _of_packing(recipe: "Recipe") -> Iterator[str]:
+    model, batch = recipe.model, recipe.batch
+    if recipe.train.cuda_graphs and not (recipe.train.compile and batch.packed):
+        yield "train.cuda_graphs: needs train.compile and batch.packed (set both to true, or this to false)"
+    if not batch.packed:
+        return
+    if recipe.regularize.noise.shares():
+        yield "batch.packed: regularize.noise makes pairs longer than they were planned with (set one of the two to 0)"
+    if batch.max_tokens == "auto":
+        yield "batch.packed: all its rows have one length, batch.max_tokens, which must be a number, not auto"
+    elif batch.max_tokens <= recipe.data.max_len:
+        yield (
+            f"batch.packed: a pair of data.max_len, which is {recipe.data.max_len}, and its end do not fit a row of "
+            f"batch.max_tokens, which is {batch.max_tokens} (raise the latter)"
+        )
+    if model.dropout if model.attn_dropout is None else model.attn_dropout:
+        yield "batch.packed: its attention kernel knows no dropout (set model.attn_dropout to 0)"
+    if model.lexical_attn:
+        yield "batch.packed: its attention kernel is not made for model.lexical_attn (set one of the two to false)"
+    if model.d_k != model.d_v:
+        yield "batch.packed: its attention kernel wants model.d_k and model.d_v equal"
+    elif (d_k := model.d_k or model.d_model // model.n_head) % 8 or d_k > 256:
+        yield (
+            f"batch.packed: its attention kernel wants heads whose width is a multiple of 8 up to 256, but model.d_k "
+            f"(or model.d_model / model.n_head) is {d_k} (choose another model.n_head)"
+        )
+
+
+def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
+    if optim.warmup == "auto":
+        pass  # which fits
+    elif optim.schedule in ("linear", "cosine", "wsd") and optim.warmup > train.updates:
+        yield (
+            f"optim.warmup: {optim.warmup} updates of warm-up are more than train.updates, {train.updates}, so that "
+            f"optim.schedule {optim.schedule} never comes to its decay"
+        )
+    elif (
+        optim.schedule == "wsd"
+        and not train.time_budget
+        and optim.warmup > round((1 - optim.decay_share) * train.updates)
+    ):
+        yield (
+            f"optim.decay_share: the decay over {optim.decay_share} of train.updates, {train.updates}, begins within "
+            f"the optim.warmup of {optim.warmup} updates (lower one of them)"
+        )
+    if optim.name == "muon" and optim.schedule == "noam":
+        yield (
+            "optim.schedule: noam computes the rate itself, but optim.name muon has two rates, optim.lr and "
+            "optim.muon_lr (choose another schedule)"
+        )
+    if optim.name == "adam" and optim.weight_decay > MOST_COUPLED_DECAY:
+        yield (
+            f"optim.weight_decay: {optim.weight_decay} is added to the gradient by optim.name adam, and so much "
+            "outweighs it: the model would not learn (write adamw, whose decay stands apart from the gradient)"
+        )
+    if optim.name == "schedulefree":
+        yield from _of_schedule_free(optim, train)
+
+
+def _of_schedule_free(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
+    if optim.schedule not in ("constant", "auto"):
+        yield (
+            f"optim.schedule: {optim.schedule} lowers the rate, but optim.name schedulefree averages weights in its "
+            "place (write constant; optim.warmup stays)"
+        )
+    if train.ema:
+        yield (
+            "train.ema: the weights that optim.name schedulefree keeps and translates with are an average already "
+            "(set this to 0)"
+        )
+    if not optim.betas[0]:
+        yield "optim.betas: optim.name schedulefree takes gradients between two weights, so the first must be above 0"
+
+
+def _of_train(train: "TrainConfig") -> Iterator[str]:
+    for kind, n_kept in (("last", train.keep_last), ("best", train.keep_best)):
+        if train.average == kind and n_kept == 1:
+            yield (
+                f"train.average: {kind} averages the checkpoints that train.keep_{kind} keeps, which is one (keep "
+                "more, or write none)"
+            )
+    if train.parallel == "fsdp" and train.compile:
+        yield (
+            "train.parallel: fsdp gathers weights in the middle of what train.compile makes one piece of (use ddp, or "
+            "set train.compile to false)"
+        )
+    if train.precision == "fp16" and train.device == "cpu":
+        yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
+
+
+def _of_regularize(regularize: "RegularizeConfig", model: "ModelConfig", *, graphs: bool) -> Iterator[str]:
+    if (total := sum(regularize.noise.shares().values())) > 1:
+        yield f"regularize.noise: a pair has one kind of noise at most, but the shares add up to {total:g} (lower some)"
+    if regularize.layer_drop and graphs:
+        yield "regularize.layer_drop: train.cuda_graphs replays all layers (set one of the two to 0 or false)"
+    if regularize.r_drop and regularize.simcut:
+        yield (
+            "regularize.r_drop: regularize.simcut compares two passes with different dropout already, one of them with "
+            "words cut out (set one of the two to 0)"
+        )
+    word_dropout = max(regularize.src_word_dropout, regularize.trg_word_dropout)
+    dropouts = (model.dropout, model.emb_dropout, model.attn_dropout, model.act_dropout, word_dropout)
+    if regularize.r_drop and not any(dropouts):
+        yield "regularize.r_drop: without model.dropout both passes are the same (raise that, or set this to 0)"
+    for begin, share, name, strength in (
+        ("r_drop_from", regularize.r_drop_from, "r_drop", regularize.r_drop),
+        ("simcut_from", regularize.simcut_from, "simcut", regularize.simcut),
+        ("word_dropout_from", regularize.word_dropout_from, "src_word_dropout", word_dropout),
+        ("layer_drop_from", regularize.layer_drop_from, "layer_drop", regularize.layer_drop),
+    ):
+        if share and not strength:
+            yield f"regularize.{begin}: nothing is switched on, as regularize.{name} is 0 (raise that, or remove this)"
 
 
 def find_contradictions(recipe: "Recipe") -> list[str]:

@@ -1,14 +1,220 @@
 """The options of the data: where pairs come from, and which of them are kept."""
 
-from typing import Annotated, Any, Literal
+import re
+import warnings
+from collections.abc import Sequence
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
 from nmt.languages import UNTOLD
-from nmt.recipe.filter_options import FilterConfig, OwnFilters
-from nmt.recipe.protect_options import ProtectConfig
-from nmt.recipe.section import Count, LanguageCode, PositiveFloat, PositiveInt, Section
-from nmt.recipe.tag_options import Tagged
+from nmt.recipe.section import (
+    Count,
+    LanguageCode,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Rate,
+    Section,
+    list_to_tuple,
+)
+
+# The options of the filters.
+
+
+class FilterConfig(Section):
+    """What drops a training pair, beside a side that is empty or longer than data.max_len."""
+
+    max_ratio: NonNegativeFloat = Field(
+        4.0,
+        description="Largest factor by which the ratio of the two sides' characters may differ from the median of its "
+        "corpus; short pairs (under 40 characters both) are exempt; 0: any ratio.",
+    )
+    max_ratio_spread: NonNegativeFloat = Field(
+        0.0,
+        description="The same, in robust standard deviations of the logarithm of that ratio (6 is mild); where both "
+        "are given, the narrower one counts; 0: any.",
+    )
+    drop_identical: bool = Field(True, description="Drop training pairs whose two sides are the same text.")
+    drop_control: bool = Field(
+        True, description="Drop pairs with control characters inside, such as NUL; tabs and line breaks are none."
+    )
+    drop_damaged: bool = Field(
+        True, description="Drop pairs with U+FFFD, or with UTF-8 that was read as another encoding (fÃ¼r, donâ€™t)."
+    )
+    min_script: Rate = Field(
+        0.2,
+        description="Least share of a side's letters, in bytes, that are of a script of its language, from 15 bytes of "
+        "other letters on; a language that is not known has any script; 0: any share.",
+    )
+    max_symbols: Rate = Field(
+        0.9,
+        description="Largest share of digits, punctuation and symbols in a side of 20 characters or more, a row of "
+        "dots counted as one; 0: any.",
+    )
+    max_repeats: Literal[0] | Annotated[int, Field(ge=3)] = Field(
+        5,
+        description="Most times in a row that a piece of text, with letters and 48 bytes or more in all, may stand; 0: "
+        "any number.",
+    )
+    max_other_language: Rate = Field(
+        0.0,
+        description="Drop pairs with a side that is in another language with a higher probability than this, says "
+        "py3langid (extra langid); 0: do not ask.",
+    )
+    drop_duplicates: bool = Field(False, description="Keep a training pair that occurs again only once.")
+    drop_near_duplicates: bool = Field(
+        False, description="The same for pairs that differ in case, digits, punctuation, spaces or width alone."
+    )
+    max_translations: Count = Field(
+        0, description="Keep at most this many pairs with the same source, and with the same target; 0: all."
+    )
+
+
+def _own_fields() -> dict[str, Any]:
+    """Each filter once more, which may be left out: then it is as the section has it."""
+    found = {}
+    for name, field in FilterConfig.model_fields.items():
+        kind: Any = field.annotation
+        bounded = Annotated[kind, *field.metadata] if field.metadata else kind
+        about = f"data.{name} of this corpus alone; empty: as there. {field.description}"
+        found[name] = (bounded | None, Field(None, description=about))
+    return found
+
+
+if TYPE_CHECKING:
+
+    class OwnFilters(Section):
+        """For mypy only: the class below is made at run time."""
+
+else:
+    OwnFilters = create_model(
+        "OwnFilters", __base__=Section, __doc__="What drops a pair of one corpus.", **_own_fields()
+    )
+
+
+# The option of the items that a translation keeps as they are.
+
+
+Kind = Literal["tag", "url", "email", "number", "host", "mention", "path", "emoji"]
+KINDS: tuple[Kind, ...] = get_args(Kind)  # looked for in this order; new ones come last, as placeholders are numbered
+PATTERN = "pattern"  # the kind of what patterns of one's own find, all of them
+PER_KIND = 10  # this many items of a kind in a line have placeholders; further ones stay text
+OwnPattern = Annotated[str, Field(pattern="^/.+/$")]
+_MOST_PATTERNS, _MOST_WAYS, _MOST_CHARACTERS = 8, 5_000, 500
+
+
+def _in_order(value: Any) -> Any:
+    """A list as a tuple, kinds in the order of KINDS before patterns: two recipes that mean the same say the same."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(sorted(value, key=lambda one: KINDS.index(one) if one in KINDS else len(KINDS)))
+
+
+def kind_of(one: str) -> str:
+    """Return the kind of the placeholders for a kind or pattern of data.protect."""
+    return PATTERN if one.startswith("/") else one
+
+
+def patterns_of(protect: Sequence[str]) -> tuple[str, ...]:
+    """Return the patterns among the kinds and patterns of data.protect."""
+    return tuple(one for one in protect if kind_of(one) == PATTERN)
+
+
+def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
+    """Return why patterns of data.protect are refused."""
+    if len(patterns) > _MOST_PATTERNS:
+        return f"{len(patterns)} patterns, of which {_MOST_PATTERNS} may be (join some with |)"
+    for one in patterns:
+        if not isinstance(one, str) or not re.fullmatch("/.{1,200}/", one):
+            return "a pattern is no text of at most 200 characters between slashes"
+        if complaint := _complaint_about(one[1:-1]):
+            return f"{one} {complaint}"
+    return None
+
+
+def _complaint_about(pattern: str) -> str | None:
+    try:
+        with warnings.catch_warnings(action="error"):
+            parsed = parser.parse(pattern)
+            n_way, n_character = _effort(parsed)
+            re.compile(f"(?P<{PATTERN}>{pattern})")  # as a part of a larger one
+    except (re.error, OverflowError, RecursionError, Warning) as error:
+        return f"is no regular expression that can be used ({error})"
+    if parsed.state.groupdict:
+        return "has a named group (write it as (?:...))"
+    if not parsed.getwidth()[0]:
+        return "also matches where nothing stands (make one of its parts necessary)"
+    if n_way > _MOST_WAYS or n_character > _MOST_CHARACTERS:
+        return (
+            "could take long to look for: it may match in too many ways (give repeats an end, as {1,20} in place of +, "
+            "and no repeats in repeats)"
+        )
+    return None
+
+
+def _effort(parsed: Any) -> tuple[int, int]:
+    """Return bounds on the ways in which a parsed expression can match at one place, and on its characters."""
+    n_way, n_character = 1, 0
+    for code, what in parsed:
+        match code.name:
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                least, most, inside = what
+                way, character = _effort(inside)
+                character *= most
+                most = min(int(most), _MOST_CHARACTERS + 1)
+                way = sum(way**n for n in range(min(least, most), most + 1))
+            case "BRANCH":
+                branches = [_effort(one) for one in what[1]]
+                way, character = sum(one[0] for one in branches), max(one[1] for one in branches)
+            case "SUBPATTERN" | "ASSERT" | "ASSERT_NOT":
+                way, character = _effort(what[-1])
+            case "ATOMIC_GROUP":
+                way, character = _effort(what)
+            case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" | "AT":
+                way, character = 1, 1
+            case _:
+                raise re.error("it refers to a group")
+        n_way = min(n_way * way, _MOST_WAYS + 1)
+        n_character += character
+    return n_way, n_character
+
+
+class ProtectConfig(Section):
+    """What stands before the model as a placeholder, and is put back after it."""
+
+    protect: Annotated[
+        tuple[Kind | OwnPattern, ...], BeforeValidator(_in_order, json_schema_input_type=list[Kind | OwnPattern])
+    ] = Field(
+        (),
+        description="Items that translations keep as they are: url, email, number (digits, with a unit), tag (XML, "
+        "HTML), host (www.example.com), mention (@name, #name), path (/usr/bin), emoji, and what regular "
+        "expressions between slashes find ('/[A-Z]{2}-[0-9]{4}/'). Placeholders stand for them, in training where both "
+        "sides have the same ones; see docs/subwords.md.",
+    )
+
+
+# The options by which pairs are told apart.
+
+
+# A tag is shown as <tag>; a digit at its beginning would make <2fr> of 2fr, which is a language's.
+Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=50)]
+
+
+class Tagged(Section):
+    """Pairs that a model can tell from others."""
+
+    trg_lang: LanguageCode | None = Field(
+        None,
+        description="Language of the target side, where it is not data.trg_lang. If the training corpora have several, "
+        "every source begins with a control symbol that says into which, and nmt-translate takes --trg-lang.",
+    )
+    tags: list[Tag] = Field(
+        default_factory=list,
+        description="Control symbols to put before each source, as [bt] for translated text or [news] for a domain; "
+        "nmt-translate puts those of decode.tags before its lines.",
+    )
 
 
 def _one_or_many(value: Any) -> Any:
@@ -181,3 +387,66 @@ class DataConfig(FilterConfig, ProtectConfig, _Sources):
         """The languages of the two sides of a training corpus."""
         own = self.train[corpus] if self.train else None
         return (own and own.src_lang) or self.src_lang, (own and own.trg_lang) or self.trg_lang
+
+
+# The options of the subwords.
+
+
+# A file with one of these is a model of SentencePiece.
+SENTENCEPIECE_ENDINGS = (".spm", ".model")
+SMALLEST = 264  # pieces: 256 bytes and the control symbols, in a round number
+
+
+class SubwordsConfig(Section):
+    """Pieces of bytes: no unknown token whatever the kind, and decoding gives the text back byte for byte."""
+
+    kind: Literal["bpe", "unigram", "word", "char", "sentencepiece"] = Field(
+        "bpe",
+        description="Pieces: bpe, learnt parts of words, put together by merges; unigram, parts of words, each with a "
+        "probability (Kudo 2018); word, whole words, rare ones byte by byte; char, single characters, rare ones byte "
+        "by byte; sentencepiece, those of a model file of SentencePiece, which vocab_from names.",
+    )
+    vocab_size: Annotated[int, Field(ge=SMALLEST, le=1_000_000)] = Field(
+        8000,
+        description="Pieces, control symbols, `symbols` and 256 bytes included; the model's size is the next multiple "
+        "of 8.",
+    )
+    joint: bool = Field(True, description="One vocabulary for both languages.")
+    normalize: Literal["nfc", "nfkc", "none"] = Field(
+        "nfc",
+        description="Unicode normalisation before encoding, stored with the subwords; nfkc also makes one of variants: "
+        "full-width letters, ligatures, no-break spaces.",
+    )
+    whitespace: Literal["unified", "kept"] = Field(
+        "unified",
+        description="White space before encoding, stored with the subwords. unified: each run is one space, none is at "
+        "the ends, and what cannot be seen is dropped: byte order marks, soft hyphens, zero-width spaces, marks of "
+        "direction, and joiners in scripts without them. With vocab_from that of the old subwords counts.",
+    )
+    symbols: Annotated[
+        tuple[str, ...], BeforeValidator(list_to_tuple, json_schema_input_type=list[str]), Field(max_length=1000)
+    ] = Field(
+        (),
+        description="Placeholders, as <url>: each is one piece, never cut, where it stands in the text and no letter "
+        "or digit touches it.",
+    )
+    vocab_from: str = Field(
+        "",
+        description="Take the subwords of a run or a folder of prepared data instead of learning them; vocab_size is "
+        "theirs then. Needed to go on from that run's weights with all rows of the embeddings. Or a model file of "
+        "SentencePiece, .spm or .model; with joint: false also two of them, SRC.spm,TRG.spm.",
+    )
+    extend: Count = Field(
+        0, description="With vocab_from: learn this many more pieces from this text, for each vocabulary."
+    )
+    max_train_lines: PositiveInt = Field(
+        10_000_000,
+        description="Lines that pieces are learnt from; a seeded sample when there are more. Of a line its first "
+        "10,000 characters count, words over 100 characters are cut.",
+    )
+
+    @property
+    def vocab_names(self) -> list[str]:
+        """The names in vocab_from: one, or those of several models of SentencePiece between commas."""
+        names = self.vocab_from.split(",")
+        return names if all(name.endswith(SENTENCEPIECE_ENDINGS) for name in names) else [self.vocab_from]

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from nmt.recipe.data_options import Tag
 from nmt.recipe.section import Count, LanguageCode, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
-from nmt.recipe.tag_options import Tag
 
 # What changes how samples are drawn, and means nothing where none are.
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")

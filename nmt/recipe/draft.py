@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from nmt.files import write_durably
+from nmt.recipe.fields import json_schema
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import as_yaml
-from nmt.recipe.tables import json_schema
 
 SCHEMA = "schema.json"
 _HEAD = f"""\

@@ -103,3 +103,9 @@ def of_huggingface(recipe: Recipe) -> Iterator[str]:
         yield "subwords.symbols (a tokenizer there has other words for what touches them)"
     if recipe.data.protect:
         yield "data.protect (nothing there puts items back)"
+
+
+# Precisions that weights can be written in.
+
+
+PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # our names, and torch's

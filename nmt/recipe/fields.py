@@ -4,6 +4,7 @@
 """
 
 import functools
+import json
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import annotated_types as bounds
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from nmt.recipe.model_options import PRESETS
 from nmt.recipe.options import Recipe
 
 _PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
@@ -158,3 +160,51 @@ def _as_yaml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_as_yaml(part) for part in value)}]"
     return str(value)
+
+
+# The option tables of recipes/README.md and the JSON Schema for editors, made from the models in options.py.
+
+
+def option_tables() -> str:
+    """Markdown: a table of options per section, then the presets."""
+    return "\n".join([*_options(), *_presets()]) + "\n"
+
+
+def json_schema() -> str:
+    """The JSON Schema of a recipe. What it cannot say, contradictions, is refused when the recipe is read."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Recipe.model_json_schema(mode="validation"),
+    }
+    schema["title"] = "nmt recipe"
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def _options() -> Iterator[str]:
+    for section, about in sections():
+        yield f"## `{section}`" if section else "## The experiment"
+        yield ""
+        yield about
+        yield ""
+        yield "| option | type | default | meaning |"
+        yield "|---|---|---|---|"
+        for field in all_fields():
+            if field.section == section and not field.inner:
+                yield f"| `{field.name}` | {_cell(field.kind)} | {_cell(field.default)} | {_cell(field.help)} |"
+        yield ""
+
+
+def _presets() -> Iterator[str]:
+    names = list(dict.fromkeys(name for sizes in PRESETS.values() for name in sizes))
+    yield "## Presets"
+    yield ""
+    yield "What `model.preset` stands for; an option written beside it wins."
+    yield ""
+    yield f"| preset | {' | '.join(f'`{name}`' for name in names)} |"
+    yield "|---" * (len(names) + 1) + "|"
+    for preset, sizes in PRESETS.items():
+        yield f"| `{preset}` | {' | '.join(str(sizes.get(name, '')) for name in names)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -2,7 +2,7 @@
 
 The YAML reader, `--help-all`, the option tables and the JSON Schema are made from these models. Nearly every section
 has a file of its own, such as `data_options.py`; here is the rest, and the recipe as a whole. Presets live in
-`presets.py`, reading in `reader.py`, tables in `tables.py`.
+`model_options.py`, reading in `reader.py`, tables in `tables.py`.
 """
 
 from pathlib import Path
@@ -11,14 +11,12 @@ from typing import Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from nmt.recipe.contradictions import find_contradictions
-from nmt.recipe.data_options import DataConfig
+from nmt.recipe.data_options import DataConfig, SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.places import Origin, is_of_run, is_prepared
-from nmt.recipe.regularize_options import RegularizeConfig
 from nmt.recipe.section import Count, PlainName, PositiveInt, Section
-from nmt.recipe.subword_options import SubwordsConfig
-from nmt.recipe.training_options import BatchConfig, OptimConfig, TrainConfig
+from nmt.recipe.training_options import BatchConfig, OptimConfig, RegularizeConfig, TrainConfig
 
 
 class ValidConfig(Section):

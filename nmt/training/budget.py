@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from nmt.recipe.options import Recipe
-from nmt.recipe.training_options import TrainConfig
+from nmt.recipe.training_options import OptimConfig, TrainConfig
 from nmt.training.state import TrainState
 
 # Shares of the time: after which a validation is made, if none was due and none will be before another share; and that
@@ -173,3 +173,134 @@ class Budget:
         slower = min(_SLOWER * (one + beside), _MOST_SLOWER * self.seconds)
         ending = one + beside + slower + 2 * state.save_seconds
         return max(self.seconds - ending - state.planned_at, _LEAST * (1 - state.planned_share) * self.seconds, 1e-9)
+
+
+# The learning rate as a function of how far the run is.
+
+
+_WITHOUT_END = ("noam", "inverse_sqrt", "constant")  # the schedules that look at the update alone
+
+
+def bound_to_length(recipe: Recipe) -> list[str]:
+    """The options that have an update depend on how long the run is to be; with none of them a longer run begins with
+    just the updates of a shorter one."""
+    bound = [] if recipe.optim.schedule in _WITHOUT_END else ["optim.schedule"]
+    switched, begun = recipe.regularize.model_dump(), recipe.regularize.at(0.0).model_dump()
+    return bound + [f"regularize.{name}" for name in switched if switched[name] != begun[name]]
+
+
+def share_of_run(update: int, *, n_update: int, passed: float = 0.0) -> float:
+    """How far the run is with `update` updates done: in [0, 1], by the measure that is nearer its end.
+
+    passed: share of the time budget that has passed; 0 where there is none, and then the updates say it all. What
+    changes in the course of a run, the learning rate and all else, asks here.
+    """
+    return min(1.0, max(update / n_update, passed))
+
+
+def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_model: int) -> float:
+    """Share of the peak learning rate at `update`, which counts from 1; for noam, the rate itself.
+
+    share: how far the run is with this update done, see `share_of_run`.
+    noam: lr_mul * d_model^-0.5 * min(u^-0.5, u * warmup^-1.5) (Vaswani et al. 2017, section 5.3; lr_mul as upstream).
+    The others rise linearly over `warmup` updates, then: inverse_sqrt falls as sqrt(warmup / u); cosine and linear
+    reach `end_factor` at the end of the run; wsd (warm-up, stable, decay: Hu et al. 2024, MiniCPM, section 4) stays
+    until the last `decay_share` of the run and falls there to `end_factor` as one less a root, the form that Hägele et
+    al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations", found best; constant stays.
+    """
+    assert update >= 1 and config.schedule != "auto"
+    warmup = max(1, config.n_warmup)
+    if config.schedule == "noam":
+        return config.lr_mul / math.sqrt(d_model) * min(1 / math.sqrt(update), update / (warmup * math.sqrt(warmup)))
+    if update <= warmup:
+        return update / warmup
+    if config.schedule == "inverse_sqrt":
+        return math.sqrt(warmup / update)
+    if config.schedule == "constant":
+        return 1.0
+    if config.schedule == "wsd":
+        falling = 1 - math.sqrt(max(0.0, 1 - (1 - share) / config.decay_share))
+    else:
+        # The warm-up took warmup / update of the share so far: exactly so by updates, nearly so by the clock.
+        done = share * (update - warmup) / (update - share * warmup)
+        falling = 0.5 * (1 + math.cos(math.pi * done)) if config.schedule == "cosine" else 1 - done
+    return config.end_factor + (1 - config.end_factor) * falling
+
+
+# What is due when.
+
+
+def share(state: TrainState, recipe: Recipe, passed: float, *, under_way: bool) -> float:
+    """The share of the run that has passed, by updates tried: how the last one went may not be known yet.
+
+    under_way: whether there is such an update.
+    """
+    tried = state.update + state.n_skipped + under_way
+    return share_of_run(tried, n_update=recipe.train.updates, passed=passed)
+
+
+def rate_factor(state: TrainState, recipe: Recipe, passed: float) -> float:
+    """What the learning rate is multiplied by in the next update: see `learning_rate_factor`."""
+    update = state.update + 1
+    share = share_of_run(update, n_update=recipe.train.updates, passed=passed)
+    return learning_rate_factor(update, recipe.optim, share=share, d_model=recipe.model.d_model)
+
+
+def anything_is_due(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether something is done after an update, so that its outcome must be known at once."""
+    train = recipe.train
+    regular = update % train.log_every == 0 or update % train.save_every == 0
+    return regular or _is_to_be_validated(update, state, recipe, passed)
+
+
+def log_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether a line of the log tells of the updates since the line before."""
+    return state.update % recipe.train.log_every == 0 or _is_last(state.update, recipe, passed)
+
+
+def checkpoint_is_due(state: TrainState, recipe: Recipe) -> bool:
+    """Whether a checkpoint is, whatever else is; after a validation and at the end there is one, too."""
+    return state.update % recipe.train.save_every == 0
+
+
+def validation_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether this update is to be validated, and was not yet."""
+    u = state.update
+    return (
+        u > 0 and _is_to_be_validated(u, state, recipe, passed) and all(entry["update"] != u for entry in state.history)
+    )
+
+
+def why_over(state: TrainState, recipe: Recipe, passed: float) -> str:
+    """Why training is over: 'done', 'time', 'patience', or '' if it is not."""
+    if state.update >= recipe.train.updates:
+        return "done"
+    if passed >= 1:
+        return "time"
+    return "patience" if state.out_of_patience(recipe.valid.metric, recipe.valid.patience) else ""
+
+
+def forget_end(state: TrainState, recipe: Recipe) -> None:
+    """Of a run that had ended and goes on: what there was only for that end leaves no trace, as for a stop."""
+    u = state.update
+    if not recipe.valid.is_regular(u):
+        state.history = [entry for entry in state.history if entry["update"] != u]
+        if not checkpoint_is_due(state, recipe) and u not in state.stops:
+            state.stops.append(u)
+
+
+def _is_last(update: int, recipe: Recipe, passed: float) -> bool:
+    """Whether the updates or the time for them end here."""
+    return update >= recipe.train.updates or passed >= 1
+
+
+def _is_to_be_validated(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
+    """Whether a validation belongs to an update: the last, a regular one, or the first that tells what one takes."""
+    if _is_last(update, recipe, passed):
+        return True
+    if recipe.train.time_budget and passed + state.measure_share >= 1:
+        return False  # one that was begun now would take the place of the last, which follows soon
+    valid = recipe.valid
+    regular = is_due_by_clock(state, passed) if valid.every == "auto" else valid.is_regular(update)
+    # Before the first, nobody knows how much of the time the last will need.
+    return regular or (not state.history and is_to_be_planned(update, recipe, passed))

@@ -4,27 +4,110 @@ On a GPU nothing here waits for the device: whether an update was good is decide
 are read while the next one is computed. On a CPU waiting costs nothing, and the same lines run at once.
 """
 
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from nmt import checkpoint
-from nmt.data.batching.batches import Batch, end_to_end
+from nmt.data.batches import Batch, end_to_end
 from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.models.base import Packing, TranslationModel
 from nmt.recipe.options import Recipe
-from nmt.training.compiler import import_early
-from nmt.training.log.stopwatch import Stopwatch
-from nmt.training.losses.objective import Objective
+from nmt.training.memory import Memory, Work
+from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
-from nmt.training.out_of_memory import Memory, Work
-from nmt.training.parallel import Ranks
+from nmt.training.parallel import Ranks, gather, import_early, local, twin_of
 from nmt.training.precision import Precision
-from nmt.training.ranks.sharding import gather, local, twin_of
+
+# Where the time of a training process goes.
+
+
+T = TypeVar("T")
+Part = Literal["data", "forward", "backward", "step", "validation", "saving", "telling"]
+PARTS: tuple[Part, ...] = ("data", "forward", "backward", "step", "validation", "saving", "telling")
+
+
+class Stopwatch:
+    """Seconds of each part since the process began to train.
+
+    event: makes an event of the device with `record`, `query` and `elapsed_time` (in ms), as torch.cuda.Event does;
+    None where the device is the host itself.
+    """
+
+    def __init__(self, event: Callable[[], Any] | None = None) -> None:
+        self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        self.begin = time.perf_counter()
+        self._event = event
+        self._passing: deque[tuple[Part, Any, Any]] = deque()  # in the order in which the device comes by
+
+    @classmethod
+    def of(cls, device: torch.device) -> "Stopwatch":
+        """The stopwatch for a device."""
+        if device.type != "cuda":
+            return cls()
+        return cls(lambda: cast(Any, torch.cuda.Event)(enable_timing=True))  # which has no type hints
+
+    @contextmanager
+    def host(self, part: Part) -> Iterator[None]:
+        """Time what this process does or waits for inside."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - begin
+
+    @contextmanager
+    def device(self, part: Part) -> Iterator[None]:
+        """Time what the device does of the work that it is given inside."""
+        if self._event is None:
+            start = time.perf_counter()
+            yield
+            self.seconds[part] += time.perf_counter() - start
+            return
+        begin, end = self._event(), self._event()
+        begin.record()
+        yield
+        end.record()
+        self._passing.append((part, begin, end))
+        self._read()
+
+    def waiting(self, part: Part, items: Iterable[T]) -> Iterator[T]:
+        """The items, timing how long each is waited for."""
+        coming = iter(items)
+        while True:
+            with self.host(part):
+                item = next(coming, coming)
+            if item is coming:
+                return
+            yield cast(T, item)
+
+    def read(self) -> dict[str, float]:
+        """Seconds of each part, of all that is none of them as `other`, and in all as `seconds`.
+
+        A GPU works while the process waits for data or saves: so the parts may add up to more than all, and then there
+        is no other.
+        """
+        self._read()
+        total = time.perf_counter() - self.begin
+        return {**self.seconds, "other": max(0.0, total - sum(self.seconds.values())), "seconds": total}
+
+    def _read(self) -> None:
+        while self._passing and self._passing[0][2].query():
+            part, begin, end = self._passing.popleft()
+            self.seconds[part] += begin.elapsed_time(end) / 1000
+
+
+def table(seconds: dict[str, float]) -> list[str]:
+    """What `Stopwatch.read` returns, as lines for people."""
+    total = max(1e-9, seconds["seconds"])
+    return [
+        f"{'in all' if part == 'seconds' else part:>12} {spent:11,.1f} s {spent / total:7.1%}"
+        for part, spent in seconds.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -281,3 +364,27 @@ def _seed(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed_all(seed)
+
+
+# Seconds and bytes as people say them.
+
+
+def duration(seconds: float) -> str:
+    """A length of time: 4.2 s, 42 s, 5 min 20 s, 3 h 05 min, 2 days 7 h."""
+    if round(seconds, 1) < 10:
+        return f"{seconds:.1f} s"
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, left = divmod(rest, 60)
+    if hours >= 48:
+        return f"{hours // 24} days {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {left:02} s" if minutes else f"{left} s"
+
+
+def size(n_byte: float) -> str:
+    """A number of bytes, in powers of ten as disks are sold: 1.2 kB, 3.4 MB, 5.6 GB."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if n_byte >= unit:
+            return f"{n_byte / unit:,.1f} {name}"
+    return f"{n_byte / 1000:,.1f} kB"

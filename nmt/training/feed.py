@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.batching.batches import Batch, make_batch, make_packed, read_ahead
-from nmt.data.batching.mixture import Rows, mixture_of
-from nmt.data.batching.plan import Plan, Position
-from nmt.data.resampling.noise import Noise
-from nmt.data.resampling.resampled import Resampled
-from nmt.data.stored.corpus import Prepared
+from nmt.data.arrays import Ragged
+from nmt.data.batches import Batch, make_batch, make_packed, read_ahead
+from nmt.data.corpus import Prepared
+from nmt.data.noise import Noise
+from nmt.data.plan import Plan, Position, Rows, mixture_of
+from nmt.data.resample import Resampled
 from nmt.recipe.options import Recipe
-from nmt.training.out_of_memory import Work
+from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
 

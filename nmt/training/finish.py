@@ -11,7 +11,7 @@ from nmt.errors import RunError
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.record import Record
+from nmt.training.log import Record
 from nmt.training.state import TrainState, goodness
 from nmt.training.validate import Validator, describe
 

@@ -1,20 +1,118 @@
 """Optimizers from a recipe, their learning rate, and the one place where an update is applied."""
 
-from collections.abc import Callable, Hashable, Iterator
+import difflib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from nmt.errors import RecipeError
+from nmt.extras import missing
 from nmt.models.base import Blocked
 from nmt.recipe.training_options import OptimConfig
-from nmt.training.optimizers.muon import Muon
-from nmt.training.optimizers.named import rate_factors
-from nmt.training.optimizers.schedule_free import COUNTED, is_schedule_free, rest, schedule_free_adamw, wake
-from nmt.training.optimizers.without_compiler import Adam, AdamW
-from nmt.training.ranks.sharding import laid_out_like, local, total_norm
+from nmt.training.muon import Adam, AdamW, Muon
+from nmt.training.parallel import laid_out_like, local, total_norm
+
+# Parameters by their names.
+
+
+def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
+    """Every parameter once, with all its names; the first is that of the checkpoints."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, param in model.named_parameters(remove_duplicate=False):
+        names.setdefault(param, []).append(name)
+    return names
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
+    """Take parameters out of training: no gradient, so no decay and no optimizer state either.
+
+    Returns a line about it, which names what else is frozen because it is shared; '' if there are no patterns.
+    Raises RecipeError when a pattern means nothing, or when nothing is left to train.
+    """
+    names = names_of(model)
+    frozen = dict.fromkeys(param for pattern in patterns for param in _meant(names, pattern, "train.freeze"))
+    for param in frozen:
+        param.requires_grad_(False)
+    if frozen.keys() == names.keys():
+        raise RecipeError(f"train.freeze: {', '.join(patterns)} freezes every parameter, so nothing would train.")
+    numbers = (sum(param.numel() for param in params) for params in (frozen, names))
+    line = f"frozen: {len(frozen)} of {len(names)} parameters, {{:,}} of {{:,}} numbers".format(*numbers)
+    line += "".join(f"; {names[p][0]} is also {' and '.join(names[p][1:])}" for p in frozen if len(names[p]) > 1)
+    return line if frozen else ""
+
+
+def rate_factors(model: nn.Module, factor_of: Mapping[str, float]) -> dict[nn.Parameter, float]:
+    """The factors of the learning rate that are not 1. factor_of: by pattern; of those that mean one, the first counts.
+
+    Raises RecipeError when a pattern means nothing.
+    """
+    names = names_of(model)
+    found: dict[nn.Parameter, float] = {}
+    for pattern, factor in factor_of.items():
+        for param in _meant(names, pattern, "optim.rate_of"):
+            found.setdefault(param, factor)
+    return found
+
+
+def _meant(names: Mapping[nn.Parameter, list[str]], pattern: str, option: str) -> list[nn.Parameter]:
+    found = [param for param, its_names in names.items() if any(fnmatchcase(name, pattern) for name in its_names)]
+    if not found:
+        every = [name for its_names in names.values() for name in its_names]
+        parts = {".".join(name.split(".")[:n]) + ".*" for name in every for n in range(1, name.count(".") + 1)}
+        close = difflib.get_close_matches(pattern, [*sorted(parts), *every], n=3, cutoff=0.5)
+        shown = close or sorted(part for part in parts if part.count(".") == 1)
+        raise RecipeError(f"{option}: {pattern!r} means no parameter of this model. The nearest: {', '.join(shown)}.")
+    return found
+
+
+# Schedule-free AdamW.
+
+
+COUNTED = ("k", "weight_sum", "lr_max")  # numbers that it keeps in its groups and changes itself
+
+
+def schedule_free_adamw(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.Optimizer:
+    """The optimizer, ready for its first update. Warm-up is left to our schedule, which sets its rate."""
+    try:
+        from schedulefree import AdamWScheduleFree
+    except ImportError:
+        raise missing("schedulefree", "optim.name: schedulefree") from None
+    optimizer: torch.optim.Optimizer = AdamWScheduleFree(groups, lr=config.lr, betas=config.betas, eps=config.eps)
+    wake(optimizer)
+    return optimizer
+
+
+def is_schedule_free(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer is one of those here."""
+    return "train_mode" in optimizer.defaults
+
+
+@torch.no_grad()
+def rest(optimizer: torch.optim.Optimizer) -> None:
+    """Put the average x where y is, and y into the optimizer's state."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            state = optimizer.state[param]
+            if "z" in state:  # before the first update all three are one
+                state["y"] = param.clone()
+                param.lerp_(state["z"], 1 - 1 / group["betas"][0])  # y = (1 - beta1) z + beta1 x
+        group["train_mode"] = False
+
+
+@torch.no_grad()
+def wake(optimizer: torch.optim.Optimizer) -> None:
+    """Put y back, bit for bit."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if "y" in optimizer.state[param]:
+                param.copy_(optimizer.state[param].pop("y"))
+        group["train_mode"] = True
+
 
 Kind = TypeVar("Kind", bound=Hashable)
 

@@ -1,30 +1,178 @@
 """Who computes what when several processes train one model. One process is the case of world size 1.
 
 `torchrun` starts the processes and sets the environment; nothing here knows how. How a model lies on the devices is
-in `ranks/sharding.py`, who is still alive in `ranks/watch.py`.
+in `this file`, who is still alive in `heartbeat.py`.
 """
 
+import copy
+import importlib
+import inspect
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from nmt import ops
 from nmt.errors import MachineError, NmtError, RunError
-from nmt.torchrun import ADDRESS, place_of
-from nmt.training.compiler import import_compiler
-from nmt.training.ranks import sharding, watch
-from nmt.training.ranks.roll_call import Card, Store, meet
-from nmt.training.ranks.sharding import Parallel
-from nmt.training.ranks.watch import Watch
+from nmt.kernels import on_gpu
+from nmt.processes import ADDRESS, place_of
+from nmt.recipe.options import Recipe
+from nmt.training import heartbeat
+from nmt.training.heartbeat import Card, Store, Watch, meet
+
+# How a module lies on several devices.
+
+
+Parallel = Literal["ddp", "fsdp"]
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def distribute(module: nn.Module, device: torch.device, parallel: Parallel) -> nn.Module:
+    """The module whose backward pass averages gradients over the ranks. Under fsdp its parameters are replaced."""
+    if parallel == "fsdp":
+        return _shard(module, device)
+    ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
+    # Buffers are tables of positions, the same everywhere, which each rank lengthens when it has to. torch 2.13 warns
+    # of the name of this option that torch 2.11 knows alone.
+    names = ("forward_sync_buffers", "broadcast_buffers")
+    sync = next(name for name in names if name in inspect.signature(ddp).parameters)
+    return ddp(module, device_ids=ids, gradient_as_bucket_view=True, **cast(Any, {sync: False}))
+
+
+def _shard(module: nn.Module, device: torch.device) -> nn.Module:
+    # Imported where it is used: it takes longer than a small model takes to train.
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    for tensor in [*module.parameters(), *module.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)  # as ddp does: machines may differ in the last bit of a first weight
+    mesh = DeviceMesh.from_group(cast(Any, dist.group.WORLD), device.type)
+    stacks = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+    # One layer's weights are gathered while another computes; embeddings and the rest stay gathered from the forward
+    # to the backward pass, since both ends of the model need them.
+    for layer in (layer for stack in stacks for layer in stack):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return module
+
+
+@contextmanager
+def exchange(module: nn.Module, *, now: bool) -> Iterator[None]:
+    """The context of a backward pass: gradients are exchanged in the last one of an update only."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        if now:
+            yield
+        else:
+            with module.no_sync():
+                yield
+    else:
+        cast(Any, module).set_requires_gradient_sync(now)
+        yield
+
+
+def is_cut(tensor: Tensor) -> bool:
+    """Whether a tensor is in parts on the ranks."""
+    return hasattr(tensor, "full_tensor")  # not by its class, whose import takes a second
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor; it may be empty. They share memory."""
+    part: Tensor = cast(Any, tensor).to_local() if is_cut(tensor) else tensor
+    return part
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor with the parts of all ranks: all must ask together."""
+    entire: Tensor = cast(Any, tensor).full_tensor() if is_cut(tensor) else tensor
+    return entire
+
+
+def laid_out_like(like: Tensor, tensor: Tensor) -> Tensor:
+    """A copy of a whole tensor that lies on the devices as another one of its shape does."""
+    if not is_cut(like) or like.shape != tensor.shape:
+        return tensor.to(like.device, copy=True)
+    from torch.distributed.tensor import distribute_tensor
+
+    cut = cast(Any, like)
+    # Every rank has the whole, so it takes its part and nobody sends anything.
+    part: Tensor = distribute_tensor(tensor.to(like.device), cut.device_mesh, cut.placements, src_data_rank=None)
+    return part.clone()
+
+
+def gather(tensors: Mapping[str, Tensor], *, here: bool) -> dict[str, Tensor]:
+    """Whole tensors where they are wanted, which is `here` or not; {} elsewhere. All ranks must ask together.
+
+    What was cut is put together one tensor at a time and kept in the memory of the host: no device holds it all.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        entire = whole(tensor.detach())
+        if here:
+            found[name] = entire.cpu() if is_cut(tensor) else entire
+    return found
+
+
+def total_norm(grads: list[Tensor]) -> Tensor:
+    """The norm of all gradients as one vector, the same on every rank, 0-dim."""
+    parts = [local(grad) for grad in grads]
+    norm = ops.total_norm(parts)
+    if not any(map(is_cut, grads)):
+        return norm
+    square = norm.double().square()
+    dist.all_reduce(square)
+    return square.sqrt().to(norm.dtype)
+
+
+def twin_of(model: ModuleT) -> ModuleT:
+    """A whole model on the host, to be filled with the weights of one that is about to be cut."""
+    return copy.deepcopy(model).cpu()
+
+
+def checksum(tensors: list[Tensor]) -> int:
+    """A number that follows from the bits of this rank's part of some tensors, wherever they lie."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = [local(t).detach().contiguous().view(integers[t.element_size()]).sum(dtype=torch.int64) for t in tensors]
+    total = 0
+    for number in torch.stack(sums).tolist():
+        total = (total * 1_000_003 + number) % (1 << 62)  # the order counts
+    return total
+
+
+# When torch's compiler is imported, which takes three times as long as torch.
+
+
+def import_compiler() -> None:
+    """Import it, unless it is there."""
+    importlib.import_module("torch._dynamo")
+
+
+def import_early(recipe: Recipe, device: torch.device) -> None:
+    """Import it where torch would within an update: to compute activations anew, and for its own attention in packed
+    rows."""
+    if recipe.train.checkpoint_activations:
+        import_compiler()
+    if recipe.batch.packed and _attends_by_torch(recipe, device):
+        import_compiler()
+        importlib.import_module("torch.nn.attention.varlen")
+
+
+def _attends_by_torch(recipe: Recipe, device: torch.device) -> bool:
+    """Whether packed rows in 16 bits go through torch's kernel: where ours take no such heads, or are not to be had."""
+    if device.type != "cuda" or not on_gpu.is_new(device):
+        return False
+    model = recipe.model
+    head = torch.empty(model.d_k or model.d_model // model.n_head, dtype=torch.bfloat16)  # as wide as those of values
+    return not (on_gpu.works(device) and on_gpu.fits(head, head, head))
+
 
 T = TypeVar("T")
 # Nobody waits for this one: `Watch` knows better who is late. It is finite because torch wants a number.
@@ -85,14 +233,14 @@ class Ranks:
 
     def distribute(self, module: nn.Module, device: torch.device, parallel: Parallel) -> nn.Module:
         """The module whose backward pass averages gradients over the ranks."""
-        return module if self.world_size == 1 else sharding.distribute(module, device, parallel)
+        return module if self.world_size == 1 else distribute(module, device, parallel)
 
     def exchange(self, module: nn.Module, *, now: bool) -> AbstractContextManager[None]:
         """The context of a backward pass: gradients are exchanged in the last one of an update only."""
         if self.world_size == 1:
             return nullcontext()
         self._next_turn()
-        return sharding.exchange(module, now=now)
+        return exchange(module, now=now)
 
     def odd_ones(self, number: int) -> list[str]:
         """Ranks whose number is not that of most."""
@@ -169,7 +317,9 @@ def join(
     try:
         # The store is torchrun's, so this waits for no other rank, and a signal is heeded in `meet`.
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=timedelta(seconds=timeout)))
-        store, cards = meet(store, rank, world_size, timeout, partial(watch.prepare, world_size=world_size), wants_stop)
+        store, cards = meet(
+            store, rank, world_size, timeout, partial(heartbeat.prepare, world_size=world_size), wants_stop
+        )
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.batching.plan import VERSION, Position, same_batches
+from nmt.data.plan import VERSION, Position, same_batches
 from nmt.languages import language_of
-from nmt.training.out_of_memory import Memory
+from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
 MAY_CHANGE = (

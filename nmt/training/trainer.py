@@ -1,33 +1,114 @@
 """The training loop: fetch, backward, step, and now and then log, validate, save.
 
-When something is due is computed in `due.py`, and what is said is in `telling.py`. One process, several, CPU or GPU run
-these same lines. What follows from the position in the data is computed, so a resumed run is the uninterrupted one, bit
-for bit.
+`budget.py` computes when something is due; `reporter.py` says it. One process, several, CPU or GPU run this
+loop. What follows from the position in the data is computed, so a resumed run is the uninterrupted one, bit for bit.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from nmt import checkpoint
-from nmt.data.batching.plan import Position
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.errors import MachineError, TrainingError, is_out_of_memory
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training import due, keeper
+from nmt.training import budget
 from nmt.training.budget import Budget
-from nmt.training.engine import Engine
+from nmt.training.engine import Engine, Stopwatch
 from nmt.training.feed import Feed
-from nmt.training.log.stopwatch import Stopwatch
-from nmt.training.meter import Meter
-from nmt.training.parallel import Ranks
+from nmt.training.log import Record
+from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
 from nmt.training.precision import Precision
-from nmt.training.record import Record
-from nmt.training.state import TrainState
-from nmt.training.telling import MAX_BAD, Teller, hopeless
+from nmt.training.reporter import MAX_BAD, Meter, Teller, hopeless
+from nmt.training.state import TrainState, scores_of
 from nmt.training.validate import Measured, Validation
+
+# A run's checkpoints.
+
+
+def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bool = True) -> None:
+    """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together.
+
+    due: whether an undisturbed run would have saved here, too. A checkpoint that is only there for a stop goes with the
+    next save, so that the run keeps and averages what it would have without the stop.
+    """
+    _compare_ranks(engine, state)
+    there = set(run.updates()) - {state.update}  # of those that went nobody needs to know why they were there
+    state.stops = [update for update in state.stops if update in there] + [state.update] * (not due)
+    state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
+    with engine.optimizers.resting():
+        tensors = {
+            checkpoint.MODEL: engine.gather(checkpoint.weights_of(engine.model)),
+            checkpoint.OPTIMIZER: engine.gather(engine.optimizers.state(engine.model)),
+        }
+        if engine.ema:
+            tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **engine.gather(engine.ema_weights())}
+        with engine.ranks.others_wait():
+            if engine.ranks.is_main:
+                _write(run, recipe, engine, state, tensors)
+
+
+def _write(run: Run, recipe: Recipe, engine: Engine, state: TrainState, tensors: dict[str, dict[str, Tensor]]) -> None:
+    run.must_be_held()
+    metric = recipe.valid.metric
+    arithmetic = {
+        name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32", "kernels", "panels")
+    }
+    checkpoint.save(run.checkpoint(state.update), tensors, {**state.to_json(metric), "arithmetic": arithmetic})
+    prune(run, recipe, state)
+
+
+def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
+    """Delete the checkpoints that may go: after each save, and on resuming, should a kill have come between the two."""
+    scores = state.scores(recipe.valid.metric) or scores_of(state.history, recipe.valid.metric)
+    if not scores and state.best_before is not None:  # nothing was measured by this metric
+        scores = {state.best_before: 0.0}
+    mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
+    too_many = checkpoint.checkpoints_to_delete(
+        {update: scores.get(update) for update in run.updates() if update not in mere_stops},
+        keep_last=recipe.train.keep_last,
+        keep_best=recipe.train.keep_best,
+    )
+    for update in sorted(mere_stops.union(too_many)):
+        checkpoint.remove(run.checkpoint(update))
+
+
+def restore(folder: Path, saved: dict[str, Any], engine: Engine) -> TrainState:
+    """Take up a verified checkpoint and its state."""
+    weights = checkpoint.load_tensors(folder, checkpoint.MODEL)
+    for name, mine in checkpoint.weights_of(engine.model).items():
+        if is_cut(mine) and name in weights:
+            weights[name] = laid_out_like(mine, weights[name])
+    checkpoint.load_weights(engine.model, weights, str(folder))
+    engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
+    state = TrainState.from_json(saved, packed=engine.recipe.batch.packed)
+    if state.scaler:
+        engine.scaler.load_state_dict(state.scaler)
+    engine.memory = state.memory
+    if engine.ema:
+        average = checkpoint.load_tensors(folder, checkpoint.EMA)
+        for name, part in engine.ema_weights().items():
+            part.copy_(laid_out_like(part, average[name]))
+    return state
+
+
+def _compare_ranks(engine: Engine, state: TrainState) -> None:
+    """Raise TrainingError before anything is written if the ranks have come apart."""
+    whole = [param for param in engine.model.parameters() if not is_cut(param)]
+    where = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
+    odd = engine.ranks.odd_ones(checksum([*whole, torch.tensor(where, device=engine.model.device)]))
+    if odd:
+        raise TrainingError(
+            f"update {state.update}: {', '.join(odd)} holds other weights, or stands elsewhere, than the other ranks, "
+            "so nothing was saved: suspect the memory or the device of that machine. The same command goes on from the "
+            "last checkpoint, when all were equal."
+        )
 
 
 class Trainer:
@@ -67,14 +148,14 @@ class Trainer:
 
     def restore(self, folder: Path, saved: dict[str, Any], *, had_ended: bool = False) -> None:
         """Take up a verified checkpoint. had_ended: the run ended there, by a recipe that may have said so."""
-        how, self.state = self.state.how, keeper.restore(folder, saved, self.engine)
+        how, self.state = self.state.how, restore(folder, saved, self.engine)
         self.state.how = how
         self.passed = self.budget.go_on(self.state)
-        if had_ended and not due.why_over(self.state, self.recipe, self.passed):
-            due.forget_end(self.state, self.recipe)
+        if had_ended and not budget.why_over(self.state, self.recipe, self.passed):
+            budget.forget_end(self.state, self.recipe)
         self.meter = Meter(self.state.since_log)
         if self.ranks.is_main:
-            keeper.prune(self.run, self.recipe, self.state)
+            prune(self.run, self.recipe, self.state)
         self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
         self.teller.n_failed = self.state.memory.n_failed
         self.teller.measured_otherwise(self.state)
@@ -85,7 +166,7 @@ class Trainer:
         self.state.since_log = self.meter.sums
         begin = self.budget.clock()
         with self.stopwatch.host("saving"):
-            keeper.save(self.run, self.recipe, self.engine, self.state, due=planned)
+            save(self.run, self.recipe, self.engine, self.state, due=planned)
         self.budget.saved(self.state, self.budget.clock() - begin, self.passed)
 
     def train(self) -> str:
@@ -93,19 +174,19 @@ class Trainer:
         state, engine, recipe = self.state, self.engine, self.recipe
         if self._catch_up():
             return "stopped"
-        if over := due.why_over(state, recipe, self.passed):
+        if over := budget.why_over(state, recipe, self.passed):
             return over
         self.model.train()
         self.meter.restart_clock()
         for portion in self.stopwatch.waiting("data", self.feed.begin(state.position)):
-            share = due.share(state, recipe, self.passed, under_way=engine.is_waited_for)
+            share = budget.share(state, recipe, self.passed, under_way=engine.is_waited_for)
             engine.backward(portion.work, self.feed.n_gold(portion), share=share)
             self.teller.memory(state.update, engine.memory)
             stop = self._settle()  # the update before, if nobody has waited for it
-            factor = due.rate_factor(state, recipe, self.passed)
+            factor = budget.rate_factor(state, recipe, self.passed)
             engine.step(factor, state.update + 1, wish=self.wants_stop(), passed=self.budget.passed(state))
             self.moving, state.position = portion.position, portion.following
-            if engine.late and not stop and not due.anything_is_due(state.update + 1, state, recipe, self.passed):
+            if engine.late and not stop and not budget.anything_is_due(state.update + 1, state, recipe, self.passed):
                 continue
             stop = self._settle()
             if state.n_bad:
@@ -141,15 +222,15 @@ class Trainer:
     def _tend(self, stop: bool) -> str:
         """After an update: log, validate and save where it is time to. Returns why training ends here, or ''."""
         state, recipe = self.state, self.recipe
-        if due.log_is_due(state, recipe, self.passed):
+        if budget.log_is_due(state, recipe, self.passed):
             self._tell()
         else:
             self.record.progress(state.update)
-        to_save, trouble = due.checkpoint_is_due(state, recipe), ""
-        if due.validation_is_due(state, recipe, self.passed):
+        to_save, trouble = budget.checkpoint_is_due(state, recipe), ""
+        if budget.validation_is_due(state, recipe, self.passed):
             finished, trouble = self.validate()
             to_save, stop = True, stop or not finished
-        over = due.why_over(state, recipe, self.passed)
+        over = budget.why_over(state, recipe, self.passed)
         if over and self.meter.sums.n_update:  # that it would be over nobody knew before the validation
             self._tell()
         if stop or over or to_save:
@@ -166,7 +247,7 @@ class Trainer:
 
     def _catch_up(self) -> bool:
         """Make the validation that a stop prevented. Returns whether a stop prevented it again."""
-        if not due.validation_is_due(self.state, self.recipe, self.passed):
+        if not budget.validation_is_due(self.state, self.recipe, self.passed):
             return False
         finished, trouble = self.validate()
         self.save()

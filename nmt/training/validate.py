@@ -9,23 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt.data.batching.batches import Batch, make_batch
-from nmt.data.batching.padding import length_batches
-from nmt.data.stored.corpus import Corpus, Prepared
-from nmt.data.text.split_names import split_of
-from nmt.data.text.tags import held_out_tags
-from nmt.data.vocabulary.subwords import PAD, Subwords
+from nmt.data.batches import Batch, length_batches, make_batch
+from nmt.data.corpus import Corpus, Prepared
+from nmt.data.subwords import PAD, Subwords
+from nmt.data.tags import held_out_tags
+from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translation import Translation, is_too_wide
 from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, is_out_of_memory
-from nmt.evaluation.attention.panels import Alignment
-from nmt.evaluation.attention.sentence import sentence_of
+from nmt.evaluation.attention.page import Alignment, sentence_of
 from nmt.evaluation.metrics import bleu_tokens, form_note, score
 from nmt.models.base import TranslationModel
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe, ValidConfig
-from nmt.training.out_of_memory import Memory, Work
+from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
 from nmt.training.state import How
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from nmt import checkpoint
-from nmt.data.vocabulary.subwords import PAD, Subwords
+from nmt.data.subwords import PAD, Subwords
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run

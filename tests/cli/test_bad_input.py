@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from nmt.cli.preprocess import main
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 
 DE, EN = b"ein Hund\nzwei Hunde\n", b"a dog\ntwo dogs\n"
 LONG = b"a" * 50_000

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from nmt.cli.command import run
-from nmt.cli.parser import Parser
-from nmt.cli.printable import printable
+from nmt.cli.begin import printable
+from nmt.cli.parser import Parser, run
 from nmt.errors import MachineError, NmtError, RecipeError, Unavailable
 
 
@@ -74,7 +73,7 @@ def test_words_of_a_file_cannot_command_the_terminal(capsys):
 
 PRINTING = """
 import sys
-from nmt.cli.command import run
+from nmt.cli.parser import run
 from nmt.cli.parser import Parser
 def body(_):
     for _ in range(100_000):
@@ -128,7 +127,7 @@ def test_an_output_that_cannot_be_written_is_an_error(unbuffered, given):
 def test_where_streams_are_closed_no_file_takes_their_place(tmp_path):
     body = (
         "import sys\n"
-        "from nmt.cli.command import run\n"
+        "from nmt.cli.parser import run\n"
         "from nmt.cli.parser import Parser\n"
         "def body(_):\n"
         "    print('said to nobody', file=sys.stderr)\n"

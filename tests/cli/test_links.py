@@ -9,7 +9,7 @@ import pytest
 from nmt.api import load
 from nmt.cli.train import main as train
 from nmt.cli.translate import main as translate
-from nmt.data.stored.manifest import read_manifest
+from nmt.data.manifest import read_manifest
 from nmt.errors import NmtError
 from nmt.files import refuse_links_out
 from nmt.run import Run

@@ -5,10 +5,9 @@ import shlex
 import pytest
 
 from nmt.cli import export, preprocess, train, translate
-from nmt.cli.command import run
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
+from nmt.recipe.complaints import GONE, OTHER_NAMES, SHORT
 from nmt.recipe.fields import all_fields
-from nmt.recipe.names import GONE, OTHER_NAMES, SHORT
 
 MAINS = [preprocess.main, train.main, translate.main, export.main]
 

@@ -9,7 +9,7 @@ import pytest
 from nmt.api import load
 from nmt.cli.preprocess import main as preprocess
 from nmt.cli.train import main as train
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 from nmt.errors import DataError
 from nmt.recipe.reader import changed, read_recipe, write_recipe
 

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from nmt.cli.preprocess import main
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 from nmt.recipe.reader import load_resolved, read_recipe
 
 

@@ -10,7 +10,7 @@ import pytest
 from disk import full_disk
 from made_run import SOURCE
 
-from nmt.cli.stdout import write_stdout
+from nmt.cli.begin import write_stdout
 from nmt.cli.translate import main
 
 

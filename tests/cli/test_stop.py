@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from nmt.cli.stop import Stop
+from nmt.cli.begin import Stop
 
 
 class _Interrupted:

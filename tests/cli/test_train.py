@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.cli.stop import StopSignal
+from nmt.cli.begin import StopSignal
 from nmt.cli.train import main
-from nmt.data.vocabulary.subwords import Subwords
+from nmt.data.subwords import Subwords
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe

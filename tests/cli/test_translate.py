@@ -17,9 +17,9 @@ from made_run import SOURCE
 
 from nmt.cli.translate import main
 from nmt.cli.translating import job as translate_job
-from nmt.cli.translating.report import small_batches_notes, suspicious_note
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.decoding.scoring.scorer import score_tokens
+from nmt.cli.translating.tally import small_batches_notes, suspicious_note
+from nmt.data.subwords import Subwords
+from nmt.decoding.scorer import score_tokens
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
@@ -49,7 +49,7 @@ def test_bytes_that_are_no_text_are_answered_and_named(translate):
 
 
 def test_a_line_of_any_size_is_cut_where_it_is_no_line_any_more_and_named(translate, monkeypatch):
-    monkeypatch.setattr("nmt.data.text.lines.LONGEST_LINE", 2_000)
+    monkeypatch.setattr("nmt.data.lines.LONGEST_LINE", 2_000)
     source = b"the ship\n" + b"the old ship " * 300 + b"\nin May\n" + b" " * 3_000 + b"the ship\n\n"
     lines, err = translate("--format", "jsonl", source=source)
     found = [json.loads(line) for line in lines]
@@ -378,7 +378,7 @@ def test_the_log_probability_of_a_line_is_that_of_its_tokens(translate, precisio
 
 
 def test_a_tab_in_a_translation_is_no_column(translate, monkeypatch):
-    monkeypatch.setattr("nmt.data.vocabulary.subwords.Codec.decode", lambda *_: "a\tb")
+    monkeypatch.setattr("nmt.data.subwords.Codec.decode", lambda *_: "a\tb")
     lines, _ = translate("--format", "tsv")
     assert lines[0].endswith("\ta b") and lines[0].count("\t") == 4
 
@@ -492,7 +492,7 @@ def test_what_looks_wrong_is_counted_at_the_end(found, wanted):
 
 
 def test_the_count_of_what_looks_wrong_is_told(translate, monkeypatch):
-    monkeypatch.setattr("nmt.data.vocabulary.subwords.Codec.decode", lambda *_: "ha ha ha ha ha ha")
+    monkeypatch.setattr("nmt.data.subwords.Codec.decode", lambda *_: "ha ha ha ha ha ha")
     lines, err = translate("--format", "jsonl")
     assert [json.loads(line)["flags"][-1] for line in lines] == [
         *["low", "blank"],

@@ -12,18 +12,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from nmt.data import encode
 from nmt.data import prepare as room
-from nmt.data.blockwise import encode
+from nmt.data.corpus import Prepared, dtype_of_ids
+from nmt.data.manifest import settings_of
 from nmt.data.prepare import prepare
-from nmt.data.stored.arrow import dtype_of_ids
-from nmt.data.stored.corpus import Prepared
-from nmt.data.stored.manifest import settings_of
 from nmt.errors import DataError
 from nmt.extras import version_and_commit
-from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
-from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
-from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 import math
 
-from nmt.decoding.scoring.scorer import score_tokens
+from nmt.decoding.scorer import score_tokens
 
 
 def score_pairs(model, src_ids, trg_ids, **how) -> list[float]:

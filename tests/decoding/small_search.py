@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding.search.beam import Hypothesis, search
-from nmt.decoding.search.settings import BeamSettings
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding.beam import BeamSettings, Hypothesis, search
 from nmt.models.base import TranslationModel
 
 SRC = torch.tensor([[5, 4, 3, 2], [4, 2, 0, 0], [3, 3, 5, 2], [2, 0, 0, 0], [5, 3, 4, 2], [4, 4, 2, 0]])

@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding.scoring.ensemble import Ensemble
+from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.decoding.scorer import Ensemble
 from nmt.decoding.translator import Translator
 from nmt.models.build import build_model
 from nmt.models.transformer.SubLayers import MultiHeadAttention
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.model_options import ModelConfig
-from nmt.recipe.subword_options import SubwordsConfig
 
 SIZES = {"d_model": 16, "d_inner": 16, "n_head": 4, "n_enc_layer": 2, "n_dec_layer": 3}
 KINDS = {

@@ -4,9 +4,8 @@ import pytest
 import torch
 from fake_model import HashModel
 
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding.scoring.ensemble import Ensemble
-from nmt.decoding.scoring.scorer import score_tokens
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding.scorer import Ensemble, score_tokens
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 
@@ -43,7 +42,7 @@ def test_what_is_seen_of_a_pair_does_not_depend_on_its_batch(options, max_tokens
 def test_long_pairs_are_seen_in_smaller_batches(monkeypatch):
     sizes = []
     model = tiny_model()
-    monkeypatch.setattr("nmt.decoding.scoring.scorer._LONG", 4)
+    monkeypatch.setattr("nmt.decoding.scorer._LONG", 4)
     model.register_forward_hook(lambda model, inputs, output: sizes.append(len(inputs[0])))
     seen(model, [[3] * 7] * 8, [[4]] * 8, max_tokens=64)  # 8 places, which count for 16
     assert sizes == [4, 4]

@@ -3,12 +3,12 @@
 import pytest
 from fake_model import CopyModel
 
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.decoding.constraints.request import Request
-from nmt.decoding.letterless import emoji_at_ends, is_letterless
+from nmt.data.subwords import Subwords
+from nmt.decoding.long_lines import emoji_at_ends, is_letterless
+from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.subword_options import SubwordsConfig
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import pytest
 import torch
 from fake_model import CopyModel, HashModel
 
-from nmt.data.vocabulary.subwords import EOS, Subwords
-from nmt.decoding.constraints.request import Request, Terms
+from nmt.data.subwords import EOS, Subwords
 from nmt.decoding.long_lines import Limits, Split, first_words, join_texts, joined, limits_of, split
+from nmt.decoding.request import Request, Terms
 from nmt.decoding.translator import Translator
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
-from nmt.recipe.subword_options import SubwordsConfig
 
 TEXT = "the old ship left. In May, the ship!  für Übung?\tund 日本。naïve 🙂 a b c"
 SHORT = Limits(line=20, piece=20)

@@ -9,21 +9,19 @@ import torch
 from fake_model import CopyModel
 
 from nmt.cli.translating.answering import Told, _text, answer_of
-from nmt.data.text.placeholders import came_back, character, names_of
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.decoding.answers import Answers
-from nmt.decoding.constraints.phrases import pieces_of
-from nmt.decoding.constraints.request import Request, Terms
+from nmt.data.placeholders import came_back, character, names_of
+from nmt.data.subwords import Subwords
+from nmt.decoding.beam import Hypothesis
 from nmt.decoding.evidence import Witness, words_of_split
 from nmt.decoding.long_lines import Limits
+from nmt.decoding.phrases import pieces_of
+from nmt.decoding.request import Request, Terms
 from nmt.decoding.retry import Answer
-from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.suspicion import complaints
-from nmt.decoding.translator import Translator
+from nmt.decoding.translator import Answers, Translator
 from nmt.evaluation.alignment import words_of
+from nmt.recipe.data_options import KINDS, SubwordsConfig
 from nmt.recipe.decode_options import AlignBy, DecodeConfig
-from nmt.recipe.protect_options import KINDS
-from nmt.recipe.subword_options import SubwordsConfig
 
 LINES = [
     "see http://a.org/b?c=1 now",

@@ -3,7 +3,7 @@ from fake_model import HashModel
 from test_long_lines import SHORT, some_lines, subwords  # the fixture too
 
 from nmt.decoding.long_lines import Limits, join_texts
-from nmt.decoding.rerank import ALPHAS, SEARCHED_WITH, Setting, rerank, settings_of
+from nmt.decoding.retry import ALPHAS, SEARCHED_WITH, Setting, rerank, settings_of
 from nmt.decoding.translation import is_in_pieces
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig

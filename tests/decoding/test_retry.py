@@ -5,16 +5,16 @@ from functools import partial
 import pytest
 from fake_model import HashModel
 
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.decoding.constraints.request import Request
+from nmt.data.subwords import Subwords
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.request import Request
 from nmt.decoding.retry import mend, tries
-from nmt.decoding.search.beam import Hypothesis
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
-from nmt.evaluation.pairwise import expected_utility
+from nmt.evaluation.metrics import expected_utility
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.subword_options import SubwordsConfig
 
 
 def answer(text: str) -> Translation:

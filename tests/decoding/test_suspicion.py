@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.decoding.search.beam import Hypothesis
+from nmt.decoding.beam import Hypothesis
 from nmt.decoding.suspicion import (
     complaints,
     is_copied,

@@ -5,15 +5,15 @@ import torch
 from fake_model import CopyModel
 from forced import score_pairs
 
-from nmt.data.text.whitespace import unified
-from nmt.data.vocabulary.subwords import BOS, EOS, Subwords
+from nmt.data.subwords import BOS, EOS, Subwords
+from nmt.data.text import unified
 from nmt.decoding import translator as translator_module
-from nmt.decoding.constraints.request import Request, is_blank
 from nmt.decoding.long_lines import Limits
+from nmt.decoding.request import Request, is_blank
 from nmt.decoding.translator import MAX_SRC_LEN, Translator
 from nmt.errors import MachineError, NmtError, RecipeError
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.subword_options import SubwordsConfig
 
 WORDS = ["the", "old", "ship", "left", "in", "May", "für", "Übung", "und", "日本", "naïve", "🙂", "a", "b", "c"]
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.evaluation.attention.sentence import Sentence, sentence_of
+from nmt.data.subwords import Subwords
+from nmt.evaluation.attention.page import Sentence, sentence_of
 from nmt.models.base import Attns
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.recipe.data_options import SubwordsConfig
 
 N_ENC_LAYER, N_DEC_LAYER, N_HEAD = 2, 3, 4
 PAIRS = [

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from nmt.data.vocabulary.subwords import EOS, Subwords
+from nmt.data.subwords import EOS, Subwords
 from nmt.decoding.long_lines import first_words, join_attention
 from nmt.evaluation.alignment import joined_alignment, split, subword_alignment, word_alignment, words_of
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import AlignBy, DecodeConfig
-from nmt.recipe.subword_options import SubwordsConfig
 
 USUAL = DecodeConfig().align_by
 

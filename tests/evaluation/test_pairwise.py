@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from nmt.evaluation.pairwise import bleu, chrf, expected_utility
+from nmt.evaluation.metrics import bleu, chrf, expected_utility
 
 TEXTS = [
     "The old ship left in May.",

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
+from nmt.cli.translating.tune_decoding import ScoreSets, p_value
 from nmt.evaluation.metrics import score
-from nmt.evaluation.tuning import ScoreSets, p_value
 
 WORDS = ["the", "old", "ship", "left", "in", "May", ".", "a", "b", "c", "(", "naïve", ")", "日本"]
 

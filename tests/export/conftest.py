@@ -1,7 +1,7 @@
 import pytest
 import tiny
 
-from nmt.data.vocabulary.subwords import Subwords
+from nmt.data.subwords import Subwords
 from nmt.recipe.reader import read_recipe
 
 

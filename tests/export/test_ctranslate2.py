@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import LINES, PECULIAR, made
 
-from nmt.data.vocabulary.subwords import Codec
+from nmt.data.subwords import Codec
 from nmt.errors import RunError
 from nmt.export import ctranslate2 as room
 from nmt.export.ctranslate2 import Compared

@@ -10,7 +10,7 @@ from tiny import LINES, SMALL, made, saved
 
 from nmt.cli.export import main
 from nmt.cli.preprocess import OWN_CORPUS
-from nmt.data.vocabulary.subwords import Subwords
+from nmt.data.subwords import Subwords
 from nmt.export import ctranslate2, huggingface, parity
 from nmt.export.ctranslate2 import is_exported
 from nmt.extras import EXTRAS

@@ -7,14 +7,14 @@ import pytest
 import torch
 from tiny import LINES, made
 
-from nmt.data.vocabulary.letters import normalised
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Codec, Subwords
+from nmt.data.letters import normalised
+from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import RunError
 from nmt.export import huggingface as room
-from nmt.export.huggingface_tokenizer import make_tokenizer
+from nmt.export.huggingface import make_tokenizer
 from nmt.export.parity import ROUNDED, compare
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.exports import of_huggingface
-from nmt.recipe.subword_options import SubwordsConfig
 
 transformers = pytest.importorskip("transformers")
 

@@ -9,9 +9,9 @@ import nmt
 from nmt.cli.translate import main
 from nmt.errors import RunError
 from nmt.export.parity import BF16, FP16, SAME, Ours, compare
-from nmt.export.precisions import PRECISIONS
 from nmt.export.safetensors import export, is_exported, read
-from nmt.recipe.stored import store
+from nmt.recipe.exports import PRECISIONS
+from nmt.recipe.reader import store
 from nmt.run import Run
 
 TOLERANCE = {"fp32": SAME, "fp16": FP16, "bf16": BF16}

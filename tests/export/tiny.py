@@ -3,7 +3,7 @@
 import torch
 
 from nmt import checkpoint
-from nmt.data.vocabulary.subwords import PAD
+from nmt.data.subwords import PAD
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run

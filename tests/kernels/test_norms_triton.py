@@ -10,13 +10,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import nmt.kernels
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding.search import beam
-from nmt.decoding.search.settings import BeamSettings
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding import beam
+from nmt.decoding.beam import BeamSettings
 from nmt.kernels import on_gpu
 from nmt.models.build import build_model
-from nmt.models.dropout import Dropout
-from nmt.models.stream import Stream, behind
+from nmt.models.layers import Dropout, Stream, behind
 from nmt.models.transformer.Modules import RMSNorm
 from nmt.recipe.model_options import ModelConfig
 

@@ -8,7 +8,7 @@ import torch
 from nmt.kernels import dropping, passes, switch
 from nmt.kernels.attention import Attention, Within
 from nmt.kernels.choice import choose
-from nmt.models.dropout import Dropout
+from nmt.models.layers import Dropout
 
 if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nmt.kernels import switch
-from nmt.models.dropout import Dropout
+from nmt.models.layers import Dropout
 from nmt.models.transformer.Modules import RMSNorm
 from nmt.ops import add_and_norm, normed, residual_and_input
 

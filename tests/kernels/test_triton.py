@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import nmt.kernels
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding.search import beam, fixed_search
-from nmt.decoding.search.fixed_table import Table
-from nmt.decoding.search.places import Places
-from nmt.decoding.search.settings import BeamSettings
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding import beam, fixed_search
+from nmt.decoding.beam import BeamSettings
+from nmt.decoding.fixed_search import Table
+from nmt.decoding.graph import Places
 from nmt.kernels import on_gpu, spans
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig

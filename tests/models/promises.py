@@ -2,7 +2,7 @@
 
 import torch
 
-from nmt.models.gaps import Gaps
+from nmt.models.layers import Gaps
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from promises import check_autocast_to_bf16
 
 from nmt.errors import RecipeError
 from nmt.models.build import build_model
-from nmt.models.dropout import Dropout
+from nmt.models.layers import Dropout
 from nmt.models.transformer.Modules import rotate
 from nmt.recipe.model_options import ModelConfig
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from nmt.models.build import build_model
-from nmt.models.depthwise import convolved, convolved_within
+from nmt.models.layers import convolved, convolved_within
 from nmt.models.transformer.Modules import SharedMask
 from nmt.models.transformer.SubLayers import DepthwiseConv
 from nmt.recipe.model_options import ModelConfig

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from nmt.models.droppable import DROPPED, Layer, WordEmbedding
+from nmt.models.base import DROPPED, Layer, WordEmbedding
 
 PLAIN = {"dropout": 0.0, "scale_emb_or_prj": "emb"}
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from nmt.device import set_up
-from nmt.models.dropout import Dropout
+from nmt.models.layers import Dropout
 from nmt.models.transformer.Modules import RotaryEncoding, ScaledDotProductAttention, rotate
 
 

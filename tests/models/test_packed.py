@@ -5,18 +5,18 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.batching.batches import end_to_end, make_batch, make_packed
-from nmt.data.vocabulary.subwords import PAD
+from nmt.data.arrays import Ragged
+from nmt.data.batches import end_to_end, make_batch, make_packed
+from nmt.data.subwords import PAD
 from nmt.kernels import switch
 from nmt.models.build import build_model as build
 from nmt.models.transformer.Modules import PackedMask
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.regularize_options import RegularizeConfig
+from nmt.recipe.training_options import RegularizeConfig
 from nmt.training.engine import Engine
-from nmt.training.losses.objective import Objective
-from nmt.training.starting.materials import compile_parts
+from nmt.training.materials import compile_parts
+from nmt.training.objective import Objective
 
 SIZES = {"d_model": 16, "d_inner": 32, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0, "n_position": 8}
 N_PLACE, LONGEST = 40, 12

@@ -4,9 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from nmt.recipe.contradictions import find_contradictions
-from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.model_options import PRESETS, ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.presets import PRESETS
 
 
 @pytest.mark.parametrize("preset", PRESETS)

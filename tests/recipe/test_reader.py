@@ -3,7 +3,7 @@
 import pytest
 
 from nmt.errors import RecipeError
-from nmt.recipe import names
+from nmt.recipe import complaints as names
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import changed, load_resolved, read_recipe, recipe_text, write_recipe
 

@@ -3,10 +3,8 @@ import json
 import pytest
 
 from nmt.errors import RecipeError
-from nmt.recipe.compare import differences
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import load_resolved, write_recipe
-from nmt.recipe.stored import OPTIONS, RECORD, kept, store
+from nmt.recipe.reader import OPTIONS, RECORD, differences, kept, load_resolved, store, write_recipe
 
 CHOSEN = {"beam": 8, "length_penalty": "average", "alpha": 1.4}
 OTHER = {"beam": 2, "length_penalty": "none", "alpha": 1.0}

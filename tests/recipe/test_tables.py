@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt.recipe.fields import all_fields
+from nmt.recipe.fields import all_fields, json_schema, option_tables
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
-from nmt.recipe.tables import json_schema, option_tables
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

@@ -9,8 +9,8 @@ from witness import plan_of
 from nmt import checkpoint
 from nmt.data.prepare import prepare
 from nmt.run import Run
-from nmt.training.starting import launch as room
-from nmt.training.starting.launch import launch
+from nmt.training import launch as room
+from nmt.training.launch import launch
 
 BETA = 0.9
 

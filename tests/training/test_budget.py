@@ -11,13 +11,13 @@ import torch
 from nmt import checkpoint
 from nmt.models.build import build_model
 from nmt.run import Run
-from nmt.training import keeper
+from nmt.training import trainer
 from nmt.training.budget import foreseen
 from nmt.training.engine import Engine
-from nmt.training.meter import Pace
+from nmt.training.launch import launch
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
-from nmt.training.starting.launch import launch
+from nmt.training.reporter import Pace
 from nmt.training.state import TrainState
 from nmt.training.validate import Validator
 
@@ -53,7 +53,7 @@ def clock(monkeypatch):
 
     costs(Engine, "backward", of_update)
     costs(Validator, "measure", MEASURE)
-    costs(keeper, "save", SAVE)
+    costs(trainer, "save", SAVE)
     return clock
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nmt.recipe.options import Recipe
-from nmt.training import due
+from nmt.training import budget as due
 from nmt.training.budget import Budget
 from nmt.training.state import TrainState
 

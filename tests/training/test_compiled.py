@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from nmt.data.batching.plan import Position
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
+from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
-from nmt.training.starting.materials import new_model
 from nmt.training.validate import Validation
 
 CPU = torch.device("cpu")

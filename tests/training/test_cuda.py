@@ -7,15 +7,15 @@ import torch
 from witness import StopAt
 
 from nmt import checkpoint
-from nmt.data.batching.plan import Position
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import new_model
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),

@@ -3,7 +3,7 @@
 import pytest
 
 from nmt.recipe.options import Recipe
-from nmt.training import due
+from nmt.training import budget
 from nmt.training.state import TrainState
 
 RECIPE = Recipe.model_validate(
@@ -51,10 +51,10 @@ def state_at(update, *losses, **others):
 )
 def test_what_is_due_after_an_update(update, losses, passed, log, save, validate, over):
     state = state_at(update, *losses)
-    assert due.log_is_due(state, RECIPE, passed) == log
-    assert due.checkpoint_is_due(state, RECIPE) == save
-    assert due.validation_is_due(state, RECIPE, passed) == validate
-    assert due.why_over(state, RECIPE, passed) == over
+    assert budget.log_is_due(state, RECIPE, passed) == log
+    assert budget.checkpoint_is_due(state, RECIPE) == save
+    assert budget.validation_is_due(state, RECIPE, passed) == validate
+    assert budget.why_over(state, RECIPE, passed) == over
 
 
 @pytest.mark.parametrize("passed", [0.0, 0.3, 0.5, 0.9, 1.0])
@@ -63,13 +63,13 @@ def test_the_outcome_of_an_update_is_waited_for_where_anything_follows_it_and_on
     for update in range(1, 101):
         state = state_at(update, *losses)
         done = (
-            due.log_is_due(state, RECIPE, passed),
-            due.checkpoint_is_due(state, RECIPE),
-            due.validation_is_due(state, RECIPE, passed),
+            budget.log_is_due(state, RECIPE, passed),
+            budget.checkpoint_is_due(state, RECIPE),
+            budget.validation_is_due(state, RECIPE, passed),
         )
         before = state_at(update - 1, *losses)  # the outcome is asked for before the update is counted
         validated = update in [entry["update"] for entry in state.history]  # which a run that resumes there may have
-        assert validated or due.anything_is_due(update, before, RECIPE, passed) == any(done)
+        assert validated or budget.anything_is_due(update, before, RECIPE, passed) == any(done)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_outcome_of_an_update_is_waited_for_where_anything_follows_it_and_on
 )
 def test_the_share_of_the_run_goes_by_updates_tried(update, n_skipped, under_way, passed, share):
     state = state_at(update, n_skipped=n_skipped)
-    assert due.share(state, RECIPE, passed, under_way=under_way) == pytest.approx(share)
+    assert budget.share(state, RECIPE, passed, under_way=under_way) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_the_share_of_the_run_goes_by_updates_tried(update, n_skipped, under_way
     [(0, 0, 0.0, 0.1), (4, 3, 0.0, 0.5), (9, 0, 0.0, 1.0), (54, 7, 0.0, 0.5), (99, 0, 0.0, 0.0), (54, 0, 1.0, 0.0)],
 )
 def test_the_rate_of_the_next_update_goes_by_updates_that_moved_the_weights(update, n_skipped, passed, factor):
-    assert due.rate_factor(state_at(update, n_skipped=n_skipped), RECIPE, passed) == pytest.approx(factor)
+    assert budget.rate_factor(state_at(update, n_skipped=n_skipped), RECIPE, passed) == pytest.approx(factor)

@@ -10,8 +10,8 @@ from nmt import checkpoint
 from nmt.run import Run
 from nmt.training import engine as engine_module
 from nmt.training.engine import Engine
+from nmt.training.launch import launch
 from nmt.training.precision import Precision
-from nmt.training.starting.launch import launch
 
 
 @pytest.fixture

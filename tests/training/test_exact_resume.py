@@ -10,13 +10,13 @@ import torch
 from witness import StopAt, pairs_of, plan_of, real, witness
 
 from nmt import checkpoint
-from nmt.data.batching.batches import read_ahead
-from nmt.data.batching.plan import Position
-from nmt.data.stored.corpus import Prepared
+from nmt.data.batches import read_ahead
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.run import Run
+from nmt.training import launch as room
+from nmt.training.launch import launch
 from nmt.training.precision import Precision
-from nmt.training.starting import launch as room
-from nmt.training.starting.launch import launch
 from nmt.training.state import dropout_seed
 
 NEVER = {"every": 10_000, "translate": False, "metric": "loss"}

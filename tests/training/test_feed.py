@@ -2,10 +2,10 @@
 
 from itertools import islice
 
-from nmt.data.batching.plan import Position
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared
-from nmt.data.vocabulary.subwords import PAD
+from nmt.data.subwords import PAD
 from nmt.recipe.options import Recipe
 from nmt.training.feed import Feed
 from nmt.training.parallel import Ranks

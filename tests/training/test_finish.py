@@ -8,13 +8,13 @@ import shlex
 import pytest
 
 from nmt import checkpoint
-from nmt.data.batching.plan import Position
+from nmt.data.plan import Position
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.finish import choose_final
-from nmt.training.record import Record
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import new_model, open_data
+from nmt.training.launch import launch
+from nmt.training.log import Record
+from nmt.training.materials import new_model, open_data
 from nmt.training.state import TrainState, goodness
 
 NAN = float("nan")

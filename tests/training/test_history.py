@@ -6,10 +6,10 @@ import pytest
 from witness import StopAt
 
 from nmt import checkpoint
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 from nmt.run import Run
+from nmt.training.launch import launch
 from nmt.training.precision import Precision
-from nmt.training.starting.launch import launch
 from nmt.training.state import TrainState, changes
 from nmt.training.validate import Validation, Validator
 

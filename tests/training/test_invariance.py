@@ -6,8 +6,8 @@ from torch.nn.functional import pad
 
 from nmt.models.build import build_model
 from nmt.recipe.options import ModelConfig
-from nmt.recipe.regularize_options import RegularizeConfig
-from nmt.training.losses.objective import Objective
+from nmt.recipe.training_options import RegularizeConfig
+from nmt.training.objective import Objective
 
 PAD, N_VOCAB, SMOOTHING = 0, 40, 0.1
 TINY = {"d_model": 16, "d_inner": 24, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0}

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from nmt import checkpoint
+from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared
 from nmt.run import Run
-from nmt.training.device_memory import footprint
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
+from nmt.training.memory import footprint
 from nmt.training.precision import Precision
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import new_model
 from nmt.training.state import refused_changes
 from nmt.training.validate import Validation
 from tests.documented import documented

@@ -11,9 +11,9 @@ from witness import StopAt
 from nmt import checkpoint
 from nmt.errors import RunError
 from nmt.run import Run
+from nmt.training.budget import bound_to_length
 from nmt.training.finish import final_update
-from nmt.training.schedule import bound_to_length
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 
 SHORT, LONG = 10, 15  # the first a multiple of neither of these
 OPTIONS = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 
 STATM = Path("/proc/self/statm")
 

@@ -9,13 +9,13 @@ import contextlib
 import pytest
 import torch
 
-from nmt.data.batching.batches import Batch
+from nmt.data.batches import Batch
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
+from nmt.training import loss
 from nmt.training.engine import Engine
-from nmt.training.losses import loss
-from nmt.training.optimizers.without_compiler import Adam
-from nmt.training.out_of_memory import Work
+from nmt.training.memory import Work
+from nmt.training.muon import Adam
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 

@@ -8,8 +8,8 @@ from nmt.kernels import products, switch
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
+from nmt.training.muon import Muon, _iterate, orthogonalise
 from nmt.training.optim import apply_update, build_optimizers
-from nmt.training.optimizers.muon import Muon, _iterate, orthogonalise
 
 
 class Small(nn.Module):

@@ -9,19 +9,19 @@ import torch
 from witness import StopAt
 
 from nmt import checkpoint
-from nmt.data.batching.plan import Position
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
 from nmt.errors import MachineError, is_out_of_memory
 from nmt.run import Run
+from nmt.training import launch as room
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.losses.objective import Objective
-from nmt.training.out_of_memory import Memory
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
+from nmt.training.memory import Memory
+from nmt.training.objective import Objective
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
-from nmt.training.starting import launch as room
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import new_model
 from nmt.training.validate import Validation
 from tests.training.conftest import make_recipe
 from tests.training.test_resume import digest

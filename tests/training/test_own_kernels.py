@@ -8,18 +8,18 @@ from torch import Tensor
 from witness import StopAt
 
 from nmt import checkpoint
-from nmt.data.batching.plan import Position
-from nmt.data.stored.corpus import Prepared
-from nmt.data.vocabulary.subwords import PAD
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Position
+from nmt.data.subwords import PAD
 from nmt.kernels import compiler, products, switch
 from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import new_model
 
 pytestmark = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 CPU = torch.device("cpu")

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.data.batching.plan import Plan, Position
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Plan, Position
 from nmt.run import Run
+from nmt.training import parallel
+from nmt.training.launch import launch
 from nmt.training.parallel import Ranks
-from nmt.training.ranks import sharding
-from nmt.training.starting.launch import launch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
 
@@ -34,7 +34,7 @@ def test_ddp_neither_sends_buffers_nor_warns_of_its_options():
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            module = sharding.distribute(torch.nn.BatchNorm1d(3), torch.device("cpu"), "ddp")
+            module = parallel.distribute(torch.nn.BatchNorm1d(3), torch.device("cpu"), "ddp")
         assert not module.will_sync_module_buffers()
     finally:
         group.destroy_process_group()

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from nmt import ops
-from nmt.data.batching.batches import STEP, Batch
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.data.batches import STEP, Batch
+from nmt.data.subwords import BOS, EOS, PAD
 from nmt.kernels import dropping, passes, switch
 from nmt.models.build import build_model
 from nmt.models.transformer.Modules import ScaledDotProductAttention

@@ -10,11 +10,11 @@ from nmt.errors import MachineError
 from nmt.kernels import switch
 from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as room
-from nmt.training.checking.check import check
-from nmt.training.checking.selftest import selftest
+from nmt.training.check import check
+from nmt.training.launch import _same_precision, launch
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
-from nmt.training.starting.launch import _same_precision, launch
+from nmt.training.selftest import selftest
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from nmt.training import record
-from nmt.training.record import Record
+from nmt.training import log as record
+from nmt.training.log import Record
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import torch
 from witness import StopAt
 
 from nmt.checkpoint import weights_of
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 from nmt.run import Run
-from nmt.training.checking.selftest import selftest
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
+from nmt.training.selftest import selftest
 
 SHAPES = [
     {"architecture": "seq2seq", "cell": "gru"},

@@ -7,17 +7,16 @@ import torch
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from nmt import checkpoint
-from nmt.data.stored.corpus import Prepared
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.data.corpus import Prepared
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.models.base import DROPPED
 from nmt.models.build import build_model
-from nmt.models.droppable import DROPPED
 from nmt.recipe.model_options import ModelConfig
-from nmt.recipe.regularize_options import RegularizeConfig
+from nmt.recipe.training_options import RegularizeConfig
 from nmt.run import Run
-from nmt.training.losses.dropping import drop_words, leave_out, with_zero_gradients
-from nmt.training.losses.objective import Objective
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import new_model
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
+from nmt.training.objective import Objective, drop_words, leave_out, with_zero_gradients
 
 V = 24
 

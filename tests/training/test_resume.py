@@ -8,14 +8,14 @@ import pytest
 from witness import StopAt, plan_of
 
 from nmt import checkpoint
-from nmt.data.batching import plan as plan_module
+from nmt.data import plan as plan_module
 from nmt.errors import RunError
 from nmt.files import sha256_of
 from nmt.models import base
 from nmt.run import Run
 from nmt.training import state as state_module
 from nmt.training.finish import final_update
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 from tests.training.conftest import make_recipe
 
 # Two epochs of six updates.

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nmt.recipe.training_options import OptimConfig
-from nmt.training.schedule import learning_rate_factor, share_of_run
+from nmt.training.budget import learning_rate_factor, share_of_run
 
 
 def factor(update, n_update=1000, passed=0.0, **options):

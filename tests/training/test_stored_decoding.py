@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from test_resume import StopAtUpdate, digest_of_model
 
-from nmt.recipe.stored import OPTIONS, store
+from nmt.recipe.reader import OPTIONS, store
 from nmt.run import USUAL_RATIOS, USUAL_SRC_LEN, Run
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 
 CHOSEN = {"beam": 3, "length_penalty": "average", "alpha": 0.4}
 

@@ -4,13 +4,13 @@ import json
 import os
 from pathlib import Path
 
-from nmt.data.batching.plan import Plan
-from nmt.data.stored.corpus import Prepared
-from nmt.data.vocabulary.subwords import PAD
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Plan
+from nmt.data.subwords import PAD
 from nmt.recipe.reader import load_resolved
+from nmt.training import launch as room
 from nmt.training import parallel
 from nmt.training.engine import Engine
-from nmt.training.starting import launch as room
 
 
 class StopAt:

@@ -1,43 +1,174 @@
 """The work of nmt-translate: the model and its workers, and the way of the lines through them, to a file or to stdout.
 
-How lines are read is in `reading.py`, how answers are written in `format.py`, and what is said of them all at the end
+How lines are read is in `reading.py`, how answers are written in `files.py`, and what is said of them all at the end
 in `tally.py`.
 """
 
 import argparse
+import hashlib
+import json
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nmt.cli.stdout import write_stdout
-from nmt.cli.stop import Stop
-from nmt.cli.translating.alignments import Alignments
-from nmt.cli.translating.answering import Answering, answer_of, fingerprints, recipe_of, scored_of
-from nmt.cli.translating.attention import check_attention
-from nmt.cli.translating.files import InputFile, check_paths, files_of_pipes, follow_links, read_references
-from nmt.cli.translating.format import answer_lines, scored_json, scored_line
-from nmt.cli.translating.journal import Journal
-from nmt.cli.translating.output import check_still_free, fit_of, is_finishing, kept, write_whole
-from nmt.cli.translating.parts import SHARE, Share, alone, finished_parts, share_of, together
+from nmt.cli.begin import Stop, write_stdout
+from nmt.cli.translating.answering import (
+    BUDGET,
+    Answering,
+    Pool,
+    Recall,
+    answer_of,
+    fingerprints,
+    n_worker,
+    recipe_of,
+    scored_of,
+)
+from nmt.cli.translating.files import (
+    Alignments,
+    InputFile,
+    answer_lines,
+    check_outputs,
+    check_paths,
+    files_of_pipes,
+    follow_links,
+    name_of,
+    read_references,
+    scored_json,
+    scored_line,
+)
+from nmt.cli.translating.flags import SHARE, Share, alone, finished_parts, share_of, together
+from nmt.cli.translating.journal import Journal, known
 from nmt.cli.translating.reading import Reading
-from nmt.cli.translating.recall import Recall
-from nmt.cli.translating.report import say, small_batches_notes, unfinished_notes
-from nmt.cli.translating.requests import checking, request_reader
-from nmt.cli.translating.tally import Tally
-from nmt.cli.translating.together import check_flags, check_format, fill_in
-from nmt.cli.translating.windows import Record, Solved, Window, solve
-from nmt.cli.translating.workers import Pool, n_worker
-from nmt.data.text.lines import count_lines
-from nmt.decoding.constraints.request import Request
+from nmt.cli.translating.requests import (
+    Record,
+    Solved,
+    Window,
+    check_flags,
+    check_format,
+    checking,
+    fill_in,
+    request_reader,
+    solve,
+)
+from nmt.cli.translating.tally import Tally, check_attention, say, small_batches_notes, unfinished_notes
+from nmt.data.lines import count_lines
+from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
+from nmt.extras import version
+from nmt.files import remove_leftovers, replacing, sha256_of
 from nmt.models.prepacked import half_is_faster
 from nmt.progress import Bar
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+
+# What becomes of --output.
+
+
+OUTPUT = "output"  # the mark of an output that is written and about to get its name
+
+# Flags on which no answer depends. All others are part of what a journal was made with; the runs, their checkpoints
+# and the options of decoding are so by what they lead to.
+_NO_MATTER = (
+    *("run", "checkpoint", "mbr", "input", "output", "overwrite", "ref", "scores", "examples", "show_scores"),
+    *("alignments", "attention", "attention_of", "lines"),
+    *("threads", "workers", "rank", "ranks", "debug", "pipes"),
+)
+_OF_ATTENTION = ("layer", "head")  # matter where they are written for each line
+
+
+def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, Any]:
+    """All that answers depend on, beside the lines, in values that JSON gives back. device: its kind, cpu or cuda."""
+    no_matter = _NO_MATTER if args.with_attention else _NO_MATTER + _OF_ATTENTION
+    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in no_matter}
+    flags |= {"--device": device, "--score": bool(args.score)}
+    flags |= {f"--{name}": name_of(args, path) for name in ("terms", "avoid") if (path := getattr(args, name))}
+    flags |= {"word alignments": args.format == "jsonl" or bool(args.alignments)}
+    decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
+    if device == "cpu":  # where there are none
+        del decode["decode.cuda_graphs"]
+    about = {"nmt": version(), "model": fingerprints(args), "memory": BUDGET}
+    about |= {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
+    about |= {"usual ratios": Run(args.run[0]).usual_ratios()}
+    found: dict[str, Any] = json.loads(json.dumps({**about, **flags, **decode}))
+    return found
+
+
+def is_finishing(args: argparse.Namespace, share: Share) -> bool:
+    """Whether an earlier process came so far that files of its end, which it had found free, may be there."""
+    return bool(args.output) and any(OUTPUT in _marks(path) for path in share.journals(Path(args.output)))
+
+
+@contextmanager
+def kept(
+    args: argparse.Namespace, share: Share, fit: dict[str, Any], say: Callable[[str], object]
+) -> Iterator[Journal]:
+    """The journal of this process. It says what was there before, and what is there if it comes to no good end."""
+    with Journal(share.journal(Path(args.output)), fit, say) as journal:
+        if journal.n_line:
+            say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
+        try:
+            yield journal
+        except BaseException:
+            if journal.n_line and journal.path.exists():
+                say(
+                    f"{journal.path.name} keeps the answers to {journal.n_line:,} lines; the same command goes on there"
+                )
+            raise
+
+
+def check_still_free(args: argparse.Namespace, share: Share) -> None:
+    """Raise NmtError if there is a file in the place of an output that no earlier process of this journal put there.
+
+    One that was killed just before it could delete the journal left an output that is whole; it may be replaced.
+    """
+    output = Path(args.output)
+    told = [marks[OUTPUT] for marks in map(_marks, share.journals(output)) if OUTPUT in marks]
+    if not told:
+        check_outputs(args, finishing=False, worked=True)
+    elif not output.is_file() or [output.stat().st_size, sha256_of(output)] not in told:
+        check_outputs(args, finishing=False, only=("output",), worked=True)
+
+
+def write_whole(
+    args: argparse.Namespace, share: Share, lines: Iterable[str], journal: Journal, finish: Callable[[], None]
+) -> None:
+    """Write the output, and delete all journals, whose answers are in it. journal: that of this process.
+
+    finish: reports on it, before it gets its name: so that a restart reports again. What it could not do is raised when
+    the output is there.
+    """
+    for name in filter(None, (args.output, args.scores, args.alignments)):
+        remove_leftovers(Path(name))
+    digest = hashlib.sha256()
+    wrong: Exception | None = None
+    with replacing(Path(args.output)) as file:
+        for line in lines:
+            assert "\n" not in line, "a line feed inside a line would shift every line after it"
+            raw = line.encode("utf-8") + b"\n"
+            digest.update(raw)
+            file.write(raw)
+        check_still_free(args, share)  # hours may have passed
+        journal.mark(OUTPUT, [file.tell(), digest.hexdigest()])
+        try:
+            finish()
+        except Exception as error:
+            wrong = error
+    for path in share.journals(Path(args.output)):
+        path.unlink(missing_ok=True)
+    if wrong is not None:
+        raise wrong
+
+
+def _marks(path: Path) -> dict[str, Any]:
+    found = known(path)
+    return found.marks if found else {}
 
 
 @dataclass(frozen=True)

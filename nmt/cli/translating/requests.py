@@ -1,15 +1,18 @@
 """The input of nmt-translate as requests: lines, tab-separated columns or JSON, and files of phrases."""
 
 import argparse
+import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from nmt.data.text.lines import LONGEST_LINE, StreamLine, decode_line, read_lines, without_end
-from nmt.decoding.constraints.request import Request, Terms, is_blank
-from nmt.decoding.tagging import Sources
+from nmt.cli.parser import overrides_of
+from nmt.cli.translating.answering import Key, Pool, Recall, Slot, Task
+from nmt.data.lines import LONGEST_LINE, StreamLine, decode_line, read_lines, without_end
+from nmt.decoding.request import Request, Sources, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -194,3 +197,169 @@ def _pattern(text: str) -> re.Pattern[str]:
 def _shown(found: object) -> str:
     text = repr(found)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+# Which flags of nmt-translate go together.
+
+
+_USUAL = {"layer": "last", "head": "mean"}
+_NEEDS = {"lines": "attention", "attention_of": "attention", "examples": "ref", "scores": "ref"}
+_NEEDS |= dict.fromkeys(("tune_metric", "tune_beams", "store"), "tune_decoding")
+_NOT_OF_SCORE = ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep")
+# What would change the lines that are written, or the work, if anything was translated. Other options of a search may
+# be given with --score, as those that the translations were found with.
+_OPTIONS_NOT_OF_SCORE = ("decode.n_best",)
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Raise NmtError for the first flag that needs another, or has no place beside one."""
+    for of_some in (_of_what_needs_others, _of_score, _of_format):
+        for complaint in of_some(args):
+            raise NmtError(complaint)
+
+
+def fill_in(args: argparse.Namespace) -> None:
+    """Have --layer and --head say what is usual where they were not given."""
+    for flag, usual in _USUAL.items():
+        if getattr(args, flag) is None:
+            setattr(args, flag, usual)
+
+
+def check_format(args: argparse.Namespace, decode: DecodeConfig) -> None:
+    """Raise NmtError if --format cannot hold what was asked for, or the search cannot be asked for it."""
+    if args.format == "pairs" and decode.n_best > 1:
+        raise NmtError(
+            f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
+            "For several translations of a line draw samples, in a file for each of several --decode.seed."
+        )
+    for flag in ("terms", "keep"):
+        if decode.samples and getattr(args, flag):
+            raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
+
+
+def _of_what_needs_others(args: argparse.Namespace) -> Iterator[str]:
+    for flag in _USUAL:
+        if getattr(args, flag) is not None and not (args.attention or args.with_attention):
+            yield f"--{flag} needs --attention or --with-attention."
+    for flag, needed in _NEEDS.items():
+        if getattr(args, flag) and not getattr(args, needed):
+            yield f"--{flag} needs --{needed}.".replace("_", "-")
+
+
+def _of_score(args: argparse.Namespace) -> Iterator[str]:
+    if not args.score:
+        return
+    given = [flag.replace("_", "-") for flag in _NOT_OF_SCORE if getattr(args, flag)]
+    given += [name for name, _ in overrides_of(args) if name in _OPTIONS_NOT_OF_SCORE]
+    for name in given:
+        yield f"--score translates nothing, so --{name} has nothing to do: leave it out."
+    if args.format in ("pairs", "moses"):
+        yield f"--score translates nothing, and --format {args.format} is for what was translated: name another."
+    if args.input_format in ("tsv", "wrapped"):
+        yield f"--score translates nothing, so --input-format {args.input_format} has nothing to do: leave it out."
+
+
+def _of_format(args: argparse.Namespace) -> Iterator[str]:
+    if args.show_scores and args.format != "text":
+        has = "has no place for scores" if args.format == "pairs" else "has the scores anyway"
+        yield f"--show-scores: --format {args.format} {has}: leave it out."
+    if args.with_attention and args.format != "jsonl":
+        yield f"--with-attention: --format {args.format} has no place for it: add --format jsonl."
+
+
+# The way of a window of lines.
+
+
+class Line(NamedTuple):
+    """A line of the input: its text, what is odd about it, and what stands beside it for its answer."""
+
+    text: str
+    odd: Odd
+    beside: dict[str, Any]
+
+
+class Window(NamedTuple):
+    """Some lines of the input."""
+
+    lines: list[Line]
+    keys: list[Key]
+
+    @property
+    def digest(self) -> str:
+        """What stands for these lines in a journal."""
+        return hashlib.sha256("".join(f"{part}\n" for key in self.keys for part in key).encode("utf-8")).hexdigest()
+
+
+class Solved(NamedTuple):
+    """A window and the answer to each line. In the share of a rank, what another rank answers is ""."""
+
+    window: Window
+    answers: list[str]
+
+
+class Record(Protocol):
+    """Answers of earlier processes, in the order of the windows; and those of this one for later ones."""
+
+    def take(self, digest: str) -> list[str] | None:
+        """The answers to the new lines of the next window, None if it has to be answered now."""
+
+    def add(self, digest: str, n_line: int, answers: list[str]) -> None:
+        """Keep the answers to the new lines of the next window."""
+
+
+class _Waiting(NamedTuple):
+    window: Window
+    slots: list[Slot]
+    new: dict[Key, Slot]
+    tasks: list[Task] | None  # None: answered before
+
+
+def solve(
+    windows: Iterable[Window],
+    pool: Pool,
+    recall: Recall,
+    record: Record | None,
+    *,
+    ahead: int = 0,
+    mine: Callable[[int], bool] = lambda number: True,
+    on_progress: Callable[[int], object],
+    on_live: Callable[[], object] = lambda: None,
+) -> Iterator[Solved]:
+    """Answer windows, in order.
+
+    ahead: windows that are read and handed out while the first of them is not done, so that nobody has to wait.
+    mine: whether the window of a number, from 0, is to be answered here. on_progress: told the lines that were
+    answered. on_live: called before the first window that no earlier process answered.
+    """
+    waiting: deque[_Waiting] = deque()
+    is_live = False
+
+    def done() -> Solved:
+        window, slots, new, tasks = waiting.popleft()
+        if tasks is not None:
+            pool.finish(tasks, on_progress)
+            on_progress(len(slots) - len(new))
+            if record:
+                record.add(window.digest, len(slots), [slot.answer for slot in new.values()])
+        return Solved(window, [slot.answer for slot in slots])
+
+    for number, window in enumerate(windows):
+        slots, new = recall.slots(window.keys)
+        if not mine(number):
+            continue
+        told = record.take(window.digest) if record else None
+        if told is None:
+            if not is_live:
+                is_live = True
+                on_live()
+            waiting.append(_Waiting(window, slots, new, pool.submit(list(new), list(new.values()))))
+        else:
+            for slot, answer in zip(new.values(), told, strict=True):
+                slot.answer = answer
+            waiting.append(_Waiting(window, slots, new, None))
+        while len(waiting) > ahead:
+            yield done()
+    while waiting:
+        yield done()
+    if record:
+        record.take("")  # if there is more, it was of another input

@@ -1,6 +1,6 @@
 """The work of nmt-translate --tune-decoding: which beam and length penalty are best on validation data.
 
-One search for each beam; the length penalties are compared on the hypotheses that it kept (`nmt.decoding.rerank`). The
+One search for each beam; the length penalties are compared on the hypotheses that it kept (`nmt.decoding.retry`). The
 best of them and the run's present setting are then searched with, and what those searches say decides.
 """
 
@@ -12,21 +12,61 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sacrebleu.significance import PairedTest, Result
 
 from nmt.api import Model, load
+from nmt.cli.begin import write_stdout
 from nmt.cli.parser import overrides_of
-from nmt.cli.stdout import write_stdout
-from nmt.cli.translating.report import blank_notes, say, warn
-from nmt.data.text.lines import read_lines
-from nmt.decoding.rerank import SEARCHED_WITH, Setting, rerank, settings_of
+from nmt.cli.translating.tally import blank_notes, say, warn
+from nmt.data.lines import read_lines
+from nmt.decoding.retry import SEARCHED_WITH, Setting, rerank, settings_of
 from nmt.decoding.translation import Translation
 from nmt.errors import DataError, NmtError
-from nmt.evaluation.metrics import bleu_tokens, form_note, tokenised_note, unspaced_note
-from nmt.evaluation.tuning import ScoreSets, p_value
+from nmt.evaluation.metrics import IN_NFC, bleu_tokens, form_note, metric_of, tokenised_note, unspaced_note
 from nmt.progress import Bar
 from nmt.recipe.decode_options import OF_SAMPLES, DecodeConfig
-from nmt.recipe.reader import read_recipe
-from nmt.recipe.stored import OPTIONS, RECORD, store
+from nmt.recipe.reader import OPTIONS, RECORD, read_recipe, store
+
+# Many sets of translations of the same lines.
+
+
+class ScoreSets:
+    """Scores sets of translations against one reference, one metric (bleu or chrf) after the same counts."""
+
+    def __init__(self, references: Sequence[str], name: str, trg_lang: str = "") -> None:
+        self._references, self._metric = references, metric_of(name, trg_lang)
+        self._counts: list[dict[str, Any]] = [{} for _ in references]
+
+    def score(self, hypotheses: Sequence[str]) -> Any:
+        """sacreBLEU's score of one translation for each reference: `.score`, and for BLEU `.sys_len` and `.ref_len`."""
+        assert len(hypotheses) == len(self._references)
+        new = [n for n, text in enumerate(hypotheses) if text not in self._counts[n]]
+        if new:
+            # These two steps are what sacreBLEU's own tests of significance are made of.
+            texts, references = [hypotheses[n] for n in new], [self._references[n] for n in new]
+            for n, counts in zip(new, self._metric._extract_corpus_statistics(texts, [references]), strict=True):
+                self._counts[n][hypotheses[n]] = counts
+        return self._metric._aggregate_and_compute(
+            [counts[text] for counts, text in zip(self._counts, hypotheses, strict=True)]
+        )
+
+    @property
+    def signature(self) -> str:
+        """How sacreBLEU has scored, known once it has."""
+        return str(self._metric.get_signature().format()) + (IN_NFC if form_note(self._references) else "")
+
+
+def p_value(
+    one: Sequence[str], other: Sequence[str], references: Sequence[str], name: str, trg_lang: str = ""
+) -> float:
+    """How likely so large a difference is by chance of the lines, by sacreBLEU's paired bootstrap (Koehn 2004)."""
+    systems: list[tuple[str, Sequence[str]]] = [("one", list(one)), ("other", list(other))]
+    test = PairedTest(systems, {name: metric_of(name, trg_lang)}, [list(references)], test_type="bs")
+    (found,) = (results for key, results in test()[1].items() if key != "System")
+    result = found[1]  # the first is the one that the others are compared with
+    assert isinstance(result, Result) and result.p_value is not None
+    return float(result.p_value)
+
 
 BEAMS = (1, 2, 4, 5, 8, 12)
 N_SEARCHED = 3  # settings that look best and are searched with before one is said to be

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nmt.errors import NmtError
-from nmt.evaluation.attention.page import page
-from nmt.evaluation.attention.panels import Heads, Layers, panels
-from nmt.evaluation.attention.sentence import Sentence
+from nmt.evaluation.attention.page import Heads, Layers, Sentence, page, panels
 from nmt.recipe.model_options import Attention
 
 PICTURES = (".png", ".svg", ".pdf")

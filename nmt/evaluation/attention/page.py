@@ -9,16 +9,165 @@ import hashlib
 import html as html_module
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
+from nmt.data.sentences import writes_no_space
+from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.errors import NmtError
-from nmt.evaluation.attention.panels import Heads, Layers
-from nmt.evaluation.attention.sentence import Axis, Sentence
-from nmt.recipe.model_options import Attention
+from nmt.models.base import Attns
+from nmt.recipe.model_options import ATTENTIONS, Attention
+
+# What a picture of attention shows.
+
+
+Layers = Sequence[int] | Literal["last", "all"]
+Heads = Sequence[int] | Literal["mean", "all"]
+# What looks, and at what: the words of `page.js`.
+KINDS: dict[Attention, str] = {
+    "cross": "cross: translation at source",
+    "encoder": "encoder: source at itself",
+    "decoder": "decoder: translation at itself",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Where a model looked while it wrote one translation.
+
+    weights: (n_layer, n_head, T, S), rows summing to 1; T target and S source pieces, EOS included. Of another kind
+    than cross, the rows are what looks and the columns what it looks at.
+    """
+
+    weights: Tensor
+    src_pieces: list[str]
+    trg_pieces: list[str]
+    title: str = ""
+    kind: Attention = "cross"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One heat map: name says which layer and head, weights is (T, S)."""
+
+    name: str
+    weights: Tensor
+    layer: int
+    head: int | None  # None: the mean of all
+
+
+def panels(alignment: Alignment, layers: Layers, heads: Heads) -> list[list[Panel]]:
+    """The heat maps of one pair: a row for each layer, a column for each head, or one column for their mean.
+
+    Raises NmtError naming the layers or heads that do not exist.
+    """
+    n_layer, n_head = alignment.weights.shape[:2]
+    wanted_layers = _numbers("layer", layers, n_layer)
+    if heads == "mean":
+        means = [(i, alignment.weights[i - 1].mean(0)) for i in wanted_layers]
+        of = f", mean of {n_head} heads" if n_head > 1 else ""
+        return [[Panel(f"layer {i}{of}", mean, i, None)] for i, mean in means]
+    wanted_heads = _numbers("head", heads, n_head)
+    return [
+        [Panel(f"layer {i}, head {j}", alignment.weights[i - 1, j - 1], i, j) for j in wanted_heads]
+        for i in wanted_layers
+    ]
+
+
+def _numbers(what: str, wanted: Sequence[int] | str, n: int) -> list[int]:
+    if wanted == "all":
+        return list(range(1, n + 1))
+    if wanted == "last":
+        return [n]
+    assert not isinstance(wanted, str), wanted
+    if missing := [str(number) for number in wanted if not 1 <= number <= n]:
+        raise NmtError(f"there is no {what} {', '.join(missing)}: the model has {what}s 1 to {n}.")
+    return list(wanted)
+
+
+# One sentence pair as pictures of attention want it.
+
+
+class Axis(NamedTuple):
+    """What stands along one side of an attention: pieces, the number of the word that each is part of, the words."""
+
+    pieces: list[str]
+    words: list[int]
+    texts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Where a model looked while it wrote one translation, in each attention that it has.
+
+    weights: (n_layer, n_head, Q, K) by kind, what looks in rows and what is looked at in columns. src and trg have EOS
+    at their ends; read: what the decoder had read when it wrote each of trg, a place behind it.
+    """
+
+    weights: dict[Attention, Tensor]
+    src: Axis
+    trg: Axis
+    read: Axis
+    title: str = ""
+
+    def axes(self, kind: Attention) -> tuple[Axis, Axis]:
+        """What looks, and what it looks at."""
+        if kind == "encoder":
+            return self.src, self.src
+        return self.trg, self.src if kind == "cross" else self.read
+
+    def alignment(self, kind: Attention) -> Alignment:
+        """One kind of attention, by pieces. Raises NmtError where the model has none of this kind."""
+        if kind not in self.weights:
+            raise NmtError(f"this model has no attention of the kind {kind}, only {', '.join(self.weights)}.")
+        rows, columns = self.axes(kind)
+        return Alignment(self.weights[kind], columns.pieces, rows.pieces, self.title, kind)
+
+
+def sentence_of(
+    attns: Attns, src_ids: Sequence[int], trg_ids: Sequence[int], subwords: Subwords, title: str = ""
+) -> Sentence:
+    """attns: of this sentence alone, (n_layer, n_head, Q, K) each. Ids are without EOS at the end."""
+    weights = {kind: found for kind in ATTENTIONS if (found := getattr(attns, kind)) is not None}
+    src, trg = [*src_ids, EOS], [*trg_ids, EOS]
+    # What was translated in pieces was begun anew for each.
+    read = [BOS, *(BOS if i == EOS else i for i in trg[:-1])]
+    return Sentence(weights, axis_of(src, subwords.src), axis_of(trg, subwords.trg), axis_of(read, subwords.trg), title)
+
+
+def axis_of(ids: Sequence[int], codec: Codec) -> Axis:
+    """Pieces and words of a row of ids. A word is what stands between white space; where a script writes none, each
+    piece that is no part of a character is one, and so is each control symbol."""
+    raw, pieces = codec.raw(ids), codec.pieces(ids)
+    words: list[int] = []
+    for number in range(len(raw)):
+        # The last character before a piece may be of several pieces: four bytes hold any.
+        words.append(words[-1] + _begins_word(raw[max(0, number - 4) : number], raw[number]) if words else 0)
+    texts = []
+    for word in range(max(words, default=-1) + 1):
+        its = [number for number, one in enumerate(words) if one == word]
+        text = b"".join(raw[number] for number in its).decode("utf-8", errors="replace").strip()
+        shown = "".join(pieces[number] for number in its)
+        texts.append(text if text and text.isprintable() else shown.lstrip("▁") or shown)
+    return Axis(pieces, words, texts)
+
+
+def _begins_word(before: Sequence[bytes], piece: bytes) -> bool:
+    """Whether a piece begins a word, after those just before it, of which there are some."""
+    if not before[-1] or not piece:
+        return True
+    if piece[0] & 0xC0 == 0x80:
+        return False  # it goes on with a character
+    last = b"".join(before)[-4:].decode("utf-8", errors="ignore")[-1:]
+    first = piece.decode("utf-8", errors="replace")[0]
+    if not before[-1].strip() or not last:
+        return False  # white space belongs to what comes after it
+    return last.isspace() or first.isspace() or writes_no_space(last) or writes_no_space(first)
+
 
 # A weight is two letters of base 64, so a multiple of 1/4095: right in three digits. A sentence takes layers x heads x
 # 2 bytes x (S² + T² + T·S) of its S and T subwords, and that is nearly all of the page.

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from nmt.evaluation.attention.panels import KINDS, Alignment, Panel
+from nmt.evaluation.attention.page import KINDS, Alignment, Panel
 
 Grid = tuple[Alignment, list[list[Panel]]]
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from nmt.models.dropout import Dropout
+from nmt.models.layers import Dropout
 from nmt.ops import linear, widened
 from nmt.recipe.model_options import ModelConfig
 

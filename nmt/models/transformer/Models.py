@@ -7,10 +7,8 @@ Shapes: B sentences, S source length, T target length, D `d_model`, V target voc
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel
-from nmt.models.dropout import Dropout
-from nmt.models.droppable import WordEmbedding
-from nmt.models.stream import Stream
+from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel, WordEmbedding
+from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import (
     Mask,

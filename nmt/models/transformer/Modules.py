@@ -16,7 +16,7 @@ from nmt.kernels.listed import Listed
 from nmt.kernels.spans import Spans
 from nmt.kernels.written_out import in_kernel, written_out
 from nmt.models.base import Packing
-from nmt.models.dropout import Dropout
+from nmt.models.layers import Dropout
 from nmt.recipe.model_options import ModelConfig
 
 # A position: an int, or a (1,) tensor on the device, which `reach` must have covered.

@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.models.depthwise import convolved, convolved_within
-from nmt.models.dropout import Dropout
-from nmt.models.stream import Stream, behind
+from nmt.models.layers import Dropout, Stream, behind, convolved, convolved_within
 from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
 from nmt.ops import add_and_norm, fused_linear, linear, linear_relu_linear, residual_and_input
 from nmt.recipe.model_options import ModelConfig

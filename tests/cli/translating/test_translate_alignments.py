@@ -68,11 +68,11 @@ def test_what_is_there_is_replaced_only_when_told_and_only_when_whole(translate,
 def test_a_journal_without_alignments_does_not_do_for_them(translate, tmp_path, monkeypatch):
     source = write(tmp_path / "in", LINES)
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.output.hashlib.sha256", lambda: 1 / 0)
+        patch.setattr("nmt.cli.translating.job.hashlib.sha256", lambda: 1 / 0)
         translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, code=1)
         assert not (tmp_path / "out.journal").exists()  # nothing was answered yet
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.output.check_still_free", lambda *_: 1 / 0)
+        patch.setattr("nmt.cli.translating.job.Journal.mark", lambda *_: 1 / 0)
         translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, code=1)
     assert (tmp_path / "out.journal").exists()
     _, err = translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, "--alignments", tmp_path / "links")

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_run import HASTY
 
-from nmt.cli.translating.report import numbers
+from nmt.cli.translating.tally import numbers
 from nmt.decoding.evidence import Evidence, Witness
 from nmt.decoding.translator import Translator
 

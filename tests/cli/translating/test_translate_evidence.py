@@ -7,11 +7,11 @@ import pytest
 import torch
 from made_run import SOURCE
 
-from nmt.cli.printable import printable
-from nmt.data.vocabulary.subwords import BOS, EOS
+from nmt.cli.begin import printable
+from nmt.data.subwords import BOS, EOS
 from nmt.decoding import evidence as translate_evidence
 from nmt.decoding.translator import Translator
-from nmt.evaluation.attention.panels import Alignment, panels
+from nmt.evaluation.attention.page import Alignment, panels
 from nmt.evaluation.metrics import score
 from nmt.run import Run
 from tests.documented import documented

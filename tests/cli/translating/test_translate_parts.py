@@ -9,9 +9,9 @@ from fault_process import Child
 from made_run import HASTY
 
 from nmt.cli.translate import main
-from nmt.cli.translating import parts as translate_parts
+from nmt.cli.translating import flags as translate_parts
+from nmt.cli.translating.flags import share_of
 from nmt.cli.translating.journal import Journal
-from nmt.cli.translating.parts import share_of
 from nmt.errors import NmtError
 
 LINES = ["the ship", "für Übung", "the ship", "", "in May", "für Übung", "the old ship left", "the ship", "left"]

@@ -3,8 +3,8 @@
 import pytest
 
 from nmt.cli.translating import answering
-from nmt.cli.translating import recall as translate_recall
-from nmt.cli.translating.recall import Recall
+from nmt.cli.translating import answering as translate_recall
+from nmt.cli.translating.answering import Recall
 
 LINES = ["the ship", "in May", "the ship", "", "für Übung", "in May", "", "the old ship", "the ship", "left"]
 SOURCE = "".join(line + "\n" for line in LINES).encode()

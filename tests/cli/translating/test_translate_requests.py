@@ -6,8 +6,8 @@ import json
 import pytest
 
 from nmt.cli.translating.requests import request_reader
-from nmt.decoding.constraints.phrases import Wanted
-from nmt.decoding.constraints.request import Kept, Request
+from nmt.decoding.phrases import Wanted
+from nmt.decoding.request import Kept, Request
 from nmt.errors import DataError, NmtError
 
 

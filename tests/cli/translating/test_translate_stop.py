@@ -10,7 +10,7 @@ import pytest
 from fault_process import Child
 from made_run import HASTY
 
-from nmt.cli.stop import Stop
+from nmt.cli.begin import Stop
 from nmt.cli.translate import main
 from nmt.cli.translating import answering
 

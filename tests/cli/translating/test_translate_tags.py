@@ -10,8 +10,8 @@ from made_run import OPTIONS, make_run
 import nmt
 from nmt.cli.translate import main
 from nmt.cli.translating.answering import key_of, request_of
-from nmt.cli.translating.windows import Window
-from nmt.decoding.constraints.request import Request
+from nmt.cli.translating.requests import Window
+from nmt.decoding.request import Request
 from nmt.errors import RecipeError
 
 TAGS = ("<2en>", "<2fr>", "<bt>", "<news>")

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from nmt.cli.translating import workers as translate_workers
-from nmt.cli.translating.workers import Pool, n_worker
+from nmt.cli.translating import answering as translate_workers
+from nmt.cli.translating.answering import Pool, n_worker
 from nmt.errors import NmtError
 from nmt.processes import Helper
 

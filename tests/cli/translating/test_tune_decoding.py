@@ -5,8 +5,7 @@ import pytest
 
 from nmt.cli.translate import main
 from nmt.evaluation.metrics import score
-from nmt.recipe.reader import read_recipe, write_recipe
-from nmt.recipe.stored import RECORD
+from nmt.recipe.reader import RECORD, read_recipe, write_recipe
 from nmt.run import Run
 
 SRC = ["the ship", "", "the old ship left", "für Übung", "in May", "left in May", "ship. The old ship"]

@@ -12,7 +12,7 @@ import pytest
 
 from nmt.cli.translating.files import files_of_pipes
 from nmt.cli.translating.reading import unwrapped
-from nmt.data.text.lines import read_lines, read_stream
+from nmt.data.lines import read_lines, read_stream
 from nmt.errors import DataError
 
 

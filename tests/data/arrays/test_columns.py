@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nmt.data.arrays.columns import as_arrow, as_numpy, texts_as_arrow
-from nmt.data.text.lines import write_lines
+from nmt.data.corpus import as_arrow, as_numpy, texts_as_arrow
+from nmt.data.lines import write_lines
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16, np.uint8])
@@ -42,7 +42,7 @@ _BOTH = """
 import json, sys
 from pathlib import Path
 
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
 from nmt.recipe.reader import read_recipe
 prepare(read_recipe(None, json.loads(sys.argv[1])), Path(sys.argv[2]), talk=lambda line: None)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nmt.data.arrays.number_table import NumberTable
+from nmt.data.arrays import NumberTable
 
 
 @pytest.mark.parametrize("spread", [64, 12, 3])  # bits of a key that differ: many want the same place

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.batching.batches import STEP, end_to_end, make_batch, read_ahead
-from nmt.data.batching.padding import length_batches, pad
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
+from nmt.data.arrays import Ragged
+from nmt.data.batches import STEP, end_to_end, length_batches, make_batch, pad, read_ahead
+from nmt.data.subwords import BOS, EOS, PAD
 
 
 def test_padding_frames_every_sentence():

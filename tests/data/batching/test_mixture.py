@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from nmt.data.batching.mixture import Mixture, mixture_of
-from nmt.data.batching.plan import Plan
+from nmt.data.plan import Mixture, Plan, mixture_of
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 

@@ -5,9 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from nmt.data.batching import plan as plan_module
-from nmt.data.batching.mixture import Mixture
-from nmt.data.batching.plan import VERSION, Plan, Position, same_batches
+from nmt.data import plan as plan_module
+from nmt.data.plan import VERSION, Mixture, Plan, Position, same_batches
 
 
 def lengths(n=1000, seed=0):

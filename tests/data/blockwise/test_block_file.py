@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from nmt.data.blockwise.block_file import BlockContent, BlockSide, read_block, write_block
-from nmt.data.text.placeholders import character
+from nmt.data.block_work import BlockContent, BlockSide, read_block, write_block
+from nmt.data.placeholders import character
 
 
 def block_of(lines, kept, **more):

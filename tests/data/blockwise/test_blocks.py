@@ -9,27 +9,24 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data.arrays.ragged import gathered
-from nmt.data.blockwise import block_work, blocks, keep
-from nmt.data.blockwise.blocks import blocks_of
-from nmt.data.filters.clean import most_bytes
+from nmt.data import block_work, keep, learn
+from nmt.data import keep as blocks
+from nmt.data import units as lexicon_file
+from nmt.data.arrays import gathered
+from nmt.data.filters import most_bytes
+from nmt.data.formats import Reading
+from nmt.data.keep import blocks_of
+from nmt.data.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
+from nmt.data.letters import in_words, is_easy, words_of_easy
+from nmt.data.lines import lines_of_block, read_lines
+from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
-from nmt.data.reading.fields import Reading
-from nmt.data.reading.sources import Source, Text
-from nmt.data.reporting.measure import aligned_by, line_hashes
-from nmt.data.text.facts import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
-from nmt.data.text.lines import lines_of_block, read_lines
-from nmt.data.text.placeholders import BYTES, protected
-from nmt.data.units import lexicon as lexicon_file
-from nmt.data.units.block_units import Units
-from nmt.data.units.lexicon import Lexicon
-from nmt.data.units.unit_facts import facts_of
-from nmt.data.units.unit_ids import UnitIds, read_cut_words, words_in, write_cut_words
-from nmt.data.vocabulary import learn
-from nmt.data.vocabulary.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
-from nmt.data.vocabulary.letters import in_words, is_easy, words_of_easy
-from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.data.sources import Source, Text
+from nmt.data.subwords import N_SPECIAL, Subwords
+from nmt.data.survey import aligned_by, line_hashes
+from nmt.data.text import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
+from nmt.data.units import Lexicon, UnitIds, Units, facts_of, read_cut_words, words_in, write_cut_words
+from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
 

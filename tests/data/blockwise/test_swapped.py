@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from nmt.data.blockwise.swapped import are_swapped, words_of
+from nmt.data.prepare import are_swapped, words_of
 from nmt.recipe.data_options import TrainingCorpus
 from tests.data.reporting.test_report import report_of
 from tests.data.test_prepare import write

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data.filters.clean import REASONS, filters_of, oddities, reason_to_drop
-from nmt.data.filters.ratio import UsualRatio
-from nmt.data.reporting.report import DataReport
-from nmt.recipe.filter_options import FilterConfig
+from nmt.data.filters import REASONS, UsualRatio, filters_of, oddities, reason_to_drop
+from nmt.data.report import DataReport
+from nmt.recipe.data_options import FilterConfig
 
 OFF = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
 USUAL = UsualRatio(median=1.0, low=0.25, high=4.0)

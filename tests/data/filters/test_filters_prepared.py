@@ -5,13 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from nmt.data.manifest import changed_settings, later_filters, settings_of
 from nmt.data.prepare import prepare
-from nmt.data.stored.manifest import changed_settings, later_filters, settings_of
 from nmt.errors import DataError
-from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
-from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
-from nmt.recipe.subword_options import SubwordsConfig
 
 NEW = FilterConfig.model_fields.keys() - {"max_ratio", "drop_identical", "drop_duplicates"}
 

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from nmt.data.manifest import MANIFEST
 from nmt.data.prepare import prepare
-from nmt.data.stored.manifest import MANIFEST
 from nmt.errors import DataError, RecipeError
-from nmt.recipe.filter_options import FilterConfig, OwnFilters
+from nmt.recipe.data_options import FilterConfig, OwnFilters
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe, write_recipe
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from nmt.data.filters.ratio import UsualRatio, is_unusual, usual_ratio
-from nmt.recipe.filter_options import FilterConfig
+from nmt.data.filters import UsualRatio, is_unusual, usual_ratio
+from nmt.recipe.data_options import FilterConfig
 from tests.samples import SAMPLES, sample
 
 BY_FACTOR, BY_SPREAD = FilterConfig(max_ratio=4.0), FilterConfig(max_ratio=0.0, max_ratio_spread=6.0)
@@ -70,7 +70,7 @@ def test_copies_leave_some_leeway_and_nothing_is_learnt_from_no_text():
 
 
 def test_of_a_large_corpus_no_more_is_read_than_told(monkeypatch):
-    monkeypatch.setattr("nmt.data.filters.ratio.MOST_LEARNT", 100)
+    monkeypatch.setattr("nmt.data.filters.MOST_LEARNT", 100)
     pairs = iter([("x" * 100, "y" * (100 if n < 100 else 900)) for n in range(1000)])
     assert usual_ratio(pairs, BY_FACTOR).median == pytest.approx(1.0)
     assert len(list(pairs)) == 900

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from nmt.data.filters import seen as room
-from nmt.data.filters.seen import hash_of, in_pieces, keys_of, kinds_of, repeated, skeleton
-from nmt.recipe.filter_options import FilterConfig
+from nmt.data import dedup as room
+from nmt.data.dedup import hash_of, in_pieces, keys_of, kinds_of, repeated, skeleton
+from nmt.recipe.data_options import FilterConfig
 
 
 def reasons(pairs, **options):
@@ -97,8 +97,8 @@ def test_however_the_keys_are_shared_out_and_read_pairs_are_dropped_as_one_by_on
     pairs = [tuple(rng.choice("aAbBcCdDeEfF!?") + rng.choice("12") for _ in "st") for _ in range(600)]
     options = {"drop_duplicates": exact, "drop_near_duplicates": near, "max_translations": most}
     assert reasons(pairs, **options) == one_by_one(pairs, **options)
-    monkeypatch.setattr(room, "_SHARE", 50)
-    monkeypatch.setattr(room, "_READ", 37)
+    monkeypatch.setattr(room, "_KEYS_AT_ONCE", 50)
+    monkeypatch.setattr(room, "_KEYS_READ", 37)
     config, told = FilterConfig(**options), [None] * len(pairs)
     for kind, keys in keys_of(*zip(*pairs, strict=True), kinds_of([config])).items():
         keys.tofile(tmp_path / kind)
@@ -147,7 +147,7 @@ def test_pairs_that_are_not_asked_about_are_no_reason_to_drop_others():
 
 
 def test_hashes_are_those_of_any_process():
-    code = "from nmt.data.filters.seen import hash_of; print(hash_of('Größe'))"
+    code = "from nmt.data.dedup import hash_of; print(hash_of('Größe'))"
     told = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True

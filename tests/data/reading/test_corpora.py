@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from nmt.data.corpus import Prepared
+from nmt.data.manifest import MANIFEST
 from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared
-from nmt.data.stored.manifest import MANIFEST
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
 

@@ -10,10 +10,10 @@ from xml.sax.saxutils import escape
 import pytest
 
 from nmt.cli.preprocess import main
-from nmt.data.blockwise.hold_out import n_to_hold_out
-from nmt.data.reading.documents import names_in_document
-from nmt.data.reading.forms import columns_by_name
-from nmt.data.stored.corpus import Prepared, show_pairs
+from nmt.data.corpus import Prepared, show_pairs
+from nmt.data.formats import names_in_document
+from nmt.data.forms import columns_by_name
+from nmt.data.kept import n_to_hold_out
 
 WORDS = ["".join(chr(97 + n // 26**k % 26) for k in range(2)) for n in range(300)]
 PAIRS = [(f'Zeile {n}, "so" {word}', f"line {n} {word}") for n, word in enumerate(WORDS)]

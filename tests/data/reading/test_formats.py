@@ -9,12 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared
 from nmt.errors import DataError
-from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
+from nmt.recipe.data_options import DataConfig, SubwordsConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
-from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import NO_FILTERS
 

@@ -9,17 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nmt.cli.translating.format import json_line, tsv_lines
-from nmt.cli.translating.windows import Line
+from nmt.cli.translating.files import json_line, tsv_lines
+from nmt.cli.translating.requests import Line
+from nmt.data.corpus import Prepared
+from nmt.data.forms import locate
 from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared
-from nmt.data.text.locate import locate
-from nmt.decoding.search.beam import Hypothesis
+from nmt.decoding.beam import Hypothesis
 from nmt.decoding.translation import Translation
 from nmt.errors import DataError
-from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
+from nmt.recipe.data_options import DataConfig, SubwordsConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
-from nmt.recipe.subword_options import SubwordsConfig
 
 TABS = {"src_column": 1, "trg_column": 2}
 KEYS = {"src_column": "de", "trg_column": "en"}

@@ -16,9 +16,8 @@ from nmt.cli.preprocess import main
 from nmt.data import prepare as preparing
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
-from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
+from nmt.recipe.data_options import DataConfig, SubwordsConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
-from nmt.recipe.subword_options import SubwordsConfig
 
 KEYS = {"src_column": "de", "trg_column": "en"}
 DE, EN = b"ein Hund\nzwei Hunde\n", b"a dog\ntwo dogs\n"
@@ -109,8 +108,8 @@ def test_files_that_change_between_two_readings_are_refused(at, monkeypatch, fil
 CUT = """
 import os, sys
 from pathlib import Path
-from nmt.data.reading.fields import Reading
-from nmt.data.reading.tables import read_rows
+from nmt.data.formats import Reading
+from nmt.data.tables import read_rows
 from nmt.errors import DataError
 path = Path(sys.argv[1])
 rows = read_rows(path, ("de", "en"), Reading("refuse", "refuse", 2000))

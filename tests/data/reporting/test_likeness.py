@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from nmt.data.alignment_shift import find_shifts, records_of
 from nmt.data.prepare import prepare
-from nmt.data.reporting.shift import find_shifts, records_of
-from nmt.data.text.facts import Anchors, Block
+from nmt.data.text import Anchors, Block
 from nmt.recipe.options import Recipe
 
 N = 1500

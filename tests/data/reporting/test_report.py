@@ -12,17 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data.blockwise import blocks
+from nmt.data import dedup, keep
+from nmt.data.corpus import Prepared, show_pairs
+from nmt.data.dedup import PAIR, count_duplicates
+from nmt.data.letters import normalised
+from nmt.data.lines import read_lines
+from nmt.data.overlap import Keys, Leaks, overlap_with_bases
 from nmt.data.prepare import prepare
-from nmt.data.reporting import duplicates
-from nmt.data.reporting.duplicates import PAIR, count_duplicates
-from nmt.data.reporting.leaks import Keys, Leaks, overlap_with_bases
-from nmt.data.reporting.report_words import alarms, remarks, table
-from nmt.data.stored.corpus import Prepared, show_pairs
-from nmt.data.text.facts import Block
-from nmt.data.text.lines import read_lines
-from nmt.data.vocabulary.letters import normalised
-from nmt.data.vocabulary.vocabulary_use import large_vocabulary
+from nmt.data.report_words import alarms, remarks, table
+from nmt.data.subwords import large_vocabulary
+from nmt.data.text import Block
 from nmt.errors import DataError
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
 from nmt.recipe.reader import write_recipe
@@ -222,8 +221,8 @@ def test_a_test_set_that_is_in_the_validation_set_is_told_of(tmp_path):
 
 @pytest.mark.parametrize("share", [1 << 22, 40])
 def test_repetitions_are_those_of_a_slow_count_however_little_memory_there_is(tmp_path, monkeypatch, share):
-    monkeypatch.setattr(duplicates, "_SHARE", share)
-    monkeypatch.setattr(duplicates, "_READ", 17)
+    monkeypatch.setattr(dedup, "_PAIRS_AT_ONCE", share)
+    monkeypatch.setattr(dedup, "_PAIRS_READ", 17)
     draw = random.Random(1)
     pairs = [(draw.randrange(40), draw.randrange(5)) for _ in range(300)]
     scrambled = [(a * 0x9E3779B97F4A7C15 % 2**64, b) for a, b in pairs]
@@ -238,7 +237,7 @@ def test_repetitions_are_those_of_a_slow_count_however_little_memory_there_is(tm
 
 
 def test_lengths_ratios_scripts_and_subwords_are_those_of_the_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "N_PAIR", 7)
+    monkeypatch.setattr(keep, "N_PAIR", 7)
     src, trg = [*SRC, "", "x" * 300, "Ωμέγα 日本 !"], [*TRG, "a", "y", "Ω"]
     found = report_of(tmp_path, src, trg, max_len=200, **{**NO_FILTERS, "max_ratio": 4.0})
     for side, lines in (("src", src), ("trg", trg)):
@@ -419,7 +418,7 @@ def test_a_first_line_of_tsv_that_holds_the_language_codes_is_noted_where_it_is_
 
 
 def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or_said_to_be_unknown(tmp_path):
-    from nmt.recipe.subword_options import SubwordsConfig
+    from nmt.recipe.data_options import SubwordsConfig
 
     (tmp_path / "base").mkdir()
     (tmp_path / "new").mkdir()

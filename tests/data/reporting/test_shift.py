@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from nmt.data.reporting import shift
-from nmt.data.reporting.shift import FARTHEST, FEWEST, RECORD, find_shifts, records_of
-from nmt.data.text.facts import Anchors, Block
+from nmt.data import alignment_shift
+from nmt.data.alignment_shift import FARTHEST, FEWEST, RECORD, find_shifts, records_of
+from nmt.data.text import Anchors, Block
 
 N = 1200
 
@@ -59,7 +59,7 @@ def test_where_lines_go_together_again_is_named(tmp_path):
     trg.insert(300, trg[7])
     del trg[800]
     (found,) = aligned(src, trg, tmp_path).stretches
-    assert found.offset == 1 and near(found.first, 301) and near(found.last, 800) and found.gain > shift.PRICE
+    assert found.offset == 1 and near(found.first, 301) and near(found.last, 800) and found.gain > alignment_shift.PRICE
 
 
 def test_several_shifts_add_up(tmp_path):
@@ -112,7 +112,7 @@ def test_a_file_is_looked_at_in_chunks_and_from_its_place_among_others(tmp_path,
     trg.insert(600, "stray")
     trg.pop()
     whole = aligned(src, trg, tmp_path)
-    monkeypatch.setattr(shift, "_CHUNK", 3)
+    monkeypatch.setattr(alignment_shift, "_CHUNK", 3)
     told = []
     apart = aligned(src, trg, tmp_path, before=70, done=told.append)
     assert [(e.first, e.last, e.offset) for e in apart.stretches] == [

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data.arrays.chance import mixed, seeds_of
-from nmt.data.resampling.bpe_dropout import Merges
+from nmt.data.arrays import mixed, seeds_of
+from nmt.data.bpe_dropout import Merges
 
 
 def by_the_rule(word, merges, left_out):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.resampling.noise import Noise, in_capitals, mistyped
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.recipe.regularize_options import NoiseConfig
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.data.arrays import Ragged
+from nmt.data.noise import Noise, in_capitals, mistyped
+from nmt.data.subwords import Subwords
+from nmt.recipe.data_options import SubwordsConfig
+from nmt.recipe.training_options import NoiseConfig
 
 SRC = ["Ein Mann läuft schnell über die Straße.", "Wo ist der kleine Hund?", "zwei", "Привет, мир!"] * 50
 TRG = ["A man runs quickly across the street.", "Where is the little dog?", "two", "こんにちは。"] * 50

@@ -5,14 +5,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.resampling.resample import with_dropout, with_probabilities
-from nmt.data.resampling.ways import N_WAY
-from nmt.data.vocabulary.letters import BYTE_OF
-from nmt.data.vocabulary.subwords import N_SPECIAL, Codec, Subwords
+from nmt.data.arrays import Ragged
+from nmt.data.bpe_dropout import N_WAY
+from nmt.data.letters import BYTE_OF
+from nmt.data.resample import with_dropout, with_probabilities
+from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RecipeError
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
-from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 LINES = [
@@ -104,7 +104,7 @@ def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
     resampler, ids = with_dropout(BPE, 0.3), arrays(BPE)
     whole, other = (listed(cut(with_dropout(BPE, 0.3), ids, PAIRS, seed)) for seed in (1, 2))
     assert listed(cut(resampler, ids, PAIRS, 1)) == whole
-    monkeypatch.setattr("nmt.data.resampling.ways._MOST_WORDS", 3)
+    monkeypatch.setattr("nmt.data.bpe_dropout._MOST_WORDS", 3)
     assert listed(cut(resampler, ids, PAIRS, 2)) == other
     assert listed(cut(resampler, ids[:4], PAIRS[:4], 1)) == whole[:4]
 

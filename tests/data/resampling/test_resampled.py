@@ -5,14 +5,12 @@ import functools
 import numpy as np
 import pytest
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.batching.batches import make_batch, make_packed
-from nmt.data.batching.plan import Plan
-from nmt.data.resampling.growth import Growth
-from nmt.data.resampling.resample import with_dropout, with_probabilities
-from nmt.data.resampling.resampled import Resampled
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.data.arrays import Ragged
+from nmt.data.batches import make_batch, make_packed
+from nmt.data.plan import Plan
+from nmt.data.resample import Growth, Resampled, with_dropout, with_probabilities
+from nmt.data.subwords import Subwords
+from nmt.recipe.data_options import SubwordsConfig
 
 WORDS = [
     "the",
@@ -149,7 +147,7 @@ def test_no_side_grows_over_the_longest_that_is_allowed_and_none_shrinks():
 
 def test_lengths_follow_from_the_seed_and_from_no_order(monkeypatch):
     resampled = made(n=800)[2]
-    monkeypatch.setattr("nmt.data.resampling.resampled._N_AT_ONCE", 7)
+    monkeypatch.setattr("nmt.data.resample._N_AT_ONCE", 7)
     again, other = made(n=800)[2], made(n=800, seed=2)[2]
     assert np.array_equal(again.src_len, resampled.src_len) and np.array_equal(again.trg_len, resampled.trg_len)
     assert not np.array_equal(other.src_len, resampled.src_len)
@@ -162,7 +160,7 @@ def test_the_words_of_a_small_corpus_are_known_before_its_first_batch(monkeypatc
     rows = np.arange(corpus.n_pair)
     resampled.cut(*corpus.picked(rows[:1]), rows[:1], 0)
     monkeypatch.setattr(
-        "nmt.data.resampling.resample.Resampler._drawn", lambda *_: pytest.fail("a word was met first in training")
+        "nmt.data.resample.Resampler._drawn", lambda *_: pytest.fail("a word was met first in training")
     )
     resampled.cut(*corpus.picked(rows), rows, 0)
 
@@ -170,7 +168,7 @@ def test_the_words_of_a_small_corpus_are_known_before_its_first_batch(monkeypatc
 @pytest.mark.parametrize("kind", RATES)
 def test_words_that_were_met_before_are_cut_as_those_that_were_not(kind, monkeypatch):
     _, corpus, resampled = made(kind)
-    monkeypatch.setattr("nmt.data.resampling.resampled._N_MET", 0)
+    monkeypatch.setattr("nmt.data.resample._N_MET", 0)
     _, _, unprepared = made(kind)
     rows = np.random.default_rng(1).permutation(corpus.n_pair)
     for a, b in zip(*(one.cut(*corpus.picked(rows), rows, 3) for one in (resampled, unprepared)), strict=True):

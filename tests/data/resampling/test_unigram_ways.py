@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nmt.data.resampling.unigram_ways import Unigram
+from nmt.data.bpe_dropout import Unigram
 
 SCORES = {"a": -2.0, "b": -2.5, "c": -3.0, "ab": -3.0, "bc": -2.0, "abc": -4.5, "cab": -5.0, "ca": -6.0}
 PIECES = {piece: (n + 10, score) for n, (piece, score) in enumerate(SCORES.items())}
@@ -50,7 +50,5 @@ def test_ways_are_as_likely_as_their_probabilities_to_the_power_of_alpha(alpha):
 
 def test_the_largest_and_the_smallest_draw_stay_in_their_word(monkeypatch):
     for drawn in (0, 2**64 - 1):
-        monkeypatch.setattr(
-            "nmt.data.resampling.unigram_ways.mixed", lambda seeds, drawn=drawn: np.full_like(seeds, drawn)
-        )
+        monkeypatch.setattr("nmt.data.bpe_dropout.mixed", lambda seeds, drawn=drawn: np.full_like(seeds, drawn))
         assert list(map(text, cut(0.5, WORDS * 500, SEEDS[:3000]))) == WORDS * 500

@@ -8,11 +8,10 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.stored.arrow import table_of, write_arrow
-from nmt.data.stored.corpus import _Rows
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.data.arrays import Ragged
+from nmt.data.corpus import _Rows, table_of, write_arrow
+from nmt.data.subwords import Subwords
+from nmt.recipe.data_options import SubwordsConfig
 
 U16 = np.dtype(np.uint16)
 NO_FILE = pa.py_buffer(b"")  # where Arrow has put its arrays elsewhere

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from nmt.data.stored import folder as room
-from nmt.data.stored.folder import beside, building, remove_abandoned
+from nmt.data import manifest as room
+from nmt.data.manifest import beside, building, remove_abandoned
 from nmt.errors import DataError
 
 

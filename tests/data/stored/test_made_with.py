@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from nmt.data.stored.manifest import changed_settings, flags_of_settings, settings_of
+from nmt.data.manifest import changed_settings, flags_of_settings, settings_of
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe, write_recipe
 

@@ -6,12 +6,11 @@ import shutil
 
 import pytest
 
-from nmt.data.blockwise import blocks, encode
-from nmt.data.blockwise.block_work import Task
+from nmt.data import encode, keep
+from nmt.data.block_work import Task
+from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared
-from nmt.recipe.data_options import TrainingCorpus
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.recipe.data_options import SubwordsConfig, TrainingCorpus
 from tests.data.test_prepare import SRC, TRG, bytes_of, flipped, recipe_in, write
 
 MAX_LEN = 40
@@ -19,7 +18,7 @@ MAX_LEN = 40
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(blocks, "N_PAIR", 25)
+    monkeypatch.setattr(keep, "N_PAIR", 25)
     monkeypatch.setattr(encode, "BLOCK", 30)
 
 

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from nmt.cli.preprocess import main
-from nmt.data.stored.corpus import Prepared
-from nmt.data.stored.vocab_from import account_of, find_subwords, reuse
-from nmt.data.vocabulary.subwords import LONGEST_PIECE, N_SPECIAL, Subwords
+from nmt.data.corpus import Prepared
+from nmt.data.subwords import LONGEST_PIECE, N_SPECIAL, Subwords
+from nmt.data.vocab_from import account_of, find_subwords, reuse
 from nmt.errors import DataError, RecipeError
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
-from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 OLD = ["the cat sat on the mat", "the dog sat, too", "cats and dogs <url>"] * 5

@@ -6,10 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from nmt.data.stored.word_starts import WordStarts
-from nmt.data.vocabulary.letters import in_words
-from nmt.data.vocabulary.subwords import Subwords
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.data.letters import in_words
+from nmt.data.resample import WordStarts
+from nmt.data.subwords import Subwords
+from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 PLAIN = ["A man sleeps on a sofa.", "two men, 12 dogs: a (sleepy) crew!", "«Ein Hund», 3.50€ für 2x4kg–Säcke …"] * 20

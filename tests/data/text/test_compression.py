@@ -7,8 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from nmt.data.text.compression import kind_of, opened
-from nmt.data.text.lines import count_lines, read_lines
+from nmt.data.lines import count_lines, kind_of, opened, read_lines
 from nmt.errors import DataError
 
 LINES = [f"Zeile {n}, über {'so' * (n % 50)}" for n in range(3000)]

@@ -4,15 +4,8 @@ import time
 
 import pytest
 
-from nmt.data.filters.clean import (
-    filters_of,
-    has_control,
-    is_damaged,
-    is_mostly_symbols,
-    reason_to_drop,
-    repeats_itself,
-)
-from nmt.recipe.filter_options import FilterConfig
+from nmt.data.filters import filters_of, has_control, is_damaged, is_mostly_symbols, reason_to_drop, repeats_itself
+from nmt.recipe.data_options import FilterConfig
 from tests.data.made_lines import GOOD
 from tests.data.text.sentences_with_tildes import PORTUGUESE, TURKISH, VIETNAMESE
 

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from nmt.data.filters.clean import filters_of, reason_to_drop
-from nmt.data.text.languages import identifier, is_in_another_language, languages_like
+from nmt.data.filters import filters_of, reason_to_drop
+from nmt.data.scripts import identifier, is_in_another_language, languages_like
 from nmt.errors import DataError, MachineError
-from nmt.recipe.filter_options import FilterConfig
+from nmt.recipe.data_options import FilterConfig
 
 needs_package = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="the extra is not installed")
 

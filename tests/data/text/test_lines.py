@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from nmt.data.text.lines import count_lines, decode_line, read_lines, read_stream, write_lines
+from nmt.data.lines import count_lines, decode_line, read_lines, read_stream, write_lines
 from nmt.errors import DataError
 from tests.data.awkward import AWKWARD
 
@@ -128,8 +128,8 @@ def test_every_line_of_a_stream_is_answered_whatever_its_bytes():
 
 @pytest.mark.parametrize("wrap", [bytes, lambda raw: b"\xef\xbb\xbf" + raw], ids=["plain", "marked"])
 def test_of_a_line_that_is_too_long_the_beginning_is_read_and_the_rest_forgotten(monkeypatch, wrap):
-    monkeypatch.setattr("nmt.data.text.lines.LONGEST_LINE", 2_000)
-    monkeypatch.setattr("nmt.data.text.lines._CHUNK", 100)
+    monkeypatch.setattr("nmt.data.lines.LONGEST_LINE", 2_000)
+    monkeypatch.setattr("nmt.data.lines._CHUNK", 100)
     for n in range(1_990, 2_320):
         lines = [b"ab", b"x" * n, "ü".encode() * (n // 2), b"abc " * (n // 4), b"", "日".encode() * n, b"\xff" * n]
         found = list(read_stream(io.BytesIO(wrap(b"\n".join(lines))), "it"))

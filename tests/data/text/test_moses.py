@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.data.text.moses import dress_of_lines, undone
+from nmt.data.text import dress_of_lines, undone
 from tests.data.reporting.test_report import report_of
 
 
@@ -34,8 +34,8 @@ def test_a_corpus_of_moses_is_told_is_an_alarm_beside_plain_validation_and_can_b
     assert found["dress"]["train"]["trg"] == {"lines": 40, "entities": 40, "ends": 40, "apart": 40}
     told = [one["found"] for one in found["alarms"] if "written otherwise" in one["found"]]
     assert len(told) == 2 and "40 entities in 40 lines" in told[1]
+    from nmt.data.corpus import show_pairs
     from nmt.data.prepare import prepare
-    from nmt.data.stored.corpus import show_pairs
     from tests.data.test_prepare import recipe_in
 
     recipe = recipe_in(tmp_path, de, en, valid=valid, out=str(tmp_path / "plain"))

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared, show_pairs
-from nmt.data.text.items import items_in
-from nmt.data.text.placeholders import (
+from nmt.data.corpus import Prepared, show_pairs
+from nmt.data.placeholders import (
     came_back,
     character,
     in_names,
+    items_in,
     names_of,
     protected,
     protected_like,
@@ -23,13 +22,12 @@ from nmt.data.text.placeholders import (
     renumbered,
     restored,
 )
-from nmt.data.vocabulary.subwords import Subwords
+from nmt.data.prepare import prepare
+from nmt.data.subwords import Subwords
 from nmt.errors import DataError, RecipeError
-from nmt.recipe.data_options import DataConfig, TrainingCorpus, ValidationSet
+from nmt.recipe.data_options import KINDS, PER_KIND, DataConfig, SubwordsConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
-from nmt.recipe.protect_options import KINDS, PER_KIND
 from nmt.recipe.reader import read_recipe
-from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 LOOKALIKES = ["⟨url1⟩ ⟨tag2⟩", "<url1>5</url1>", "url1 http://⟨url1⟩.org", "\ue000\ufdd0\uffff\U0010fffe", "5 km²5"]

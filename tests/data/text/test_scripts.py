@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.data.text.scripts import is_in_another_script, scripts_of
+from nmt.data.scripts import is_in_another_script, scripts_of
 from tests.data.made_lines import GOOD
 
 

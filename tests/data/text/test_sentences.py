@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from nmt.data.text.sentences import pieces, sentences, writes_no_space
+from nmt.data.sentences import pieces, sentences, writes_no_space
 
 ALPHABETS = [
     "abcXYZ éß.,;:!?\"'()[]",

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from nmt.data.text.style import shares_of, style_notes, traits_of
+from nmt.data.text import shares_of, style_notes, traits_of
 
 PLAIN = ["Ein Hund läuft.", "Zwei Hunde, ja!", "12"] * 40
 LOWER = [line.lower() for line in PLAIN]

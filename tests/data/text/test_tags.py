@@ -4,10 +4,10 @@ import pytest
 
 import nmt
 from nmt import checkpoint
+from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
-from nmt.data.stored.corpus import Prepared
-from nmt.data.text.tags import Tagging, known_tags, tags_of
-from nmt.data.vocabulary.subwords import PAD, Subwords
+from nmt.data.subwords import PAD, Subwords
+from nmt.data.tags import Tagging, known_tags, tags_of
 from nmt.errors import DataError, RecipeError
 from nmt.models.build import build_model
 from nmt.recipe.decode_options import DecodeConfig

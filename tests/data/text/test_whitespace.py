@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.data.text.whitespace import unified, with_ends_of
+from nmt.data.text import unified, with_ends_of
 
 LINE = "the 3rd of May 1999"
 DRESSES = {

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from nmt.data.vocabulary import merges
-from nmt.data.vocabulary.letters import BYTE_OF, ByteLetters
-from nmt.data.vocabulary.merges import merges_of
-from nmt.data.vocabulary.subwords import N_SPECIAL, Codec
+from nmt.data import learners
+from nmt.data.learners import merges_of
+from nmt.data.letters import BYTE_OF, ByteLetters
+from nmt.data.subwords import N_SPECIAL, Codec
 
 
 def as_the_library(words, n_piece, longest):
@@ -32,7 +32,7 @@ def as_the_library(words, n_piece, longest):
 @pytest.mark.parametrize("many", [0, 20])
 @pytest.mark.parametrize("letters", ["ab", "abcde", "abcdefghij\u0120"])
 def test_merges_are_those_of_the_library(letters, many, monkeypatch):
-    monkeypatch.setattr(merges, "_MANY", many)
+    monkeypatch.setattr(learners, "_MANY", many)
     n_cut = 0
     for seed in range(30):
         rng = random.Random(f"{letters} {seed}")

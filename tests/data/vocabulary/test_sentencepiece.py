@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from nmt.cli.preprocess import main
-from nmt.data.stored.corpus import Prepared
-from nmt.data.stored.vocab_from import find_subwords, reuse
-from nmt.data.text.lines import read_lines, write_lines
-from nmt.data.text.placeholders import protected
-from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
+from nmt.data.corpus import Prepared
+from nmt.data.lines import read_lines, write_lines
+from nmt.data.placeholders import protected
+from nmt.data.subwords import N_SPECIAL, Subwords
+from nmt.data.vocab_from import find_subwords, reuse
 from nmt.errors import DataError, MachineError, RecipeError
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.exports import of_huggingface
 from nmt.recipe.reader import read_recipe
-from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="the extra sentencepiece is not installed")

@@ -7,13 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data.vocabulary.learn import LINE_CAP, WORD_CAP
-from nmt.data.vocabulary.letters import BYTE_LETTERS
-from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
-from nmt.data.vocabulary.unigram import Lattice, learn_scores
+from nmt.data.learn import LINE_CAP, WORD_CAP
+from nmt.data.learners import Lattice, learn_scores
+from nmt.data.letters import BYTE_LETTERS
+from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError, RecipeError
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
-from nmt.recipe.subword_options import SubwordsConfig
 
 LINES = ["the cat sat on the mat", "the dog sat, too", "cats and dogs and more cats"] * 5
 

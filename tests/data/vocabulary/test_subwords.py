@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.stored.manifest import changed_settings, settings_of
-from nmt.data.text.whitespace import unified
-from nmt.data.vocabulary.learn import parts, sample
-from nmt.data.vocabulary.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
+from nmt.data.learn import parts, sample
+from nmt.data.manifest import changed_settings, settings_of
+from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
+from nmt.data.text import unified
 from nmt.errors import DataError
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.subword_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 SRC = ["ein Mann schläft auf einem Sofa", "zwei Männer und ein Hund", "</s> <pad> ist nur Text"] * 10

@@ -8,10 +8,10 @@ import pytest
 import regex
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from nmt.data.vocabulary.learn import alphabet_of
-from nmt.data.vocabulary.letters import BYTE_LETTERS, in_words
-from nmt.data.vocabulary.subwords import N_SPECIAL, Subwords
-from nmt.recipe.subword_options import SubwordsConfig
+from nmt.data.learn import alphabet_of
+from nmt.data.letters import BYTE_LETTERS, in_words
+from nmt.data.subwords import N_SPECIAL, Subwords
+from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 
 TEXT = [

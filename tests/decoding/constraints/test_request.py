@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from nmt.decoding.constraints import request as module
-from nmt.decoding.constraints.phrases import Wanted, occurrences
-from nmt.decoding.constraints.request import Kept, Request, Terms
+from nmt.decoding import request as module
+from nmt.decoding.phrases import Wanted, occurrences
+from nmt.decoding.request import Kept, Request, Terms
 
 
 def asking(n):

@@ -10,10 +10,10 @@ from fake_model import HashModel
 from small_search import PENALTIES, SRC, divisor, log_prob, run
 from tokenizers import pre_tokenizers
 
-from nmt.data.vocabulary.subwords import EOS, N_SPECIAL, Codec
-from nmt.decoding.constraints.phrases import Pieces, Wanted, contains, occurrences
-from nmt.decoding.constraints.request import Kept, Request
-from nmt.decoding.constraints.rules import Rules
+from nmt.data.subwords import EOS, N_SPECIAL, Codec
+from nmt.decoding.phrases import Pieces, Wanted, contains, occurrences
+from nmt.decoding.request import Kept, Request
+from nmt.decoding.rules import Rules
 from nmt.errors import DataError
 
 # Words of a and b, so small that all translations can be looked at; a text can be cut into subwords in many ways.
@@ -323,7 +323,7 @@ def test_a_hypothesis_may_end_once_it_has_all_that_is_required():
 
 
 def test_tables_of_phrases_are_kept_by_their_size(monkeypatch):
-    monkeypatch.setattr("nmt.decoding.constraints.phrases._MOST_BYTES", 20_000)
+    monkeypatch.setattr("nmt.decoding.phrases._MOST_BYTES", 20_000)
     pieces = Pieces(TINY)
     first = pieces.phrase("ab")
     assert pieces.phrase("ab") is first

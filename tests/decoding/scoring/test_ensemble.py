@@ -5,9 +5,8 @@ import torch
 from fake_model import HashModel
 from forced import score_pairs
 
-from nmt.decoding.scoring.ensemble import Ensemble
-from nmt.decoding.search.beam import search
-from nmt.decoding.search.settings import BeamSettings
+from nmt.decoding.beam import BeamSettings, search
+from nmt.decoding.scorer import Ensemble
 
 BOS, EOS, PAD = 1, 2, 0
 SRC = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [3, EOS, PAD], [4, 4, EOS]])

@@ -8,10 +8,9 @@ from forced import score_pairs
 from small_search import PENALTIES, SRC, divisor, log_prob, run
 from torch import Tensor
 
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding.scoring import candidates
-from nmt.decoding.scoring.scorer import length_divisor
-from nmt.decoding.search import beam
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding import beam, candidates
+from nmt.decoding.scorer import length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, TranslationModel
 

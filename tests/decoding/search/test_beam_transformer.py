@@ -6,9 +6,8 @@ import pytest
 import torch
 from forced import score_pairs
 
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding.search.beam import search
-from nmt.decoding.search.settings import BeamSettings
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding.beam import BeamSettings, search
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 

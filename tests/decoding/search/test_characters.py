@@ -6,13 +6,12 @@ import pytest
 import torch
 from fake_model import HashModel
 
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD
-from nmt.decoding.search import fixed_search
-from nmt.decoding.search.beam import search
-from nmt.decoding.search.characters import characters_of
-from nmt.decoding.search.fixed_search import FixedSearch
-from nmt.decoding.search.sample import Narrowing, sample
-from nmt.decoding.search.settings import BeamSettings
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding import fixed_search
+from nmt.decoding.beam import BeamSettings, search
+from nmt.decoding.candidates import characters_of
+from nmt.decoding.fixed_search import FixedSearch
+from nmt.decoding.sample import Narrowing, sample
 
 SINGLE = [bytes([byte]) for byte in range(256)]
 ACROSS = [

@@ -6,12 +6,12 @@ import pytest
 import torch
 from fake_model import HashModel
 
-from nmt.data.vocabulary.subwords import BOS, EOS, Subwords
-from nmt.decoding.search.coverage import coverage
+from nmt.data.subwords import BOS, EOS, Subwords
+from nmt.decoding.batch_search import coverage
 from nmt.decoding.translator import Translator
 from nmt.models.base import Attns
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.subword_options import SubwordsConfig
 
 
 def test_what_nothing_looked_at_counts_and_what_was_looked_at_twice_does_not_make_up_for_it():

@@ -7,8 +7,8 @@ import torch
 from test_beam_transformer import tiny_model
 from test_fixed_search import RECURRENT, TRANSFORMERS, V, batch, how, recurrent
 
-from nmt.decoding.search.beam import search
-from nmt.decoding.search.fixed_search import FixedSearch
+from nmt.decoding.beam import search
+from nmt.decoding.fixed_search import FixedSearch
 from nmt.device import set_up
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

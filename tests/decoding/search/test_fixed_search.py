@@ -8,21 +8,19 @@ from fake_model import HashModel
 from tape import Taping
 from test_beam_transformer import tiny_model
 
-from nmt.data.vocabulary.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding import batch_search
+from nmt.data.subwords import BOS, EOS, PAD, Subwords
+from nmt.decoding import batch_search, fixed_search
 from nmt.decoding.batch_search import BatchSearch
-from nmt.decoding.constraints.request import Request
-from nmt.decoding.scoring.ensemble import Ensemble
-from nmt.decoding.search import fixed_search
-from nmt.decoding.search.beam import search
-from nmt.decoding.search.fixed_search import FixedSearch, bucket
-from nmt.decoding.search.settings import BeamSettings
+from nmt.decoding.beam import BeamSettings, search
+from nmt.decoding.fixed_search import FixedSearch, bucket
+from nmt.decoding.request import Request
+from nmt.decoding.scorer import Ensemble
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError
 from nmt.models.build import build_model
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.model_options import ModelConfig
-from nmt.recipe.subword_options import SubwordsConfig
 
 V = 24
 TRANSFORMERS = [

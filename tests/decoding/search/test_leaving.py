@@ -1,6 +1,6 @@
 """When finished sentences leave a batch."""
 
-from nmt.decoding.search.leaving import Leaving
+from nmt.decoding.candidates import Leaving
 
 
 def test_many_leave_at_once_and_few_when_they_have_cost_enough():

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from nmt.decoding.search.recording import Late, Recorder
+from nmt.decoding.graph import Late, Recorder
 from nmt.errors import MachineError
 
 
@@ -65,7 +65,7 @@ def test_work_is_done_then_recorded_then_replayed(heard):
 
 
 def test_no_more_recordings_are_kept_than_agreed(heard, monkeypatch):
-    monkeypatch.setattr("nmt.decoding.search.recording._MOST", 2)
+    monkeypatch.setattr("nmt.decoding.graph._MOST", 2)
     recorder = Recorder(torch.device("cuda"))
     for key in "aabbacc":  # of which b was used longest ago
         recorder.run(key, lambda: None)

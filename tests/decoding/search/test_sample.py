@@ -5,10 +5,9 @@ import torch
 from fake_model import HashModel
 from forced import score_pairs
 
-from nmt.decoding.scoring.scorer import length_divisor
-from nmt.decoding.search.beam import not_finite
-from nmt.decoding.search.sample import Narrowing, draw, sample
-from nmt.decoding.search.settings import SearchSettings
+from nmt.decoding.beam import SearchSettings, not_finite
+from nmt.decoding.sample import Narrowing, draw, sample
+from nmt.decoding.scorer import length_divisor
 from nmt.errors import MachineError
 
 BOS, EOS, PAD = 1, 2, 0

@@ -4,12 +4,11 @@ import pytest
 import torch
 from fake_model import HashModel
 
-from nmt.data.arrays.ragged import Ragged
-from nmt.data.batching.padding import pad
-from nmt.data.vocabulary.subwords import EOS, PAD
-from nmt.decoding.scoring.scorer import score_tokens
-from nmt.decoding.search.beam import search
-from nmt.decoding.search.settings import BeamSettings
+from nmt.data.arrays import Ragged
+from nmt.data.batches import pad
+from nmt.data.subwords import EOS, PAD
+from nmt.decoding.beam import BeamSettings, search
+from nmt.decoding.scorer import score_tokens
 from nmt.kernels import products, switch
 from nmt.models.build import build_model
 from nmt.models.prepacked import prepacked

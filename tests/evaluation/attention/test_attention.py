@@ -12,13 +12,12 @@ from made_sentence import PAIRS, made_sentence, made_subwords
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from nmt.data.vocabulary.subwords import EOS
+from nmt.data.subwords import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.attention import page as attention_html
 from nmt.evaluation.attention.drawing import draw, painter
-from nmt.evaluation.attention.panels import Alignment, panels
+from nmt.evaluation.attention.page import Alignment, Axis, Sentence, axis_of, panels, sentence_of
 from nmt.evaluation.attention.picture import picture
-from nmt.evaluation.attention.sentence import Axis, Sentence, axis_of, sentence_of
 from nmt.models.base import Attns
 
 SRC = ["▁Das", "▁<b>", "&", "$x$", "日本", "</s>"]

@@ -16,8 +16,7 @@ from made_sentence import N_DEC_LAYER, N_ENC_LAYER, N_HEAD, PAIRS, made_sentence
 from nmt.errors import NmtError
 from nmt.evaluation.attention import page as attention_html
 from nmt.evaluation.attention.drawing import draw
-from nmt.evaluation.attention.page import letters, page
-from nmt.evaluation.attention.panels import KINDS
+from nmt.evaluation.attention.page import KINDS, letters, page
 
 needs_browser = pytest.mark.skipif(
     not (browser.DRIVER and browser.BROWSER),

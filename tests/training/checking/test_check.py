@@ -15,13 +15,12 @@ from nmt.models.transformer.Modules import PackedMask
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
-from nmt.training.checking import check as check_module
-from nmt.training.checking.check import check, measure, seconds_of
-from nmt.training.checking.selftest import handful, selftest
-from nmt.training.checking.troubles import Findings, likely_troubles
+from nmt.training import check as check_module
+from nmt.training.check import Findings, check, likely_troubles, measure, seconds_of
+from nmt.training.launch import launch
+from nmt.training.materials import make_trial, open_data
 from nmt.training.precision import choose_precision
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import make_trial, open_data
+from nmt.training.selftest import handful, selftest
 from nmt.training.validate import Validation, Validator
 from tests.training.conftest import write_pairs
 
@@ -117,7 +116,7 @@ def test_a_check_works_while_the_run_goes_on_and_takes_what_auto_was_there(recip
     recipe = recipe_of(batch={"max_tokens": "auto", "per_update": 1}, train={"updates": 3})
     launch(recipe)
     before = everything_under(recipe.run_folder)
-    monkeypatch.setattr("nmt.training.starting.resolve._choose_max_tokens", None)  # it is known
+    monkeypatch.setattr("nmt.training.resolve._choose_max_tokens", None)  # it is known
     with Run(recipe.run_folder).lock():
         assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
     assert {name for name, *_ in everything_under(recipe.run_folder)} == {name for name, *_ in before}
@@ -326,22 +325,22 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
 
 
 def test_a_selftest_judges_by_what_is_found_and_not_by_the_last_digit_of_the_loss(recipe_of, monkeypatch):
-    monkeypatch.setattr("nmt.training.checking.selftest.GOAL", 1e-6)
-    monkeypatch.setattr("nmt.training.checking.selftest.MOST_UPDATES", 150)
+    monkeypatch.setattr("nmt.training.selftest.GOAL", 1e-6)
+    monkeypatch.setattr("nmt.training.selftest.MOST_UPDATES", 150)
     assert all(passed for passed, _ in selftest(recipe_of(**ABLE)))
 
 
 def test_a_selftest_that_fails_says_what_to_do(recipe_of, monkeypatch):
-    monkeypatch.setattr("nmt.training.checking.selftest.MOST_UPDATES", 2)
+    monkeypatch.setattr("nmt.training.selftest.MOST_UPDATES", 2)
     said = [text for passed, text in selftest(recipe_of(**ABLE)) if not passed]
     assert said and "Try train.precision: fp32" in said[0] and not any("so look at the search" in text for text in said)
 
 
 def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatch):
-    build = "nmt.training.checking.selftest.new_model"
+    build = "nmt.training.selftest.new_model"
 
     def with_a_loose_end(recipe, data, device):
-        from nmt.training.starting.materials import new_model
+        from nmt.training.materials import new_model
 
         model = new_model(recipe, data, device)
         model.loose_end = torch.nn.Parameter(torch.zeros(2))
@@ -353,7 +352,7 @@ def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatc
 
 
 def test_the_pairs_of_a_selftest_can_be_told_apart(recipe_of):
-    from nmt.training.starting.materials import open_data
+    from nmt.training.materials import open_data
 
     corpus = open_data(recipe_of()).train
     sources, _ = corpus.pairs(handful(corpus, 1))

@@ -7,8 +7,8 @@ from safetensors.torch import load_file
 from nmt import checkpoint
 from nmt.cli.train import main
 from nmt.run import Run
-from nmt.training.checking.verify import verify_run
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
+from nmt.training.selftest import verify_run
 
 OPTIMIZERS = {"adam": {}, "adamw": {}, "muon": {}, "schedulefree": {"schedule": "constant"}}
 

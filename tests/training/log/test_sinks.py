@@ -12,10 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from nmt import checkpoint
 from nmt.errors import MachineError
 from nmt.run import Run
-from nmt.training.checking.check import check
-from nmt.training.log.sinks import Courtesy, JsonLines, TensorBoard
-from nmt.training.record import Record
-from nmt.training.starting.launch import launch
+from nmt.training.check import check
+from nmt.training.launch import launch
+from nmt.training.log import Courtesy, JsonLines, Record, TensorBoard
 from tests.disk import full_disk
 from tests.training.conftest import make_recipe
 from tests.training.test_log import log_of

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from nmt.run import Run
-from nmt.training.log.stopwatch import PARTS, Stopwatch
-from nmt.training.meter import Pace
-from nmt.training.starting.launch import launch
+from nmt.training.engine import PARTS, Stopwatch
+from nmt.training.launch import launch
+from nmt.training.reporter import Pace
 from nmt.training.state import TrainState
 from tests.training.test_log import log_of
 from tests.training.test_resume import digest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.training.log.units import duration, size
+from nmt.training.engine import duration, size
 
 
 @pytest.mark.parametrize(

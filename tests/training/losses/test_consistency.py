@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, pad
 
-from nmt.training.losses import loss as room
-from nmt.training.losses.consistency import consistency
-from nmt.training.losses.loss import smoothed_cross_entropy
+from nmt.training import loss as room
+from nmt.training.loss import consistency, smoothed_cross_entropy
 
 PAD = 0
 SOME = {"ce": (0.5, 0.3), "kl": (1.0, 0.5), "smoothing": 0.1}

@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy, log_softmax
 
 from nmt.kernels import products, switch
+from nmt.training import loss as room
 from nmt.training import validate
-from nmt.training.losses import loss as room
-from nmt.training.losses.loss import smoothed_cross_entropy
+from nmt.training.loss import smoothed_cross_entropy
 
 PAD = 0
 

@@ -10,8 +10,8 @@ from nmt import checkpoint
 from nmt.errors import MachineError
 from nmt.recipe.training_options import OptimConfig
 from nmt.run import Run
+from nmt.training.launch import launch
 from nmt.training.optim import build_optimizers
-from nmt.training.starting.launch import launch
 
 CONFIG = OptimConfig(name="schedulefree", schedule="constant", lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.2)
 

@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from nmt.training.starting.launch import launch
+from nmt.training.launch import launch
 
 
 def test_a_rank_that_waits_for_the_others_can_be_stopped(recipe_of, monkeypatch):

@@ -6,12 +6,12 @@ import shutil
 import pytest
 
 from nmt import checkpoint
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 from nmt.errors import MachineError, RunError
 from nmt.extras import version_and_commit
 from nmt.run import Run
-from nmt.training.starting import claim as claiming
-from nmt.training.starting.claim import claim, find_start
+from nmt.training import claim as claiming
+from nmt.training.claim import claim, find_start
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from nmt.training.starting import cooccurrence
-from nmt.training.starting.cooccurrence import cooccurrence_embeddings
-from nmt.training.starting.initial import start_embeddings
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import new_model, open_data
+from nmt.training import initial
+from nmt.training.initial import cooccurrence_embeddings, start_embeddings
+from nmt.training.launch import launch
+from nmt.training.materials import new_model, open_data
 
 
 class Pairs:
@@ -46,14 +45,14 @@ def test_sides_that_share_no_ids_are_told_apart():
 
 def test_the_vectors_are_those_of_the_exact_decomposition():
     corpus = Pairs()
-    ids, pairs = cooccurrence._occurrences(corpus, 0)
+    ids, pairs = initial._occurrences(corpus, 0)
     dense = torch.zeros(60, corpus.n_pair)
     dense[ids, pairs] = 1.0
     dense = dense / (dense.sum(1, keepdim=True) * dense.sum(0, keepdim=True)).sqrt()
-    occurrence = cooccurrence._Occurrence(ids, pairs, 60)
+    occurrence = initial._Occurrence(ids, pairs, 60)
     torch.testing.assert_close(occurrence.times(torch.eye(corpus.n_pair)), dense)
     torch.testing.assert_close(occurrence.transposed_times(torch.eye(60)), dense.T.contiguous())
-    found = cooccurrence._singular_vectors(occurrence, 12, torch.Generator().manual_seed(0))
+    found = initial._singular_vectors(occurrence, 12, torch.Generator().manual_seed(0))
     vectors, values, _ = torch.linalg.svd(dense)
     exact = vectors[:, :12] * values[:12].sqrt()
     torch.testing.assert_close(found @ found.T, exact @ exact.T, rtol=0, atol=1e-3)
@@ -75,13 +74,13 @@ def test_the_seed_decides_and_the_most_pairs_are_kept_to(monkeypatch):
     one = cooccurrence_embeddings(corpus, 60, 16, trg_offset=0, seed=1)
     assert torch.equal(one, cooccurrence_embeddings(corpus, 60, 16, trg_offset=0, seed=1))
     assert not torch.equal(one, cooccurrence_embeddings(corpus, 60, 16, trg_offset=0, seed=2))
-    monkeypatch.setattr(cooccurrence, "MAX_PAIRS", 100)
-    _, pairs = cooccurrence._occurrences(corpus, 0)
+    monkeypatch.setattr(initial, "MAX_PAIRS", 100)
+    _, pairs = initial._occurrences(corpus, 0)
     assert pairs.max() == 99
     few = Pairs()
     few.src = few.src[::4]
     few.n_pair = 100
-    assert np.array_equal(cooccurrence._occurrences(few, 0)[0], cooccurrence._occurrences(corpus, 0)[0])
+    assert np.array_equal(initial._occurrences(few, 0)[0], initial._occurrences(corpus, 0)[0])
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -8,17 +8,16 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.data.vocabulary.letters import BYTE_OF
-from nmt.data.vocabulary.subwords import N_SPECIAL, Codec, Subwords
+from nmt.data.letters import BYTE_OF
+from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RecipeError, RunError
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
 from nmt.run import Run
-from nmt.training.optim import apply_update, build_optimizers
-from nmt.training.optimizers.named import freeze, rate_factors
-from nmt.training.starting.initial import other_computation, take_over
-from nmt.training.starting.launch import launch
+from nmt.training.initial import other_computation, take_over
+from nmt.training.launch import launch
+from nmt.training.optim import apply_update, build_optimizers, freeze, rate_factors
 
 SIZE = {"d_model": 8, "d_inner": 12, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
 UNTIED = {"emb_src_trg_weight_sharing": False, "trg_emb_prj_weight_sharing": False}
@@ -228,7 +227,7 @@ def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_o
             monkeypatch.context() as patched,
             pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter .* The nearest: encoder\.\*"),
         ):
-            patched.setattr("nmt.training.starting.launch.first_weights", None)  # which take a while: it is told before
+            patched.setattr("nmt.training.launch.first_weights", None)  # which take a while: it is told before
             launch(recipe_of(**sections))
     assert launch(recipe_of(train={"freeze": ["encoder.layer_stack.*"], "updates": 2})) == "done"
 

@@ -9,22 +9,20 @@ from witness import StopAt
 
 from nmt import checkpoint
 from nmt.errors import MachineError, RecipeError, RunError
-from nmt.recipe.model_options import ModelConfig
-from nmt.recipe.presets import AUTO, PRESETS, preset_for
+from nmt.recipe.model_options import AUTO, PRESETS, ModelConfig, preset_for
 from nmt.recipe.reader import read_recipe, recipe_text
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
-from nmt.training.checking import check as check_module
-from nmt.training.device_memory import memory_left
+from nmt.training import check as check_module
+from nmt.training import launch as launching
+from nmt.training import resolve as resolve_module
 from nmt.training.engine import Engine
+from nmt.training.heartbeat import Stopped
+from nmt.training.launch import launch
+from nmt.training.materials import Trial, make_trial, open_data
+from nmt.training.memory import memory_left
 from nmt.training.parallel import Ranks
-from nmt.training.ranks.roll_call import Stopped
-from nmt.training.starting import launch as launching
-from nmt.training.starting import resolve as resolve_module
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import make_trial, open_data
-from nmt.training.starting.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best, warmup_of
-from nmt.training.starting.trial import Trial
+from nmt.training.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best, warmup_of
 
 
 def resolved(recipe, begun=None, ranks=None):

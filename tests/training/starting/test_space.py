@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.data.stored.corpus import Prepared
+from nmt.data.corpus import Prepared
 from nmt.errors import MachineError
 from nmt.run import Run
-from nmt.training.log.units import size
-from nmt.training.starting.claim import claim
-from nmt.training.starting.launch import launch
-from nmt.training.starting.materials import new_model
-from nmt.training.starting.space import bytes_needed, check_space, checkpoint_bytes
+from nmt.training.claim import claim
+from nmt.training.engine import size
+from nmt.training.launch import launch
+from nmt.training.materials import new_model
+from nmt.training.resolve import bytes_needed, check_space, checkpoint_bytes
 from tests.disk import full_disk
 
 VARIANTS = {

@@ -1,0 +1,217 @@
+"""Rows of different lengths in two arrays, their values end to end and how many each row has; and arrays that grow."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Chance that follows from numbers alone.
+
+
+Numbers = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+
+STEP = 0x9E3779B97F4A7C15
+
+
+def mixed(x: Numbers) -> Numbers:
+    """Numbers that look like chance, one for each (the finaliser of splitmix64). Overflow is meant."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def seeds_of(n: NDArray[np.integer]) -> Numbers:
+    """A number for each of some small ones, to be added to others and mixed."""
+    return (n.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP)
+
+
+_WIDE = np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths: the values of all, end to end, and how many each row has."""
+
+    values: NDArray[Any]
+    lengths: NDArray[Any]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: np.dtype[Any] = _WIDE) -> "Ragged":
+        """Ragged from lists. dtype: of the values, which must fit."""
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum(dtype=np.int64)))
+        assert not len(values) or values.max() <= np.iinfo(dtype).max, "ids do not fit"
+        return cls(values.astype(dtype, copy=False), lengths)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """The rows of all parts, one part after the other."""
+        return cls(np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts]))
+
+    def some(self, chosen: NDArray[np.bool_]) -> "Ragged":
+        """Some of the rows."""
+        return self if chosen.all() else Ragged(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
+
+    def part(self, start: int, stop: int) -> "Ragged":
+        """Rows that follow one another."""
+        ends = np.cumsum(self.lengths[:stop], dtype=np.int64)
+        first = int(ends[start - 1]) if start else 0
+        return Ragged(self.values[first : int(ends[-1]) if stop else 0], self.lengths[start:stop])
+
+    def parts(self, n_row: Sequence[int]) -> "Iterator[Ragged]":
+        """All rows in parts, of so many rows each."""
+        last = np.cumsum(n_row)
+        ends = np.append(0, np.cumsum(self.lengths, dtype=np.int64))[last]
+        start = begin = 0
+        for stop, end in zip(last.tolist(), ends.tolist(), strict=True):
+            yield Ragged(self.values[begin:end], self.lengths[start:stop])
+            start, begin = stop, end
+
+    def rows(self) -> list[NDArray[Any]]:
+        """Each row as an array of its own."""
+        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
+        return [self.values[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+
+
+class Grown:
+    """An array that grows at its end."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._room, self._n = np.empty(0, dtype), 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Some values more."""
+        n = self._n + len(values)
+        if n > len(self._room):  # twice as much, or each value would be copied again and again
+            self._room = np.concatenate([self.values, np.empty(2 * n - self._n, self._room.dtype)])
+        self._room[self._n : n] = values
+        self._n = n
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """All of them."""
+        return self._room[: self._n]
+
+
+class GrownRows:
+    """Rows of different lengths, which become more."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._values, self._n_of, self._starts = Grown(dtype), Grown(np.int64), Grown(np.int64)
+
+    def add(self, values: NDArray[Any], n_of: NDArray[Any]) -> None:
+        """Some rows more: their values, end to end, and how many each has."""
+        self._starts.add(len(self._values.values) + np.cumsum(n_of) - n_of)
+        self._n_of.add(n_of)
+        self._values.add(values)
+
+    def __len__(self) -> int:
+        return len(self._n_of.values)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The values of all rows, end to end."""
+        return self._values.values
+
+    def starts(self, numbers: NDArray[Any]) -> Ints:
+        """Where some rows begin in `values`."""
+        starts: Ints = self._starts.values[numbers]
+        return starts
+
+    def n_of(self, numbers: NDArray[Any]) -> Ints:
+        """How many values some rows have."""
+        n_of: Ints = self._n_of.values[numbers]
+        return n_of
+
+    def of(self, numbers: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
+        """Some rows, end to end, and how many values each has."""
+        n_of = self.n_of(numbers)
+        return self.values.take(places(self.starts(numbers), n_of)), n_of
+
+
+def gathered(values: NDArray[Any], n_of: NDArray[Any], at: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
+    """Rows of different lengths, end to end, in another order and number: their values, and how many each has.
+
+    values: of all rows, end to end; n_of: how many each row has; at: the rows that are wanted.
+    """
+    n_of = n_of.astype(np.int64)
+    return values.take(places((np.cumsum(n_of) - n_of)[at], n_of[at])), n_of[at]
+
+
+def places(starts: Ints, n_of: Ints) -> Ints:
+    """The places of rows, end to end, from where each begins and how many places it has."""
+    place = np.repeat(starts - (np.cumsum(n_of) - n_of), n_of)
+    place += np.arange(len(place))
+    return place
+
+
+def turns(n_of: Ints) -> Ints:
+    """0, 1, 2 and so on in each row."""
+    return places(np.zeros_like(n_of), n_of)
+
+
+def in_order(parts: Sequence[Ragged], numbers: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], Ints]:
+    """Rows from several parts, in the order of their numbers: their values, and how many each has."""
+    rows = Ragged.joined(parts)
+    return gathered(rows.values, rows.lengths, np.argsort(np.concatenate(numbers)))
+
+
+# From 64-bit keys to numbers, thousands at a time.
+
+
+_EMPTY = np.uint64(0)
+
+
+class NumberTable:
+    """Numbers by keys that look like chance already; 0 is no key. 32 to 64 bytes for each."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def __len__(self) -> int:
+        return self._n_key
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._n_key = 0
+        self._keys = np.full(1024, _EMPTY)
+        self._values: Ints = np.zeros(1024, dtype=np.int64)
+
+    def find(self, keys: Numbers) -> Ints:
+        """The number of each key, -1 where there is none."""
+        place = self._home(keys)
+        seeking = np.flatnonzero(self._goes_on(place, keys))
+        while len(seeking):
+            place[seeking] = (place[seeking] + 1) & (len(self._keys) - 1)
+            seeking = seeking[self._goes_on(place[seeking], keys[seeking])]
+        return np.where(self._keys[place] == keys, self._values[place], -1)
+
+    def add(self, keys: Numbers, values: Ints) -> None:
+        """Keys that are not there yet, all different, with their numbers."""
+        self._n_key += len(keys)
+        if 2 * self._n_key > len(self._keys):
+            there = self._keys != _EMPTY
+            keys, values = np.append(self._keys[there], keys), np.append(self._values[there], values)
+            size = 1 << (4 * self._n_key - 1).bit_length()
+            self._keys, self._values = np.full(size, _EMPTY), np.zeros(size, dtype=np.int64)
+        place = self._home(keys)
+        while len(keys):
+            free = self._keys[place] == _EMPTY
+            self._keys[place[free]] = keys[free]  # of several that want one place the last has it
+            settled = self._keys[place] == keys
+            self._values[place[settled]] = values[settled]
+            keys, values = keys[~settled], values[~settled]
+            place = (place[~settled] + 1) & (len(self._keys) - 1)
+
+    def _home(self, keys: Numbers) -> Ints:
+        return (keys & np.uint64(len(self._keys) - 1)).astype(np.int64)
+
+    def _goes_on(self, place: Ints, keys: Numbers) -> NDArray[np.bool_]:
+        """Whether a key may be further on: another is at its place."""
+        found = self._keys[place]
+        goes_on: NDArray[np.bool_] = (found != keys) & (found != _EMPTY)
+        return goes_on

@@ -1,0 +1,194 @@
+"""Ids of pairs in, tensors out: with BOS and EOS, padded or packed; and reading ahead.
+
+The reader owns no position: it is told what to make, so reading ahead cannot make a checkpoint wrong.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmt.data.arrays import Ragged, places
+from nmt.data.plan import Rows
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.device import send
+
+# Sequences of ids as a padded matrix, and sentences cut into batches by their length.
+
+
+def framed(
+    rows: Ragged, starts: NDArray[np.int64], n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
+) -> NDArray[np.int64]:
+    """(n_place,) ids: rows from `starts` on, each framed by `before` and `after`, and PAD elsewhere."""
+    ids = np.full(n_place, PAD, dtype=np.int64)
+    ids[places(starts + len(before), rows.lengths)] = rows.values
+    for n, one in enumerate(before):
+        ids[starts + n] = one
+    for n, one in enumerate(after, len(before)):
+        ids[starts + rows.lengths + n] = one
+    return ids
+
+
+def pad(
+    rows: Ragged,
+    *,
+    before: tuple[int, ...] = (),
+    after: tuple[int, ...] = (),
+    padded: Callable[[int], int] = int,
+) -> Tensor:
+    """Ids of different lengths -> (B, L) int64, each framed by `before` and `after`, then PAD.
+
+    padded: from the length of the longest to L, which is no less.
+    """
+    n_row, length = len(rows.lengths), padded(int(rows.lengths.max()) + len(before) + len(after))
+    ids = framed(rows, np.arange(n_row) * length, n_row * length, before, after)
+    return torch.from_numpy(ids.reshape(n_row, length))
+
+
+def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:
+    """Cut sentences, longest first, into batches of at most max_tokens: for translation and validation.
+
+    length: (N,) what a sentence costs; a batch costs sentences x longest. Longest first, so that memory runs
+    out at once or not at all.
+    """
+    order = np.argsort(-length, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        size = max(1, max_tokens // max(1, int(length[order[start]])))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
+
+
+STEP = 32  # The lengths of rows of packed sentences, where they follow those of sentences, are multiples of it.
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences as padded matrices of ids.
+
+    src_seq: (B, S) source and EOS. trg_seq: (B, T) BOS and target, what the decoder reads.
+    gold: (B, T) target and EOS, what it must predict. n_gold: target tokens, padding not counted.
+    Or packed: all in one row (B = 1), end to end, with the places where each begins, and the row's length, in src_start
+    and trg_start, (N + 1,) int32; what is left of the row is sentences of padding.
+    """
+
+    src_seq: Tensor
+    trg_seq: Tensor
+    gold: Tensor
+    n_gold: int
+    src_start: Tensor | None = None
+    trg_start: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        src, trg, gold = (send(tensor, device) for tensor in (self.src_seq, self.trg_seq, self.gold))
+        if self.src_start is None or self.trg_start is None:
+            return Batch(src, trg, gold, self.n_gold)
+        return Batch(src, trg, gold, self.n_gold, send(self.src_start, device), send(self.trg_start, device))
+
+
+def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> Batch:
+    """Pad some pairs. padded: what a side is padded to whose longest sentence, EOS counted, has so many ids."""
+    trg_seq, gold = pad(trg, before=(BOS,), padded=padded), pad(trg, after=(EOS,), padded=padded)
+    return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, _n_gold(trg))
+
+
+def starts(lengths: NDArray[np.integer], n_place: int, n_sentence: int, longest: int) -> NDArray[np.int32]:
+    """Where packed sentences begin, (N + 1,); the last is n_place, where the row ends.
+
+    What is left of the row is cut into sentences of padding of at most `longest`. N is that of any batch of at most
+    n_sentence sentences, so that all batches have one shape: the last sentences may be empty.
+    """
+    assert len(lengths) <= n_sentence and lengths.max() <= longest
+    used = np.append(0, np.cumsum(lengths))
+    where = np.full(n_sentence + n_place // longest + 2, n_place, dtype=np.int32)
+    begins = np.concatenate([used, np.arange(used[-1] + longest, n_place, longest)])
+    where[: len(begins)] = begins
+    return where
+
+
+def make_packed(src: Ragged, trg: Ragged, n_place: int, n_sentence: int, longest: int) -> Batch:
+    """Pack some pairs into rows of n_place. longest: bound on the length of a sentence with EOS."""
+    src_start, trg_start = (starts(side.lengths + 1, n_place, n_sentence, longest) for side in (src, trg))
+    return Batch(
+        _row(src, src_start, n_place, after=(EOS,)),
+        _row(trg, trg_start, n_place, before=(BOS,)),
+        _row(trg, trg_start, n_place, after=(EOS,)),
+        _n_gold(trg),
+        torch.from_numpy(src_start),
+        torch.from_numpy(trg_start),
+    )
+
+
+def _row(side: Ragged, start: NDArray[np.int32], n_place: int, **frame: tuple[int, ...]) -> Tensor:
+    """(1, n_place) ids of packed sentences."""
+    return torch.from_numpy(framed(side, start[: len(side.lengths)].astype(np.int64), n_place, **frame)[None])
+
+
+def _n_gold(trg: Ragged) -> int:
+    return len(trg.values) + len(trg.lengths)
+
+
+def end_to_end(batch: Batch) -> Batch:
+    """The sentences of a padded batch packed into rows as short as multiples of STEP are.
+
+    So there are few lengths of rows, whatever those of sentences are. What is left of a row is sentences of padding, no
+    longer than the others.
+    """
+    lengths = [(seq != PAD).sum(1) for seq in (batch.src_seq, batch.gold)]
+    longest = [int(length.max()) for length in lengths]
+    after = torch.arange(1, -(-(STEP - 1) // min(longest)) + 1)  # sentences, on both sides as many
+    starts, n_place = [], []
+    for length, most in zip(lengths, longest, strict=True):
+        used = int(length.sum())
+        n_place.append(-(-used // STEP) * STEP)
+        start = torch.cat([length.new_zeros(1), length.cumsum(0), used + most * after])
+        starts.append(start.clamp(max=n_place[-1]).to(torch.int32))
+
+    def row(seq: Tensor, n: int) -> Tensor:
+        ids = seq[seq != PAD]
+        return F.pad(ids, (0, n - len(ids)), value=PAD).unsqueeze(0)
+
+    trg_seq, gold = row(batch.trg_seq, n_place[1]), row(batch.gold, n_place[1])
+    return Batch(row(batch.src_seq, n_place[0]), trg_seq, gold, batch.n_gold, *starts)
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """The first and the last sentences of a batch of two or more, each without padding that no sentence needs now."""
+    middle = batch.src_seq.size(0) // 2
+    assert middle, "one pair has no halves"
+    return _some(batch, slice(middle)), _some(batch, slice(middle, None))
+
+
+def _some(batch: Batch, rows: slice) -> Batch:
+    n_src, n_trg = (int((seq[rows] != PAD).sum(1).max()) for seq in (batch.src_seq, batch.gold))
+    gold = batch.gold[rows, :n_trg]
+    return Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, int((gold != PAD).sum()))
+
+
+def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Iterator[R]:
+    """Yield make(item) for each item in order, made by a thread up to `depth` items ahead.
+
+    An error in `make` is raised where its item is due.
+    """
+    items = iter(todo)
+
+    def make_next() -> list[R]:
+        return [make(item) for item in itertools.islice(items, 1)]
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as thread:
+        waiting = deque(thread.submit(make_next) for _ in range(depth))
+        while made := waiting.popleft().result():
+            waiting.append(thread.submit(make_next))
+            yield made[0]

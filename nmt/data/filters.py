@@ -1,0 +1,316 @@
+"""Filters of training pairs that look at the text of a pair: names, order, and the choice by a recipe.
+
+Decisions only: no files, no counts; in doubt a pair is kept. Tests of scripts are in `scripts.py`; filters that compare
+pairs are in `dedup.py`. Validation and test pairs are never filtered.
+"""
+
+import itertools
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.dedup import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
+from nmt.data.scripts import identifier, is_in_another_language, is_in_another_script, languages_like, scripts_of
+from nmt.data.subwords import LONGEST_PIECE
+from nmt.recipe.data_options import FilterConfig
+
+# Ratio of the lengths of a translation and its source, in characters, beside the ratio that is usual in its corpus.
+
+
+# Under so many characters on both sides a ratio says little: "Yes." may well take six words elsewhere.
+SHORT = 40
+MOST_LEARNT = 1_000_000
+_ENOUGH = 100  # long pairs to learn from; where there are fewer, short ones count too
+
+# A median absolute deviation is so much of the standard deviation of a normal distribution.
+_OF_SIGMA = 0.6745
+# Corpora whose sides have all but one ratio (copies, numbers) still get some leeway: a third more or less in six.
+_LEAST_SPREAD = 0.05
+
+
+class UsualRatio(NamedTuple):
+    """Characters of the target over characters of the source: the median, and what is kept on either side of it."""
+
+    median: float
+    low: float
+    high: float
+
+
+def is_unusual(n_src: int, n_trg: int, usual: UsualRatio) -> bool:
+    """Return whether the ratio of lengths is out of what is kept, where a side has 40 characters or more."""
+    return max(n_src, n_trg) >= SHORT and not usual.low * n_src <= n_trg <= usual.high * n_src
+
+
+def usual_ratio(pairs: Iterable[tuple[str | None, str | None]], config: FilterConfig) -> UsualRatio | None:
+    """Learn the ratio from the beginning of a corpus; None where no pair has text, or no filter asks.
+
+    config: bounds the ratio by a factor (max_ratio), by standard deviations of its logarithm (max_ratio_spread), or by
+    the narrower of both. The median absolute deviation estimates the standard deviation: unlike the mean and the
+    variance it does not see a few pairs that are far off.
+    """
+    if not config.max_ratio and not config.max_ratio_spread:
+        return None
+    first = ((len(src), len(trg)) for src, trg in itertools.islice(pairs, MOST_LEARNT) if src and trg)
+    lengths: NDArray[np.float32] = np.fromiter(first, np.dtype((np.float32, 2)))
+    long = lengths.max(axis=1) >= SHORT
+    lengths = lengths[long] if long.sum() >= _ENOUGH else lengths
+    if not len(lengths):
+        return None
+    logs = np.log(lengths[:, 1] / lengths[:, 0])
+    median = float(np.median(logs))
+    reach = math.log(config.max_ratio) if config.max_ratio else math.inf
+    if config.max_ratio_spread:
+        sigma = max(_LEAST_SPREAD, float(np.median(np.abs(logs - np.float32(median)))) / _OF_SIGMA)
+        reach = min(reach, config.max_ratio_spread * sigma)
+    return UsualRatio(math.exp(median), math.exp(median - reach), math.exp(median + reach))
+
+
+BAD_UTF8 = "bad UTF-8"
+BAD_RECORD = "bad record"
+EMPTY = "empty side"
+IDENTICAL = "identical sides"
+TOO_LONG = "too long"
+RATIO = "length ratio"
+CONTROL = "control characters"
+DAMAGED = "damaged text"
+SCRIPT = "another script"
+SYMBOLS = "mostly symbols"
+REPEATS = "repeats itself"
+LANGUAGE = "another language"
+HELD_OUT = "held out"  # for validation, or like a pair that is
+# In the order in which they are asked, cheap ones first, which is the order of the report.
+REASONS = (
+    BAD_UTF8,
+    BAD_RECORD,
+    EMPTY,
+    IDENTICAL,
+    TOO_LONG,
+    RATIO,
+    CONTROL,
+    DAMAGED,
+    SCRIPT,
+    SYMBOLS,
+    REPEATS,
+    LANGUAGE,
+    HELD_OUT,
+    DUPLICATE,
+    NEAR_DUPLICATE,
+    TRANSLATIONS,
+)
+# What a filter says of a pair, as a number: the place of its reason among all, from 1.
+KEPT = 0
+CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
+REASON_OF = {n: reason for reason, n in CODES.items()}
+
+# What `oddities` looks for, and U+FEFF.
+ODD = re.compile("[\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_LINE_BREAKER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+# Tab, line breaks of all kinds and the marks of direction are in good texts, too, and so are U+0080 to U+009F, which
+# the quotes and dashes of windows-1252 become when it is taken for Latin-1.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
+
+# What the bytes 80 to BF are in windows-1252, and in windows-1251.
+_WEST = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+_EAST = "ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—\x98™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї"
+# Of these, what may well follow a word, and what is a letter or follows none.
+_MARKS, _NO_MARKS = "€‚„…†‡‹‘’“”•–—™›", "\x80-\x9fƒˆ‰Š˜ŒŽšœžŸ"
+_MOJIBAKE = re.compile(
+    # German quotes and the apostrophe as â€ and a third character, which may have got lost; ™ as â„¢.
+    f"â€[{_WEST}]|(?<![^\\W\\d_])â€|â\x80|â„¢"
+    # é as Ã©. Ã and Â are letters of Portuguese, Vietnamese and Turkish, too, so it depends on what stands around:
+    # after a small letter, fÃ¼r and baÄŸ, none of them is a letter;
+    f"|(?<=[a-zß-öø-ÿ])[ÂÃÄÅÆ][{_WEST}]"
+    # after no letter, Ã©tat, 20Â°C and Ã–l, it is one before marks of its end, as in the letter “Ã”;
+    f"|(?<![^\\W\\d_])[ÂÃ](?:[{_NO_MARKS}\xa0-\xba\xbc-\xbf]|(?<!«.)\xbb|[{_MARKS}](?=[a-zß-ÿ]))"
+    # after a capital, FRANÃ‡AIS and NÃ£o, it is one before marks at the end of a word: IRMÃ”, AMANHÃ», CHÃ€.
+    f"|[ÂÃ](?:[{_NO_MARKS}]|[€‚„†‡‹‘“”™›\xa1-\xac\xae-\xbf](?=[A-Za-zÀ-ÿ]))"
+    # Vietnamese: three bytes a letter, of which the second is one of two.
+    f"|á[º»](?:[{_NO_MARKS}\xa0-\xbf€‚„†‡•™]|[…–—‘’“”‹›](?=[a-z]))"
+    # Cyrillic, Greek, Arabic, Hebrew: two bytes a letter, one such letter after the other.
+    f"|(?:[ÐÑÎÏØÙÚÛ×][{_WEST}]){{3}}|(?:[РС][{_EAST}]){{3}}"
+    # East Asian scripts, Thai and those of India: three bytes a letter.
+    f"|(?:[à-ï][{_WEST}][{_WEST}]){{2}}"
+)
+
+# All of these begin so, and hardly anything else does: a pattern of two sets is a fast one.
+_SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
+
+_NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)
+_LETTER = re.compile(r"[^\W\d_]")
+_ROW = re.compile(r"([\W_])\1+")
+_SHORT_TEXT = 20
+
+_GRAM, _STRIDE, _REACH, _LONG_RUN = 4, 32, 64, 48
+
+
+class Filter(NamedTuple):
+    """A reason to drop a pair, and the function that decides."""
+
+    reason: str
+    drops: Callable[[str, str], bool]
+
+
+def filters_of(
+    config: FilterConfig, max_len: int, languages: tuple[str, str], usual: UsualRatio | None = None
+) -> list[Filter]:
+    """The filters on text that are turned on, for the pairs of one corpus.
+
+    max_len: subwords that a side may have; languages: codes of the source and of the target; usual: the ratio that was
+    learnt from the corpus.
+    """
+    most, src_scripts, trg_scripts = most_bytes(max_len), *map(scripts_of, languages)
+    share, symbols, repeats = config.min_script, config.max_symbols, config.max_repeats
+    # Functions that close over their bounds: calls with keywords take twice the time, and there are many.
+    asked: list[tuple[object, str, Callable[[str, str], bool]]] = [
+        (True, EMPTY, _has_empty_side),
+        (config.drop_identical, IDENTICAL, _is_copy),
+        (True, TOO_LONG, lambda src, trg: _has_more_bytes(src, trg, most)),
+        (
+            usual and (config.max_ratio or config.max_ratio_spread),
+            RATIO,
+            lambda src, trg: usual is not None and is_unusual(len(src), len(trg), usual),
+        ),
+        (config.drop_control, CONTROL, lambda src, trg: has_control(src) or has_control(trg)),
+        (config.drop_damaged, DAMAGED, lambda src, trg: is_damaged(src) or is_damaged(trg)),
+        (
+            share and (src_scripts or trg_scripts),
+            SCRIPT,
+            lambda src, trg: (
+                is_in_another_script(src, src_scripts, share) or is_in_another_script(trg, trg_scripts, share)
+            ),
+        ),
+        (symbols, SYMBOLS, lambda src, trg: is_mostly_symbols(src, symbols) or is_mostly_symbols(trg, symbols)),
+        (repeats, REPEATS, lambda src, trg: repeats_itself(src, repeats) or repeats_itself(trg, repeats)),
+    ]
+    if least := config.max_other_language:
+        (identify, _), (src_own, trg_own) = identifier(), map(languages_like, languages)
+        asked.append(
+            (
+                True,
+                LANGUAGE,
+                lambda src, trg: (
+                    is_in_another_language(src, src_own, least, identify)
+                    or is_in_another_language(trg, trg_own, least, identify)
+                ),
+            )
+        )
+    return [Filter(reason, drops) for is_on, reason, drops in asked if is_on]
+
+
+def reason_to_drop(src: str | None, trg: str | None, filters: Sequence[Filter]) -> str | None:
+    """Return the first filter that rejects a pair, None if it is kept; a side that is None was not UTF-8."""
+    if src is None or trg is None:
+        return BAD_UTF8
+    for reason, drops in filters:
+        if drops(src, trg):
+            return reason
+    return None
+
+
+def most_bytes(max_len: int) -> int:
+    """A text with more bytes has more than max_len subwords for certain, and need not be encoded to know."""
+    return max_len * LONGEST_PIECE
+
+
+def oddities(text: str) -> tuple[str, ...]:
+    """Return what is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
+    if text.isprintable():
+        return ()
+    found = []
+    if "\ufeff" in text:
+        found.append("bom_inside")
+    if _LINE_BREAKER.search(text):
+        found.append("control")
+    return tuple(found)
+
+
+def _has_empty_side(src: str, trg: str) -> bool:
+    return not src or not trg or src.isspace() or trg.isspace()
+
+
+def _is_copy(src: str, trg: str) -> bool:
+    return src == trg or src.strip() == trg.strip()
+
+
+def _has_more_bytes(src: str, trg: str, most: int) -> bool:
+    longest = max(len(src), len(trg))
+    return 4 * longest > most and max(len(src.encode("utf-8")), len(trg.encode("utf-8"))) > most
+
+
+def has_control(text: str) -> bool:
+    """Return whether a character is in it that no text has: NUL, escape, U+FFFF and the like."""
+    return not text.isprintable() and _CONTROL.search(text) is not None
+
+
+def is_damaged(text: str) -> bool:
+    """Return whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
+    if text.isascii():
+        return False
+    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
+
+
+def is_mostly_symbols(text: str, max_share: float) -> bool:
+    """Return whether digits, punctuation and symbols are more than max_share of a text of 20 characters or more.
+
+    White space does not count; vowel signs and other marks count as letters, a row of dots or dashes as one of them.
+    """
+    least, n_char = 1 - max_share, len(text)
+    if n_char < _SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= least * n_char:
+        return False
+    characters = "".join(text.split())
+    if len(characters) < _SHORT_TEXT or len(_LETTER.findall(characters)) >= least * len(characters):
+        return False
+    characters = _ROW.sub(r"\1", characters)
+    n_letter = sum(unicodedata.category(character)[0] in "LM" for character in characters)
+    return n_letter < least * len(characters)
+
+
+def repeats_itself(text: str, most: int) -> bool:
+    """Return whether a piece of the text stands more than `most` times in a row: a letter, a word, some words.
+
+    Such a run has 48 bytes of UTF-8 or more, and a piece up to 64; runs without letters, as in forms and tables of
+    contents, do not count.
+    """
+    raw = text.encode("utf-8")
+    # A run of 48 bytes, wherever it begins, holds one of these places and 17 bytes from there on, in which the same
+    # four bytes come again after a period of 12. Four longer periods hold a place and a period in the same way.
+    known = 0  # up to here nothing begins that repeats itself and has letters
+    for place in range(0, len(raw) - _LONG_RUN + _STRIDE, _STRIDE):
+        if place < known:
+            continue
+        gram = raw[place : place + _GRAM]
+        after = raw.find(gram, place + 1, place + _REACH + _GRAM)
+        while after >= 0:
+            period = after - place
+            start, end = _run_around(raw, place, period)
+            if end - start >= _long_run(period, most):
+                run = raw[start:end].decode("utf-8", "ignore")
+                if any(map(str.isalpha, run)):
+                    return True
+                # A run with letters has one in each piece: it shares less than a piece with this one. Without this, a
+                # long row of dots would be looked at from each of its places.
+                known = end - _REACH
+                break
+            after = raw.find(gram, after + 1, place + _REACH + _GRAM)
+    return False
+
+
+def _long_run(period: int, most: int) -> int:
+    """Bytes from which on a run of such a period is too long. most: times that a piece may stand in a row."""
+    return max(_LONG_RUN, (most + 1) * period)
+
+
+def _run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:
+    """The longest stretch around `place` in which every byte is that of one period before: [start, end)."""
+    start, end = place, place + period
+    while end < len(raw) and raw[end] == raw[end - period]:
+        end += 1
+    while start > 0 and raw[start - 1] == raw[start - 1 + period]:
+        start -= 1
+    return start, end

@@ -1,0 +1,317 @@
+"""Letters that pieces are written in, and the words that no piece goes over.
+
+In `CharacterLetters` a character of the vocabulary's alphabet is a letter, and so is each byte of any other character:
+pieces are whole characters or single bytes. Vocabularies of earlier versions have the `ByteLetters` of GPT-2 instead, a
+letter for each byte: one that prints is itself, the others are moved beyond U+0100.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Regex, pre_tokenizers
+
+from nmt.data.text import unified
+from nmt.errors import DataError
+from nmt.extras import missing
+
+
+def normalised(text: str, normalize: str, whitespace: str = "kept") -> str:
+    """The text as the model knows it."""
+    is_unified = whitespace == "unified"
+    if is_unified:
+        text = unified(text)
+    if normalize == "none" or text.isascii():
+        return text
+    if normalize == "nfc":
+        return unicodedata.normalize("NFC", text)
+    text = unicodedata.normalize("NFKC", text)
+    return " ".join(text.split()) if is_unified else text  # some characters become a space and others
+
+
+def in_letters(text: str) -> str:
+    """The letters of a text's bytes."""
+    return text.encode("utf-8").decode("latin-1").translate(_LETTERS)
+
+
+def units_of(text: str) -> list[str]:
+    """A text, with the space before it, cut into parts that can be encoded one by one.
+
+    At its spaces, if white space in it is nothing but single spaces between words; no piece reaches over a single
+    space, which always begins one. Else not at all.
+    """
+    words = text[1:].split() if text[:1] == " " else []
+    return [" " + word for word in words] if words and " ".join(words) == text[1:] else [text]
+
+
+def is_easy(unit: str) -> bool:
+    """Whether this is a space and a word of ASCII and other Latin or Cyrillic letters, as most units are."""
+    return _EASY.fullmatch(unit) is not None
+
+
+def words_of_easy(units: Sequence[str]) -> tuple[list[str], list[int]]:
+    """What `in_words` makes of easy units: the words of all, end to end, and how many each has.
+
+    One expression of Python cuts them all, in less than a tenth of the time.
+    """
+    found = _EASY_WORD.findall("\n".join([*units, ""]))
+    ends = [n for n, word in enumerate(found) if word == "\n"]
+    n_of = [end - start - 1 for start, end in zip([-1, *ends], ends, strict=False)]
+    return [word for word in found if word != "\n"], n_of
+
+
+def kind_of(character: str) -> int:
+    """LETTER, DIGIT or MARK of an easy character, 0 of any other. `in_words` cuts between two kinds, but for what
+    follows an apostrophe and what a space is before.
+    """
+    found = _KIND.fullmatch(character)
+    return (found.lastindex or 0) if found else 0
+
+
+def in_words() -> pre_tokenizers.PreTokenizer:
+    """Cut text into words with the space before them, numbers, punctuation and white space; no grapheme cluster is cut.
+
+    A mark, joiner or virama belongs to the character before it.
+    """
+    # The space before a line is put there by `Codec.encode`, always, so that `decode` can take away exactly one.
+    return pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
+
+
+def in_characters() -> pre_tokenizers.PreTokenizer:
+    """Cut text into characters."""
+    return pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte behind each letter of the byte-level alphabet: itself where printable, else moved beyond U+0100."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}
+
+
+# Bytes of characters without a letter are private characters at the end of Unicode, which so have no letter themselves.
+_FIRST_BYTE_LETTER = 0x10FF00
+_BYTE_LETTERS = [chr(byte if byte < 0x80 else _FIRST_BYTE_LETTER + byte) for byte in range(256)]
+BYTE_LETTERS = {letter: byte for byte, letter in enumerate(_BYTE_LETTERS)}
+BYTE_OF = _byte_alphabet()
+# Private characters that are the letters of bytes have no letter where they stand in a text.
+BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
+_NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
+
+
+class ByteLetters:
+    """A letter for each byte, of vocabularies of earlier versions; a word ends at every combining mark."""
+
+    of_bytes = BYTE_OF
+    n_byte = dict.fromkeys(BYTE_OF, 1)
+
+    def __init__(self) -> None:
+        self.pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(
+            add_prefix_space=False, use_regex=True
+        )
+        # For merges that put characters together from their bytes, and nothing from characters. No byte that ends a
+        # character is the first of another in a merge, so in encoding they stay within characters, too.
+        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        self.in_characters: pre_tokenizers.PreTokenizer = pre_tokenizers.Sequence([in_characters(), bytes_of])
+
+    def is_piece(self, piece: str) -> bool:
+        """Return whether it can be one."""
+        return bool(piece) and all(letter in BYTE_OF for letter in piece)
+
+    def piece(self, text: str) -> str:
+        """A text as a piece."""
+        return in_letters(text)
+
+    def raw(self, letters: str) -> bytes:
+        """The bytes behind a piece, or a word that the tokenizers library has cut."""
+        return bytes(BYTE_OF[letter] for letter in letters)
+
+    def word(self, raw: bytes) -> str:
+        """Bytes as a word for the tokenizers library."""
+        return raw.decode("latin-1").translate(_LETTERS)
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, in letters."""
+        return [word for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
+
+    def name(self, piece: str) -> str:
+        """The name of a piece for the tokenizers library."""
+        return piece
+
+
+class CharacterLetters:
+    """A letter for each character of an alphabet, and one for each byte of all other characters.
+
+    A piece of several letters is text, so of whole characters. Bytes of other characters are pieces by themselves.
+    """
+
+    of_bytes = BYTE_LETTERS
+
+    def __init__(self, alphabet: Iterable[str] = ()) -> None:
+        """alphabet: characters besides those of ASCII; what else is in it does not count, as longer pieces."""
+        characters = (one for one in alphabet if len(one) == 1 and one not in BYTE_LETTERS)
+        self.n_byte = {**dict.fromkeys(BYTE_LETTERS, 1), **{one: len(one.encode("utf-8")) for one in characters}}
+        self.pre_tokenizer, self.in_characters = in_words(), in_characters()
+        plain = (letter for letter in self.n_byte if letter.isascii() or letter not in BYTE_LETTERS)
+        self._table = _Spelled((ord(letter), letter) for letter in plain)
+
+    def is_piece(self, piece: str) -> bool:
+        """Return whether it can be one: nothing in it is part of a character, or looks like a byte by its name."""
+        return piece in BYTE_LETTERS or bool(piece and not _NO_PIECE.search(piece))
+
+    def piece(self, text: str) -> str:
+        """A text as a piece."""
+        return text
+
+    def raw(self, letters: str) -> bytes:
+        """The bytes behind a piece or a word that the tokenizers library has cut."""
+        return bytes([BYTE_LETTERS[letters]]) if letters in BYTE_LETTERS else letters.encode("utf-8")
+
+    def word(self, raw: bytes) -> str:
+        """Bytes as a word for the tokenizers library. Raises UnicodeDecodeError for parts of characters."""
+        return raw.decode("utf-8")
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, in letters."""
+        return [word.translate(self._table) for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
+
+    def name(self, piece: str) -> str:
+        """The name of a piece for the tokenizers library, which writes a byte of a character without a piece <0xE3>."""
+        return f"<0x{BYTE_LETTERS[piece]:02X}>" if piece in BYTE_LETTERS and not piece.isascii() else piece
+
+
+Letters = ByteLetters | CharacterLetters
+
+
+class _Spelled(dict[int, str]):
+    """For str.translate: a character without a letter becomes those of its bytes."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = "".join(_BYTE_LETTERS[byte] for byte in chr(code).encode("utf-8"))
+        return self[code]
+
+
+# Characters that continue a grapheme cluster, and those that begin one with the character after them.
+_AFTER = "\\p{M}\u0e33\u0eb3\u200c\u200d\uff9e\uff9f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f"
+_BEFORE = (
+    "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd\U000110cd\U000111c2\U000111c3\U0001193f\U00011941"
+    "\U00011a84-\U00011a89\U00011d46"
+)
+_EMOJI_LETTER = "\u2139"  # the only letter that may be a part of an emoji
+_WORD = "|".join(
+    [
+        f"'(?:s|t|re|ve|m|ll|d)(?![{_AFTER}])",
+        f" ?(?:[{_BEFORE}]*(?![{_BEFORE}{_EMOJI_LETTER}])\\p{{L}}[{_AFTER}]*)+",
+        f" ?(?:[{_BEFORE}]*\\p{{N}}[{_AFTER}]*)+",
+        f" ?(?:[{_BEFORE}]*(?:[^\\s\\p{{L}}\\p{{N}}{_BEFORE}]|{_EMOJI_LETTER})[{_AFTER}]*"
+        f"|[{_BEFORE}]+(?![\\p{{L}}\\p{{N}}{_BEFORE}]))+",
+        f"\\s[{_AFTER}]+",
+        "\\s+(?!\\S)",
+        "\\s+",
+    ]
+)
+_LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
+# None of these, nor of the marks, is another one in a normal form.
+_EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"
+_EASY_MARKS = "!-/:-@\\[-`{-~’‘“”„«»–—•€§°"
+_EASY = re.compile(f" [{_EASY_MARKS}{_EASY_LETTERS}0-9]+")
+_KIND = re.compile(f"([{_EASY_LETTERS}])|([0-9])|([{_EASY_MARKS}])")
+LETTER, DIGIT, MARK = 1, 2, 3
+_EASY_WORD = re.compile(f"\n|'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ \n{_EASY_LETTERS}0-9]+")
+
+
+# Text to pieces by the package sentencepiece, with the pieces and rules that a vocabulary of ours has stored.
+
+
+SPACE = "▁"  # U+2581, which they write for a space; in a text it is one
+UNIGRAM, BPE = 1, 2  # model types
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
+_HALF = re.compile("([\ud800-\udfff]+)")  # placeholders, which are not theirs
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePiece:
+    """What a model of theirs is beside its pieces.
+
+    model: bpe or unigram. scores: of each piece, None for one that only stands for a byte. charsmap: the rules of
+    normalisation as they store them. squeeze: whether spaces at the ends go, and several become one.
+    """
+
+    model: str
+    scores: Sequence[float | None]
+    charsmap: bytes
+    squeeze: bool
+
+
+def texts_of_rules(charsmap: bytes) -> bytes:
+    """Return the texts that rules of normalisation write, each with a zero byte at its end. Raises ValueError.
+
+    A double-array trie of keys comes first, in units of four bytes; four bytes before tell how long it is.
+    """
+    n_trie = int.from_bytes(charsmap[:4], "little")
+    if charsmap and (not n_trie or n_trie % 4 or len(charsmap) <= 4 + n_trie or charsmap[-1]):
+        raise ValueError("the rules of normalisation are damaged")
+    return charsmap[4 + n_trie :]
+
+
+class Speller:
+    """Encodes with the pieces of a model. Raises MachineError where their package is missing."""
+
+    def __init__(self, vocab: Sequence[str], config: SentencePiece) -> None:
+        """vocab: pieces in the order of their numbers, from 0, in the letters of the byte-level alphabet."""
+        try:
+            from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
+        except ImportError:
+            raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
+        raw = [bytes(BYTE_OF[letter] for letter in piece) for piece in vocab]
+        self._byte = {its[0]: i for i, its in enumerate(raw) if len(its) == 1}
+        theirs: Any = sentencepiece_model_pb2  # whose classes are made as it is imported
+        model = theirs.ModelProto()
+        model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
+        self._ours = [-1]  # by their number; with a piece for each byte nothing is unknown
+        has_byte = {its[0] for its, score in zip(raw, config.scores, strict=True) if score is None}
+        for i, (its, score) in enumerate(zip(raw, config.scores, strict=True)):
+            if score is None:
+                model.pieces.add(piece=f"<0x{its[0]:02X}>", score=0.0, type=BYTE)
+            else:
+                model.pieces.add(piece=its.decode("utf-8").replace(" ", SPACE), score=score, type=NORMAL)
+            self._ours.append(i)
+        for byte in sorted(set(range(256)) - has_byte):  # which they want to be there, and never write
+            model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
+            self._ours.append(self._byte[byte])
+        model.trainer_spec.model_type = BPE if config.model == "bpe" else UNIGRAM
+        model.trainer_spec.byte_fallback = True
+        rules = model.normalizer_spec  # none: what is encoded has been normalised
+        rules.name, rules.add_dummy_prefix, rules.remove_extra_whitespaces = "identity", False, False
+        try:
+            self._theirs: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
+            rules.precompiled_charsmap, rules.escape_whitespaces = config.charsmap, False
+            self._rules: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
+        except RuntimeError as error:
+            raise DataError(f"these pieces are no model of SentencePiece: {error}") from None
+        self._squeeze = config.squeeze
+
+    def normalised(self, text: str) -> str:
+        """The text after the rules, which leave spaces as they are."""
+        return "".join(self._rules.normalize(part) if n % 2 == 0 else part for n, part in enumerate(_HALF.split(text)))
+
+    def line(self, text: str) -> str:
+        """What of a line becomes pieces: normalised and with a space before it; "" if nothing is left."""
+        found = self.normalised(text)
+        if self._squeeze:
+            found = re.sub(" {2,}", " ", found).lstrip(" ")
+        found = f" {found}".replace(SPACE, " ") if found or (text and not self._squeeze) else ""
+        return found.rstrip(" ") if self._squeeze else found
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of the pieces of a text, in which a space stands before each word."""
+        return [self._ours[i] for i in self._theirs.encode(text)]
+
+    def cut(self, raw: bytes) -> list[int]:
+        """The numbers of the pieces of some bytes, which may be no whole text."""
+        try:
+            return self.encode(raw.decode("utf-8"))
+        except UnicodeDecodeError:
+            return [self._byte[byte] for byte in raw]

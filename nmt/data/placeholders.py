@@ -1,0 +1,218 @@
+"""Placeholders: what a model reads and writes in place of the items of a text, and how they are put back.
+
+Before the model a placeholder is one character, half of a surrogate pair. UTF-8 has no such characters, so no text that
+was read can contain one, and none can be mistaken for one. People see its name, as ⟨url1⟩. The numbers are those of the
+items in the source, so a translation may have them in another order.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from nmt.recipe.data_options import KINDS, PATTERN, PER_KIND, Kind, kind_of, patterns_of
+
+# Items of a text that mean the same in any language and are written alike.
+
+
+# Letters of scripts that are written with spaces: one that touches a number makes it part of something else.
+_LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
+# Quotes, and the marks and letters of scripts without spaces, in which a URL ends where they begin.
+_NOT_IN_URL = '\\s<>"«»“”„‘’\u3000-\u30ff\u3400-\u9fff\uac00-\ud7ff\uff00-\uffef'
+_UNITS = (
+    *("km/h", "m/s", "kWh", "MWh", "GWh", "kbit/s", "Mbit/s", "Gbit/s", "km²", "cm²", "mm²", "m²", "cm³", "m³"),
+    *("kHz", "MHz", "GHz", "Hz", "hPa", "kPa", "MPa", "kV", "mV", "mA", "kW", "MW", "GW", "kB", "KB", "MB", "GB", "TB"),
+    *("km", "cm", "mm", "µm", "μm", "nm", "kg", "mg", "µg", "μg", "ml", "cl", "ha", "dB", "px", "min", "ms"),
+    *("m", "g", "t", "l", "s", "h", "V", "W", "A"),
+)
+_SPACE = " \u00a0\u202f"
+# Digits alone: marks of decimals and of thousands are those of a language.
+_NUMBER = (
+    rf"(?<![{_LETTER}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
+    rf"(?:[{_SPACE}]?(?:{'|'.join(_UNITS)})(?![{_LETTER}²³/]))?(?![{_LETTER}])"
+)
+# Domains by which an address without a protocol is known, in small letters: a sentence after a full stop has capitals.
+_DOMAINS = (
+    "com|org|net|info|biz|edu|gov|mil|int|io|app|dev|ai|eu|uk|us|de|at|ch|fr|es|pt|nl|be|lu|ie|ca|au|nz|in|cn|jp|kr|tw|hk|"
+    "sg|th|vn|br|mx|ar|cl|ru|ua|pl|cz|sk|hu|ro|bg|gr|tr|il|ir|sa|ae|eg|za|ng|ke|se|no|dk|fi|ee|lv|lt|hr|rs"
+)
+_FACE = "[\u203c\u2049\u2600-\u27bf\u2b50\u2b55\U0001f300-\U0001faff][\ufe0f\U0001f3fb-\U0001f3ff]{0,2}"
+PATTERNS: dict[Kind, str] = {
+    "tag": r"</?[A-Za-z][A-Za-z0-9:._-]{0,60}(?:\s[^<>]{0,500})?/?>",
+    "url": rf"(?:https?|ftp)://[^{_NOT_IN_URL}]*[^{_NOT_IN_URL}.,;:!?)']",
+    "email": r"(?<![A-Za-z0-9.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}",
+    "number": _NUMBER,
+    "host": rf"(?<![\w@.-])(?:www(?:\.[A-Za-z0-9-]{{1,63}}){{1,7}}|(?:[A-Za-z0-9-]{{2,63}}\.){{1,6}}(?:{_DOMAINS})"
+    rf"(?![\w-]|\.[A-Za-z]))(?:[/?#](?:[^{_NOT_IN_URL}]{{0,500}}[^{_NOT_IN_URL}.,;:!?)'])?)?",
+    "mention": r"(?<![\w@#&/])[@#][^\W\d]\w{0,60}",
+    "path": r"(?<![\w./~\\:<-])(?:(?:~|\.{1,2})?/(?:[\w.-]{1,80}/){1,20}[\w.-]{0,79}\w"
+    r"|[A-Za-z]:\\(?:[\w.-]{1,80}\\){0,20}[\w.-]{0,79}\w)",
+    "emoji": f"[\U0001f1e6-\U0001f1ff]{{2}}|{_FACE}(?:\u200d{_FACE}){{0,6}}",
+}
+
+
+class Item(NamedTuple):
+    """An item and where it stands in its text."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def items_in(text: str, kinds: Sequence[str]) -> Iterator[Item]:
+    """The items of some kinds, from left to right; none overlaps another: what a tag contains is part of the tag.
+
+    kinds: of data.protect, patterns among them, which win over kinds where both match.
+    """
+    for match in _pattern(tuple(kinds)).finditer(text) if kinds else ():
+        yield Item(match.lastgroup or PATTERN, match.group(), match.start(), match.end())
+
+
+@lru_cache
+def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
+    own = "|".join(f"(?:{pattern[1:-1]})" for pattern in patterns_of(kinds))
+    found = [f"(?P<{PATTERN}>{own})"] * bool(own)
+    return re.compile("|".join([*found, *(f"(?P<{kind}>{PATTERNS[kind]})" for kind in KINDS if kind in kinds)]))
+
+
+# One character for each number of each kind; a vocabulary says by name which of them it has.
+_FIRST, _MOST = 0xD800, 64
+_ALL_KINDS: tuple[str, ...] = (*KINDS, PATTERN)
+PLACEHOLDER = "[\ud800-\udbff]"  # as a part of a pattern
+
+# How text is made bytes, and text again, where there may be placeholders, for ourselves alone.
+BYTES = {"encoding": "utf-8", "errors": "surrogatepass"}
+
+Items = dict[str, str]  # the text that each placeholder stands for, by name
+
+
+def names_of(kinds: Iterable[str]) -> tuple[str, ...]:
+    """The names of all placeholders for kinds and patterns of data.protect: url1, url2, …"""
+    there = set(map(kind_of, kinds))
+    return tuple(f"{kind}{n}" for kind in _ALL_KINDS if kind in there for n in range(1, PER_KIND + 1))
+
+
+def is_name(text: str) -> bool:
+    """Whether there is such a placeholder, in this version or in one that has more of them."""
+    return text in _CHARACTER_OF
+
+
+def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
+    """The kinds that placeholders are of, patterns aside."""
+    there = {_KIND_OF[name] for name in names}
+    return tuple(kind for kind in KINDS if kind in there)
+
+
+def character(name: str) -> str:
+    """What stands in a text before the model."""
+    return _CHARACTER_OF[name]
+
+
+def shown(name: str) -> str:
+    """What people see."""
+    return f"⟨{name}⟩"
+
+
+def in_names(text: str) -> str:
+    """A text in which placeholders may stand, for people."""
+    return restored(text, {name: shown(name) for name in _CHARACTER_OF})
+
+
+def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
+    """The text with placeholders in place of its items, and what they stand for. The text itself if it has none.
+
+    Of a kind the first PER_KIND are replaced. `restored` gives the text back.
+    """
+    text = _clean(text)
+    count, items, named = Counter[str](), Items(), list[tuple[Item, str]]()
+    for item in items_in(text, kinds):
+        count[item.kind] += 1
+        if count[item.kind] <= PER_KIND:
+            name = f"{item.kind}{count[item.kind]}"
+            items[name] = item.text
+            named.append((item, name))
+    return _replaced(text, named), items
+
+
+def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) -> str:
+    """A translation with the placeholders of its source where it has the same items, each once at most.
+
+    items: what the placeholders of the source stand for. Other items stay as they are.
+    """
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, its in reversed(list(items.items())):
+        names[_KIND_OF[name], its].append(name)
+    text = _clean(text)
+    found = items_in(text, kinds) if items else ()
+    return _replaced(text, [(item, free.pop()) for item in found if (free := names.get((item.kind, item.text)))])
+
+
+def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, bool]:
+    """Both sides of a pair with placeholders if they have the same items, each as often, and as they stand if not.
+
+    Also returns whether that was so.
+    """
+    here, there = (Counter((item.kind, item.text) for item in items_in(text, kinds)) for text in (src, trg))
+    if here != there:
+        return src, trg, False
+    if not here:
+        return src, trg, True
+    text, items = protected(src, kinds)
+    return text, protected_like(trg, items, kinds), True
+
+
+def restored(text: str, items: Mapping[str, str]) -> str:
+    """The text with the items in place of their placeholders; one that stands for nothing vanishes."""
+    if text.isascii():
+        return text
+    return text.translate(_NOTHING | {ord(_CHARACTER_OF[name]): its for name, its in items.items()})
+
+
+def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
+    """A part of a text as if it had been protected by itself: numbers from 1 in each kind, and no other items."""
+    count, new, found = Counter[str](), Items(), dict[int, str]()
+    for letter in text:
+        if letter in _NAME_OF:
+            name = _NAME_OF[letter]
+            kind = _KIND_OF[name]
+            count[kind] += 1
+            new[f"{kind}{count[kind]}"] = items[name]
+            found[ord(letter)] = _CHARACTER_OF[f"{kind}{count[kind]}"]
+    return text.translate(found), new
+
+
+def came_back(
+    source: str, written: Sequence[str], text: str, items: Mapping[str, str], kinds: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The items of a source that its translation lacks, and what it has more often than the source.
+
+    source: as it was given. written: the names of the placeholders in the translation. text: the translation without
+    them, in which the model may have written an item letter by letter.
+    """
+    wanted = Counter(item.text for item in items_in(source, kinds))
+    there = Counter(items.get(name, shown(name)) for name in written)
+    there += Counter(item.text for item in items_in(text, kinds) if item.text in wanted)
+    return sorted((wanted - there).elements()), sorted((there - wanted).elements())
+
+
+def _replaced(text: str, named: Sequence[tuple[Item, str]]) -> str:
+    parts, at = [], 0
+    for item, name in named:
+        parts += [text[at : item.start], _CHARACTER_OF[name]]
+        at = item.end
+    return "".join([*parts, text[at:]])
+
+
+def _clean(text: str) -> str:
+    """Halves of characters, which only a program can hand in, are no text."""
+    return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+_KIND_OF = {f"{kind}{n}": kind for kind in _ALL_KINDS for n in range(1, _MOST + 1)}
+_CHARACTER_OF = {
+    f"{kind}{n}": chr(_FIRST + k * _MOST + n - 1) for k, kind in enumerate(_ALL_KINDS) for n in range(1, _MOST + 1)
+}
+_NAME_OF = {letter: name for name, letter in _CHARACTER_OF.items()}
+_NOTHING: dict[int, str] = dict.fromkeys(range(0xD800, 0xDC00), "")

@@ -1,0 +1,359 @@
+"""Which pairs make up which batch, as arithmetic on (seed, epoch).
+
+Numbers only: no text, no tensors, no files. `batches.py` turns the answer into tensors.
+"""
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.errors import RecipeError
+from nmt.recipe.data_options import DataConfig
+
+# How often the pairs of each corpus are visited in an epoch.
+
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Pairs that lie corpus after corpus, and how often each corpus is visited in an epoch.
+
+    sizes: pairs of each corpus, in their order. weights: visits of each of its pairs in an epoch, on average; 0.25 is
+    another quarter of the corpus in each epoch, 2.5 every pair twice and another half of them once more.
+    """
+
+    sizes: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every pair is visited once in each epoch."""
+        return all(weight == 1.0 for weight in self.weights)
+
+    def rows(self, seed: int, epoch: int) -> Rows:
+        """The pairs of an epoch, each as often as it is visited, in order of corpora.
+
+        What is visited a fraction of a time is a window that moves over the corpus from epoch to epoch, in an order
+        drawn once for all epochs: after enough of them every pair was seen as often as any other, but for one visit.
+        """
+        parts, first = [], 0
+        for number, (size, weight) in enumerate(zip(self.sizes, self.weights, strict=True)):
+            whole, share = divmod(weight, 1.0)
+            every = np.arange(first, first + size, dtype=np.int64)
+            parts += [every] * int(whole)
+            # Rounded so that the windows of all epochs lie end to end.
+            begin, end = (round(n * share * size) for n in (epoch, epoch + 1))
+            if end > begin:
+                order = np.random.default_rng([seed, number, size]).permutation(size)
+                parts.append(first + np.sort(order[np.arange(begin, end) % size]))
+            first += size
+        return np.concatenate(parts)
+
+
+def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
+    """The mixture that a recipe asks for, of corpora that were prepared with so many pairs.
+
+    With temperature T the shares of corpora of n pairs go with n^(1/T), as in multilingual BERT and M4 (Arivazhagan et
+    al. 2019, "Massively multilingual neural machine translation in the wild", section 4): the largest corpus is visited
+    once, smaller ones more often. A corpus' weight multiplies that.
+    Raises RecipeError where corpora are to be weighted that were not prepared so.
+    """
+    weights = [files.weight for files in data.train]
+    if len(weights) != len(sizes):
+        if data.temperature != 1.0 or any(weight != 1.0 for weight in weights):
+            raise RecipeError(
+                f"data.train: {len(weights)} corpora in the recipe, but the data was prepared from {len(sizes)}, so "
+                "that weights and data.temperature cannot be told apart. Prepare it again with nmt-preprocess."
+            )
+        weights = [1.0] * len(sizes)
+    largest = max(sizes)
+    found = tuple(
+        weight * (size / largest) ** (1 / data.temperature - 1) if size else 0.0
+        for weight, size in zip(weights, sizes, strict=True)
+    )
+    if not any(int(weight * size) for weight, size in zip(found, sizes, strict=True)):
+        raise RecipeError(
+            f"data.train: with weights of {', '.join(f'{weight:g}' for weight in weights)} an epoch would have no "
+            "pair. A weight is how often each pair of a corpus is visited in an epoch."
+        )
+    return Mixture(tuple(sizes), found)
+
+
+# To be raised where the same lengths, seed and options would make other batches: a place in an epoch of others is none.
+VERSION = 3
+# Pair numbers, in as few bytes as hold them.
+Order = NDArray[np.integer[Any]]
+Lengths = NDArray[np.int32]
+# Batches of packed pairs that are cut at a time.
+_N_CUT = 256
+# The most sentences of a packed batch is a multiple of it.
+_PACKED_STEP = 64
+# Lengths that sides are padded to between a power of two and the next.
+_N_STEP = 16
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands in the data: the next update to be made is number `update` of `epoch`, both from 0."""
+
+    epoch: int = 0
+    update: int = 0
+
+
+class Plan:
+    """The batches of every epoch. Each epoch visits every pair exactly once, or as often as a mixture says.
+
+    Pairs are shuffled, taken a pool at a time, sorted by length within the pool, cut to the token
+    budget, and the batches mixed. The answer does not depend on workers, ranks or what was asked before.
+    Sides are padded to one of a few lengths, so that shapes of batches come back: what is prepared for a shape, such as
+    oneDNN's kernels, is then prepared once. Pairs padded alike are neighbours, which saves as much padding as it costs.
+    An epoch is made pool by pool as far as it is asked for. In memory are its pairs in their order, four bytes each,
+    and some numbers for each batch; of two epochs, since one begins while the other ends.
+
+    src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
+    max_tokens: bound on sentences x longest side (EOS and padding counted) of a batch; a longer pair is a batch alone.
+    packed: max_tokens bounds the tokens of each side instead, and most_packed, which follows from the lengths, the
+    sentences; nothing is sorted, since nothing is padded.
+    per_update: batches per update, over all ranks. tokens_per_update: if not 0, an update takes batches until their
+    target tokens (EOS counted) are so many instead; the last of an epoch takes what is left.
+    mixture: how often the pairs of each corpus are visited; None: once.
+    """
+
+    def __init__(
+        self,
+        src_len: Lengths,
+        trg_len: Lengths,
+        *,
+        seed: int,
+        max_tokens: int,
+        per_update: int,
+        pool: int,
+        packed: bool = False,
+        tokens_per_update: int = 0,
+        mixture: Mixture | None = None,
+    ) -> None:
+        assert len(src_len) == len(trg_len) > 0
+        self._src_len, self._trg_len = src_len, trg_len
+        self.seed = seed
+        self.max_tokens = max_tokens
+        self.per_update = per_update
+        self.tokens_per_update = tokens_per_update
+        self.pool = pool
+        self.packed = packed
+        self.mixture = None if mixture is None or mixture.is_even else mixture
+        self.most_packed = _most_packed(src_len, trg_len, max_tokens, self.mixture)
+        # Padding makes no batch larger than the longest pair or the budget would.
+        self.most_padded = min(max_tokens, 1 + int(max(src_len.max(), trg_len.max())))
+        self._epoch = lru_cache(maxsize=2)(self._begin)
+
+    def at(self, position: Position) -> tuple[list[Rows], Position]:
+        """The batches of the update at `position`, arrays of pair numbers, and the position after it."""
+        epoch, after = self._epoch(position.epoch), position.update + 1
+        following = Position(position.epoch, after) if epoch.has(after) else Position(position.epoch + 1, 0)
+        return epoch.update(position.update), following
+
+    def n_update(self, epoch: int) -> int:
+        """The number of updates of an epoch."""
+        return self._epoch(epoch).n_update()
+
+    def updates(self, epoch: int) -> list[list[Rows]]:
+        """All updates of an epoch in order, as `at` gives them: twice the memory, and an array for each batch."""
+        return [self._epoch(epoch).update(number) for number in range(self.n_update(epoch))]
+
+    def lengths(self, rows: Order) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Subwords of source and target of some pairs, EOS counted."""
+        return self._src_len[rows].astype(np.int64) + 1, self._trg_len[rows].astype(np.int64) + 1
+
+    def n_gold(self, update: list[Rows]) -> int:
+        """Target tokens an update predicts, EOS counted, padding not: known without looking at the data."""
+        return sum(int(self._trg_len[rows].sum(dtype=np.int64)) + len(rows) for rows in update)
+
+    def padded(self, length: int) -> int:
+        """What a side is padded to whose longest sentence, EOS counted, has so many subwords."""
+        return int(padded(np.array(length), self.most_padded))
+
+    def padding_share(self, epoch: int) -> float:
+        """Share of padding in the source and target matrices of an epoch, from 0 to 1."""
+        return float(1 - np.divide(*self._epoch(epoch).n_used_and_held()))
+
+    def _begin(self, epoch: int) -> "_Epoch":
+        rng = np.random.default_rng([self.seed, epoch])
+        if self.mixture is None:
+            n_pair = len(self._src_len)
+            order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
+        else:
+            order = self.mixture.rows(self.seed, epoch)
+        rng.shuffle(order)
+        return _Epoch(self, order, rng)
+
+
+class _Epoch:
+    """The batches of one epoch, as far as they were asked for.
+
+    order: the pairs in the order of the batches as far as they are cut, and shuffled from there on.
+    """
+
+    def __init__(self, plan: Plan, order: Order, rng: np.random.Generator) -> None:
+        self._plan, self._order, self._rng = plan, order, rng
+        self._n_cut = 0  # pairs that are in batches
+        self._starts = array("q", [0])  # of the batches, and the end of the last
+        self._first = array("q", [0])  # batches that begin an update, if updates are counted in tokens
+        self._n_gold = 0  # of the last of those updates
+        self._n_used = self._n_held = 0
+
+    def has(self, update: int) -> bool:
+        """Whether there is an update of this number, from 0."""
+        # Until the one after it has begun: then this one is whole.
+        while self._n_cut < len(self._order) and self._n_begun() <= update + 1:
+            self._cut_more()
+        return update < self._n_begun()
+
+    def n_update(self) -> int:
+        """How many there are."""
+        while self._n_cut < len(self._order):
+            self._cut_more()
+        return self._n_begun()
+
+    def update(self, number: int) -> list[Rows]:
+        """The batches of an update."""
+        if not self.has(number):
+            raise IndexError(f"an epoch of {self._n_begun()} updates has no number {number}")
+        if self._plan.tokens_per_update:
+            first, end = self._first[number], self._first[number + 1] if self.has(number + 1) else self._n_batch()
+        else:
+            first = number * self._plan.per_update
+            end = min(first + self._plan.per_update, self._n_batch())
+        edges = self._starts[first : end + 1]
+        return [self._order[start:stop].astype(np.int64) for start, stop in pairwise(edges)]
+
+    def n_used_and_held(self) -> tuple[int, int]:
+        """Tokens of the whole epoch, and places for them, both sides together."""
+        self.n_update()
+        return self._n_used, self._n_held
+
+    def _n_batch(self) -> int:
+        return len(self._starts) - 1
+
+    def _n_begun(self) -> int:
+        """Updates of which at least the first batch is known."""
+        if self._plan.tokens_per_update:
+            return len(self._first) if self._n_batch() > self._first[-1] else len(self._first) - 1
+        return -(-self._n_batch() // self._plan.per_update)
+
+    def _cut_more(self) -> None:
+        """Make batches of the next pool, or some more packed ones."""
+        n_known = self._n_batch()
+        edges = self._cut_packed() if self._plan.packed else self._cut_pool()
+        self._starts.frombytes(edges[1:].astype(np.int64).tobytes())
+        if self._plan.tokens_per_update:
+            order = self._order[edges[0] : edges[-1]]
+            gold = self._plan.lengths(order)[1]
+            for number, n_gold in enumerate(np.add.reduceat(gold, edges[:-1] - edges[0]).tolist(), n_known):
+                if self._n_gold >= self._plan.tokens_per_update:
+                    self._first.append(number)
+                    self._n_gold = 0
+                self._n_gold += n_gold
+        self._n_cut = int(edges[-1])
+
+    def _cut_pool(self) -> NDArray[np.int64]:
+        """Put the next pool in the order of its batches; return their starts and the end of the last."""
+        plan, first = self._plan, self._n_cut
+        pool = self._order[first : first + plan.pool]
+        lengths = plan.lengths(pool)
+        src_len, trg_len = (padded(side, plan.most_padded) for side in lengths)
+        by_length = _order_of(src_len, trg_len)
+        src_len, trg_len = src_len[by_length], trg_len[by_length]
+        cut = _cut(np.maximum(src_len, trg_len), plan.max_tokens)
+        n_of = np.diff(cut, append=len(pool))
+        self._n_used += sum(int(side.sum()) for side in lengths)
+        self._n_held += int(n_of @ (np.maximum.reduceat(src_len, cut) + np.maximum.reduceat(trg_len, cut)))
+        mixed = self._rng.permutation(len(cut))
+        n_of, ends = n_of[mixed], np.cumsum(n_of[mixed])
+        # Place n of the mixed pool is so far from where it was as its batch is.
+        moved = np.arange(len(pool)) + np.repeat(np.asarray(cut)[mixed] - (ends - n_of), n_of)
+        self._order[first : first + len(pool)] = pool[by_length][moved]
+        return first + np.concatenate([[0], ends])
+
+    def _cut_packed(self) -> NDArray[np.int64]:
+        """Starts of some more batches, such that each has at most max_tokens a side, and the end of the last."""
+        plan, edges = self._plan, [self._n_cut]
+        while edges[-1] < len(self._order) and len(edges) <= _N_CUT:
+            following = self._order[edges[-1] : edges[-1] + plan.most_packed]
+            fits = [np.searchsorted(np.cumsum(side), plan.max_tokens, side="right") for side in plan.lengths(following)]
+            n = max(1, int(min(fits)))
+            self._n_used += sum(int(side[:n].sum()) for side in plan.lengths(following))
+            edges.append(edges[-1] + n)
+        self._n_held += 2 * plan.max_tokens * (len(edges) - 1)
+        return np.array(edges, dtype=np.int64)
+
+
+def same_batches(version: int, *, packed: bool) -> bool:
+    """Whether an earlier version made the batches of this one. Version 3 bounds the sentences of packed ones anew."""
+    return version == VERSION or (version == 2 and not packed)
+
+
+def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, mixture: Mixture | None) -> int:
+    """As many sentences as a packed batch may hold: a quarter more than it has on average.
+
+    With fewer tokens each it is cut before it is full, which is rare. A higher bound would cost: attention on a GPU
+    takes time and memory for as many sentences as a batch may hold, since all batches have one shape.
+    """
+    corpora = ((len(src_len),), (1.0,)) if mixture is None else (mixture.sizes, mixture.weights)
+    n_pair = n_src = n_trg = 0.0
+    first = 0
+    for size, weight in zip(*corpora, strict=True):
+        corpus, first = slice(first, first + size), first + size
+        n_pair += weight * size
+        n_src += weight * int(src_len[corpus].sum(dtype=np.int64))
+        n_trg += weight * int(trg_len[corpus].sum(dtype=np.int64))
+    usual = max_tokens * n_pair / (max(n_src, n_trg) + n_pair)  # EOS counted
+    return _PACKED_STEP * math.ceil(1.25 * usual / _PACKED_STEP)
+
+
+def padded(length: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """The next of the lengths that sides are padded to, `most` at most: powers of two and _N_STEP - 1 between each two.
+
+    Those up to 2 _N_STEP, and those over `most`, stay as they are.
+    """
+    n_bit = np.maximum(0, np.frexp(length)[1] - _N_STEP.bit_length())
+    rounded: NDArray[np.int64] = -(-length >> n_bit) << n_bit
+    return np.maximum(length, np.minimum(rounded, most))
+
+
+def _order_of(src_len: NDArray[np.int64], trg_len: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pairs by their longer side, which the budget counts; among those of one such length, by source less target.
+
+    So neighbours differ little in both sides. Every other length turns the order round: where one ends, the next begins
+    with pairs like its last.
+    """
+    longest, more = np.maximum(src_len, trg_len), src_len - trg_len
+    _, number = np.unique(longest, return_inverse=True)
+    more = np.where(number % 2, -more, more)
+    n_most, n_place = int(longest.max()), len(longest)
+    if 2 * (n_most + 1) ** 2 * n_place >= 1 << 63:
+        return np.lexsort((more, longest))
+    # All in one number, place and all, sorts several times as fast.
+    key: NDArray[np.int64] = (longest * (2 * n_most + 1) + more + n_most) * n_place + np.arange(n_place)
+    key.sort()
+    return key % n_place
+
+
+def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
+    """Where batches start, such that (sentences x longest) stays within max_tokens. longest: ascending."""
+    starts = []
+    start = 0
+    while start < len(longest):
+        starts.append(start)
+        reach = longest[start : start + max(1, max_tokens // longest[start])]
+        fits = np.arange(1, len(reach) + 1) * reach <= max_tokens
+        start += max(1, int(fits.sum()))
+    return starts

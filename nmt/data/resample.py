@@ -1,0 +1,348 @@
+"""Subword regularisation: each word of a training pair is cut anew into pieces, differently each time the pair is read.
+
+BPE-dropout (Provilkov, Emelianenko, Voita 2020) leaves out merges by chance, so that pieces of other borders come out;
+of a unigram vocabulary a way to cut the word is drawn by its probability (Kudo 2018). Ids are enough: they are the
+bytes of the text. What comes out depends on (seed, epoch, pair, place in the pair) and on nothing else, so resuming is
+exact and any number of ranks gives the same.
+
+A word is looked up rather than cut: of each there are N_WAY ways (`bpe_dropout.py`), each drawn once from a seed made
+of the word and the number of the way; new words are cut together. A batch then costs some array operations. What is
+forgotten is drawn again to the same end. Words are told apart by 64 bits of hash: that any two of a million are taken
+for one another has a chance of 3 in 10^8.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.arrays import STEP, Ints, Numbers, Ragged, gathered, mixed, places, seeds_of, turns
+from nmt.data.bpe_dropout import N_WAY, Merges, Unigram, Ways
+from nmt.data.corpus import Corpus, Ids
+from nmt.data.letters import LETTER, kind_of
+from nmt.data.plan import Rows
+from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.processes import n_core
+from nmt.progress import Bar
+
+# Where words begin in ids, as far as the pieces tell, without a look at the text.
+
+
+# What a piece has bits of: whether it begins a word, its first kind of character, and its last one or that a word ends.
+_BEGINS, _FIRST, _ENDS, _KINDS = 0x80, 3, 0x40, 0x07
+
+
+class WordStarts:
+    """What pieces tell of the words that `in_words` cuts a text into.
+
+    Symbols, placeholders and tags are words. A piece with a space before it begins one, in white space too, and so does
+    one that goes on with another kind of character. Words that nothing tells apart are taken for one: no piece reaches
+    over a beginning.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        plain = range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab()))
+        self.is_symbol = np.zeros(codec.size, dtype=bool)
+        self.is_symbol[plain.stop :] = True
+        self.is_letters = np.zeros(codec.size, dtype=bool)  # nothing but easy letters, and a space before them
+        self._bits = np.where(self.is_symbol, _BEGINS | _ENDS, 0).astype(np.uint8)
+        for i in plain:
+            raw = codec.raw([i])[0]
+            if raw.startswith(b" "):
+                self._bits[i] = _BEGINS
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError:  # it begins or ends within a character
+                continue
+            letters = text.removeprefix(" ")
+            self.is_letters[i] = bool(letters) and all(kind_of(one) == LETTER for one in letters)
+            self._bits[i] |= kind_of(text[0]) << _FIRST
+            if text[-1] != "'":  # which belongs to some of the letters that may follow it, as in "it's"
+                self._bits[i] |= kind_of(text[-1])
+
+    def __call__(self, ids: Ids, n_id: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Whether a word begins at each id of some sequences. n_id: of each sequence."""
+        bits = self._bits.take(ids)
+        begins = bits >= _BEGINS
+        last, first = bits[:-1] & _KINDS, (bits[1:] >> np.uint8(_FIRST)) & _KINDS
+        begins[1:] |= (bits[:-1] & _ENDS) != 0
+        begins[1:] |= (last != first) & (last != 0) & (first != 0)
+        begins[(np.cumsum(n_id) - n_id)[n_id > 0]] = True
+        return begins
+
+
+_LONGEST = 200  # letters of a word; a longer one stays as it is stored
+_AS_STORED = -1
+
+Cut = Callable[[Sequence[str], Numbers], tuple[Ints, Ints]]
+
+
+class Resampler:
+    """Cuts the words of texts anew, which are ids."""
+
+    def __init__(self, codec: Codec, cut: Cut) -> None:
+        """cut: from W words, in letters, and (W, N) seeds, one for each way, to the ids of all ways of a word, end to
+        end, and how many each way has. Symbols are not given to it, and the word without letters has no ids.
+        """
+        self._cut = cut
+        self._codec = codec
+        self.begins = WordStarts(codec)
+        self._kept = Ways()
+
+    def __call__(self, rows: Ragged, pairs: NDArray[np.int64], seed: int, most: Ints | None = None) -> Ragged:
+        """Ids of texts, without BOS and EOS -> of the same texts.
+
+        pairs: their numbers. seed: of the draws, together with those. most: how many ids each may become, no fewer than
+        it has; in a text that would have more, words stay as they are stored, drawn by chance.
+        """
+        ids, n_id = _wide(rows)
+        first, n_in_unit, kept = self._words(ids, n_id)
+        of_row = np.repeat(np.arange(len(n_id)), n_id)[first]
+        n_unit = np.bincount(of_row, minlength=len(n_id))
+        of_pair = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
+        chance = mixed(of_pair[of_row] + seeds_of(turns(n_unit)))
+        way = kept + (chance % np.uint64(N_WAY)).astype(np.int64)
+        n_new = self._kept.n_id(way)
+        if most is not None:
+            too_many = np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64) - most
+            order = np.lexsort((mixed(chance), of_row))  # the words of each text, in an order of chance
+            saved = np.maximum(n_new - n_in_unit, 0)[order]
+            before = np.cumsum(saved) - saved
+            before -= before[np.repeat(np.cumsum(n_unit) - n_unit, n_unit)]  # in the same text
+            stay = order[(before < too_many[of_row]) & (saved > 0)]
+            way[stay], n_new[stay] = _AS_STORED, n_in_unit[stay]
+        found = self._kept.gathered(way, ids, first, n_new)
+        return Ragged(found, np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64))
+
+    def meet(self, rows: Ragged) -> None:
+        """Draw the ways of all words of some texts that were not met yet."""
+        self._words(*_wide(rows))
+
+    def usual(self, pieces: Ints) -> NDArray[np.float64]:
+        """How many ids each of some pieces becomes where it is a word, the mean of its ways, which are known then."""
+        known = self._known(pieces, np.arange(len(pieces)), np.ones(len(pieces), dtype=np.int64))
+        usual: NDArray[np.float64] = self._kept.n_id(known[:, None] + np.arange(N_WAY)).mean(axis=1)
+        return usual
+
+    def _words(self, ids: Ids, n_id: Ints) -> tuple[Ints, Ints, Ints]:
+        """The words of texts: where each begins in `ids`, how many it has of them, and where its ways begin."""
+        first = np.flatnonzero(self.begins(ids, n_id))
+        n_in_unit = np.diff(first, append=len(ids))
+        return first, n_in_unit, self._known(ids, first, n_in_unit)
+
+    def _known(self, ids: Ints, first: Ints, n_in_unit: Ints) -> Ints:
+        """Where the ways of words begin, of new ones too, which are drawn."""
+        unit = _numbers_of(ids, first, n_in_unit)
+        return self._kept.first(unit, lambda new: self._drawn(ids, first[new], n_in_unit[new], unit[new]))
+
+    def _drawn(self, ids: Ints, first: Ints, n_in_unit: Ints, unit: Numbers) -> tuple[Ints, Ints]:
+        """All ways of words: their ids end to end, and how many each has."""
+        stored = ids[places(first, n_in_unit)]
+        units = self._words_of(stored, np.cumsum(n_in_unit) - n_in_unit)
+        n_word = np.array(list(map(len, units)))
+        seeds = mixed(unit[:, None] + seeds_of(np.arange(N_WAY)))
+        seeds = mixed(np.repeat(seeds, n_word, axis=0) + seeds_of(turns(n_word))[:, None])
+        found, n_found = self._cut(list(itertools.chain.from_iterable(units)), seeds)
+        # Of each way of a unit those of its words; where none has any ids, the unit as it is stored.
+        way = np.repeat(np.tile(np.arange(N_WAY), len(units)), n_in_way := np.repeat(n_word, N_WAY))
+        at = places(np.repeat(np.cumsum(n_word) - n_word, N_WAY), n_in_way) * N_WAY + way
+        found, n_found = gathered(found, n_found, at)
+        n_id = np.add.reduceat(n_found, np.cumsum(n_in_way) - n_in_way)
+        at = np.where(n_id, np.arange(len(n_id)), len(n_id) + np.repeat(np.arange(len(units)), N_WAY))
+        return gathered(np.append(found, stored), np.append(n_id, n_in_unit), at)
+
+    def _words_of(self, ids: Ints, first: Ints) -> list[Sequence[str]]:
+        """The words of units, in letters; one that has none where a unit stays as it is stored."""
+        is_word = np.logical_and.reduceat(self.begins.is_letters[ids], first).tolist()
+        ends, all_ids, vocab = [*first[1:].tolist(), len(ids)], ids.tolist(), self._codec.vocab
+        words: list[Sequence[str]] = []
+        for begin, end, is_one in zip(first.tolist(), ends, is_word, strict=True):
+            unit = all_ids[begin:end]
+            if self.begins.is_symbol[unit[0]]:
+                words.append(("",))
+                continue
+            letters = "".join([vocab[i - N_SPECIAL] for i in unit])
+            if len(letters) > _LONGEST:
+                words.append(("",))
+            elif is_one:
+                words.append((letters,))
+            else:
+                text = b"".join(self._codec.raw(unit)).decode("utf-8")
+                words.append(self._codec.letters.words(text))
+        return words
+
+
+def _wide(rows: Ragged) -> tuple[Ints, Ints]:
+    """Ids and how many each row has, to reckon with."""
+    return rows.values.astype(np.int64, copy=False), rows.lengths.astype(np.int64, copy=False)
+
+
+def _numbers_of(ids: Ids, first: Ints, n_in_unit: Ints) -> Numbers:
+    """A number for each word, by which it is known: made of its ids and their order."""
+    place = np.arange(len(ids)) - np.repeat(first, n_in_unit)
+    return np.add.reduceat(mixed(ids.astype(np.uint64) * np.uint64(STEP) + place.astype(np.uint64)), first)
+
+
+def with_dropout(codec: Codec, rate: float) -> Resampler:
+    """BPE in which each merge is left out with probability `rate`, each time it could be made."""
+    id_of = {piece: i for i, piece in enumerate(codec.vocab, N_SPECIAL)}
+    known: dict[tuple[int, int], tuple[int, int]] = {}
+    for rank, (a, b) in enumerate(codec.merges):
+        known.setdefault((id_of[a], id_of[b]), (rank, id_of[a + b]))
+    merges = Merges(known, rate)
+
+    letters = [piece for piece in codec.plain_vocab() if len(piece) == 1]
+    id_of_code = np.zeros(max(map(ord, letters)) + 1, dtype=np.int64)
+    id_of_code[list(map(ord, letters))] = [id_of[letter] for letter in letters]
+
+    def cut(words: Sequence[str], seeds: Numbers) -> tuple[Ints, Ints]:
+        letters = id_of_code[np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)]
+        return merges.cut(letters, np.array(list(map(len, words)), dtype=np.int64), seeds)
+
+    return Resampler(codec, cut)
+
+
+def with_probabilities(codec: Codec, alpha: float) -> Resampler:
+    """Unigram pieces drawn by the probability of the whole way to cut a word, to the power of `alpha`."""
+    scored = zip(codec.plain_vocab(), codec.scores, strict=True)
+    pieces = {piece: (i, score) for i, (piece, score) in enumerate(scored, N_SPECIAL)}
+    return Resampler(codec, Unigram(pieces, alpha).cut)
+
+
+# How long texts usually become when their words are cut anew.
+
+
+class Growth:
+    """How many ids a text becomes, from how many its words have become on the average.
+
+    Of a piece that is a word its ways tell; a word of several pieces becomes what those would, times a factor that is
+    measured, since its borders move.
+    """
+
+    def __init__(self, codec: Codec, resampler: Resampler, sample: Ragged) -> None:
+        """sample: of the texts that will be asked for."""
+        self._resampler = resampler
+        usual = np.ones(codec.size)
+        pieces = np.array(
+            [piece for piece in range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab())) if _is_text(codec, piece)]
+        )
+        usual[pieces] = resampler.usual(pieces)
+        begins = np.flatnonzero(resampler.begins(sample.values, sample.lengths))
+        words = Ragged(sample.values, np.diff(begins, append=len(sample.values)))
+        words = words.some(words.lengths > 1)
+        factor = 1.0
+        if n_word := len(words.lengths):
+            factor = len(resampler(words, np.arange(n_word), 0).values) / usual[words.values].sum()
+        # Of a piece that is part of a word, then of one that is a word.
+        self._usual, self._n_piece = np.concatenate([usual * factor, usual]), codec.size
+
+    def lengths(self, rows: Ragged) -> NDArray[np.float64]:
+        """How many ids each of some texts usually becomes, no fewer than it has."""
+        ids, n_id = rows.values.astype(np.intp), rows.lengths.astype(np.int64)
+        begins = self._resampler.begins(ids, n_id)
+        is_whole = begins & np.append(begins[1:], True)
+        becomes = np.zeros(len(n_id))
+        some = n_id > 0
+        becomes[some] = np.add.reduceat(
+            self._usual.take(ids + is_whole * self._n_piece), (np.cumsum(n_id) - n_id)[some]
+        )
+        grown: NDArray[np.float64] = np.maximum(becomes, n_id)
+        return grown
+
+
+def _is_text(codec: Codec, piece: int) -> bool:
+    """Whether a piece is text by itself: one that ends within a character is not."""
+    try:
+        codec.raw([piece])[0].decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# Pairs whose words are cut anew in each epoch, and the lengths that they get by it.
+
+
+_N_MEASURED = 1000  # pairs
+_MOST_THREADS = 4
+_N_AT_ONCE = 100_000  # ids of a side, or some more: operations on arrays that stay in the processor's cache
+_N_MET = 5  # so many times that are read for their words alone
+
+
+class Resampled:
+    """How the pairs of a corpus are cut anew, in each epoch in another way."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        subwords: Subwords,
+        *,
+        bpe_dropout: float,
+        unigram_alpha: float,
+        seed: int,
+        most: int,
+        quiet: bool = False,
+    ) -> None:
+        """most: ids of a side, which none grows over. quiet: no bar, since another process shows it."""
+
+        def resampler(codec: Codec) -> Resampler:
+            return with_dropout(codec, bpe_dropout) if bpe_dropout else with_probabilities(codec, unigram_alpha)
+
+        self._src = resampler(subwords.src)
+        self._trg = self._src if subwords.joint else resampler(subwords.trg)
+        self._seed = seed
+        self._n_at_once = 1 + int(_N_AT_ONCE / (1 + corpus.src_len.mean()))  # pairs
+        # In subwords, as those of the corpus, that all pairs will have.
+        self.src_len, self.trg_len = self._lengths(corpus, subwords, most, quiet)
+        # While the model is made, when cores are idle: in the first epoch it would be beside the training.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="meet-words")
+        self._met = thread.submit(self._meet, corpus)
+        thread.shutdown(wait=False)
+
+    def cut(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
+        """The ids of some pairs as they are in an epoch. rows: their numbers."""
+        self._met.result()
+        seeds = self._seeds(epoch)
+        src_len, trg_len = (lengths[rows].astype(np.int64) for lengths in (self.src_len, self.trg_len))
+        return self._src(src, rows, seeds[0], src_len), self._trg(trg, rows, seeds[1], trg_len)
+
+    def _lengths(
+        self, corpus: Corpus, subwords: Subwords, most: int, quiet: bool
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        sample = corpus.picked(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
+        sides = ((subwords.src, self._src, sample[0]), (subwords.trg, self._trg, sample[1]))
+        growths = [Growth(codec, resampler, some) for codec, resampler, some in sides]
+        seeds = self._seeds()
+        lengths = [np.empty(corpus.n_pair, dtype=np.int32) for _ in sides]
+
+        def tell(start: int) -> None:
+            stop = min(start + self._n_at_once, corpus.n_pair)
+            for rows, growth, all_lengths, seed in zip(corpus.rows(start, stop), growths, lengths, seeds, strict=True):
+                chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(seed))
+                usual = growth.lengths(rows)
+                # Up or down by chance, so that many pairs together grow as they should.
+                whole = np.floor(usual + (chance >> np.uint64(11)) * 2.0**-53).astype(np.int32)
+                all_lengths[start:stop] = np.clip(whole, rows.lengths, np.maximum(most, rows.lengths))
+
+        parts = range(0, corpus.n_pair, self._n_at_once)
+        threads = ThreadPoolExecutor(min(_MOST_THREADS, n_core()))
+        try:
+            told = threads.map(tell, parts)
+            unit = f" x {self._n_at_once} pairs"
+            deque(Bar(told, desc="lengths", total=len(parts), unit=unit, disable=quiet, leave=False), maxlen=0)
+        finally:
+            threads.shutdown(cancel_futures=True)
+        return lengths[0], lengths[1]
+
+    def _meet(self, corpus: Corpus) -> None:
+        """Draw the ways of the words of some pairs: of all there are in a small corpus, else of most that are met."""
+        starts = range(0, corpus.n_pair, self._n_at_once)
+        for at in np.unique(np.linspace(0, len(starts) - 1, _N_MET).astype(int)).tolist():
+            sides = corpus.rows(starts[at], min(starts[at] + self._n_at_once, corpus.n_pair))
+            for rows, resampler in zip(sides, (self._src, self._trg), strict=True):
+                resampler.meet(rows)
+
+    def _seeds(self, *epoch: int) -> list[int]:
+        return [int(seed) for seed in np.random.SeedSequence([self._seed, *epoch]).generate_state(2, np.uint64)]

@@ -1,0 +1,472 @@
+"""Text to ids and back: the pieces of each side, and the three ids that mean something to the model.
+
+Control symbols are no pieces of the tokenizer: its ids are shifted past them, so nothing in a text can become one.
+All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normalised) text, byte for byte. How pieces
+are written is in `letters.py`, how they are learnt in `learn.py`.
+"""
+
+import base64
+import copy
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models
+
+from nmt.data.learn import CutWords, Lines, learn
+from nmt.data.letters import ByteLetters, CharacterLetters, SentencePiece, Speller, normalised, units_of
+from nmt.data.lines import write_lines
+from nmt.data.placeholders import character, kinds_of, names_of, shown
+from nmt.data.subword_file import complaint_about, content_of, has_characters
+from nmt.data.tags import alike
+from nmt.errors import DataError
+from nmt.languages import language_of
+from nmt.recipe.data_options import SubwordsConfig, patterns_of
+
+PAD = 0
+BOS = 1
+EOS = 2
+N_SPECIAL = 3
+
+# A piece spans at most so many bytes: a text of more than n x so many bytes has more than n subwords.
+LONGEST_PIECE = 64
+
+_SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
+_NEVER = "<0xFF>"
+_LARGEST_FILE = 1 << 28
+# Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
+_MOST_REMEMBERED = 400_000
+LONGEST_REMEMBERED = 40
+# A symbol that one of these touches is part of something else: digits, and letters of scripts written with spaces.
+_LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
+
+
+class Codec:
+    """The pieces of one side, and the two ways between text and ids."""
+
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        merges: Sequence[tuple[str, str]] = (),
+        normalize: str = "nfc",
+        *,
+        kind: str = "bpe",
+        scores: Sequence[float] = (),
+        symbols: Sequence[str] = (),
+        placeholders: Sequence[str] = (),
+        patterns: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        sentencepiece: SentencePiece | None = None,
+        characters: bool = False,
+        whitespace: str = "kept",
+    ) -> None:
+        """vocab: pieces in the order of their ids, in letters; symbols come after them. characters: whether the letters
+        are those of `CharacterLetters`, for whole characters, or `ByteLetters`.
+
+        placeholders: their names, which come after the symbols; no text becomes one. patterns: those of data.protect.
+        tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
+
+        kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
+        word: not at all if it is a piece, else into letters; sentencepiece: as that model does.
+        """
+        self.characters, self.whitespace = characters, whitespace
+        self.letters = CharacterLetters(vocab) if characters else ByteLetters()
+        self.sentencepiece = sentencepiece
+        self._speller = Speller(vocab, sentencepiece) if sentencepiece else None
+        self.merges, self.normalize, self.kind = list(merges), normalize, kind
+        self.scores, self.symbols = list(scores), tuple(symbols)
+        self.placeholders, self.protects = tuple(placeholders), (*kinds_of(placeholders), *patterns)
+        self.vocab = [*vocab, *map(self.letters.piece, (*symbols, *map(shown, placeholders)))]
+        plain = self.names()[: len(vocab)]
+        self._tokenizer = Tokenizer(_model("bpe" if sentencepiece else kind, plain, merges, scores))
+        self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
+        self.cut_words: CutWords | None = None  # how words are cut, where learning has found it out
+        self._bytes = list(map(self.letters.raw, self.vocab))
+        letters = list(map(character, placeholders))
+        # What has been encoded; symbols and placeholders are no matter of the tokenizer.
+        self._known = {symbol: [i] for i, symbol in enumerate([*symbols, *letters], N_SPECIAL + len(vocab))}
+        self._first_placeholder = N_SPECIAL + len(vocab) + len(symbols)
+        longest_first = "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
+        found = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(symbols) + letters
+        self._symbol = re.compile(f"({'|'.join(found)})") if found else None
+        self.tags, self._before = tuple(tags), list[int]()
+        self.n_text = N_SPECIAL + len(self.vocab)  # translations are made of ids below; those from here on have no text
+        self.size = self.n_text + len(tags)
+        self.n_vocab = -(-self.size // 8) * 8
+
+    def tagged(self, tags: Sequence[str]) -> "Codec":
+        """A copy of the vocabulary whose `encode` puts these tags, which it must have, before every line."""
+        other = copy.copy(self)
+        other._before = self.tag_ids(tags)
+        return other
+
+    def tag_ids(self, tags: Sequence[str]) -> list[int]:
+        """The ids of tags that the vocabulary has."""
+        known = list(map(alike, self.tags))
+        return [self.n_text + known.index(alike(tag)) for tag in tags]
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
+        if self._speller:
+            return [[*self._before, *self._spelled(self._speller, line)] for line in lines]
+        found = self._encode_texts([" " + self.normalised(line) for line in lines])
+        return [[*self._before, *ids] for ids in found] if self._before else found
+
+    def encode_units(self, units: Sequence[str]) -> list[list[int]]:
+        """Ids of parts that lines were cut into at spaces, each with the space before it; nothing is remembered.
+
+        Not for SentencePiece, whose lines have to be whole.
+        """
+        assert self._speller is None, "lines have to be whole"
+        texts = [" " + self.normalised(unit[1:]) for unit in units]
+        if self._symbol is not None:
+            return self._encode_texts(texts)
+        batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [[i + N_SPECIAL for i in each.ids] for each in batch]
+
+    def _encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of normalised texts with the space before them: lines, or the parts that lines were cut into at spaces.
+
+        Words repeat, so each is encoded once.
+        """
+        units_in = [list(self._units(text)) for text in texts]
+        known = self._known
+        unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
+        batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
+        new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
+        if len(known) < _MOST_REMEMBERED:
+            known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
+        return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
+
+    def _spelled(self, speller: Speller, line: str) -> Iterator[int]:
+        """The ids of a line in the pieces of SentencePiece. A symbol is not theirs, so what is between is encoded."""
+        text = speller.line(line)
+        for n, part in enumerate(self._symbol.split(text) if self._symbol else (text,)):
+            yield from self._known[part] if n % 2 else (i + N_SPECIAL for i in speller.encode(part))
+
+    def _units(self, text: str) -> Iterator[str]:
+        """A text cut into symbols, and between them into parts that can be encoded one by one."""
+        for n, part in enumerate(self._symbol.split(text) if self._symbol else (text,)):
+            if n % 2:
+                yield part
+            elif part:
+                yield from units_of(part)
+
+    def cut(self, raw: bytes) -> list[int]:
+        """The ids that the bytes of one word are made of; symbols in it are not looked for."""
+        if self._speller:
+            return [i + N_SPECIAL for i in self._speller.cut(raw)]
+        try:
+            return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(self.letters.word(raw))]
+        except UnicodeDecodeError:  # part of a character
+            return [self._bytes.index(raw[n : n + 1]) + N_SPECIAL for n in range(len(raw))]
+
+    def names(self) -> list[str]:
+        """The pieces by the names that the tokenizers library knows them by, all different."""
+        return list(map(self.letters.name, self.vocab))
+
+    def plain_vocab(self) -> list[str]:
+        """The pieces without the symbols and placeholders."""
+        return self.vocab[: self._first_placeholder - N_SPECIAL - len(self.symbols)]
+
+    def table(self) -> dict[str, Any]:
+        """What a file has of it."""
+        beside: dict[str, Any] = {"merges": self.merges, "scores": self.scores}
+        if found := self.sentencepiece:
+            charsmap = base64.b64encode(found.charsmap).decode("ascii")
+            beside = {"scores": found.scores, "model": found.model, "squeeze": found.squeeze, "charsmap": charsmap}
+        return {"vocab": self.plain_vocab(), **beside}
+
+    def normalised(self, text: str) -> str:
+        """The text as the model knows it."""
+        if self._speller:
+            return self._speller.normalised(text)
+        return normalised(text, self.normalize, self.whitespace)
+
+    def normalised_prefix(self, text: str) -> str:
+        """The beginning of a text as the model knows it; white space at its ends counts, as one space."""
+        found = self.normalised(text)
+        if self.whitespace == "kept" or not found:
+            return found
+        return f"{' ' * text[0].isspace()}{found}{' ' * text[-1].isspace()}"
+
+    def decode(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> str:
+        """The text of ids; control symbols and the padding of the vocabulary have none. items: as for `raw`.
+
+        Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
+        """
+        found = self.raw(ids, items)
+        raw = b"".join(_replaced(found) if self.characters else found)
+        # Where several spaces become one, so do those before a text.
+        squeezed = self.sentencepiece is not None and self.sentencepiece.squeeze
+        return (raw.lstrip(b" ") if squeezed else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
+
+    def raw(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> list[bytes]:
+        """The bytes behind each id, none behind control symbols and the padding of the vocabulary.
+
+        items: what stands behind placeholders, by name, and nothing behind others; without it their names do.
+        """
+        found = [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.n_text else b"" for i in ids]
+        if items is not None and self.placeholders:
+            for place, i in enumerate(ids):
+                if name := self.placeholder(i):
+                    found[place] = items.get(name, "").encode("utf-8", errors="surrogatepass")
+        return found
+
+    def placeholder(self, i: int) -> str:
+        """The name of the placeholder that an id is, "" if it is none."""
+        return self.placeholders[i - self._first_placeholder] if self._first_placeholder <= i < self.n_text else ""
+
+    def placeholder_ids(self) -> dict[str, int]:
+        """The ids of the placeholders, by name."""
+        return {name: i for i, name in enumerate(self.placeholders, self._first_placeholder)}
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A readable text for each id, for pictures: a space shows as ▁, part of a character as its bytes <C3>."""
+        return [self._piece(i) for i in ids]
+
+    def _piece(self, i: int) -> str:
+        if i < N_SPECIAL:
+            return _SPECIAL_TEXT[i]
+        if i >= self.n_text:
+            return self.tags[i - self.n_text] if i < self.size else "<unused>"
+        raw = self._bytes[i - N_SPECIAL]
+        try:
+            text = raw.decode("utf-8").replace(" ", "▁")
+        except UnicodeDecodeError:
+            text = ""
+        return text if text.isprintable() and text else "".join(f"<{byte:02X}>" for byte in raw)
+
+
+class Subwords:
+    """The vocabularies of a language pair; src and trg are the same object when joint."""
+
+    def __init__(self, src: Codec, trg: Codec, normalize: str) -> None:
+        self.src, self.trg, self.normalize = src, trg, normalize
+        self.joint = src is trg
+        self.sha256 = _digest(self._text())
+
+    @classmethod
+    def train(
+        cls,
+        src_lines: Lines,
+        trg_lines: Lines,
+        config: SubwordsConfig,
+        seed: int,
+        notes: Counter[str] | None = None,
+        tags: Sequence[str] = (),
+        protect: Sequence[str] = (),
+    ) -> "Subwords":
+        """Learn the pieces. src_lines, trg_lines: give the lines anew at each call, without line feeds.
+
+        notes: counts what was too long to be learnt from. tags: of the source side. protect: as data.protect.
+        """
+        placeholders = names_of(protect)
+
+        def codec_of(*sides: Lines, tags: Sequence[str] = ()) -> Codec:
+            n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders) - len(tags)
+            found = learn(sides, config, seed, n_piece=n_piece, longest=LONGEST_PIECE, notes=notes)
+            codec = Codec(
+                found.vocab,
+                found.merges,
+                config.normalize,
+                kind="bpe" if config.kind == "char" else config.kind,  # characters are merged pieces, too
+                scores=found.scores,
+                symbols=config.symbols,
+                placeholders=placeholders,
+                patterns=patterns_of(protect),
+                tags=tags,
+                characters=True,
+                whitespace=config.whitespace,
+            )
+            # A unit with a placeholder in it is not made of words alone.
+            codec.cut_words = None if placeholders else found.cut
+            return codec
+
+        src = codec_of(src_lines, trg_lines, tags=tags) if config.joint else codec_of(src_lines, tags=tags)
+        return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)
+
+    def tagged(self, tags: Sequence[str]) -> "Subwords":
+        """A copy of the vocabularies whose `src` puts these tags, which it must have, before every source."""
+        other = copy.copy(self)
+        other.src = self.src.tagged(tags)
+        return other
+
+    def by_side(self) -> dict[str, Codec]:
+        """The vocabularies, one or two, and what people call them."""
+        return {"joint": self.src} if self.joint else {"source": self.src, "target": self.trg}
+
+    def save(self, path: Path | str) -> None:
+        """Write the JSON file; its SHA-256 is `sha256`."""
+        write_lines(path, [self._text()])
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Subwords":
+        """Read what `save` wrote; anything else is refused."""
+        path = Path(path)
+        try:
+            if path.stat().st_size > _LARGEST_FILE:
+                raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a vocabulary.")
+            found = json.loads(path.read_bytes().decode("utf-8"))
+        except OSError as error:
+            raise DataError(f"{path}: cannot read the subwords ({error.strerror or error}).") from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: damaged subwords file ({error}). Run nmt-preprocess again.") from None
+        if complaint := complaint_about(found, LONGEST_PIECE):
+            raise DataError(f"{path}: not a subwords file of nmt: {complaint}. Run nmt-preprocess again.")
+        codecs = [
+            Codec(
+                each["vocab"],
+                [(a, b) for a, b in each.get("merges", ())],
+                found["normalize"],
+                kind=found.get("kind", "bpe"),
+                scores=each.get("scores", ()) if found.get("kind") == "unigram" else (),
+                symbols=found.get("symbols", ()),
+                placeholders=found.get("placeholders", ()),
+                patterns=found.get("patterns", ()),
+                sentencepiece=_sentencepiece_of(each) if found.get("kind") == "sentencepiece" else None,
+                tags=() if n else found.get("tags", ()),
+                characters=has_characters(found),
+                whitespace=found.get("whitespace", "kept"),
+            )
+            for n, each in enumerate(found["codecs"])
+        ]
+        return cls(codecs[0], codecs[-1], found["normalize"])
+
+    def sha256_of_pieces(self) -> str:
+        """What `sha256` were without tags: the ids of a text follow from the rest."""
+        return _digest(self._text(with_tags=False)) if self.src.tags else self.sha256
+
+    def _text(self, *, with_tags: bool = True) -> str:
+        content = content_of(
+            self.src.kind,
+            self.normalize,
+            self.src.symbols,
+            self.src.tags if with_tags else (),
+            placeholders=self.src.placeholders,
+            patterns=patterns_of(self.src.protects),
+            joint=self.joint,
+            codecs=[codec.table() for codec in self.by_side().values()],
+            characters=self.src.characters,
+            whitespace=self.src.whitespace,
+        )
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _replaced(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    """Pieces, and U+FFFD for each byte of a run that is not UTF-8, as the tokenizers library decodes it."""
+    for is_part, run in itertools.groupby(pieces, lambda piece: len(piece) == 1 and piece >= b"\x80"):
+        raw = b"".join(run)
+        try:
+            raw.decode("utf-8") if is_part else None
+        except UnicodeDecodeError:
+            raw = "\ufffd".encode() * len(raw)
+        yield raw
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8") + b"\n").hexdigest()
+
+
+def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:
+    return SentencePiece(table["model"], table["scores"], base64.b64decode(table["charsmap"]), table["squeeze"])
+
+
+def _model(kind: str, vocab: Sequence[str], merges: Sequence[tuple[str, str]], scores: Sequence[float]) -> models.Model:
+    # A character without a piece becomes the pieces of its bytes, so none is unknown.
+    if kind == "unigram":
+        # The library takes several unknown pieces in a row for one: the byte FF, which no text has, stands for them.
+        unknown = vocab.index(_NEVER) if _NEVER in vocab else None
+        return models.Unigram(list(zip(vocab, scores, strict=True)), unk_id=unknown, byte_fallback=True)
+    id_of = {piece: i for i, piece in enumerate(vocab)}
+    return models.BPE(id_of, list(merges), byte_fallback=True, ignore_merges=kind == "word")
+
+
+# How the subwords serve the training pairs.
+
+
+RARE = (10, 100)  # pieces that occur fewer times are counted
+N_FREQUENT = 20
+_SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the corpus, on average
+
+
+def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
+    """What to say of a target vocabulary that is large for its corpus; None: it is not.
+
+    n_vocab: pieces, control symbols counted. n_token: target tokens of the training pairs, EOS counted.
+    """
+    if n_token >= _SEEN_OFTEN * n_vocab:
+        return None
+    return (
+        f"the vocabulary is large for the corpus: {n_vocab:,} pieces, {n_token:,} target tokens, so a piece is seen "
+        f"{n_token / n_vocab:.1f} times on average: try --vocab-size {_advised(n_token)}"
+    )
+
+
+def _advised(n_token: int) -> int:
+    """A round size at which a piece is seen often enough, or as small as is of use."""
+    most = n_token // _SEEN_OFTEN
+    return max((size for size in (500, 1000, 2000, 4000, 8000, 16000, 32000) if size <= most), default=500)
+
+
+class VocabularyUse:
+    """Counts as pairs are encoded; eight bytes a piece of the vocabulary. Languages without spaces have no words."""
+
+    def __init__(self, subwords: Subwords, langs: tuple[str, str]) -> None:
+        self._subwords = subwords
+        codecs = {"src": subwords.src, "trg": subwords.trg}
+        self._sides = {
+            name: _Side(codec, has_words=not language_of(lang).is_unspaced)
+            for (name, codec), lang in zip(codecs.items(), langs, strict=True)
+        }
+        self.sizes = subwords.src.size, subwords.trg.size
+
+    def add(self, side: str, n_word: int, n_character: int, counts: NDArray[np.integer[Any]]) -> None:
+        """Some lines of a side: what they have, and how often each id is in them."""
+        mine = self._sides[side]
+        mine.n_word += n_word
+        mine.n_character += n_character
+        mine.counts += counts
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, by side; a joint vocabulary also as a whole."""
+        found = {name: {**side.fertility(), **_coverage(side.codec, side.counts)} for name, side in self._sides.items()}
+        if self._subwords.joint:
+            total = self._sides["src"].counts + self._sides["trg"].counts
+            found["joint"] = _coverage(self._subwords.src, total)
+        return found
+
+
+class _Side:
+    def __init__(self, codec: Codec, *, has_words: bool) -> None:
+        self.codec, self.has_words = codec, has_words
+        self.counts = np.zeros(codec.size, dtype=np.int64)
+        self.n_word = self.n_character = 0
+
+    def fertility(self) -> dict[str, Any]:
+        n_piece = int(self.counts.sum())
+        of_words = {"words": self.n_word, "pieces_per_word": round(n_piece / max(self.n_word, 1), 3)}
+        return {
+            **(of_words if self.has_words else {}),
+            "characters": self.n_character,
+            "pieces": n_piece,
+            "characters_per_piece": round(self.n_character / max(n_piece, 1), 3),
+        }
+
+
+def _coverage(codec: Codec, counts: Any) -> dict[str, Any]:
+    own = counts[N_SPECIAL:]
+    frequent = [i for i in np.argsort(-own, kind="stable")[:N_FREQUENT].tolist() if own[i]]
+    return {
+        "size": len(own),
+        "occur": int((own > 0).sum()),
+        "fewer_than": {str(n): int((own < n).sum()) for n in RARE},
+        "most_frequent": [[codec.pieces([i + N_SPECIAL])[0], int(own[i])] for i in frequent],
+    }

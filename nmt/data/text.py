@@ -1,0 +1,450 @@
+"""What a block of lines shows to numpy: code points, lengths, normal forms, hashes, words that other languages share.
+
+All work on characters for the report is done here, for some thousand lines at once; nothing of a text is kept.
+"""
+
+import functools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.arrays import STEP, mixed, seeds_of
+
+Hashes = NDArray[np.uint64]
+
+# Words of a line that are kept as anchors of its alignment, and marks of it, each as 16 bits.
+N_ANCHOR, N_MARK = 4, 8
+N_HASH = 1 << 16  # words and marks are told by 16 bits, 0 for none
+NO_ANCHOR = 0
+MOST_SHOWN = 200  # characters of a text
+
+# What a code point is to us. Marks and symbols are parts of a text; they tell lines apart.
+_OTHER, _KEPT, _DIGIT, _LETTER, _WIDE = range(5)
+_TABLE = 1 << 17  # beyond are ideographs and private characters, which we take for letters
+_FIRST_WIDE = 0x2E80  # scripts without spaces: a Latin word or number between their letters is a word of its own
+_LINE_FEED, _SPACE = 10, 32
+_SHORTEST_WORD = 3
+_MOST_RARITY = (1 << 20) - 1
+_ODD = np.uint64(STEP)
+_FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F], dtype=np.uint32)
+_POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
+
+
+class Block:
+    """Some lines of one side, one at least."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+        text = "\n".join(lines) + "\n"
+        self.codes = _code_points(text)
+        ends = np.flatnonzero(self.codes == _LINE_FEED)
+        assert len(ends) == len(lines), "a line feed inside a line"
+        self.lengths: NDArray[np.int64] = np.diff(ends, prepend=-1) - 1  # characters of each line
+        # Neither NFKC nor case folding makes or takes a line feed, so the lines stay lines.
+        same = text if text.isascii() else unicodedata.normalize("NFKC", text)
+        self._folded = _code_points(same.casefold())
+        self._kind = _classes()[np.minimum(self._folded, _TABLE - 1)]
+        self._ends = np.flatnonzero(self._folded == _LINE_FEED)
+
+    def exact(self) -> Hashes:
+        """A hash of each line without the white space around it."""
+        codes = _code_points("\n".join([*(line.strip() for line in self.lines), ""]))
+        return _hashes(codes, np.flatnonzero(codes == _LINE_FEED))
+
+    def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
+        """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.
+
+        First: NFKC, case folded, without punctuation and white space; one space stays between two numbers: 1/11 is
+        not 11/1. Second: also one 0 for each number.
+        """
+        wanted = (self._kind != _OTHER) | (self._folded == _LINE_FEED)
+        folded = self._folded
+        between = self._between_numbers()
+        if len(between):
+            wanted[between] = True
+            folded = folded.copy()
+            folded[between] = _SPACE
+        codes, digit = folded[wanted], self._kind[wanted] == _DIGIT
+        ends = np.flatnonzero(codes == _LINE_FEED)
+        of_digits = np.searchsorted(ends, np.flatnonzero(digit))
+        first = _hashes(codes, ends)
+        second = first.copy()
+        lengths = np.diff(ends, prepend=-1) - 1
+        n_digit = np.bincount(of_digits, minlength=len(ends))
+        if len(of_digits):
+            again = np.zeros_like(digit)
+            again[1:] = digit[1:] & digit[:-1]
+            with_number = n_digit > 0
+            mine = np.repeat(with_number, lengths + 1)
+            numberless = np.where(digit, np.uint32(48), codes)[mine & ~again]
+            second[with_number] = _hashes(numberless, np.flatnonzero(numberless == _LINE_FEED))
+        return first, second, lengths, n_digit
+
+    def bags(self) -> Hashes:
+        """A number for each line that is the same for lines with the same letters, marks and symbols, however often
+        punctuation, white space and numbers stand between them: equal hashes of `near` have equal bags."""
+        letters = (self._folded.astype(np.uint64) + np.uint64(1)) * _ODD
+        letters = (letters ^ (letters >> np.uint64(29))) * _ODD
+        letters[(self._kind == _OTHER) | (self._kind == _DIGIT)] = 0
+        total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(letters)])[self._ends]
+        return np.diff(total, prepend=np.uint64(0))
+
+    def _between_numbers(self) -> NDArray[np.int64]:
+        """Where one character of punctuation or white space, or two, stand between digits: the first of them."""
+        digits = np.flatnonzero(self._kind == _DIGIT)
+        gap = np.diff(digits)
+        found = digits[:-1][(gap == 2) | (gap == 3)] + 1
+        following = np.minimum(found + 1, len(self._kind) - 1)
+        fit = (self._kind[found] == _OTHER) & (self._folded[found] != _LINE_FEED)
+        fit &= (self._kind[following] == _DIGIT) | (
+            (self._kind[following] == _OTHER) & (self._folded[following] != _LINE_FEED)
+        )
+        chosen: NDArray[np.int64] = found[fit]
+        return chosen
+
+    def words(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+        """A hash of 16 bits and the line of each word that may look alike in other languages: numbers, longer words."""
+        kind = self._kind
+        starts = np.concatenate(([0], np.flatnonzero(kind[1:] != kind[:-1]) + 1))
+        lengths = np.diff(starts, append=len(kind))
+        place = np.arange(len(kind), dtype=np.int64) - np.repeat(starts, lengths)
+        total = np.add.reduceat(self._folded * _POWERS[np.minimum(place, len(_POWERS) - 1)], starts)
+        its = kind[starts]
+        wanted = (its == _DIGIT) | ((lengths >= _SHORTEST_WORD) & (its >= _LETTER))
+        hashed = ((total[wanted] * _ODD) >> np.uint64(48)).astype(np.uint16)
+        return np.maximum(hashed, NO_ANCHOR + 1), np.searchsorted(self._ends, starts[wanted])
+
+    def marks(self) -> NDArray[np.uint16]:
+        """(n_line, N_MARK) of what a line is made of, 0 for too few.
+
+        Of many those with the smallest hashes stay, so that a word that is kept in one line is kept in others.
+        """
+        return smallest(*self.all_marks(), len(self.lines))
+
+    def all_marks(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+        """A hash of 16 bits, not 0, and the line of each word, sign, and character of scripts without spaces.
+
+        Of a number it is of how many digits it has and the first of them.
+        """
+        kind, folded = self._kind, self._folded
+        new = kind[1:] != kind[:-1]
+        new |= (kind[1:] == _WIDE) | (kind[1:] == _OTHER)
+        starts = np.concatenate(([0], np.flatnonzero(new) + 1))
+        first = folded[starts]
+        wanted = (first != _SPACE) & (first != _LINE_FEED)
+        lengths, line = np.diff(starts, append=len(kind))[wanted], np.cumsum(first == _LINE_FEED)[wanted]
+        starts, first = starts[wanted], first[wanted]
+        # A hash from what a piece begins with and its length: little work, and hardly a word is like another.
+        last = starts + lengths - 1
+        total = lengths.astype(np.uint32) * _FACTORS[0] + first * _FACTORS[1]
+        number = kind[starts] == _DIGIT
+        of_numbers = total[number]
+        for n, factor in enumerate(_FACTORS[2:], start=1):
+            total += folded[np.minimum(starts + n, last)] * factor
+        total[number] = of_numbers
+        return np.maximum((total >> np.uint32(16)).astype(np.uint16), NO_ANCHOR + 1), line
+
+
+def row_hashes(values: NDArray[Any], n_of: NDArray[Any]) -> Hashes:
+    """A hash of each row, one value at least, from what its values are and where each of them stands in it.
+
+    values: of all rows, end to end; n_of: how many each has. 64 bits: too many for two of 100 million texts to share
+    them by chance, though not on purpose.
+    """
+    starts = np.cumsum(n_of) - n_of
+    place = np.arange(len(values)) - np.repeat(starts, n_of)
+    # Mixed, a value in one place has nothing to do with the same one in another.
+    return np.add.reduceat(mixed(values.astype(np.uint64) + seeds_of(place)), starts)
+
+
+class Anchors:
+    """Picks the words of each line that tell most about its alignment. Holds one count for each of 65,536 hashes."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros((2, N_HASH), dtype=np.int64)
+
+    def pick(self, src: Block, trg: Block) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+        """(n_line, N_ANCHOR) each: the rarest words that both languages have used so far; NO_ANCHOR for too few."""
+        words = src.words(), trg.words()
+        for counts, (hashed, _) in zip(self._counts, words, strict=True):
+            counts += np.bincount(hashed, minlength=N_HASH)
+        rarity = Rarity(rarity_of(self._counts))
+        return rarity.rarest(*words[0], len(src.lines)), rarity.rarest(*words[1], len(trg.lines))
+
+
+def cut(text: str) -> str:
+    """A text that is shown: its beginning is enough."""
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + "…"
+
+
+def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
+    """One hash of each pair of hashes, in which the sides are not exchangeable."""
+    return (src * _ODD + (trg ^ (trg >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)).astype(np.uint64)
+
+
+def rarity_of(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """How often each hash occurred in both languages, 0 where one of them has it not. counts: (2, N_HASH)."""
+    found = np.where((counts > 0).all(axis=0), counts.sum(axis=0), 0)
+    return np.minimum(found, _MOST_RARITY).astype(np.uint32)
+
+
+class Rarity:
+    """In which order words are taken as anchors: those first that occurred least, among those of both languages."""
+
+    def __init__(self, occurred: NDArray[np.uint32]) -> None:
+        """occurred: how often each hash did in both, 0 where one of them has it not."""
+        self._is_shared = occurred > 0
+        # By 16 bits at a time numpy sorts by counting.
+        order = np.argsort((occurred & np.uint32(0xFFFF)).astype(np.uint16), kind="stable")
+        order = order[np.argsort((occurred >> np.uint32(16)).astype(np.uint16)[order], kind="stable")]
+        self._hash = order.astype(np.uint16)
+        self._rank = np.empty(len(order), np.uint32)
+        self._rank[order] = np.arange(len(order), dtype=np.uint32)
+
+    def rarest(self, hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
+        """(n_line, N_ANCHOR) different words of each line, NO_ANCHOR for too few.
+
+        hashed, line: of the words, lines ascending.
+        """
+        shared = self._is_shared[hashed]
+        ranks, there = _few_of_each(line[shared], self._rank[hashed[shared]], n_line, N_ANCHOR)
+        return np.where(there, self._hash[ranks], np.uint16(NO_ANCHOR))
+
+
+def smallest(hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
+    """(n_line, N_MARK) different marks of each line, those with the smallest hashes; 0 for too few.
+
+    hashed, line: of the marks.
+    """
+    return _few_of_each(line, hashed, n_line, N_MARK)[0]
+
+
+def _few_of_each(
+    line: NDArray[Any], rank: NDArray[Any], n_line: int, most: int
+) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
+    """(n_line, most) the lowest different ranks of each line, all below 65,536; 0 for too few; and which are there.
+
+    line: ascending.
+    """
+    # One key to sort by: line, then rank, so that equal words of a line stand together. The lines are in order, which
+    # is most of the work for a sort that sees it.
+    wide: Any = np.uint32 if n_line < 1 << 16 else np.uint64
+    key = line.astype(wide)
+    key <<= wide(16)
+    key |= rank
+    key.sort(kind="stable")
+    key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
+    starts = np.searchsorted(key, np.arange(n_line + 1, dtype=wide) << wide(16))
+    place = starts[:-1, None] + np.arange(most)
+    there = place < starts[1:, None]
+    found = np.zeros((n_line, most), dtype=np.uint16)
+    found[there] = (key[place[there]] & wide(0xFFFF)).astype(np.uint16)
+    return found, there
+
+
+@functools.cache
+def _classes() -> NDArray[np.uint8]:
+    kinds = list(map(unicodedata.category, map(chr, range(_TABLE))))
+    of_kind = {kind: _OTHER if kind[0] in "PZC" else _LETTER if kind[0] in "LM" else _KEPT for kind in set(kinds)}
+    found = np.fromiter(map({**of_kind, "Nd": _DIGIT}.__getitem__, kinds), np.uint8, _TABLE)
+    found[_FIRST_WIDE:][found[_FIRST_WIDE:] == _LETTER] = _WIDE
+    return found
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+
+
+def _hashes(codes: NDArray[np.uint32], ends: NDArray[np.int64]) -> Hashes:
+    """A hash of each line. ends: where its line feed stands."""
+    return row_hashes(codes, np.diff(ends, prepend=-1))
+
+
+# White space and invisible characters.
+
+
+_SPACES = "\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # as str.isspace
+# Byte order mark, soft hyphen, zero-width space, word joiner, invisible operators, marks of direction.
+_UNSEEN = "\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+_JOINERS = "\u200c\u200d"
+# Scripts in which joiners change what is seen, from Arabic to Mongolian, and emoji with what belongs to them.
+_JOINED = (
+    "\u0600-\u07ff\u0840-\u085f\u0860-\u0dff\u1000-\u109f\u1780-\u18af\u1900-\u1cff\ua800-\ua8ff\ua930-\uaadf\uabc0-\uabff"
+    "\ufb50-\ufdff\ufe70-\ufefc\U00010a00-\U00010fff\U00011000-\U00011fff\U0001e900-\U0001e95f"
+    "\u20e3\u2190-\u2bff\u3030\u303d\u3297\u3299\ufe0f\U0001f000-\U0001faff\U000e0020-\U000e007f"
+)
+# After a virama a joiner tells the form of the letter before it, so also at the end of a word.
+_VIRAMAS = "\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d\u0dca\u1039\u103a\u17d2"
+
+# Expressions that Python and the tokenizers library understand alike: what goes, and what becomes one space.
+DROPPED = "|".join(
+    [
+        f"[{_UNSEEN}]+",
+        f"(?<![{_JOINED}{_JOINERS}])[{_JOINERS}]+",
+        f"(?<![{_VIRAMAS}{_JOINERS}])[{_JOINERS}]+(?![{_JOINED}{_JOINERS}])",
+    ]
+)
+SPACES = f"[{_SPACES}]+"
+_DROPPED = re.compile(DROPPED)
+_NO_LINE_ENDS = dict.fromkeys(map(ord, "\n\r"))
+
+
+def unified(text: str) -> str:
+    """A text with single spaces for runs of white space, none at its ends, and without what cannot be seen."""
+    return " ".join((text if text.isascii() else _DROPPED.sub("", text)).split())
+
+
+def with_ends_of(source: str, text: str) -> str:
+    """A translation with the white space at the ends of its source; line ends are no part of a line."""
+    if not (bare := source.strip()):
+        return text
+    before, _, after = source.partition(bare)
+    return before.translate(_NO_LINE_ENDS) + text + after.translate(_NO_LINE_ENDS)
+
+
+# Text as the scripts of Moses leave it.
+
+
+_ENTITIES = {
+    "&#124;": "|",
+    "&lt;": "<",
+    "&gt;": ">",
+    "&apos;": "'",
+    "&#39;": "'",
+    "&quot;": '"',
+    "&#91;": "[",
+    "&#93;": "]",
+    "&amp;": "&",
+}
+_ENTITY = re.compile("|".join(_ENTITIES))
+_ENTITY_BYTES = tuple(entity.encode() for entity in _ENTITIES)
+_CLITIC = re.compile(r"(?<=[^\W\d_]) '(?=(?:s|t|re|ve|d|ll|m)\b)", re.IGNORECASE)
+_ELISION = re.compile(r"\b([cdjlmnst]|qu)' (?=[^\W\d_])", re.IGNORECASE)
+_ELIDING = ("fr", "it", "ca")
+_LEFT, _LEFT_BUT_FRENCH, _RIGHT = re.compile(r" (?=[.,)\]])"), re.compile(r" (?=[;:!?])"), re.compile(r"(?<=[(\[]) ")
+_QUOTED = re.compile(r'" ([^"]*?) "')
+
+
+class Dress(NamedTuple):
+    """Counts of some lines. ends: lines that end in a full stop; apart: those of them with a space before it."""
+
+    lines: int = 0
+    entities: int = 0
+    ends: int = 0
+    apart: int = 0
+
+    def plus(self, other: "Dress") -> "Dress":
+        """The counts of both together."""
+        return Dress(*(a + b for a, b in zip(self, other, strict=True)))
+
+    @property
+    def is_escaped(self) -> bool:
+        """More than one entity in a hundred lines."""
+        return self.entities > max(1, 0.01 * self.lines)
+
+    @property
+    def is_apart(self) -> bool:
+        """Most full stops at the ends of lines have a space before them."""
+        return self.ends >= _FEWEST_ENDS and self.apart > self.ends / 2
+
+    def differs(self, other: "Dress") -> bool:
+        """One of both is dressed by Moses, the other not at all."""
+        escaped = self.is_escaped != other.is_escaped and 0 in (self.entities, other.entities)
+        many = min(self.ends, other.ends) >= _FEWEST_ENDS
+        apart = many and self.is_apart != other.is_apart and min(self.apart / self.ends, other.apart / other.ends) < 0.1
+        return escaped or apart
+
+
+_FEWEST_ENDS = 10
+
+
+def dress_of(text: bytes) -> Dress:
+    """The counts of lines, each ended by a line feed."""
+    entities = sum(map(text.count, _ENTITY_BYTES)) + text.count(b" @-@ ") if b"&" in text or b"@" in text else 0
+    return Dress(text.count(b"\n"), entities, text.count(b".\n"), text.count(b" .\n"))
+
+
+def dress_of_lines(lines: Iterable[str]) -> Dress:
+    """The counts of some lines."""
+    return dress_of("".join(f"{line}\n" for line in lines).encode("utf-8"))
+
+
+def undone(line: str, language: str) -> str:
+    """A line as it was before the scripts of Moses, as far as that is plain. language: its code."""
+    line = _ENTITY.sub(lambda found: _ENTITIES[found[0]], line).replace(" @-@ ", "-")
+    line = _CLITIC.sub("'", line)
+    if language in _ELIDING:
+        line = _ELISION.sub(r"\1'", line)
+    line = _RIGHT.sub("", _LEFT.sub("", line))
+    if language != "fr":
+        line = _LEFT_BUT_FRENCH.sub("", line)
+    return _QUOTED.sub(r'"\1"', line) if line.count('"') % 2 == 0 else line
+
+
+# Style of a text.
+
+
+_APART = re.compile(r"\s[.,!?;:]+(?:\s|$)")
+# By the name of each trait: what is said of text that has it, and that has it not.
+_TRAITS = {
+    "lower": ("lower-cased", "hardly ever lower-cased"),
+    "capitals": ("in capitals", "hardly ever in capitals"),
+    "apart": ("tokenised, its marks set apart by spaces", "hardly ever tokenised, with marks set apart by spaces"),
+}
+_USUAL, _UNUSUAL = 0.9, 0.02  # shares of the training lines
+_MANY, _FEWEST = 0.3, 5  # share and number of the input lines
+
+
+def traits_of(line: str) -> Counter[str]:
+    """1 for each trait of a line, and under `cased` and `marked` where it could have any."""
+    letters = [one for one in line if one.lower() != one.upper() and not "\u10a0" <= one <= "\u10ff"]
+    cased, marked = len(letters) >= 3, bool(re.search(r"\w.*[.,!?;:]", line))
+    lower = cased and all(map(str.islower, letters))
+    capitals = cased and all(map(str.isupper, letters))
+    apart = marked and bool(_APART.search(line))
+    return Counter(cased=cased, marked=marked, lower=lower, capitals=capitals, apart=apart)
+
+
+def shares_of(lines: Iterable[str]) -> dict[str, float]:
+    """The share of the lines that have each trait, of those that could."""
+    found = sum(map(traits_of, lines), Counter[str]())
+    return {trait: round(found[trait] / n, 4) for trait in _TRAITS if (n := found[_possible(trait)])}
+
+
+def style_notes(trained: Mapping[str, float], found: Counter[str]) -> list[str]:
+    """Where many lines are written as those of training are not. trained: `shares_of`; found: sums of `traits_of`."""
+    notes = []
+    for trait, (usual, unusual) in _TRAITS.items():
+        n, n_with = found[_possible(trait)], found[trait]
+        share = trained.get(trait, 0.5)
+        if share >= _USUAL and (n_other := n - n_with) >= max(_FEWEST, _MANY * n):
+            notes.append(f"training text is {usual}, {n_other:,} of {n:,} input lines are not")
+        if share <= _UNUSUAL and n_with >= max(_FEWEST, _MANY * n):
+            notes.append(f"training text is {unusual}, {n_with:,} of {n:,} input lines are")
+    return [f"note: {one}: translations may be poor; write the input as training text is" for one in notes]
+
+
+def _possible(trait: str) -> str:
+    return "marked" if trait == "apart" else "cased"
+
+
+# What the parts of a corpus are called.
+
+
+SIDES = ("src", "trg")
+VALID = "valid"
+
+
+def split_of(set_name: str) -> str:
+    """What the files of a validation set are called in the folder: "valid", or "valid-NAME" under another name."""
+    return VALID if set_name == VALID else f"{VALID}-{set_name}"
+
+
+def set_of(split: str) -> str | None:
+    """The name of the validation set that a split is; None where it is none."""
+    return split.removeprefix(f"{VALID}-") if split.partition("-")[0] == VALID else None

@@ -1,0 +1,354 @@
+"""The lines of one side of a block, cut at their spaces into units of which each different one is looked at once.
+
+Words repeat, so what adds up over the words of a line (letters, suspicions, pieces) is found for some thousand
+different units and summed by numpy; what is known of each unit is in `this file`. The units put together are the text:
+nothing that looks at words sees over a space. A line with any other white space, or more of it, is one unit as a whole.
+"""
+
+import itertools
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nmt.data.arrays import Grown, GrownRows, Ragged, gathered, in_order
+from nmt.data.corpus import as_numpy
+from nmt.data.learn import LINE_CAP, MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf
+from nmt.data.letters import normalised, words_of_easy
+from nmt.data.placeholders import BYTES
+from nmt.data.subwords import N_SPECIAL, Codec
+from nmt.data.text import Block, Hashes, row_hashes, unified
+from nmt.pack import read_packed, write_packed
+
+# The different units of text that a process has met.
+
+
+Numbers = NDArray[np.int64]
+
+_MOST_CHARACTERS = 20 * MOST_REMEMBERED  # of all units together, at some 20 bytes each
+
+
+class Part(Protocol):
+    """Something that is found out of each unit, in the order of their numbers."""
+
+    def learn(self, units: Sequence[str]) -> None:
+        """See the next units, each with the space before it."""
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Lexicon:
+    """Units by their bytes: those of a word and the space after it, or of a whole line and a space."""
+
+    def __init__(self) -> None:
+        self.name = str(uuid.uuid4())  # tells its numbers from those of others
+        self._number: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
+        self._units: list[str] = []  # each begins with the space before it, as the tokenizers library wants it
+        self._n_char, self._has_space = Grown(np.int64), Grown(np.bool_)
+        self._parts: dict[str, tuple[Any, int]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether it holds so much that memory is at stake."""
+        return len(self._units) > MOST_REMEMBERED or int(self.n_char.sum()) > _MOST_CHARACTERS
+
+    def numbers(self, keys: Sequence[bytes]) -> Numbers:
+        """The numbers of some units; new ones get the next."""
+        found = np.fromiter(map(self._number.__getitem__, keys), np.int64, len(keys))
+        n_known = len(self._units)
+        if len(self._number) > n_known:
+            new = list(itertools.islice(self._number, n_known, None))
+            words = [key[:-1] for key in b"\n".join(new).decode(**BYTES).split("\n")]
+            self._units += [" " + word for word in words]
+            self._n_char.add(np.fromiter(map(len, words), np.int64, len(words)) + 1)
+            odd = (word.split() != [word] or unified(word) != word for word in words)
+            self._has_space.add(np.fromiter(odd, bool, len(words)))
+        return found
+
+    @property
+    def n_char(self) -> Numbers:
+        """Characters of each unit, with the space before it."""
+        return self._n_char.values
+
+    @property
+    def has_space(self) -> NDArray[np.bool_]:
+        """Return which units are empty, or have white space inside or at an end, or characters that cannot be seen."""
+        return self._has_space.values
+
+    def part(self, name: str, new: Callable[[], P]) -> P:
+        """Return what is known of all units under a name. new: makes it, of no unit."""
+        part, n_seen = self._parts.get(name) or (new(), 0)
+        if n_seen < len(self._units):
+            part.learn(self._units[n_seen:])
+        self._parts[name] = part, len(self._units)
+        found: P = part
+        return found
+
+
+Mask = NDArray[np.bool_]
+
+_SPACE, _LINE_FEED = 32, 10
+_MOST_GROWN = 18  # times the characters of a text that its normal form may have
+
+
+class Units:
+    """Some lines of one side, one at least; `at` has the number in `keys` of each unit of each line.
+
+    keys: the different units, as a `Lexicon` knows them; which: their numbers there. Of each line: n_unit, one at
+    least; first, where its units begin in `at`; n_byte; is_odd, whether it is one unit as a whole.
+    """
+
+    def __init__(self, raw: bytes, normalize: str, known: Lexicon) -> None:
+        """raw: the lines, each ended by a line feed; may have placeholders, if they are not to be measured."""
+        self.raw, self.known = raw, known
+        letters = np.frombuffer(raw, np.uint8)
+        ends = np.flatnonzero((letters == _SPACE) | (letters == _LINE_FEED))
+        line_ends = np.flatnonzero(letters[ends] == _LINE_FEED)
+        self._stops = ends[line_ends]
+        self.n_unit: Numbers = np.diff(line_ends, prepend=-1)
+        self.n_byte: Numbers = np.diff(self._stops, prepend=-1) - 1
+        self.keys, self.at = _numbered(raw.replace(b"\n", b" "), ends)
+        self.which = known.numbers(self.keys)
+        self._find_lines()
+        self.is_odd: Mask = self.any(known.has_space[self.which])
+        for n in np.flatnonzero(self.n_byte * _MOST_GROWN >= LINE_CAP).tolist():
+            # Learning sees no end of such a line, so it has to see the line.
+            self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
+        if self.is_odd.any():
+            self._join_odd()
+
+    def _find_lines(self) -> None:
+        self.first: Numbers = np.cumsum(self.n_unit) - self.n_unit
+
+    def _join_odd(self) -> None:
+        of_odd = np.repeat(self.is_odd, self.n_unit)
+        stays = ~of_odd
+        stays[self.first] = True
+        whole: dict[bytes, int] = {}
+        numbers = [whole.setdefault(self.raw_line(n) + b" ", len(whole)) for n in np.flatnonzero(self.is_odd).tolist()]
+        at = self.at.copy()
+        at[self.first[self.is_odd]] = np.array(numbers) + len(self.keys)
+        self.at = at[stays]
+        self.keys += whole
+        self.which = np.append(self.which, self.known.numbers(list(whole)))
+        self.n_unit[self.is_odd] = 1
+        self._find_lines()
+
+    def __len__(self) -> int:
+        return len(self.n_unit)
+
+    def raw_line(self, n: int) -> bytes:
+        """The bytes of a line."""
+        stop = int(self._stops[n])
+        return self.raw[stop - int(self.n_byte[n]) : stop]
+
+    def line(self, n: int) -> str:
+        """The text of a line."""
+        return self.raw_line(n).decode(**BYTES)
+
+    def some(self, chosen: Mask) -> list[str]:
+        """The text of some of the lines."""
+        return [self.line(n) for n in np.flatnonzero(chosen).tolist()]
+
+    def text(self, chosen: Mask) -> bytes:
+        """Some of the lines, with line feeds between them."""
+        if chosen.all():
+            return self.raw[:-1]
+        return b"\n".join(itertools.compress(self.raw.split(b"\n"), chosen.tolist()))
+
+    @cached_property
+    def n_char(self) -> Numbers:
+        """Characters of each line."""
+        found: Numbers = self.sums(self.known.n_char[self.which]) - 1
+        return found
+
+    def sums(self, of_units: NDArray[Any]) -> NDArray[Any]:
+        """Sum a value of units over the units of each line."""
+        return np.add.reduceat(of_units[self.at], self.first)
+
+    def any(self, of_units: Mask) -> Mask:
+        """Return which lines have a unit that is true."""
+        if not of_units.any():
+            return np.zeros(len(self), dtype=bool)
+        return np.logical_or.reduceat(of_units[self.at], self.first)
+
+    def counts(self, chosen: Mask) -> Numbers:
+        """Count each unit in some of the lines."""
+        at = self.at if chosen.all() else self.at[np.repeat(chosen, self.n_unit)]
+        return np.bincount(at, minlength=len(self.keys))
+
+    def n_word(self) -> Numbers:
+        """Words of each line, between white space of any kind."""
+        found = self.n_unit.copy()
+        for n in np.flatnonzero(self.is_odd).tolist():
+            found[n] = len(self.line(n).split())
+        return found
+
+
+def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Numbers]:
+    """The different words of a text, each with the space that ends it, and the number of each word in it."""
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends + 1
+    words = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    found = words.dictionary_encode()
+    # As wide as places are, or numpy would make them so each time that they are used.
+    return found.dictionary.to_pylist(), as_numpy(found.indices).astype(np.int64)
+
+
+# Facts of units by which lines are measured and aligned, as a part of a `Lexicon`.
+
+
+class UnitFacts:
+    """By the number of each unit: `bags`, as in `text.py`; `hashes`, of its text.
+
+    And rows: `words` and `marks`, hashes of 16 bits as told there; `codes`, its code points and a line feed.
+    """
+
+    def __init__(self) -> None:
+        self._bags, self._hashes = Grown(np.uint64), Grown(np.uint64)
+        self.words, self.marks, self.codes = GrownRows(np.uint16), GrownRows(np.uint16), GrownRows(np.uint32)
+
+    def learn(self, units: Sequence[str]) -> None:
+        """See the next units."""
+        block = Block(units)
+        self._bags.add(block.bags())
+        self._hashes.add(hashes_of(block))
+        for rows, (hashed, unit) in ((self.words, block.words()), (self.marks, block.all_marks())):
+            rows.add(hashed, np.bincount(unit, minlength=len(units)))
+        self.codes.add(block.codes, block.lengths + 1)
+
+    @property
+    def bags(self) -> Hashes:
+        """A number that does not depend on case, punctuation and numbers."""
+        return self._bags.values
+
+    @property
+    def hashes(self) -> Hashes:
+        """A hash of the text of each unit: see `hashes_of`."""
+        return self._hashes.values
+
+
+def facts_of(known: Lexicon) -> UnitFacts:
+    """Return the facts of all units that a lexicon has."""
+    return known.part("facts", UnitFacts)
+
+
+def hashes_of(units: Block) -> Hashes:
+    """A hash of the text of each unit."""
+    return row_hashes(units.codes, units.lengths + 1)
+
+
+# The words that units are cut into for learning, and the ids of units, as parts of a `Lexicon`.
+
+
+class UnitWords:
+    """The words of each unit, as numbers in `words`: those that are learnt from."""
+
+    def __init__(self, words_of: WordsOf) -> None:
+        self._words_of = words_of
+        self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+        self.words: list[str] = []
+        self.rows = GrownRows(np.int32)
+        self._noted: dict[int, Counter[str]] = {}  # what was too long in a unit
+
+    def learn(self, units: Sequence[str]) -> None:
+        """See the next units."""
+        is_easy = np.fromiter(map(self._words_of.is_easy, units), bool, len(units))
+        easy, others = np.flatnonzero(is_easy), np.flatnonzero(~is_easy)
+        words, n_of = words_of_easy([units[n] for n in easy.tolist()])
+        of_others = []
+        for n in others.tolist():
+            notes = Counter[str]()
+            of_others.append(self._words_of(units[n], notes))
+            if notes:
+                self._noted[len(self.rows) + n] = notes
+        words += itertools.chain.from_iterable(of_others)
+        n_of += map(len, of_others)
+        numbers = np.fromiter(map(self._number.__getitem__, words), np.int32, len(words))
+        self.rows.add(*in_order([Ragged(numbers, np.array(n_of, np.int64))], [easy, others]))
+        self.words += itertools.islice(self._number, len(self.words), None)
+
+    def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
+        """Count each word in units that occur so often, by the first unit that has it.
+
+        notes: counts what was too long for learning.
+        """
+        values, n_of = self.rows.of(units)
+        total = np.bincount(values, weights=np.repeat(times, n_of)).astype(np.int64)
+        places = np.arange(len(values))
+        first = np.empty(len(total), np.int64)
+        first[values[::-1]] = places[::-1]  # the last that is written stays, and that is the first place
+        different = values[first[values] == places]
+        for n in np.flatnonzero(np.isin(units, list(self._noted))).tolist():
+            notes.update({key: int(times[n]) * many for key, many in self._noted[int(units[n])].items()})
+        return [self.words[n] for n in different.tolist()], total[different]
+
+
+def words_in(known: Lexicon, words_of: WordsOf) -> UnitWords:
+    """The words of all units that a lexicon has."""
+    return known.part("words", lambda: UnitWords(words_of))
+
+
+class KnownCuts(NamedTuple):
+    """Content of a file of `write_cut_words`: the place of each word, and its ids."""
+
+    place: dict[str, int]
+    values: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+
+
+class UnitIds:
+    """The ids of each unit, as rows."""
+
+    def __init__(self, codec: Codec, words: UnitWords, cuts: KnownCuts) -> None:
+        """words: knows all units that this is told of."""
+        self._codec, self._words, self._cuts = codec, words, cuts
+        self._cut_of = Grown(np.int32)  # the place of each word among the cuts, -1 where it has none
+        self.rows = GrownRows(np.int32)
+
+    def learn(self, units: Sequence[str]) -> None:
+        """See the next units."""
+        new = self._words.words[len(self._cut_of.values) :]
+        self._cut_of.add(np.fromiter((self._cuts.place.get(word, -1) for word in new), np.int32, len(new)))
+        words, n_word = self._words.rows.of(np.arange(len(units)) + len(self.rows))
+        cut = self._cut_of.values[words]
+        unit = np.repeat(np.arange(len(units)), n_word)
+        is_known = (np.bincount(unit[cut < 0], minlength=len(units)) == 0) & (n_word > 0)
+        is_known &= np.fromiter(map(len, units), np.int64, len(units)) <= WORD_CAP
+        known, others = np.flatnonzero(is_known), np.flatnonzero(~is_known)
+        mine = is_known[unit]
+        values, n_id = gathered(self._cuts.values, self._cuts.lengths, cut[mine])
+        n_of = np.bincount(unit[mine], weights=n_id, minlength=len(units))[known].astype(np.int64)
+        spelled = Ragged.of(self._codec.encode_units([units[n] for n in others.tolist()]), np.dtype(np.int32))
+        self.rows.add(*in_order([Ragged(values, n_of), spelled], [known, others]))
+
+
+def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: KnownCuts) -> UnitIds:
+    """The ids of all units that a lexicon has, in the pieces of a codec, always the same."""
+    words = words_in(known, words_of)
+    return known.part("ids", lambda: UnitIds(codec, words, cuts))
+
+
+def write_cut_words(path: Path, cut: CutWords) -> None:
+    """Write how words are cut, for other processes to read."""
+    content: dict[str, Any] = {"words": "\n".join(cut.words).encode("utf-8")}
+    with path.open("wb") as file:
+        write_packed(file, {**content, "values": cut.values, "lengths": cut.lengths})
+
+
+def read_cut_words(path: Path | None) -> KnownCuts:
+    """Read how words are cut, as another process wrote it; without a path, of no word."""
+    if path is None:
+        return KnownCuts({}, np.empty(0, np.int32), np.empty(0, np.int64))
+    with path.open("rb") as file:
+        found = read_packed(file.read)
+    assert found is not None
+    words = found["words"].decode("utf-8").split("\n")
+    return KnownCuts({word: n for n, word in enumerate(words)}, found["values"] + N_SPECIAL, found["lengths"])

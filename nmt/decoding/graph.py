@@ -1,0 +1,203 @@
+"""Work that a GPU records once and replays, and what the host hears of it, without either waiting for the other."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from math import prod
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from nmt.errors import MachineError
+from nmt.models.layers import Gaps
+
+# Recordings that are kept: of some hundred kernels each, a few megabytes on the device.
+_MOST = 256
+
+
+class Recorder:
+    """Runs work on tensors that stay in their places; on a GPU, from the second time on, as a recording of it.
+
+    The first time is an ordinary one, in which libraries make what they need and kernels are compiled. Work that asks
+    the device for a number, or makes a tensor on the host, cannot be recorded. Elsewhere than on a GPU it is ordinary
+    every time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._recordings: dict[Hashable, Any] = {}  # None: was run once; from the one least recently used
+        self._pool: Any = None
+        self._stream: Any = None
+        self._valid_for: Hashable = None
+
+    def run(self, key: Hashable, work: Callable[[], object]) -> None:
+        """Do the work, or what was recorded under the same key: it reads and writes the same places."""
+        if not self._on_gpu:
+            work()
+            return
+        if key not in self._recordings:
+            work()
+            recording = None
+        else:
+            recording = self._recordings.pop(key)
+            if recording is None:
+                recording = self._record(work)
+            recording.replay()
+        self._recordings[key] = recording
+        if len(self._recordings) > _MOST:
+            del self._recordings[next(iter(self._recordings))]
+
+    def keep_while(self, valid_for: Hashable) -> None:
+        """Forget all recordings if this is another value than the last time, as where tensors lie may be."""
+        if valid_for != self._valid_for:
+            self._recordings.clear()
+            self._pool, self._valid_for = None, valid_for
+
+    def _record(self, work: Callable[[], object]) -> Any:
+        # Not by torch.cuda.graph, which gives back all free memory each time: there are many recordings to make. One
+        # pool for all, as each is done with what it has there before the next is replayed.
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        self._stream = self._stream or cast(Any, torch.cuda.Stream)()  # which has no type hints
+        recording: Any = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            # Other threads may use the GPU meanwhile.
+            recording.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            except BaseException as error:
+                with suppress(RuntimeError):  # which says again that the recording is void
+                    recording.capture_end()
+                if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+                    reason = str(error).split("\n")[0]
+                    raise MachineError(
+                        f"a step of the search cannot be recorded as a CUDA graph: {reason}. "
+                        "Set decode.cuda_graphs to false."
+                    ) from error
+                raise
+            recording.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return recording
+
+
+class Late:
+    """What stands on the device, and the host learns one time late, so that by then the device has more to do."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._told: list[Tensor] = []
+        self._events = [cast(Any, torch.cuda.Event)() for _ in range(2)] if self._on_gpu else []
+        self._n = 0
+
+    def tell(self, value: Tensor) -> Tensor | None:
+        """Send it, always of one shape, and get what was sent before, until the next time; at first None."""
+        now, before = self._n % 2, (self._n + 1) % 2
+        if self._n < 2:
+            self._told.append(torch.empty(value.shape, dtype=value.dtype, pin_memory=self._on_gpu))
+        self._told[now].copy_(value, non_blocking=True)
+        if self._on_gpu:
+            self._events[now].record()
+        self._n += 1
+        if self._n == 1:
+            return None
+        if self._on_gpu:
+            self._events[before].synchronize()
+        return self._told[before]
+
+
+# Memory that stays where it is, for work that a GPU records with the addresses that it reads and writes.
+
+
+_ALIGNED = 16  # numbers: as a kernel likes to read them
+Kind = tuple[str, int, int, torch.dtype]  # of a cache: the prefix of its state, heads, width and type
+
+
+class Places:
+    """Memory that stays where it is, by name: what has one name lies in one place, whatever its shape at the time.
+
+    moves: how often something was given another place, having outgrown its own: recordings from before are void.
+    caches: names of all caches that any state had so far, by their kind.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.moves = 0
+        self.caches: dict[Kind, list[str]] = {}
+        self._memory: dict[str, Tensor] = {}
+
+    def alike(self, name: str, n: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The places of n tensors of one shape and type, with whatever lies there: (n, *shape). Each of them is
+        contiguous, and begins where it always does."""
+        n_number, memory = prod(shape), self._memory.get(name)
+        if memory is None or len(memory) != n or memory.size(1) < n_number or memory.dtype != dtype:
+            self.moves += 1
+            memory = None
+            self._memory.pop(name, None)  # it makes room for the new one, unless somebody still needs it
+            room = -(-n_number // _ALIGNED) * _ALIGNED
+            self._memory[name] = memory = torch.empty(n, room, dtype=dtype, device=self.device)
+        return memory[:, :n_number].view(n, *shape)
+
+    def widen(self, name: str, value: Tensor, dim: int, n: int) -> Tensor:
+        """`value`, which lies there, (N, ...), with n entries along `dim`; the new ones are 0."""
+        shape = (*value.shape[:dim], n, *value.shape[dim + 1 :])
+        is_moved = self._memory[name].size(1) < prod(shape[1:])  # then what is there now stays as it is
+        old = value if is_moved else value.clone()
+        wide = self.alike(name, shape[0], shape[1:], value.dtype).zero_()
+        wide.narrow(dim, 0, old.size(dim)).copy_(old)
+        return wide
+
+    def put(self, name: str, value: Tensor) -> Tensor:
+        """A copy of `value`, which may not share memory with the place."""
+        return self.alike(name, 1, tuple(value.shape), value.dtype)[0].copy_(value)
+
+    def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gave the first time, of one dimension."""
+        if name not in self._memory:
+            self._memory[name] = make().unsqueeze(0)
+        return self._memory[name][0]
+
+
+class Pile:
+    """Tensors of one shape and type, by name, side by side in one place: what is done to all of them is one kernel.
+
+    names: in the order of `all`, (N, B, ...).
+    """
+
+    def __init__(self, places: Places, name: str, names: list[str], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._places, self._name, self.names = places, name, names
+        self.all = places.alike(name, len(names), shape, dtype)
+
+    def close(self, gaps: Gaps) -> None:
+        """Let entries leave."""
+        self.all = gaps.close(self.all, 1)
+
+    def widen(self, dim: int, n: int) -> None:
+        """Make it n entries along `dim` of each tensor; the new ones are 0."""
+        self.all = self._places.widen(self._name, self.all, 1 + dim, n)
+
+    def add(self, name: str) -> None:
+        """One more tensor, of zeros."""
+        old, self.names = self.all, [*self.names, name]
+        self.all = self._places.alike(self._name, len(self.names), tuple(old.shape[1:]), old.dtype).zero_()
+        self.all[:-1].copy_(old)
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Each by its name."""
+        return zip(self.names, self.all.unbind(), strict=True)
+
+
+def pile_up(places: Places, prefix: str, values: Mapping[str, Tensor]) -> list[Pile]:
+    """Copies of tensors by name, those alike on one pile; the name of a place is prefix and that of the first there."""
+    kinds: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
+    for name, value in values.items():
+        kinds.setdefault((value.shape, value.dtype), []).append(name)
+    piles = [Pile(places, prefix + names[0], names, tuple(shape), kind) for (shape, kind), names in kinds.items()]
+    for pile in piles:
+        for name, place in pile:
+            place.copy_(values[name])
+    return piles
+
+
+def spread(piles: Iterable[Pile]) -> dict[str, Tensor]:
+    """All that lies on some piles, by name."""
+    return {name: value for pile in piles for name, value in pile}

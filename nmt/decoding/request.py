@@ -1,0 +1,323 @@
+"""What is asked of one line beside its translation: how that begins, what it contains and what not; its tags."""
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, takewhile
+from operator import attrgetter
+
+from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
+from nmt.data.subwords import Codec
+from nmt.decoding.phrases import Room, Wanted, barred_around, contains, occurrences
+from nmt.errors import DataError, RecipeError
+
+Places = tuple[tuple[int, int], ...]  # beginnings and ends in a source as it was given, in characters
+
+LONGEST_PHRASE = 1000  # characters: a search looks for each by a table that grows with it
+
+_LATIN = re.compile(r"[0-9A-Z_a-z]{2}")  # within a word or a number
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A part of a source that stays as it is in the translation."""
+
+    text: str
+    start: int  # its place in the source as it was given, in characters
+    end: int
+    # Whether a letter or its own edge stands before it, and after it, in the source: only then that may here.
+    opened: tuple[bool, bool] = (False, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A line to translate, and what its translation has to be like.
+
+    required, avoided and tags may be any sequence of texts. Raises DataError for what is no text or no such sequence,
+    for phrases that no line of text can contain as words or that are as long as a page, and a prefix that none can
+    begin with.
+    """
+
+    source: str
+    prefix: str = ""  # it begins with this text, which may end within a word
+    required: tuple[str, ...] = ()  # it contains each of these phrases, as words
+    avoided: tuple[str, ...] = ()  # and none of these
+    # Where in the source stand the phrases that each required one goes with; () where nobody knows.
+    origins: tuple[Places, ...] = ()
+    items: tuple[tuple[str, str], ...] = ()  # what placeholders in the source stand for, by name: a translator's affair
+    trg_lang: str | None = None  # the language to translate into; None: as decode.trg_lang says
+    tags: tuple[str, ...] | None = None  # what else the model is told of the line; None: as decode.tags says
+    kept: tuple[Kept, ...] = ()  # it contains each of these parts of the source, in their order there, as often
+
+    def __post_init__(self) -> None:
+        for name in ("source", "prefix"):
+            if not isinstance(getattr(self, name), str):
+                raise DataError(f"{name}: expected a text, found {_shown(getattr(self, name))}.")
+        for name in ("required", "avoided", "tags"):
+            texts = getattr(self, name)
+            if texts is None and name == "tags":
+                continue
+            if isinstance(texts, str | bytes):  # a sequence as well, of letters
+                raise DataError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
+            if not isinstance(texts, Sequence):
+                raise DataError(f"{name}: expected a list of texts, found {_shown(texts)}.")
+            if wrong := [one for one in texts if not isinstance(one, str)]:
+                raise DataError(f"{name}: expected a list of texts, found {_shown(wrong[0])} in it.")
+            if not isinstance(texts, tuple):  # which can be looked up, and does not change
+                object.__setattr__(self, name, tuple(texts))
+        if not isinstance(self.trg_lang, str | None):
+            raise DataError(f"trg_lang: expected a text, found {_shown(self.trg_lang)}.")
+        assert len(self.origins) in (0, len(self.required))
+        if _ends_a_line(self.prefix):
+            raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
+        for phrase in (*self.required, *self.avoided):
+            if not phrase or phrase != phrase.strip() or _ends_a_line(phrase):
+                raise DataError(
+                    f"{phrase!r} is no phrase: one has text, no line feed or carriage return, and no white space "
+                    "around it."
+                )
+            if len(phrase) > LONGEST_PHRASE:
+                raise DataError(
+                    f"{phrase[:40]!r}... is no phrase: it has {len(phrase):,} characters, and one may have "
+                    f"{LONGEST_PHRASE:,}. How a translation begins may be as long as it is: prefix."
+                )
+
+    @property
+    def asks(self) -> bool:
+        """Whether anything is asked of the translation."""
+        return bool(self.prefix or self.requires or self.avoided)
+
+    @property
+    def requires(self) -> bool:
+        """Whether the translation has to contain anything."""
+        return bool(self.required or self.kept)
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        """What the translation has to contain, and how often."""
+        found = [Wanted(phrase) for phrase in self.required]
+        n_kept = Counter(one.text for one in self.kept)
+        before = {one.text for one in self.kept if one.opened[0]}
+        after = {one.text for one in self.kept if one.opened[1]}
+        rooms = {text: (text not in before, text not in after) for text in n_kept}
+        times = Counter[str]()
+        lengths = sorted({len(text) for text in n_kept})
+        for whole, n in n_kept.items():
+            # What is kept may stand within something else that is kept, and then once is not enough for both.
+            for text in _within(whole, n_kept, lengths):
+                times[text] += n * _count(text, whole, rooms[text])
+        return found + [Wanted(text, times[text], room) for text, room in rooms.items()]
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether the line says of itself what the model is to be told of it."""
+        return self.trg_lang is not None or self.tags is not None
+
+    @property
+    def can_be_split(self) -> bool:
+        """Whether it is known which piece of the source each required phrase goes with."""
+        return len(self.origins) == len(self.required)
+
+    def of_piece(self, piece: str, start: int, is_first: bool) -> "Request":
+        """What is asked of a piece of the source. start: where it begins in the source as it was given."""
+        # Where nobody knows the origins, a line that is too long for one piece lacks what it requires, and is flagged.
+        both = zip(self.required, self.origins, strict=True) if self.can_be_split else ()
+        end = start + len(restored(piece, dict(self.items)))
+        here = {
+            phrase: inside
+            for phrase, places in both
+            if (inside := tuple((at - start, to - start) for at, to in places if start <= at and to <= end))
+        }
+        first, beyond = (bisect_left(self.kept, place, key=attrgetter("start")) for place in (start, end + 1))
+        kept = [one for one in self.kept[first:beyond] if one.end <= end]
+        source, items = renumbered(piece, dict(self.items))
+        return replace(
+            self,
+            source=source,
+            prefix=self.prefix if is_first else "",
+            required=tuple(here),
+            origins=tuple(here.values()),
+            items=tuple(items.items()),
+            kept=tuple(replace(one, start=one.start - start, end=one.end - start) for one in kept),
+        )
+
+    def protected(self, kinds: Sequence[str]) -> "Request":
+        """The request with placeholders for the items of its source."""
+        source, items = protected(self.source, kinds)
+        return replace(self, source=source, items=tuple(items.items()))
+
+    def in_placeholders(self, kinds: Sequence[str]) -> "Request":
+        """What is asked of a translation before items are put back in it.
+
+        A phrase that stands within an item is there when the item is. What must not be there must not be there as an
+        item, either.
+        """
+        items = dict(self.items)
+        if not items or not self.asks:
+            return self
+
+        def written(phrase: str) -> str:
+            found = protected_like(phrase, items, kinds)
+            inside = (character(name) for name, text in items.items() if phrase in text)
+            return found if found != phrase else next(inside, phrase)
+
+        avoided = [*self.avoided, *(protected_like(phrase, items, kinds) for phrase in self.avoided)]
+        ends = list(accumulate(len(restored(letter, items)) for letter in self.source))
+        kept = dict[tuple[int, int], Kept]()  # of what stands within one item, that item once
+        for one in self.kept:
+            start, end = bisect_right(ends, one.start), bisect_left(ends, one.end) + 1
+            kept[start, end] = Kept(self.source[start:end], start, end, barred_around(self.source, start, end))
+        return replace(
+            self,
+            prefix=protected_like(self.prefix, items, kinds),
+            required=tuple(dict.fromkeys(map(written, self.required))),
+            avoided=tuple(dict.fromkeys(avoided)),
+            origins=(),
+            kept=tuple(kept.values()),
+        )
+
+    def changed(self, change: Callable[[str], str], change_prefix: Callable[[str], str]) -> "Request":
+        """The request with what it asks for in another form."""
+        required, avoided = (tuple(map(change, phrases)) for phrases in (self.required, self.avoided))
+        kept = tuple(replace(one, text=change(one.text)) for one in self.kept)
+        return replace(self, prefix=change_prefix(self.prefix), required=required, avoided=avoided, kept=kept)
+
+    def unmet(self, text: str) -> list[str]:
+        """What of it a translation does not fulfil."""
+        begins = [] if text.startswith(self.prefix) else [self.prefix]
+        lacking = [one.phrase for one in self.wanted if _count(one.phrase, text, one.room) < one.times]
+        return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(found).__name__}"
+
+
+def _ends_a_line(text: str) -> bool:
+    return "\n" in text or "\r" in text
+
+
+def _count(phrase: str, text: str, room: Room | None) -> int:
+    return sum(1 for _ in occurrences(phrase, text, room))
+
+
+def _within(whole: str, texts: Container[str], lengths: Iterable[int]) -> set[str]:
+    """Those of some texts that stand anywhere in another. lengths: theirs, in order: there are far fewer of them."""
+    possible = takewhile(lambda n: n <= len(whole), lengths)
+    parts = (whole[start : start + n] for n in possible for start in range(len(whole) - n + 1))
+    return {part for part in parts if part in texts}
+
+
+def is_blank(line: str) -> bool:
+    """Whether nothing of a line can be seen: white space, control and format characters of any script only."""
+    return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
+
+
+class Terms:
+    """Phrases that go with phrases of the source.
+
+    required: pairs of a phrase of the source and what its translation contains. avoided: pairs of a phrase of the
+    source, "" for any source, and what the translation does not contain. kept: what it matches in the source stays.
+    """
+
+    def __init__(
+        self,
+        required: Iterable[tuple[str, str]] = (),
+        avoided: Iterable[tuple[str, str]] = (),
+        kept: re.Pattern[str] | None = None,
+    ) -> None:
+        # Longer phrases first, so that what is within them is not taken for a phrase of its own.
+        self._required = sorted(required, key=lambda pair: -len(pair[0]))
+        self._avoided, self._kept = list(avoided), kept
+
+    def __call__(self, request: Request) -> Request:
+        """The request with the phrases that its source asks for."""
+        source = request.source
+        kept = _parts(source, self._kept) if self._kept else ()
+        new = dict[str, Places]()
+        for phrase, place in _translations(self._required, source):
+            if phrase not in request.required:
+                new[phrase] = (*new.get(phrase, ()), place)
+        avoided = [phrase for where, phrase in self._avoided if not where or contains(source, where)]
+        return replace(
+            request,
+            required=(*request.required, *new),
+            avoided=tuple(dict.fromkeys([*request.avoided, *avoided])),
+            origins=(*request.origins, *new.values()) if request.can_be_split else (),
+            kept=tuple(sorted((*request.kept, *kept), key=attrgetter("start"))),
+        )
+
+
+def _parts(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
+    """What a pattern matches in a source, without white space around it, and with what of a word stands before it.
+
+    A380 is a name, not a number after a letter, and Latin letters stay as they are in any language. What comes after
+    it may become another ending: 1990er is 1990s.
+    """
+    end = 0
+    for found in pattern.finditer(source):
+        if text := found.group().strip():
+            start, taken = source.index(text, found.start()), end
+            end = start + len(text)
+            while start > taken and _LATIN.fullmatch(source, start - 1, start + 1):
+                start -= 1
+            yield Kept(source[start:end], start, end, barred_around(source, start, end))
+
+
+def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[str, tuple[int, int]]]:
+    """The terms that stand in the source outside of longer ones, in the order in which they stand there: what the
+    translation has, and where the source has it.
+    """
+    taken: list[tuple[int, int]] = []  # in order
+    found: list[tuple[tuple[int, int], str]] = []
+    for phrase, translation in terms:
+        for start, end in occurrences(phrase, source):
+            place = bisect_left(taken, (start, end))
+            before, after = taken[max(place - 1, 0) : place], taken[place : place + 1]
+            if all(end <= other or start >= beyond for other, beyond in before + after):
+                taken.insert(place, (start, end))
+                found.append(((start, end), translation))
+    return [(translation, place) for place, translation in sorted(found)]
+
+
+# Sources to ids, each behind its tags.
+
+
+# What a line says of itself, (trg_lang, tags) of a request -> the tags to put before it. Raises RecipeError.
+TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
+
+
+class Sources:
+    """Encodes the sources of requests.
+
+    codec: puts the tags before every line where no tags_of is given; then lines may say nothing of themselves.
+    """
+
+    def __init__(self, codec: Codec, tags_of: TagsOf | None = None) -> None:
+        self._codec, self._tags_of = codec, tags_of
+        self._tagged: dict[tuple[str | None, tuple[str, ...] | None], Codec] = {}
+
+    def codec_of(self, request: Request) -> Codec:
+        """What encodes this source. Raises RecipeError for tags that the model has not learnt."""
+        own = request.trg_lang, request.tags
+        if own not in self._tagged:
+            if self._tags_of is None and request.is_tagged:
+                raise RecipeError("trg_lang and tags of a line: this model is told none (leave them out).")
+            tagged = self._codec if self._tags_of is None else self._codec.tagged(self._tags_of(*own))
+            self._tagged[own] = tagged
+        return self._tagged[own]
+
+    def encode(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Ids of the source of each request, without EOS."""
+        alike: dict[Codec, list[int]] = {}
+        for number, request in enumerate(requests):
+            alike.setdefault(self.codec_of(request), []).append(number)
+        found: list[list[int]] = [[]] * len(requests)
+        for codec, numbers in alike.items():
+            for number, ids in zip(numbers, codec.encode([requests[n].source for n in numbers]), strict=True):
+                found[number] = ids
+        return found

@@ -1,0 +1,163 @@
+"""Log-probabilities: of a given translation, of every next token, and the length penalty on top.
+
+What search prints and what forced decoding computes come from here, so they cannot disagree. No text.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nmt.data.arrays import Ragged
+from nmt.data.batches import length_batches, pad
+from nmt.data.subwords import BOS, EOS
+from nmt.models.base import Attns, DecoderState, SearchModel
+from nmt.models.layers import Gaps
+
+Ids = Sequence[int] | NDArray[np.int64]
+
+# Told the number of a pair and where the model looked in it: (n_layer, n_head, T, S) weights, EOS last on both sides.
+Look = Callable[[int, Tensor], object]
+
+
+class LookAtPieces(Protocol):
+    """Told the number of a line and where the model looked in it, as `Look`: once for each piece it was translated in.
+
+    piece: its number in the line.
+    """
+
+    def __call__(self, number: int, weights: Tensor, piece: int = 0) -> object:
+        """Take the weights of one piece."""
+
+
+# Weights of attention that are kept grow by the square of the length: above this one the batches get smaller.
+_LONG = 256
+# Bound on pairs x longest side: the logits of all their tokens are held at once, other than in a search.
+_AT_ONCE = 4096
+
+LengthPenalty = Literal["wu", "average", "none"]
+
+
+def length_divisor(length: Tensor, kind: LengthPenalty, alpha: float) -> Tensor:
+    """What a log-probability is divided by to compare hypotheses of different lengths.
+
+    length: tokens with EOS, any shape. wu: ((5 + length) / 6)^alpha; average: length^alpha; none: 1.
+    The divisor never falls as a hypothesis grows, which is what makes the bound of `beam.search` a bound.
+    """
+    real = length.to(torch.float64)
+    if kind == "wu":
+        return ((5.0 + real) / 6.0) ** alpha
+    return real**alpha if kind == "average" else torch.ones_like(real)
+
+
+def full_precision(numbers: Tensor) -> Tensor:
+    """Numbers whose sums can be trusted: half precision becomes fp32, fp32 and fp64 stay as they are."""
+    return numbers.float() if numbers.dtype in (torch.float16, torch.bfloat16) else numbers
+
+
+def gold_log_probs(logits: Tensor, gold: Tensor) -> Tensor:
+    """(…, V) logits, (…) ids -> (…) log-probability of each id."""
+    logits = full_precision(logits)
+    return logits.gather(-1, gold.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+
+
+@torch.inference_mode()
+def score_tokens(
+    model: SearchModel,
+    src_ids: Sequence[Ids],
+    trg_ids: Sequence[Ids],
+    *,
+    max_tokens: int = _AT_ONCE,
+    look: Look | None = None,
+) -> list[list[float]]:
+    """Log-probability of each token of given translations, EOS included, by teacher forcing.
+
+    src_ids, trg_ids: one row of ids a sentence, without BOS and EOS.
+    max_tokens bounds pairs x longest side in one batch; more than _AT_ONCE are never taken. look: called for each pair,
+    in any order, by the same pass.
+    """
+    assert len(src_ids) == len(trg_ids)
+    found: list[list[float]] = [[] for _ in src_ids]
+    longest = np.array([max(len(src), len(trg)) + 1 for src, trg in zip(src_ids, trg_ids, strict=True)], dtype=np.int64)
+    cost = longest if look is None else np.maximum(longest, longest**2 // _LONG)
+    for batch in length_batches(cost, min(max_tokens, _AT_ONCE)):
+        src, trg = (Ragged.of([ids[pair] for pair in batch]) for ids in (src_ids, trg_ids))
+        gold = pad(trg, after=(EOS,)).to(model.device)  # (B, T)
+        src_seq, trg_seq = pad(src, after=(EOS,)).to(model.device), pad(trg, before=(BOS,)).to(model.device)
+        if look is None:
+            logits = model(src_seq, trg_seq)
+        else:
+            logits, attns = model(src_seq, trg_seq, return_attns=True)
+            weights = full_precision(attns.cross).cpu()
+            for row, pair in enumerate(batch):
+                look(int(pair), weights[:, row, :, : len(trg_ids[pair]) + 1, : len(src_ids[pair]) + 1])
+        told = gold_log_probs(logits, gold).double().cpu().numpy()
+        for pair, row in zip(batch, told, strict=True):
+            found[pair] = row[: len(trg_ids[pair]) + 1].tolist()  # by length and not by PAD: a given id may be any id
+    return found
+
+
+# Several models that translate as one.
+
+
+class States(DecoderState):
+    """The states of all models, which move together."""
+
+    def __init__(self, states: list[DecoderState]) -> None:
+        super().__init__({}, {}, states[0].n_sentence)
+        self.states = states
+
+    def reorder(self, rows: Tensor) -> None:
+        for state in self.states:
+            state.reorder(rows)
+
+    def keep(self, gaps: Gaps) -> None:
+        for state in self.states:
+            state.keep(gaps)
+        self.n_sentence = gaps.n
+
+
+class Ensemble(SearchModel):
+    """p(token) = mean over models of p_model(token). The models may differ in all but their vocabulary."""
+
+    def __init__(self, models: Sequence[SearchModel]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+        self.attends = models[0].attends
+
+    def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
+        """(B, S), (B, T) -> (B, T, V) logarithms of the mean probabilities, which are logits as well.
+
+        Where the first model looked, if asked for: layers and heads of different models have nothing to do with each
+        other.
+        """
+        first, *others = self._members()
+        rest = [model(src_seq, trg_seq) for model in others]
+        if not return_attns:
+            return self._mean([first(src_seq, trg_seq), *rest])
+        logits, attns = first(src_seq, trg_seq, return_attns=True)
+        return self._mean([logits, *rest]), attns
+
+    def start(self, src_seq: Tensor) -> DecoderState:
+        return States([model.start(src_seq) for model in self._members()])
+
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
+        assert isinstance(state, States)
+        state.n_step += 1
+        return self._mean([model.step(last, its) for model, its in zip(self._members(), state.states, strict=True)])
+
+    def reach(self, n_position: int) -> None:
+        for model in self._members():
+            model.reach(n_position)
+
+    def _members(self) -> list[SearchModel]:
+        return [model for model in self.models if isinstance(model, SearchModel)]
+
+    @staticmethod
+    def _mean(logits: list[Tensor]) -> Tensor:
+        told = torch.stack([full_precision(one).log_softmax(-1) for one in logits])
+        return told.logsumexp(0) - math.log(len(logits))

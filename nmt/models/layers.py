@@ -1,0 +1,218 @@
+"""The residual stream in a search, from the end of a sub-layer to the beginning of the next: a sum and a norm, which on
+a GPU are one kernel. What they are elsewhere, and in training, stands in `ops.py`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmt import ops
+from nmt.device import send
+from nmt.kernels import on_gpu
+from nmt.ops import add_and_norm, normed, residual_and_input
+
+# Dropout for models of any family.
+
+
+class Dropout(nn.Module):
+    """`ops.dropout` in training, and nothing in evaluation."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x with some elements zero and the others scaled up; in evaluation x itself."""
+        return ops.dropout(x, self.rate)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual + dropout(x), in one pass where that can be had."""
+        return ops.dropout(x, self.rate, residual)
+
+    @property
+    def rate(self) -> float:
+        """The share of elements that are dropped now."""
+        return self.p if self.training else 0.0
+
+    @property
+    def is_active(self) -> bool:
+        return self.rate > 0.0
+
+
+class Stream(NamedTuple):
+    """x, and what is still to be added to it, (..., D) both: whoever reads the sum makes it, in one with a norm."""
+
+    x: Tensor
+    more: Tensor | None = None
+
+    def total(self) -> Tensor:
+        """The stream as it is, (..., D)."""
+        return self.x if self.more is None else self.x + self.more
+
+    def parted(self, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
+        """The stream as it goes past a sub-layer, and as it enters it: see `ops.residual_and_input`."""
+        if self.more is None:
+            entering = _normed_by_kernel(self.x, None, norm)
+            return residual_and_input(self.x, norm) if entering is None else (self.x, entering)
+        if (known := _known(self.x, self.more, norm)) is None:
+            return residual_and_input(self.total(), norm)
+        from nmt.kernels import norms_triton
+
+        return norms_triton.added_and_normed(self.x, self.more, *known)
+
+    def normed(self, norm: nn.Module) -> Tensor:
+        """norm(the stream), (..., D), which goes no further."""
+        found = _normed_by_kernel(self.x, self.more, norm)
+        return normed(self.total(), norm) if found is None else found
+
+
+def behind(x: Tensor, output: Tensor, dropout: Dropout, norm: nn.Module | None) -> Stream:
+    """The stream behind a sub-layer, which x, (..., D), went past. norm: the one at its end, with norm 'post'."""
+    if norm is None:
+        return Stream(dropout.add(output, x)) if dropout.is_active else Stream(x, output)
+    found = None if dropout.is_active else _normed_by_kernel(x, output, norm)
+    return Stream(add_and_norm(output, x, dropout.rate, norm) if found is None else found)
+
+
+def _normed_by_kernel(x: Tensor, more: Tensor | None, norm: nn.Module | None) -> Tensor | None:
+    """norm(x + more), (..., D), if there is a norm and a kernel on a GPU takes it."""
+    if (known := _known(x, more, norm)) is None:
+        return None
+    from nmt.kernels import norms_triton
+
+    return norms_triton.normed(x, more, *known)
+
+
+def _known(x: Tensor, more: Tensor | None, norm: nn.Module | None) -> tuple[Tensor, Tensor | None, bool, float] | None:
+    """Weight, bias, whether it centres, and what it adds to the variance, of a norm that the kernel takes."""
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm) or norm.eps is None or not norm.elementwise_affine:
+        return None
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not on_gpu.takes_norm(x, more, norm.weight):
+        return None
+    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    return norm.weight, bias, isinstance(norm, nn.LayerNorm), norm.eps
+
+
+# Each place and its neighbours, weighted column by column.
+
+
+def convolved(x: Tensor, there: Tensor, weight: Tensor) -> Tensor:
+    """x[l] + sum over i of weight[i] · x[l + i - k // 2], of the neighbours that are there.
+
+    x: (B, L, D); there: (B, L, 1), False at padding; weight: (k, D), k odd. Returns (B, L, D) in the type of x.
+    """
+    return _convolved(x, there, weight.to(x.dtype))
+
+
+def convolved_within(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
+    """What `convolved` returns, of neighbours in the same sentence: several may lie end to end in a row.
+
+    x: (B, L, D); sentence: (B, L), which one each place belongs to, negative at padding; weight: (k, D), k odd.
+    A compiler makes one pass of it.
+    """
+    n, half, out = x.size(1), weight.size(0) // 2, x
+    beside, of_beside = F.pad(x, (0, 0, half, half)), F.pad(sentence, (half, half), value=-1)
+    for i, column in enumerate(weight.to(x.dtype)):
+        near = (of_beside[:, i : i + n] == sentence).unsqueeze(2)
+        out = out + column * beside[:, i : i + n].masked_fill(~near, 0.0)
+    return out
+
+
+class _Convolved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Tensor, weight: Tensor) -> Tensor:
+        seen, out = x * there, x.clone()
+        for i, place, beside in _neighbours(x.size(1), weight.size(0)):
+            out[:, place].addcmul_(seen[:, beside], weight[i])
+        ctx.save_for_backward(seen, there, weight)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor]:
+        (d_out,) = grads
+        seen, there, weight = ctx.saved_tensors
+        d_seen, d_weight = torch.zeros_like(d_out), torch.zeros_like(weight)
+        for i, place, beside in _neighbours(seen.size(1), weight.size(0)):
+            d_seen[:, beside].addcmul_(d_out[:, place], weight[i])
+            d_weight[i] = (d_out[:, place] * seen[:, beside]).sum((0, 1))
+        return d_seen.mul_(there).add_(d_out), None, d_weight
+
+
+_convolved: Callable[[Tensor, Tensor, Tensor], Tensor] = _Convolved.apply
+
+
+def _neighbours(n: int, k: int) -> Iterator[tuple[int, slice, slice]]:
+    """For each of k neighbours, the places of n that have it, and where it is."""
+    for i in range(k):
+        ahead = i - k // 2
+        first, end = max(0, -ahead), min(n, n - ahead)
+        if first < end:
+            yield i, slice(first, end), slice(first + ahead, end + ahead)
+
+
+# Entries of a batch that leave while others stay.
+
+
+class Gaps(NamedTuple):
+    """The first n places stay, and what lies at source, (M,), comes to lie at target, (M,): so no more is copied than
+    leaves."""
+
+    source: Tensor
+    target: Tensor
+    n: int
+
+    @classmethod
+    def of(cls, which: Tensor, device: torch.device) -> "Gaps":
+        """which: (n,) the entries that stay, in their new order; it may be on the host."""
+        here = which.cpu()
+        target = (here != torch.arange(len(here))).nonzero().squeeze(1)
+        source, target = send(torch.stack([here[target], target]), device)
+        return cls(source, target, len(here))
+
+    def close(self, value: Tensor, dim: int = 0) -> Tensor:
+        """A tensor of all entries, which is changed: those that stay, in the same memory."""
+        if len(self.target):
+            wide = _in_large_numbers(value, dim)
+            wide.index_copy_(dim, self.target, wide.index_select(dim, self.source))
+        return value.narrow(dim, 0, self.n)
+
+    def close_all(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`close` for tensors by name, of which some may be one and the same."""
+        closed: dict[tuple[object, ...], Tensor] = {}
+        for value in values.values():
+            if (key := _identity(value)) not in closed:
+                closed[key] = self.close(value)
+        return {name: closed[_identity(value)] for name, value in values.items()}
+
+
+def _in_large_numbers(value: Tensor, dim: int) -> Tensor:
+    """The same memory as numbers of 8 bytes, if it can be seen so: a GPU moves them one by one."""
+    n_share = 8 // value.itemsize
+    if value.dim() <= dim + 1 or value.is_complex() or value.stride(-1) != 1:
+        return value
+    if any(n % n_share for n in (value.size(-1), value.storage_offset(), *value.stride()[:-1])):
+        return value
+    return value.view(torch.int64)
+
+
+def _identity(value: Tensor) -> tuple[object, ...]:
+    """What two tensors have in common that are the same numbers in the same memory."""
+    return value.data_ptr(), value.shape, value.stride(), value.dtype
+
+
+def closing(done: Tensor, n: int | None = None) -> Tensor:
+    """Which entries of a batch stay so that few are moved: (B,) bool, True for those that leave -> (n,).
+
+    n: how many places are left, as many as stay or more; what then fills the places up are some that are done.
+    """
+    n = int((~done).sum()) if n is None else n
+    which = torch.arange(n, device=done.device)
+    late = (~done[n:]).nonzero().squeeze(1) + n
+    gap = done[:n].nonzero().squeeze(1)[: len(late)]
+    return which.index_copy_(0, gap, late)

@@ -1,0 +1,348 @@
+"""The first weights of a run: chance, what the training pairs tell, or what another run has learnt.
+
+Beginning with another run's weights is not going on with it: nothing but weights is taken, and the new run has its own
+data, optimizer, update numbers and folder. Going on is `keeper.restore`.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag, normalize
+
+from nmt.data.corpus import Corpus, Ids, Prepared
+from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.errors import RunError
+from nmt.models.base import TranslationModel
+from nmt.progress import Bar
+from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import differences
+from nmt.run import Run
+from nmt.training.log import Record
+from nmt.training.optim import names_of
+
+# First embeddings from the training pairs.
+
+
+MAX_PAIRS = 200_000  # more of them change the neighbours little, and take memory and time
+_N_POWER, _N_EXTRA = 4, 32  # iterations, and dimensions beyond those wanted: both make the vectors more exact
+_NOISE = 0.1  # share of the variance: what tells apart subwords that occur in exactly the same pairs
+
+
+def cooccurrence_embeddings(
+    corpus: Corpus, n_vocab: int, width: int, *, trg_offset: int, seed: int, quiet: bool = True
+) -> Tensor:
+    """(n_vocab, width) embeddings, of variance 1 / width as a normal initialisation would have.
+
+    trg_offset: what is added to target ids, 0 where both sides share their ids and n_src_vocab where they do not;
+    n_vocab counts all rows. A subword that occurs nowhere gets noise. At most MAX_PAIRS pairs are looked at, evenly
+    spread over the corpus. Unless quiet, stderr has a progress bar.
+    """
+    occurrence = _Occurrence(*_occurrences(corpus, trg_offset), n_vocab)
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    known = torch.zeros(n_vocab, width)
+    vectors = _singular_vectors(occurrence, width + 1, generator, quiet)[:, 1:]  # the first tells only how frequent
+    known[:, : vectors.size(1)] = normalize(vectors, dim=1)
+    noise = torch.randn(n_vocab, width, generator=generator) * width**-0.5
+    seen = known.any(dim=1, keepdim=True)
+    return torch.where(seen, (1 - _NOISE) ** 0.5 * known + _NOISE**0.5 * noise, noise)
+
+
+def _occurrences(corpus: Corpus, trg_offset: int) -> tuple[Ids, Ids]:
+    """Which subword occurs in which pair, each once: ids and pair numbers, sorted by pair."""
+    n_pair = min(corpus.n_pair, MAX_PAIRS)
+    src, trg = corpus.pairs(np.arange(n_pair) * corpus.n_pair // n_pair)
+    pair = np.arange(n_pair)
+    ids = np.concatenate([*src, *(row + trg_offset for row in trg)])
+    of_pair = np.concatenate([np.repeat(pair, list(map(len, side))) for side in (src, trg)])
+    n_id = int(ids.max(initial=0)) + 1
+    key = np.unique(of_pair * n_id + ids)
+    return key % n_id, key // n_id
+
+
+class _Occurrence:
+    """The sparse matrix A (subwords x pairs) of 1 / sqrt(pairs of the subword · subwords of the pair)."""
+
+    def __init__(self, ids: Ids, pairs: Ids, n_vocab: int) -> None:
+        per_id, per_pair = np.bincount(ids, minlength=n_vocab), np.bincount(pairs)
+        weight = (per_id[ids] * per_pair[pairs].astype(np.float64)) ** -0.5
+        by_id = np.argsort(ids, kind="stable")
+        self.shape = (n_vocab, len(per_pair))
+        self._of_id = self._bags(pairs[by_id], per_id, weight[by_id])
+        self._of_pair = self._bags(ids, per_pair, weight)
+
+    @staticmethod
+    def _bags(members: Ids, sizes: Ids, weight: NDArray[np.floating]) -> tuple[Tensor, Tensor, Tensor]:
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        return torch.from_numpy(members), torch.from_numpy(starts), torch.from_numpy(weight).float()
+
+    def times(self, x: Tensor) -> Tensor:
+        """A x: (pairs, K) -> (subwords, K)"""
+        return self._product(self._of_id, x)
+
+    def transposed_times(self, x: Tensor) -> Tensor:
+        """AT x: (subwords, K) -> (pairs, K)"""
+        return self._product(self._of_pair, x)
+
+    @staticmethod
+    def _product(bags: tuple[Tensor, Tensor, Tensor], x: Tensor) -> Tensor:
+        members, starts, weight = bags
+        product: Tensor = embedding_bag(members, x, starts, mode="sum", per_sample_weights=weight)
+        return product
+
+
+def _singular_vectors(a: _Occurrence, n: int, generator: torch.Generator, quiet: bool = True) -> Tensor:
+    """The first n left singular vectors of A, or as many as it has, each times the root of its singular value."""
+    n_found = min(n + _N_EXTRA, *a.shape)
+    y = a.times(torch.randn(a.shape[1], n_found, generator=generator))
+    for _ in Bar(range(_N_POWER), desc="first embeddings", disable=quiet, leave=False):
+        y = a.times(a.transposed_times(torch.linalg.qr(y).Q))
+    vectors, squares, _ = torch.linalg.svd(y, full_matrices=False)
+    rooted: Tensor = vectors[:, :n] * squares[:n] ** 0.25
+    return rooted
+
+
+OTHERWISE = "with these options the same weights compute something else here"
+# Options of the model that say how it learns, or that the names and shapes of its parameters show.
+_NO_MATTER = {
+    *("preset", "dropout", "emb_dropout", "attn_dropout", "act_dropout", "variational_dropout"),
+    *("emb_init", "forget_bias", "d_model", "d_emb", "d_inner", "n_enc_layer", "n_dec_layer", "n_rnn_layer"),
+    *("n_position", "attn_bias", "ffn_bias", "enc_conv", "lexical_attn", "prj_transform"),
+}
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a parameter. kind: loaded; grown: some rows are new; skipped; or unused: this model has none."""
+
+    name: str
+    kind: str
+    n_number: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a model has from a checkpoint of another run. others: what `other_computation` finds."""
+
+    folder: Path
+    checkpoint: str
+    fates: list[Fate]
+    others: dict[str, tuple[Any, Any]]
+
+
+def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, record: Record) -> None:
+    """Replace what chance gave by what is known better, and say so."""
+    if recipe.model.emb_init == "cooccurrence":
+        record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
+    if recipe.train.init_from:
+        taken = take_origin(model, data, recipe)
+        fates, others = taken.fates, taken.others
+        lines = [f"first weights from {taken.folder}, {taken.checkpoint}:", *_table(fates)]
+        if others:
+            lines += [f"  warning: {OTHERWISE}:", *(f"    {text}" for text in options_told(others))]
+        record.say("\n".join(lines))
+        by_kind = {kind: {f.name: f.why for f in fates if f.kind == kind} for kind in ("grown", "skipped")}
+        plain = {kind: [f.name for f in fates if f.kind == kind] for kind in ("loaded", "unused")}
+        told = {"options": {name: list(values) for name, values in others.items()}} if others else {}
+        record.write("init", 0, run=str(taken.folder), checkpoint=taken.checkpoint, **by_kind, **plain, **told)
+
+
+def take_origin(model: TranslationModel, data: Prepared, recipe: Recipe) -> Taken:
+    """Copy into a model what fits of the run that train.init_from names. Raises RunError if nothing does."""
+    run, name = find_origin(recipe)
+    other, name = run.load_model(torch.device("cpu"), name)
+    fates = take_over(model, data.subwords, other, run.subwords())
+    if not any(fate.kind in ("loaded", "grown") for fate in fates):
+        raise RunError(
+            f"train.init_from: no parameter of {run.folder}, {name} fits this recipe's model: {fates[0].name}: "
+            f"{fates[0].why}; and so on. Give this recipe that run's model options."
+        )
+    return Taken(run.folder, name, fates, other_computation(run.recipe().model, recipe.model))
+
+
+def check_origin(recipe: Recipe, run: Run) -> None:
+    """Raise RunError where train.init_from cannot be meant. What a run began with may be gone once it has begun."""
+    if recipe.train.init_from and not (run.begun and _origin(recipe) is None):
+        find_origin(recipe)
+
+
+def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
+    """The run that train.init_from names, and the name of the checkpoint in it, None for the one that translates.
+
+    Raises RunError when it names no run, or this one.
+    """
+    place, found = recipe.train.init_from, _origin(recipe)
+    if found is None:
+        raise RunError(
+            f"train.init_from: {place} is no run: {recipe.origin.tried('train.init_from', place)}. Name a folder that "
+            "nmt-train wrote, runs/NAME, or a checkpoint in it, runs/NAME/checkpoints/update-00012000."
+        )
+    run, name = found
+    if run.folder.resolve() == recipe.run_folder.resolve():
+        raise RunError(
+            f"train.init_from: {place} is this run itself, which goes on from its own checkpoints anyway. To "
+            "fine-tune it, give the new run another --name or --train.out."
+        )
+    return run, name
+
+
+def _origin(recipe: Recipe) -> tuple[Run, str | None] | None:
+    """What `find_origin` returns, whichever run that is; None where there is no run."""
+    for place in recipe.origin.places("train.init_from", recipe.train.init_from):
+        if Run(place).exists:
+            return Run(place), None
+        if place.parent.name == "checkpoints" and Run(place.parent.parent).exists:
+            return Run(place.parent.parent), place.name
+        if place.is_dir() and Run(place.parent).exists:  # RUN/model
+            return Run(place.parent), place.name
+    return None
+
+
+def take_over(
+    model: TranslationModel, subwords: Subwords, other: TranslationModel, other_subwords: Subwords
+) -> list[Fate]:
+    """Copy into a model what fits of another. What does not keeps its value.
+
+    A parameter that is named and shaped alike is copied. A row that belongs to a subword goes to the row of the same
+    subword, wherever that is in the other vocabulary; that of a new one is the mean of the subwords that stood for it
+    there. A matrix that is shared here and not there takes each row from the first of the other's matrices that has it.
+    """
+    codec_of, other_codec_of = _vocabularies(model, subwords), _vocabularies(other, other_subwords)
+    theirs = dict(other.named_parameters(remove_duplicate=False))
+    fates = []
+    for param, names in names_of(model).items():
+        candidates = list(dict.fromkeys(theirs[name] for name in names if name in theirs))
+        fitting = [their for their in candidates if their.shape[1:] == param.shape[1:]]
+        if not candidates:
+            fates.append(Fate(names[0], "skipped", param.numel(), "not in that run"))
+        elif not fitting or (param not in codec_of and candidates[0].shape != param.shape):
+            fates.append(Fate(names[0], "skipped", param.numel(), f"{_by(candidates[0])} there, {_by(param)} here"))
+        elif param not in codec_of:
+            _copy(param, fitting[0])
+            fates.append(Fate(names[0], "loaded", param.numel()))
+        else:
+            mine = codec_of[param]
+            n_row = _copy_rows(param, mine, [(their, other_codec_of[their]) for their in fitting])
+            why = f"{n_row:,} of {mine.size:,} subwords, {mine.size - n_row:,} begin as the mean of their parts there"
+            kind, why = ("loaded", "") if n_row == mine.size else ("grown", why)
+            fates.append(Fate(names[0], kind, param.numel(), why))
+    known = {name for names in names_of(model).values() for name in names}
+    left = (names[0] for names in names_of(other).values() if not known & set(names))
+    return fates + [Fate(name, "unused", theirs[name].numel(), "only in that run") for name in left]
+
+
+def other_computation(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[Any, Any]]:
+    """Options of the model by which equal weights mean something else here: {name: (there, here)}, as computed with.
+
+    Not those that a parameter's name or shape shows, nor those of training. A matrix that was shared there and is not
+    here is the same in all its places; the other way round it is that of one place.
+    """
+    told = differences(there.model_dump(), here.model_dump())
+    values = ((name, _meaning(there, name), _meaning(here, name)) for name in told if name not in _NO_MATTER)
+    return {
+        name: (old, new)
+        for name, old, new in values
+        if old != new and not (name.endswith("_sharing") and old and not new)
+    }
+
+
+def _meaning(model: ModelConfig, name: str) -> Any:
+    """The value of an option, with what stands for an empty one."""
+    value = getattr(model, name)
+    if value is None and name in ("d_k", "d_v"):
+        return model.d_model // model.n_head
+    if value is None and name == "enc_n_kv_head":
+        return _meaning(model, "n_kv_head")
+    return model.n_head if value is None and name == "n_kv_head" else value
+
+
+def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
+    """Fill in first embeddings that know which subwords occur in the same training pairs. Returns a line about it."""
+    begin = time.perf_counter()
+    source, target = model.embeddings
+    n_src, n_trg = source.num_embeddings, target.num_embeddings
+    shared = source.weight is target.weight
+    rows = cooccurrence_embeddings(
+        data.train,
+        n_trg if shared else n_src + n_trg,
+        target.embedding_dim,
+        trg_offset=0 if shared else n_src,
+        seed=seed,
+        quiet=quiet,
+    )
+    with torch.no_grad():
+        source.weight.copy_(rows[:n_src])
+        target.weight.copy_(rows[-n_trg:])
+    n_pair = min(data.train.n_pair, MAX_PAIRS)
+    return f"first embeddings from co-occurrence in {n_pair:,} pairs: {time.perf_counter() - begin:.1f} s"
+
+
+def _vocabularies(model: TranslationModel, subwords: Subwords) -> dict[Tensor, Codec]:
+    """The parameters whose rows belong to subwords, and whose subwords those are."""
+    source, target = model.embeddings
+    return {model.output_weight: subwords.trg, target.weight: subwords.trg, source.weight: subwords.src}
+
+
+@torch.no_grad()
+def _copy(param: nn.Parameter, their: Tensor) -> None:
+    param.copy_(their)
+
+
+@torch.no_grad()
+def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Codec]]) -> int:
+    """Fill rows from the first source that has their subword, new ones with a mean of rows of the first source.
+
+    Returns how many of `codec.size` were found.
+    """
+    if _pieces(codec) == _pieces(sources[0][1]):
+        param.copy_(sources[0][0])  # with the rows that pad the vocabulary
+        return codec.size
+    source_of = np.full(codec.size, -1)
+    for number, (their, their_codec) in enumerate(sources):
+        row_of = {piece: row for row, piece in enumerate(_pieces(their_codec), N_SPECIAL)}
+        row = np.array([*range(N_SPECIAL), *(row_of.get(piece, -1) for piece in _pieces(codec))])
+        new = np.flatnonzero((source_of < 0) & (row >= 0))
+        source_of[new] = number
+        param[torch.from_numpy(new)] = their[torch.from_numpy(row[new])].to(param.device)
+    their, their_codec = sources[0]
+    for new_row in np.flatnonzero(source_of < 0).tolist():
+        if new_row < codec.n_text:
+            parts = their_codec.cut(codec.raw([new_row])[0])  # all bytes are pieces, so there are some
+        else:  # another tag, which is like the ones that were there; the first of all begins by chance
+            parts = their_codec.tag_ids(their_codec.tags)
+        if parts:
+            param[new_row] = their[parts].mean(0).to(param.device)
+    return int((source_of >= 0).sum())
+
+
+def _pieces(codec: Codec) -> list[bytes | str]:
+    """Return what has a row after the control symbols: the bytes of pieces, and tags."""
+    return [*codec.raw(range(N_SPECIAL, codec.n_text)), *codec.tags]
+
+
+def _by(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape))
+
+
+def _table(fates: list[Fate]) -> list[str]:
+    """Lines for people: what was loaded in one, the rest one by one."""
+    loaded = [fate for fate in fates if fate.kind == "loaded"]
+    lines = [f"  loaded   {len(loaded)} parameters, {sum(fate.n_number for fate in loaded):,} numbers"]
+    rest = (fate for kind in ("grown", "skipped", "unused") for fate in fates if fate.kind == kind)
+    return lines + [f"  {fate.kind:8} {fate.name}: {fate.why}" for fate in rest]
+
+
+def options_told(others: dict[str, tuple[Any, Any]]) -> list[str]:
+    """What `other_computation` finds, for people."""
+    return [f"model.{name}: {_said(there)} there, {_said(here)} here" for name, (there, here) in others.items()]
+
+
+def _said(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,281 @@
+"""From a recipe to a trained run folder: everything that is checked and set up before the loop, and what follows it."""
+
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.data.plan import Mixture
+from nmt.device import choose_device
+from nmt.extras import version_and_commit
+from nmt.kernels import switch
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+from nmt.training import parallel
+from nmt.training.budget import Budget
+from nmt.training.claim import claim, find_start
+from nmt.training.feed import Feed
+from nmt.training.finish import choose_final, final_choice, final_update, is_finished
+from nmt.training.heartbeat import Stopped
+from nmt.training.initial import check_origin, first_weights
+from nmt.training.log import Record
+from nmt.training.materials import make_trial, new_model, open_data, require_extras
+from nmt.training.optim import freeze, rate_factors
+from nmt.training.parallel import Ranks
+from nmt.training.precision import Precision, choose_precision, must_be_possible
+from nmt.training.resolve import check_space, resolve
+from nmt.training.state import begun_in_other_batches
+from nmt.training.trainer import Trainer
+
+
+def launch(
+    recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
+) -> str:
+    """Train what the recipe describes, or go on where it stopped.
+
+    Returns 'done', 'time', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe,
+    RunError when the run folder is another run's or is in use, and MachineError for a package that is not installed.
+    """
+    budget = Budget(recipe.train, clock)  # all that follows counts
+    data = open_data(recipe)
+    run = Run(recipe.run_folder)
+    check_origin(recipe, run)  # before a folder is made
+    device = choose_device(recipe.train.device, "--train.device")
+    must_be_possible(recipe.train.precision, device)
+    if recipe.train.threads:
+        torch.set_num_threads(recipe.train.threads)
+    try:
+        ranks, device = parallel.join(device, recipe.train.timeout, wants_stop)
+    except Stopped:
+        print("stopped before all ranks had come: the same command begins again", file=sys.stderr)
+        return "stopped"
+    with ranks.together():
+        if not run.begun:  # before a folder is made; of one that is there it is not known yet whether it is finished
+            require_extras(recipe, logs=ranks.is_main)
+        with run.lock() if ranks.is_main else nullcontext():
+            with ranks.others_wait():
+                if ranks.is_main:
+                    run.tidy()
+            try:
+                recipe = _resolved(recipe, data, run, device, ranks, wants_stop)
+            except Stopped:
+                if ranks.is_main:
+                    print("stopped before the first update: the same command begins again", file=sys.stderr)
+                return "stopped"
+            with ranks.others_wait():
+                if ranks.is_main:
+                    claim(run, recipe, data)
+            return _train(recipe, data, run, device, ranks, wants_stop, budget)
+
+
+def _resolved(
+    recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks, wants_stop: Callable[[], bool]
+) -> Recipe:
+    """The recipe without `auto`, the same on every rank; rank 0 knows whether there is a run that began with it."""
+    begun = run.recipe() if ranks.tell(float(run.begun))[0] else None
+
+    def say(text: str) -> None:
+        if ranks.is_main:
+            print(text, file=sys.stderr)
+
+    return resolve(recipe, data, begun, ranks, lambda known: make_trial(known, data, device), say, wants_stop)
+
+
+def _train(
+    recipe: Recipe,
+    data: Prepared,
+    run: Run,
+    device: torch.device,
+    ranks: Ranks,
+    wants_stop: Callable[[], bool],
+    budget: Budget,
+) -> str:
+    if _was_finished(run, recipe, ranks):
+        return "done"
+    require_extras(recipe, logs=ranks.is_main)
+    record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
+    try:
+        folder, state = _start(run, recipe, ranks)
+        precision = _same_precision(recipe, state, device, ranks)
+        precision.apply()
+        feed = Feed(recipe, data, ranks)  # first, since it goes on with its preparations while the model is made
+        model = new_model(recipe, data, device)
+        if ranks.is_main:
+            check_space(run, recipe, model)
+        frozen = freeze(model, recipe.train.freeze)
+        rate_factors(model, recipe.optim.rate_of)  # refused before the first weights, which take a while
+        if folder is None:
+            record.begin()
+            first_weights(model, data, recipe, record)
+        elif recipe.train.init_from:
+            record.say(f"train.init_from is for a new run: this one has checkpoints, and goes on from {folder.name}")
+        if frozen:
+            record.say(frozen)
+        trainer = Trainer(
+            recipe,
+            data,
+            model,
+            feed=feed,
+            precision=precision,
+            ranks=ranks,
+            run=run,
+            record=record,
+            wants_stop=wants_stop,
+            budget=budget,
+        )
+        if folder is not None:
+            _go_on(trainer, folder, state, precision, device)
+        with trainer.stopwatch.host("telling"):
+            record.tell_others(recipe, trainer.state.update)
+        if folder is None:
+            _introduce(trainer, data, precision, device)
+        outcome = _choose_model(trainer, trainer.train())
+        trainer.teller.time_spent(trainer.state.update, trainer.stopwatch.read())
+        record.say(_farewell(outcome, run, trainer))
+        return outcome
+    finally:
+        record.close()
+
+
+def _was_finished(run: Run, recipe: Recipe, ranks: Ranks) -> bool:
+    """Whether there is nothing to do, and say so."""
+    with ranks.others_wait():
+        update = final_update(run) if ranks.is_main and is_finished(run, recipe) else None
+    if update is not None:
+        print(f"{run.folder}: already trained to update {update:,}; nothing to do.", file=sys.stderr)
+    return ranks.any(update is not None)
+
+
+def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[str, Any]]:
+    """The checkpoint to go on from and its state; (None, {}) for a new run. Rank 0 chooses, lest others see another."""
+    with ranks.others_wait():
+        found = find_start(run, recipe) if ranks.is_main else None
+    (update,) = ranks.tell(found.state["update"] if found is not None and found.folder is not None else -1)
+    if update < 0:
+        return None, {}
+    if found is not None:
+        return found.folder, found.state
+    folder = run.checkpoint(int(update))
+    return folder, checkpoint.read_json(folder / checkpoint.STATE)
+
+
+def _go_on(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Precision, device: torch.device) -> None:
+    """Take up a checkpoint, and say from where the run goes on."""
+    ranks = trainer.ranks
+    final = final_choice(trainer.run) if ranks.is_main else None
+    had_ended = ranks.any(final is not None and final["update"] == state["update"])
+    trainer.restore(folder, state, had_ended=had_ended)
+    if had_ended and final is not None:
+        trainer.teller.another_end(final, trainer.state)
+    trainer.record.say(
+        f"going on from {folder.name} on {device} in {precision.name}: {precision.why}; nmt {version_and_commit()}"
+    )
+    if begun_in_other_batches(state, packed=trainer.recipe.batch.packed):
+        epoch = state["epoch"]
+        trainer.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
+
+
+def _choose_model(trainer: Trainer, outcome: str) -> str:
+    """Choose the final model, unless training was stopped. Returns the outcome then: choosing can be stopped, too."""
+    with trainer.ranks.others_wait():
+        if outcome != "stopped" and trainer.ranks.is_main:
+            with trainer.stopwatch.host("validation"), trainer.engine.whole_model() as whole:
+                chosen = choose_final(
+                    trainer.recipe,
+                    trainer.run,
+                    whole,
+                    trainer.state,
+                    trainer.validation.first,
+                    trainer.record,
+                    trainer.wants_stop,
+                    lambda seconds: trainer.budget.has_time(trainer.state, seconds),
+                )
+            outcome = outcome if chosen else "stopped"
+    return "stopped" if trainer.ranks.tell(float(outcome == "stopped"))[0] else outcome
+
+
+def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
+    """The arithmetic that the run began with, or a choice for a new run: one for all ranks."""
+    remembered = state.get("arithmetic", {})
+    if remembered.get("device") == device.type:
+        name, fast = remembered["name"], remembered["fast_fp32"]
+        later = (remembered.get(key, False) for key in ("kernels", "panels"))  # than the first runs
+        mine = Precision(name, "as the run began", device.type, fast, *later)
+    else:
+        mine = choose_precision(recipe.train, device)
+        names = ("fp32", "bf16", "fp16")
+        name, *switches = ranks.tell(names.index(mine.name), mine.fast_fp32, mine.kernels, mine.panels)
+        fast, wanted, panels = map(bool, switches)
+        mine = replace(mine, name=names[int(name)], fast_fp32=fast, kernels=wanted, panels=panels)
+    why_not = switch.why_not() if mine.kernels else ""
+    if ranks.any(bool(why_not)):
+        mine = replace(
+            mine, kernels=False, why=f"{mine.why}, but without kernels: {why_not or 'another rank has none'}"
+        )
+    return mine
+
+
+def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: torch.device) -> None:
+    model, record, recipe = trainer.model, trainer.record, trainer.recipe
+    n_param = sum(p.numel() for p in model.parameters())
+    padding = trainer.feed.plan.padding_share(0)
+    n_update = trainer.feed.plan.n_update(0)
+    record.write(
+        "start",
+        0,
+        nmt=version_and_commit(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        device=str(device),
+        threads=torch.get_num_threads(),
+        cores=os.cpu_count(),
+        precision=precision.name,
+        precision_why=precision.why,
+        parameters=n_param,
+        pairs=data.train.n_pair,
+        updates_per_epoch=n_update,
+        padding=round(padding, 4),
+        data=data.train.fingerprint,
+        seed=recipe.seed,
+    )
+    if trainer.feed.plan.mixture is not None:
+        record.say("\n".join(["an epoch is made of:", *_mixture(trainer.feed.plan.mixture, data)]))
+    record.say(
+        f"{recipe.name}: {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, padding "
+        f"{padding:.1%}, {recipe.train.updates:,} updates to go on {device} in {precision.name} ({precision.why}); "
+        f"nmt {version_and_commit()}"
+    )
+
+
+def _mixture(mixture: Mixture, data: Prepared) -> Iterator[str]:
+    """A line for each corpus: its pairs, how often they are visited, and its share."""
+    n_all = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
+    for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
+        yield f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_all:>6.1%}  {corpus['name']}"
+
+
+def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
+    state = trainer.state
+    speed = state.n_token / max(1e-9, state.seconds)
+    spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, "
+    spent += f"{speed:,.0f} tokens/s on average"
+    if state.n_skipped:
+        spent += f"; {state.n_skipped:,} more were skipped, whose loss or gradient was not finite"
+    if outcome == "stopped":
+        return f"stopped and saved at {spent}. The same command goes on from here: {run.folder}"
+    if trainer.budget.seconds:
+        trainer.budget.passed(state)
+        spent += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
+    if outcome == "time" and state.update < trainer.recipe.optim.n_warmup:
+        spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
+    return f"finished ({outcome}): {spent}. Translate with: {shlex.join(['nmt-translate', str(run.folder)])}"

@@ -1,0 +1,330 @@
+"""What training says: log.jsonl for machines, one progress line for people, and whatever else takes the log's lines.
+
+Every line of log.jsonl is one JSON object with `kind` and `update`; docs/reference.md explains every field:
+    init    the run that the first weights are from, and which were loaded, grown, skipped, unused
+    start   versions, device, precision, parameters, fingerprint of the data
+    train   loss, learning rate, gradient norm, target tokens a second, epoch: means since the line before
+    memory  memory ran out: how many times so far, and the cost from which on batches are halved
+    valid   loss, perplexity, accuracy, bleu, chrf with signatures, examples
+    final   the candidates for the final model with their scores, and the one chosen
+    time    where the time went
+"""
+
+import contextlib
+import io
+import json
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from nmt import checkpoint
+from nmt.errors import MachineError
+from nmt.evaluation.attention.drawing import painter
+from nmt.evaluation.attention.page import Alignment, panels
+from nmt.files import write_durably
+from nmt.progress import Bar
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+
+# Where the lines of a run's log go.
+
+
+Fields = Mapping[str, Any]
+
+
+class Sink(Protocol):
+    """What takes the lines of the log. fields: numbers, texts and structures of them, and the odd Alignment."""
+
+    def write(self, kind: str, update: int, fields: Fields) -> None:
+        """Take one line."""
+
+    def close(self) -> None:
+        """There will be no more."""
+
+
+class JsonLines:
+    """log.jsonl: one JSON object a line. Pictures are left out."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Kept open: should the run folder be moved away and another run begin there, its log is not ours to write to.
+        self._file: TextIO | None = None
+
+    def write(self, kind: str, update: int, fields: Fields) -> None:
+        """Append one line; it is in the file when this returns. Raises MachineError where it cannot be written."""
+        told = {name: value for name, value in fields.items() if not isinstance(value, Alignment)}
+        line = json.dumps({"kind": kind, "update": update, **told}, ensure_ascii=False)
+        try:
+            if self._file is None:
+                self._file = self.path.open("a", encoding="utf-8", newline="\n")
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            saved = Run(self.path.parent).updates()
+            begins = (
+                f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew, for nothing was saved yet"
+            )
+            raise MachineError(
+                f"{self.path}: the log cannot be written: {error.strerror}. Free some space or mend the disk: the same "
+                f"command then {begins}."
+            ) from error
+
+    def replace(self, content: bytes) -> None:
+        """Put other lines in place of all those so far."""
+        self.close()
+        write_durably(self.path, content)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what cannot be written was complained about by `write`
+                self._file.close()
+        self._file = None
+
+
+class TensorBoard:
+    """Scalars, sample translations and pictures of attention, as events in a folder.
+
+    since: the update that training goes on from; what an earlier process wrote after it counts no more.
+    """
+
+    def __init__(self, folder: Path, since: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._excepthook = threading.excepthook
+        threading.excepthook = self._leave_out
+        self.events: Any = SummaryWriter(str(folder), purge_step=since + 1 if since else 0)
+
+    def write(self, kind: str, update: int, fields: Fields) -> None:
+        """Write one line's events; they are in the file when this returns, for a kill may come at any time."""
+        for name, value in _numbers(kind, fields):
+            self.events.add_scalar(name, value, update)
+        for name, value in fields.items():
+            if isinstance(value, Alignment):
+                self.events.add_image(f"{kind}/{name}", _pixels(value), update, dataformats="HWC")
+            elif name == "examples":
+                self.events.add_text(f"{kind}/{name}", _markdown(value), update)
+        self.events.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.events.close()
+        threading.excepthook = self._excepthook
+
+    def _leave_out(self, args: threading.ExceptHookArgs) -> None:
+        """Print what ended a thread, but not of the writer's own: its error is raised here, too, and told in a line."""
+        if not type(args.thread).__module__.startswith("tensorboard."):
+            self._excepthook(args)
+
+
+class WeightsAndBiases:
+    """Scalars, sample translations and pictures of attention, sent to Weights & Biases.
+
+    The project is the recipe's name, the run is the run folder.
+
+    Where a resumed run repeats updates that were sent already, Weights & Biases keeps the first values; they are equal.
+    say: told when there is a wait for its server, which takes minutes if it cannot be reached.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, say: Callable[[str], None]) -> None:
+        import wandb
+
+        self.wandb: Any = wandb
+        self.say = say
+        say("waiting for Weights & Biases ...")
+        self.run: Any = wandb.init(
+            project=recipe.name,
+            name=folder.name,
+            id=_identity(folder / "wandb" / "run-id"),
+            resume="allow",
+            dir=str(folder),
+            config=recipe.model_dump(mode="json"),
+            settings=wandb.Settings(console="off", quiet=True),  # standard error is ours
+        )
+
+    def write(self, kind: str, update: int, fields: Fields) -> None:
+        """Send one line. It is sent by a process of Weights & Biases, so nothing waits for the network."""
+        told: dict[str, Any] = dict(_numbers(kind, fields))
+        for name, value in fields.items():
+            if isinstance(value, Alignment):
+                told[f"{kind}/{name}"] = self.wandb.Image(_pixels(value))
+            elif name == "examples" and value:
+                rows = [list(example.values()) for example in value]
+                told[f"{kind}/{name}"] = self.wandb.Table(columns=list(value[0]), data=rows)
+        self.run.log(told, step=update)
+
+    def close(self) -> None:
+        """Send what is left."""
+        self.say("waiting for Weights & Biases to take what is left ...")
+        self.run.finish()
+
+
+class Courtesy:
+    """A sink that training can do without: its first failure is told, and it is not asked again."""
+
+    def __init__(self, name: str, make: Callable[[], Sink], complain: Callable[[str], None]) -> None:
+        self.name, self.complain = name, complain
+        self.sink: Sink | None = None
+        self._try(lambda: setattr(self, "sink", make()))
+
+    def write(self, kind: str, update: int, fields: Fields) -> None:
+        """Take one line if there was no failure yet."""
+        if (sink := self.sink) is not None:
+            self._try(lambda: sink.write(kind, update, fields))
+
+    def close(self) -> None:
+        """Close it if there was no failure."""
+        if (sink := self.sink) is not None:
+            self._try(sink.close)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:
+            self.sink = None
+            reason = str(error).split("\n")[0]
+            self.complain(f"warning: {self.name} failed and is left out from here on: {type(error).__name__}: {reason}")
+
+
+def sinks_of(recipe: Recipe, folder: Path, since: int, complain: Callable[[str], None]) -> list[Sink]:
+    """The sinks that a recipe asks for beside the log of a run that goes on from update `since`."""
+    wanted: list[tuple[str, bool, Callable[[], Sink]]] = [
+        ("TensorBoard", recipe.train.tensorboard, lambda: TensorBoard(folder / "tensorboard", since)),
+        ("Weights & Biases", recipe.train.wandb, lambda: WeightsAndBiases(recipe, folder, complain)),
+    ]
+    return [Courtesy(name, make, complain) for name, is_wanted, make in wanted if is_wanted]
+
+
+def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Every number inside a value, with its path: valid/sets/web/bleu."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _numbers(f"{path}/{name}", part)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, value
+
+
+def _pixels(alignment: Alignment) -> Any:
+    """(height, width, 3) numbers from 0 to 1: the mean attention of the last layer."""
+    picture = painter()
+    from matplotlib.image import imread  # here, since it takes half a second and few runs draw
+
+    return imread(io.BytesIO(picture([(alignment, panels(alignment, "last", "mean"))])))[:, :, :3]
+
+
+def _markdown(examples: list[dict[str, str]]) -> str:
+    """Examples as a list, their text as code, so that nothing in it is taken for markup."""
+    return "\n\n".join("\n".join(f"    {what:9}  {text}" for what, text in example.items()) for example in examples)
+
+
+def _identity(path: Path) -> str:
+    """The name under which Weights & Biases knows a run: drawn once, then read."""
+    known = path.read_text(encoding="ascii").strip() if path.is_file() else ""
+    if not known:
+        known = secrets.token_hex(8)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(known + "\n", encoding="ascii", newline="\n")
+    return known
+
+
+class Record:
+    """The log of a run. Silent when `quiet`: ranks other than the first."""
+
+    def __init__(self, path: Path, *, n_update: int, quiet: bool = False) -> None:
+        self.path = path
+        self.quiet = quiet
+        self.talk = _Talk(sys.stderr)
+        self.bar = Bar(
+            total=n_update,
+            unit="upd",
+            dynamic_ncols=True,
+            disable=quiet,
+            file=self.talk,
+            mininterval=1,
+            delay=0,
+            # The time left is ours to tell: tqdm knows of no validations to come.
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]",
+        )
+        self.lines = JsonLines(path)
+        self.sinks: list[Sink] = [self.lines]
+
+    def tell_others(self, recipe: Recipe, since: int) -> None:
+        """Send all lines from here on to what else the recipe names, of a run that goes on from update `since`."""
+        if not self.quiet:
+            self.sinks += sinks_of(recipe, self.path.parent, since, self.say)
+
+    def begin(self) -> None:
+        """Begin the log of a new run: what an attempt wrote that was killed before its first checkpoint goes."""
+        if not self.quiet and self.path.exists():
+            self.lines.replace(b"")
+
+    def go_on(self, update: int, validated: Collection[int]) -> None:
+        """Continue the log of a resumed run: what its checkpoint does not know of is taken back.
+
+        validated: the updates whose validation the checkpoint knows.
+        """
+        self.bar.reset()
+        self.bar.initial = self.bar.n = self.bar.last_print_n = update
+        if self.quiet or not self.path.exists():
+            return
+        there = self.path.read_bytes()
+        kept = [line for line in there.split(b"\n") if _is_known(line, update, validated)]
+        if (known := b"".join(line + b"\n" for line in kept)) != there:
+            self.lines.replace(known)
+
+    def write(self, kind: str, update: int, **fields: Any) -> None:
+        """Append one line to log.jsonl, and tell the others."""
+        if not self.quiet:
+            for sink in self.sinks:
+                sink.write(kind, update, fields)
+
+    def progress(self, update: int, **shown: str) -> None:
+        """Move the progress line."""
+        self.bar.n = update
+        if shown:
+            self.bar.set_postfix(shown, refresh=False)
+        self.bar.update(0)
+
+    def say(self, text: str) -> None:
+        """A line for people, above the progress line."""
+        if not self.quiet:
+            Bar.write(text, file=self.talk)
+
+    def close(self) -> None:
+        self.bar.close()
+        for sink in self.sinks:
+            sink.close()
+
+
+def _is_known(line: bytes, update: int, validated: Collection[int]) -> bool:
+    """Whether a line of the log is of the past of a checkpoint."""
+    try:
+        entry = json.loads(line)
+        kind, at = entry["kind"], entry["update"]
+        if at > update or kind == "final":  # the model is chosen after the last checkpoint
+            return False
+        return kind != "valid" or at in validated
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False  # the line that a kill cut short
+
+
+class _Talk:
+    """Standard error, for a run that goes on when nobody can hear it: the terminal is gone, the disk behind it full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()

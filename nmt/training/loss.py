@@ -1,0 +1,339 @@
+"""Label-smoothed cross-entropy from hidden states, without ever holding all the logits.
+
+The output layer is the widest of the model: (tokens x vocabulary) logits and as many gradients. Both are made
+and used up chunk by chunk, while they are in the cache; padding is dropped before, not masked after.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nmt.data.batches import STEP
+from nmt.kernels import passes, products, switch
+
+# Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
+# of a good size; on a GPU at least enough to fill it.
+CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
+# Of the memory of a GPU. The gradient of the output matrix is read and written once for each chunk.
+_SHARE = 1 / 64
+
+
+def chunk_bytes(device: torch.device) -> int:
+    """Bytes of logits, of 4 bytes each, that are to be alive at a time on a device."""
+    if device.type != "cuda":
+        return CHUNK_BYTES["cpu"]
+    return chunk_bytes_of_gpu(torch.cuda.get_device_properties(device).total_memory)
+
+
+def chunk_bytes_of_gpu(memory: int) -> int:
+    """Bytes of logits, of 4 bytes each, that are to be alive at a time on a GPU with so many bytes of memory."""
+    return max(CHUNK_BYTES["cuda"], int(memory * _SHARE))
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    gold: Tensor,
+    *,
+    smoothing: float,
+    scale: float = 1.0,
+    pad_idx: int = 0,
+    n_gold: int | None = None,
+    compiled: bool = False,
+) -> Tensor:
+    """Sum over gold tokens of the cross-entropy against the smoothed target distribution, in nats.
+
+    The target gives 1 - smoothing to the gold token and spreads `smoothing` evenly over the V - 1 classes that are
+    not padding, the gold one included (Szegedy et al. 2016, section 7, with the padding class left out).
+
+    hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T.
+    gold: (B, T) ids; positions that are pad_idx do not count. n_gold: how many do count, by which a GPU need not be
+    waited for. compiled: whether torch.compile makes the passes over the logits one. Returns a scalar in fp32 (fp64 for
+    fp64 input).
+    """
+    rows = rows_of(gold != pad_idx, n_gold)
+    picked = hidden.flatten(0, 1).index_select(0, rows)
+    return _cross_entropy(picked, weight, gold.flatten()[rows], smoothing, scale, pad_idx, compiled)
+
+
+def rows_of(real: Tensor, n: int | None = None) -> Tensor:
+    """Where `real` is True in its flattened form: (n,). Unless n is known the device must be waited for."""
+    if n is None:
+        return real.flatten().nonzero().squeeze(1)
+    return torch.nonzero_static(real.flatten(), size=n).squeeze(1)
+
+
+def nll_and_gradient(z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """A pass over logits z (N, V), which are used up, with gold (N, 1) ids.
+
+    Returns the sum of the log of the softmax's denominator less gold_weight times the gold logit, which is the negative
+    log-likelihood where that is 1; the gradient of it by z, (N, V), and what that is to be divided by, (N, 1). All but
+    the gradient is of type `exact`.
+    """
+    if switch.takes(z):
+        sums, values = passes.exponents(z, gold.squeeze(1), gold_weight)
+        return values.sum(), z, sums.unsqueeze(1)
+    wide = z.to(exact)
+    top = wide.amax(dim=1, keepdim=True)
+    picked = wide.gather(1, gold)
+    p = wide.sub_(top).exp_()
+    total = p.sum(dim=1, keepdim=True)
+    p.scatter_add_(1, gold, total * -gold_weight)
+    value = (top + total.log() - gold_weight * picked).sum()
+    if z.dtype == torch.float16:
+        root = _root(total)
+        p, total = p.div_(root), total / root
+    return value, p.to(z.dtype), total
+
+
+def _root(total: Tensor) -> Tensor:
+    """The power of two nearest to the square root of (N, 1).
+
+    What is divided by `total` is 1 at most, but up to V at the gold token, more than fp16 can hold; and 1 / V, which
+    hidden states are multiplied by, is less than it holds to its last digit. The roots of both are within.
+    """
+    return total.log2().div_(2).round_().exp2_()
+
+
+def nll_and_gradient_for_compiler(
+    z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `nll_and_gradient` returns, without a scatter, which would cut the pass in two: z is read, and left as it
+    is, and its gradient is written.
+    """
+    wide = z.to(exact)
+    top = wide.amax(dim=1, keepdim=True)
+    p = (wide - top).exp()
+    total = p.sum(dim=1, keepdim=True)
+    is_gold = torch.arange(z.size(1), device=z.device) == gold
+    value = (top + total.log() - gold_weight * wide.gather(1, gold)).sum()
+    d_z = torch.where(is_gold, p - gold_weight * total, p)
+    if z.dtype == torch.float16:
+        root = _root(total)
+        d_z, total = d_z / root, total / root
+    return value, d_z.to(z.dtype), total
+
+
+@functools.cache
+def _compiled_nll_and_gradient() -> Callable[[Tensor, Tensor, float, torch.dtype], tuple[Tensor, Tensor, Tensor]]:
+    # Once for chunks of the full size, and once for what is left of a batch, whatever its size.
+    return torch.compile(nll_and_gradient_for_compiler)
+
+
+class EvenPart:
+    """What label smoothing gives to all classes but padding alike, as a loss that is linear in the logits h·WT.
+
+    Its sum over tokens and classes is a product of two sums, so it needs no pass over the (tokens x vocabulary) matrix.
+    """
+
+    def __init__(self, hidden: Tensor, weight: Tensor, mass: float, pad_idx: int, exact: torch.dtype) -> None:
+        """hidden: (N, D), weight: (V, D); mass: of probability, to be spread over the classes."""
+        self._each, self._pad_idx = mass / (weight.size(0) - 1), pad_idx
+        self._hidden = hidden.sum(0, dtype=exact)
+        self._weight = weight.sum(0, dtype=exact) - weight[pad_idx]
+        self.loss = -self._each * (self._hidden * self._weight).sum()
+
+    def by_hidden(self) -> Tensor:
+        """The gradient by each row of hidden: (D,)."""
+        return -self._each * self._weight
+
+    def by_weight(self, n_class: int) -> Tensor:
+        """The gradient by weight: (V, D), to which others may be added."""
+        gradient = (-self._each * self._hidden).expand(n_class, -1).contiguous()
+        gradient[self._pad_idx] = 0.0
+        return gradient
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    """Computes the gradient together with the loss, so that logits are made once and never stored.
+
+    With logits z = h·WT and p = exp(z) / total, the gradient of z is p - even, less 1 - smoothing at the gold token.
+    Whatever needs no pass over the (tokens x vocabulary) matrix is done beside it: the total divides rows of width D.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        gold: Tensor,
+        smoothing: float,
+        scale: float,
+        pad_idx: int,
+        compiled: bool,
+    ) -> Tensor:
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        need_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        hidden = hidden if scale == 1.0 else hidden * scale
+        hidden_in, weight_in = products.widened(hidden.to(dtype)), products.widened(weight.to(dtype))
+        dtype = hidden_in.dtype
+        own = switch.takes(hidden_in, weight)
+        pass_over = _compiled_nll_and_gradient() if compiled and not own else nll_and_gradient
+        chunk = chunk_bytes(hidden.device) // (weight.size(0) * (dtype.itemsize if own else 4))
+        chunk = max(2 * STEP, chunk // STEP * STEP)
+        n_row = len(hidden)
+        if own:  # few numbers of rows, or oneDNN would prepare its products anew for nearly every batch
+            hidden_in = F.pad(hidden_in, (0, 0, 0, -n_row % STEP))
+
+        even = EvenPart(hidden_in[:n_row], weight_in, smoothing, pad_idx, exact)
+        loss = even.loss
+        d_hidden = torch.empty_like(hidden, dtype=exact) if need_grad else None
+        d_weight = even.by_weight(len(weight)) if need_grad else None
+        with torch.autocast(device, enabled=False):
+            # One place for all of them: it is in the cache.
+            logits = hidden_in.new_empty(min(chunk, len(hidden_in)), weight.size(0))
+            for start in range(0, n_row, chunk):
+                h = hidden_in[start : start + chunk]
+                target = gold[start : start + chunk].unsqueeze(1)
+                z, n = products.product(h, weight_in.t(), logits[: len(h)]), len(target)
+                value, p_in, total = pass_over(z[:n], target, 1 - smoothing, exact)
+                loss += value
+                if d_hidden is None or d_weight is None:
+                    continue
+                if n < len(z):  # behind the rows that were passed over in place there are zeros, products of zeros
+                    p_in, total = z, F.pad(total, (0, 0, 0, len(z) - n), value=1.0)
+                d_hidden[start : start + chunk] = products.product(p_in, weight_in)[:n] / total[:n]
+                h = (h / total).to(dtype)
+                if own:
+                    products.add_weight_gradient(d_weight, p_in, h)
+                elif dtype == exact:
+                    d_weight.addmm_(p_in.t(), h)
+                else:
+                    d_weight += p_in.t() @ h
+            if smoothing and d_hidden is not None:
+                d_hidden += even.by_hidden()
+        if d_hidden is not None and scale != 1.0:
+            d_hidden *= scale
+        ctx.save_for_backward(*(t for t in (d_hidden, d_weight) if t is not None))
+        ctx.hidden_dtype, ctx.weight_dtype, ctx.own = hidden.dtype, weight.dtype, own
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden, d_weight = ctx.saved_tensors
+        # In place, since that of the weight is as large as the vocabulary: so there is one backward pass, and no other.
+        # What torch.compile saved it would have to copy.
+        scaled = torch.Tensor.mul_ if ctx.own else torch.mul
+        grad = grads[0].to(d_hidden.dtype)
+        return (
+            scaled(d_hidden, grad).to(ctx.hidden_dtype),
+            scaled(d_weight, grad).to(ctx.weight_dtype),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+_cross_entropy: Callable[[Tensor, Tensor, Tensor, float, float, int, bool], Tensor] = _SmoothedCrossEntropy.apply
+
+
+# Cross-entropy of two passes over the same batch and how far the passes disagree, from one set of logits.
+
+
+def consistency(
+    p_hidden: Tensor,
+    q_hidden: Tensor,
+    weight: Tensor,
+    gold: Tensor,
+    *,
+    ce: tuple[float, float],
+    kl: tuple[float, float],
+    smoothing: float,
+    scale: float = 1.0,
+    pad_idx: int = 0,
+    n_gold: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """ce_p · CE(P) + ce_q · CE(Q) + kl_pq · KL(P || Q) + kl_qp · KL(Q || P), and its cross-entropies alone, in nats.
+
+    Summed over gold tokens; the gradient goes through both passes, the second number has none. CE is that of
+    `smoothed_cross_entropy`, P and Q are distributions over all V classes: softmax(scale * hidden @ weight.T).
+    p_hidden, q_hidden: (B, T, D) last hidden states of the two passes. weight: (V, D) output embedding.
+    gold: (B, T) ids; positions that are pad_idx do not count. n_gold: how many do, by which a GPU need not be waited
+    for. Returns scalars in fp32 (fp64 for fp64 input).
+    """
+    rows = rows_of(gold != pad_idx, n_gold)
+    # Scaled before the product, over D numbers instead of V.
+    p, q = (scale * hidden.flatten(0, 1).index_select(0, rows) for hidden in (p_hidden, q_hidden))
+    return _consistency(p, q, weight, gold.flatten()[rows], (ce, kl, smoothing, pad_idx))
+
+
+class _Consistency(torch.autograd.Function):
+    """Computes the gradient together with the value, so that logits are made once and never stored."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        p_hidden: Tensor,
+        q_hidden: Tensor,
+        weight: Tensor,
+        gold: Tensor,
+        how: tuple[tuple[float, float], tuple[float, float], float, int],
+    ) -> tuple[Tensor, Tensor]:
+        (ce_p, ce_q), (pq, qp), smoothing, pad_idx = how
+        device = weight.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        p_in, q_in, weight_in = (products.widened(x.to(dtype)) for x in (p_hidden, q_hidden, weight))
+        dtype = weight_in.dtype
+        # Two passes, so twice the logits of a chunk of the loss.
+        chunk = max(32, chunk_bytes(weight.device) // (weight.size(0) * 8))
+
+        even = [
+            EvenPart(hidden, weight_in, part * smoothing, pad_idx, exact)
+            for hidden, part in ((p_in, ce_p), (q_in, ce_q))
+        ]
+        entropy, apart = even[0].loss + even[1].loss, torch.zeros((), dtype=exact, device=weight.device)
+        d_p, d_q = torch.empty_like(p_in, dtype=exact), torch.empty_like(q_in, dtype=exact)
+        d_weight = even[0].by_weight(len(weight)).add_(even[1].by_weight(len(weight)))
+        with torch.autocast(device, enabled=False):
+            for start in range(0, p_in.size(0), chunk):
+                rows = slice(start, start + chunk)
+                hidden = torch.cat([p_in[rows], q_in[rows]])
+                target = gold[rows].unsqueeze(1)
+                each = torch.cat([torch.full_like(target, part, dtype=exact) for part in (ce_p, ce_q)])
+                target = target.repeat(2, 1)
+                z = products.product(hidden, weight_in.t()).to(exact)  # (2 chunk, V)
+                picked = z.gather(1, target)
+                logs = torch.log_softmax(z, dim=1)
+                # The log of the denominator, less 1 - smoothing times the gold logit.
+                entropy += (each * (smoothing * picked - logs.gather(1, target))).sum()
+                p, q = torch.exp(logs, out=z).chunk(2)
+                d_logits = logs  # whose memory serves once more, since what follows needs but the difference
+                ratio, d_q_logits = logs.chunk(2)
+                ratio.sub_(d_q_logits)  # log p/q
+                kl_pq = torch.linalg.vecdot(p, ratio).unsqueeze(1)
+                kl_qp = -torch.linalg.vecdot(q, ratio).unsqueeze(1)
+                apart += pq * kl_pq.sum() + qp * kl_qp.sum()
+                # The gradient of KL(P || Q) by the logits of P is p (log p/q - KL), by those of Q it is q - p; that of
+                # CE(P) is p, less 1 - smoothing at the gold token.
+                torch.add(pq + ce_q - qp * kl_qp, ratio, alpha=-qp, out=d_q_logits).mul_(q).sub_(p, alpha=pq)
+                ratio.mul_(pq).add_(qp + ce_p - pq * kl_pq).mul_(p).sub_(q, alpha=qp)
+                d_logits = d_logits.scatter_add_(1, target, each * (smoothing - 1)).to(dtype)
+                d_p[rows], d_q[rows] = products.product(d_logits, weight_in).chunk(2)
+                if dtype == exact:
+                    d_weight.addmm_(d_logits.t(), hidden)
+                else:
+                    d_weight += d_logits.t() @ hidden
+            for part, d_hidden in zip(even, (d_p, d_q), strict=True):
+                d_hidden += part.by_hidden()
+        ctx.save_for_backward(d_p, d_q, d_weight)
+        ctx.dtypes = p_hidden.dtype, q_hidden.dtype, weight.dtype
+        ctx.mark_non_differentiable(entropy)
+        return entropy + apart, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad, _ = grads
+        made = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return *((d * grad.to(d.dtype)).to(dtype) for d, dtype in made), None, None
+
+
+_consistency: Callable[..., tuple[Tensor, Tensor]] = _Consistency.apply

@@ -1,0 +1,193 @@
+"""What a recipe asks for before anything is trained or measured: packages, prepared data, a model."""
+
+import gc
+import shlex
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from nmt.data.batches import Batch, make_batch
+from nmt.data.corpus import Prepared
+from nmt.data.manifest import flags_of_settings
+from nmt.data.plan import Plan
+from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD
+from nmt.errors import DataError, OutOfMemory, is_out_of_memory
+from nmt.extras import require
+from nmt.models.base import TranslationModel
+from nmt.models.build import build_model
+from nmt.recipe.options import Recipe
+from nmt.training.engine import Engine
+from nmt.training.memory import Memory, Work
+from nmt.training.optim import freeze
+from nmt.training.parallel import Ranks
+from nmt.training.precision import Precision, choose_precision
+
+# A model that is trained for a moment to see what a batch costs.
+
+
+_SAMPLE = 20_000  # pairs that stand for the corpus
+_TINY_RATE = 1e-9  # of learning: the weights are of no interest
+
+
+class Trial:
+    """One process that tries batches on a model of the recipe."""
+
+    def __init__(self, recipe: Recipe, data: Prepared, model: TranslationModel, precision: Precision) -> None:
+        self.recipe, self.data, self.device = recipe, data, model.device
+        first_tag = data.subwords.src.n_text
+        self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks(), first_tag=first_tag)
+        self.longest_side = 1 + int(max(data.train.src_len.max(), data.train.trg_len.max()))
+
+    def longest(self, max_tokens: int) -> Work:
+        """The batch of that many tokens that needs most memory: both sides as long as the longest pair, no padding."""
+        n = max(1, max_tokens // self.longest_side)
+        length = max(self.longest_side, max_tokens // n)
+        rng = np.random.default_rng(0)
+        src, trg = self.data.subwords.src, self.data.subwords.trg
+        src_seq, gold = (torch.from_numpy(rng.integers(N_SPECIAL, s.size, (n, length))) for s in (src, trg))
+        src_seq[:, -1] = gold[:, -1] = EOS
+        trg_seq = torch.cat([torch.full((n, 1), BOS), gold[:, :-1]], dim=1)
+        return Work(Batch(src_seq, trg_seq, gold, gold.numel()), True, 0)
+
+    def typical(self, max_tokens: int) -> list[Work]:
+        """Three batches of the corpus at most: of short, of usual and of long sentences."""
+        corpus = self.data.train
+        some = np.random.default_rng(0).choice(corpus.n_pair, min(_SAMPLE, corpus.n_pair), replace=False)
+        lengths = corpus.src_len[some], corpus.trg_len[some]
+        plan = Plan(*lengths, seed=0, max_tokens=max_tokens, per_update=1, pool=len(some))
+        found = sorted((rows for (rows,) in plan.updates(0)), key=lambda rows: int(plan.lengths(rows)[1].max()))
+        picked = dict.fromkeys(len(found) * sixth // 6 for sixth in (1, 3, 5))
+        return [Work(make_batch(*corpus.picked(some[found[i]]), plan.padded), True, i) for i in picked]
+
+    def seconds(self, work: list[Work]) -> float:
+        """How long an update of these batches takes, to its very end."""
+        begin = time.perf_counter()
+        # At the end of the run, when all that takes memory is on.
+        self.engine.backward(work, sum(item.batch.n_gold for item in work), share=1.0)
+        self.engine.step(_TINY_RATE, 1)
+        self.engine.settle()
+        return time.perf_counter() - begin
+
+    def speed(self, max_tokens: int) -> tuple[float, float]:
+        """Target tokens a second in typical batches of that size, and the seconds that one of them took."""
+        work = self.typical(max_tokens)
+        seconds = [min(self.seconds([item]) for _ in range(2)) for item in work]
+        return sum(item.batch.n_gold for item in work) / sum(seconds), max(seconds)
+
+    def fits(self, work: Work) -> bool:
+        """Whether memory holds an update of this batch."""
+        self.engine.memory = Memory()
+        try:
+            self.seconds([work])
+            return self.engine.memory.n_failed == 0
+        except OutOfMemory:
+            return False
+        except (RuntimeError, MemoryError) as error:  # in the step, whose moments are made now
+            if not is_out_of_memory(error):
+                raise
+            return False
+        finally:
+            self.engine.optimizers.zero_grad()
+
+    def held_bytes(self, work: Work) -> int:
+        """What the forward pass of a batch leaves for its backward pass, in bytes."""
+        kept: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        batch = work.batch.to(self.device)
+        with saved_tensors_hooks(note, lambda tensor: tensor), self.engine.precision.autocast():
+            loss, _ = self.engine.objective(
+                batch.src_seq, batch.trg_seq, batch.gold, n_gold=batch.n_gold, share=1.0, layer_seed=0
+            )
+        for parameter in self.engine.model.parameters():
+            kept.pop(parameter.untyped_storage().data_ptr(), None)
+        del loss
+        return sum(kept.values())
+
+    def end(self) -> None:
+        """Give the memory back."""
+        del self.engine
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
+    """Raise MachineError where a package that training takes is not installed. logs: this rank writes the log, too."""
+    if recipe.optim.name == "schedulefree":
+        require("schedulefree", "optim.name: schedulefree")
+    for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
+        if is_wanted and logs:
+            require(extra, f"train.{extra}")
+
+
+def open_data(recipe: Recipe) -> Prepared:
+    """The prepared data of a recipe, after checking that it was made from this recipe's data and subwords."""
+    folder = recipe.data_folder
+    if not folder.exists():
+        command = shlex.join(["nmt-preprocess", str(recipe.origin.file or "RECIPE")])
+        raise DataError(
+            f"data.out: no prepared data at {recipe.data_name}: {recipe.origin.tried('data.out', recipe.data_name)}. "
+            f"Make it: {command}; or name the folder: --data.out FOLDER"
+        )
+    data = Prepared.open(folder)
+    if changed := data.differences(recipe):
+        told = [f"{folder} was prepared with other settings: {'; '.join(changed)}."]
+        flags, settled = flags_of_settings(data.settings, recipe)
+        if flags:
+            told.append(f"To train on this data, give nmt-train the options that it was made with: {flags}")
+        if rest := [one for one in changed if one.partition(": ")[0] not in settled]:
+            told.append(f"No flag gives this; the recipe's lists of corpora have to: {'; '.join(rest)}.")
+        told.append("For other data, run nmt-preprocess again with --overwrite, or give the recipe another data.out.")
+        raise DataError("\n".join(told))
+    return data
+
+
+def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> TranslationModel:
+    """The model of a recipe with its first weights, which follow from the seed."""
+    torch.manual_seed(recipe.seed % 2**63)  # which takes no more
+    model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
+    if recipe.train.checkpoint_activations:
+        model.recompute_activations()
+    if recipe.train.compile:
+        compile_parts(model, recipe)
+    return model
+
+
+def compile_parts(model: TranslationModel, recipe: Recipe) -> None:
+    """Compile the large parts of a model in place: no wrapper, so no parameter changes its name."""
+    seq = torch.full((1, recipe.data.max_len + 1), PAD, device=model.device)
+    with torch.no_grad():
+        model.decode_hidden(seq, seq)  # tables of positions that grew later would have it compiled again
+    stacks = [part for part in model.children() if list(part.children())]  # in one matrix there is nothing to fuse
+    # A stack whose layers come and go would be compiled for every choice of them.
+    for part in model.layers if recipe.regularize.layer_drop else stacks:
+        part.compile(dynamic=not recipe.batch.packed, options=_how_to_compile(recipe.train.cuda_graphs))
+
+
+def _how_to_compile(cuda_graphs: bool) -> dict[str, str | int | bool | Callable[..., Any]]:
+    """Options of torch's compiler."""
+    from torch._inductor import list_options  # which brings the compiler with it
+
+    found: dict[str, str | int | bool | Callable[..., Any]] = {"triton.cudagraphs": cuda_graphs}
+    # On a GPU it takes sums over rows and over columns, as the gradient of a norm is made of, for one pass; where rows
+    # are as short as here that takes longer than two: base trained 7 % slower on an H200.
+    if (together := "triton.mix_order_reduction") in list_options():
+        found[together] = False
+    return found
+
+
+def make_trial(recipe: Recipe, data: Prepared, device: torch.device) -> Trial:
+    """A model of the recipe to try batches on, in the arithmetic that a new run would have."""
+    precision = choose_precision(recipe.train, device)
+    precision.apply()
+    model = new_model(recipe, data, device)
+    freeze(model, recipe.train.freeze)
+    return Trial(recipe, data, model, precision)

@@ -1,0 +1,253 @@
+"""What a run says as it goes, to the log and to people. Here is what is said; `log.py` has the files and the bar.
+
+Nothing here changes training: every method is given what it tells of.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from nmt import checkpoint
+from nmt.data.plan import Position
+from nmt.recipe.options import Recipe
+from nmt.training import budget
+from nmt.training.budget import Budget
+from nmt.training.engine import Outcome, duration, table
+from nmt.training.log import Record
+from nmt.training.memory import Memory, footprint
+from nmt.training.state import Sums, TrainState, changes
+from nmt.training.validate import Measured, describe, fields_of, score_of
+
+# Sums over the updates since the last line of the log, and how long the rest of the run will take.
+
+
+class Meter:
+    """Adds up updates, going on from what was added up before. rate: of learning, at the last of them."""
+
+    def __init__(self, sums: Sums | None = None) -> None:
+        self.sums, self.rate = sums or Sums(), 0.0
+        self.clock = time.perf_counter()
+
+    def add(self, outcome: Outcome) -> float:
+        """Count an update; its numbers only if it moved the weights. Returns the seconds since the one before."""
+        now = time.perf_counter()
+        seconds, self.clock = now - self.clock, now
+        self.sums.seconds += seconds
+        if outcome.moved:  # one that was not finite would make the mean so
+            self.sums.loss += outcome.loss
+            self.sums.norm += outcome.norm
+            self.sums.n_gold += outcome.n_gold
+            self.sums.n_update += 1
+            self.rate = outcome.rate
+        return seconds
+
+    def restart_clock(self) -> None:
+        """Leave out the time since the last update: it went into validating or saving."""
+        self.clock = time.perf_counter()
+
+
+class Pace:
+    """How fast this process goes: the mean of its last hundred updates, less the first, which sets things up."""
+
+    def __init__(self) -> None:
+        self.n_update = 0
+        self.recent = deque[float](maxlen=100)
+
+    def add(self, seconds: float) -> None:
+        """Count an update that took so long."""
+        self.n_update += 1
+        if self.n_update > 1:
+            self.recent.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one update; 0 where nothing is known yet."""
+        return sum(self.recent) / max(1, len(self.recent))
+
+    def left(self, state: TrainState, recipe: Recipe) -> float:
+        """Seconds until the last update: updates, and as many validations and savings as belong to them.
+
+        An update is expected to take as long as the last ones, a validation and a saving as long as the longest so far,
+        before the first no time at all.
+        """
+        n_left = recipe.train.updates - state.update
+        every = recipe.valid.every
+        n_validation = 0 if every == "auto" else n_left / every  # by the clock: the time is what ends it
+        n_saving = n_validation + n_left / recipe.train.save_every
+        return n_left * self.seconds + n_validation * state.measure_seconds + n_saving * state.save_seconds
+
+    def reaches(self, state: TrainState, recipe: Recipe, seconds: float) -> int:
+        """The update that is reached in so many seconds, which are less than there are `left`."""
+        return state.update + int((recipe.train.updates - state.update) * seconds / self.left(state, recipe))
+
+
+MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
+FORETOLD_AFTER = 20  # updates of a process before it says how long the run will take
+
+
+class Teller:
+    """Tells how one process of a run goes, and how long it will take.
+
+    n_failed: times that memory ran out in training, as far as was told.
+    """
+
+    def __init__(self, recipe: Recipe, record: Record, budget: Budget, device: torch.device) -> None:
+        self.recipe, self.record, self.budget, self.device = recipe, record, budget, device
+        self.pace = Pace()
+        self.n_failed = 0
+
+    def updates(self, state: TrainState, meter: Meter, passed: float) -> None:
+        """One line of the log for the updates since the last one. passed: share of the time budget."""
+        sums, metric = meter.sums, self.recipe.valid.metric
+        loss = sums.loss / max(1, sums.n_gold)
+        speed = sums.n_gold / max(1e-9, sums.seconds)
+        self.record.write(
+            "train",
+            state.update,
+            epoch=state.position.epoch,
+            loss=loss,
+            learning_rate=meter.rate,
+            gradient_norm=sums.norm / max(1, sums.n_update),
+            tokens_per_second=round(speed, 1),
+            skipped=state.n_skipped,
+            seconds=round(state.seconds, 2),
+            **footprint(self.device),
+        )
+        shown = {
+            "left": duration(self._left(state)),
+            "loss": f"{loss:.3f}",
+            "lr": f"{meter.rate:.2e}",
+            "tok/s now": f"{speed:,.0f}",
+        }
+        if (best := state.best_update(metric)) is not None:
+            entry = next(e for e in state.history if e["update"] == best)
+            shown["best"] = f"{metric} {entry[metric]:.2f} at {best:,}"
+        if passed:
+            shown["time"] = f"{min(1.0, passed):.0%}"
+        self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
+
+    def update_took(self, seconds: float, state: TrainState) -> None:
+        """Count an update, and say what the run will cost once that can be judged."""
+        self.pace.add(seconds)
+        if self.pace.n_update != FORETOLD_AFTER or (left := self._left(state)) <= 0:
+            return
+        to = f"update {self.recipe.train.updates:,}"
+        if left < self.pace.left(state, self.recipe):
+            reached = self.pace.reaches(state, self.recipe, left)
+            to = f"the end of train.time_budget, at about update {reached:,}"
+        end = time.strftime("%A %Y-%m-%d %H:%M", time.localtime(time.time() + left))
+        apart = "" if state.measure_seconds else ", validations and checkpoints not counted"
+        self.record.say(f"{self.pace.seconds:.3g} s an update: about {duration(left)} to {to}, until {end}{apart}")
+
+    def _left(self, state: TrainState) -> float:
+        """Seconds until the end of training, by updates or by the time budget."""
+        return min(self.pace.left(state, self.recipe), self.budget.left(state))
+
+    def another_end(self, final: dict[str, Any], state: TrainState) -> None:
+        """Say that a run had finished, when and how well, and where its end is now. final: what RUN/model says."""
+        update, ends, train = final["update"], final.get("ends", {}), self.recipe.train
+        found = [f"update {update:,}"]
+        metric = ends.get("metric", self.recipe.valid.metric)
+        if update < ends.get("updates", 0) and state.out_of_patience(metric, ends.get("patience", 0)):
+            found.insert(0, f"valid.patience {ends['patience']}")
+        elif update < ends.get("updates", 0) and ends.get("time_budget"):
+            found.insert(0, f"time budget {ends['time_budget']}")
+        if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
+            found.append(score_of(metric, score))
+        pace = Pace()
+        pace.recent.append(state.seconds / max(1, state.update))
+        by_updates, by_clock = pace.left(state, self.recipe), self.budget.left(state)
+        left = f"about {duration(min(by_updates, by_clock))} from here"
+        if budget.why_over(state, self.recipe, self.budget.share(state)):
+            now, left = "already behind it", "only the model is chosen anew"
+        else:
+            now = f"now update {train.updates:,}" if by_updates <= by_clock else f"now time budget {train.time_budget}"
+        self.record.say(f"this run had finished ({', '.join(found)}); its end is {now}, {left}")
+
+    def memory(self, update: int, memory: Memory) -> None:
+        """Say when memory has run out: each time to the log, the first time to people."""
+        if memory.n_failed == self.n_failed:
+            return
+        self.record.write("memory", update, times=memory.n_failed, too_large=memory.too_large)
+        if not self.n_failed:
+            self.record.say(
+                f"memory ran out: batches of {memory.too_large:,} tokens (sentences x longest side) and more are done "
+                "in halves from now on, with the same gradient. A smaller batch.max_tokens avoids the detour."
+            )
+        self.n_failed = memory.n_failed
+
+    def first_skipped(self, state: TrainState, moving: Position, outcome: Outcome, *, scaled: bool) -> None:
+        """Say that an update was skipped: the first time in a run, for the log and the farewell count the others.
+
+        moving: where in the data it is from. scaled: whether the loss is, as in fp16.
+        """
+        warning, usual = "warning: ", ""
+        if scaled:
+            warning, usual = "", "; in fp16 a few are usual, until the loss scale is found"
+        self.record.say(
+            f"{warning}{_where(state, moving)} was skipped: loss {outcome.loss:.4g}, gradient norm {outcome.norm:.4g}. "
+            f"Where one is not finite the weights stay as they are{usual}. {MAX_BAD} in a row end the run; log.jsonl "
+            "counts all."
+        )
+
+    def validation(self, update: int, measured: dict[str, Measured], first_name: str) -> None:
+        """Everything that was measured, to the log; the numbers and some examples of the first set to people."""
+        self.record.write("valid", update, **fields_of(measured))
+        for name, (numbers, _) in measured.items():
+            self.record.say(describe(update, numbers, name if len(measured) > 1 else ""))
+        for example in measured[first_name][1].get("examples", []):
+            self.record.say("    " + "\n    ".join(f"{what:9}  {text}" for what, text in example.items()))
+
+    def cut_short(self, update: int) -> None:
+        """Say that a validation was over the time, so that something of it may be missing."""
+        self.record.say(
+            f"update {update:,}: train.time_budget ended during this validation; what was not measured by then is left "
+            "out. On a machine that other work shares, a smaller valid.max_sentences makes it shorter."
+        )
+
+    def halved_in_validation(self, too_large: int) -> None:
+        """Say that memory ran out in a validation, with batches of this cost."""
+        self.record.say(
+            f"memory ran out in validation: batches of {too_large:,} tokens (sentences x longest side) and more are "
+            "measured in halves from now on, with the same result. A smaller valid.max_tokens avoids the detour."
+        )
+
+    def measured_otherwise(self, state: TrainState) -> None:
+        """Say so if the first set was measured otherwise when it was last, or not by the metric that counts now."""
+        metric = self.recipe.valid.metric
+        if state.history and not any(metric in entry for entry in state.history):
+            best = state.best_before
+            stays = "" if best is None else f" {checkpoint.name_of(best)}, the best of before, stays until one is."
+            self.record.say(f"no validation was measured by valid.metric {metric} yet.{stays}")
+        if not state.history or not (changed := changes(state.history[-1], state.how, metric)):
+            return
+        shown = ", ".join(f"{what} {then} before and {now} now" for what, (then, now) in sorted(changed.items()))
+        n_other = len(state.history) - len(state.comparable(metric))
+        self.record.say(
+            f"{metric} is measured otherwise than when it was last: {shown}. {n_other:,} earlier validations do not "
+            "count any more for what is best, for valid.patience and for the final model."
+        )
+
+    def time_spent(self, update: int, spent: dict[str, float]) -> None:
+        """Say where the time of this process went. spent: what `Stopwatch.read` returns."""
+        self.record.write("time", update, **{part: round(seconds, 6) for part, seconds in spent.items()})
+        self.record.say("\n".join(table(spent)))
+
+
+def hopeless(state: TrainState, moving: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]) -> str:
+    """Why training gives up. moving: where in the data the update is from. saved: updates of the checkpoints."""
+    last_good = checkpoint.name_of(saved[-1]) if saved else "none"
+    return (
+        f"{_where(state, moving)}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate "
+        f"{outcome.rate:.2e}, loss scale {loss_scale:g}: not finite {MAX_BAD} times in a row. The weights were not "
+        f"touched; last good checkpoint: {last_good}. Lower optim.lr, raise optim.warmup, set optim.clip, or train in "
+        "fp32."
+    )
+
+
+def _where(state: TrainState, moving: Position) -> str:
+    """The update after those of `state`, for people."""
+    return f"update {state.update + 1} (epoch {moving.epoch}, update {moving.update} in it)"

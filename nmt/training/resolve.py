@@ -1,0 +1,313 @@
+"""From `auto` in a recipe to numbers: once for a run, whose recipe remembers them, and the same for every rank.
+
+A resumed run takes what it began with, whatever would be chosen now. `precision: auto` is no case of this: it depends
+on the device, which may change between two parts of a run.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from nmt import checkpoint
+from nmt.data.corpus import Prepared
+from nmt.errors import MachineError, RecipeError
+from nmt.recipe.complaints import of_validation
+from nmt.recipe.model_options import ModelConfig, preset_for
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import languages_in
+from nmt.recipe.training_options import BatchConfig
+from nmt.run import Run, unwritable
+from nmt.training.engine import size
+from nmt.training.heartbeat import Stopped
+from nmt.training.materials import Trial
+from nmt.training.memory import memory_left
+from nmt.training.optim import build_optimizers
+from nmt.training.parallel import Ranks
+
+LEAST = 512  # tokens of the smallest batch that is tried
+_MARGIN = 1.15  # a batch so much larger must fit, too
+_SHARE = 0.5  # of the CPU's memory that may be filled: others need some, and reading ahead does
+_HIDDEN = 2.0  # of what a forward pass leaves, how much its backward pass needs at its worst
+_NEAR = 0.97  # of the best speed: as good as the best
+_PATIENCE = 30.0  # seconds spent on finding the fastest batch
+_FOR_UPDATES = 0.8  # of a time budget: the rest is for validations and checkpoints
+_UPDATES_PER_EPOCH = 100  # that must be left where the batch is the update
+
+
+def resolve(
+    recipe: Recipe,
+    data: Prepared,
+    begun: Recipe | None,
+    ranks: Ranks,
+    make_trial: Callable[[Recipe], Trial],
+    say: Callable[[str], None],
+    wants_stop: Callable[[], bool] = lambda: False,
+) -> Recipe:
+    """The recipe with a value for every `auto` that training needs. Raises Stopped when wants_stop says so meanwhile.
+
+    begun: the recipe of the run that goes on, None for a new one. make_trial: how a model of a recipe is tried on this
+    rank's device; called only if a batch size is to be found. say: told what was chosen and why.
+    """
+    n_token = int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
+    if recipe.model.preset == "auto":
+        if begun is not None:
+            recipe = _with(recipe, "model", {**_undecided(recipe.model, begun.model), "preset": begun.model.preset})
+        else:
+            preset, options = preset_for(n_token)
+            recipe = _with(recipe, "model", {**options, **_given(recipe.model), "preset": preset})
+            say(_why_preset(recipe.model, data.train.n_pair, n_token))
+    if recipe.batch.max_tokens == "auto":
+        if begun is not None:
+            recipe = _with(recipe, "batch", {"max_tokens": begun.batch.max_tokens})
+        else:
+            say("batch.max_tokens: auto: trying batches ...")
+            most, why_most = most_tokens(recipe.batch, n_token, ranks.world_size)
+            number, why = _choose_max_tokens(make_trial(recipe), most, ranks, wants_stop)
+            recipe = _with(recipe, "batch", {"max_tokens": number})
+            say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
+    return _with_pace(recipe, begun, ranks, make_trial, say)
+
+
+def _with_pace(
+    recipe: Recipe,
+    begun: Recipe | None,
+    ranks: Ranks,
+    make_trial: Callable[[Recipe], Trial],
+    say: Callable[[str], None],
+) -> Recipe:
+    """The recipe with a schedule, a warm-up and, but by the clock, an interval of validations that suit its length."""
+    optim, train = recipe.optim, recipe.train
+    chosen: dict[str, Any] = {}
+    if optim.schedule == "auto":
+        without_budget = "constant" if optim.name == "schedulefree" else "inverse_sqrt"
+        chosen["schedule"] = "linear" if train.time_budget and optim.name != "schedulefree" else without_budget
+    if optim.warmup == "auto":
+        chosen["warmup"] = 0
+    if begun is not None:
+        chosen = {name: getattr(begun.optim, name) for name in chosen}
+    elif "warmup" in chosen:
+        n_update, why = train.updates, ""
+        if train.time_budget:
+            seconds = ranks.tell(_seconds_of_update(recipe, make_trial, ranks.world_size))[0]
+            n_update = min(n_update, int(_FOR_UPDATES * train.budget_seconds / seconds))
+            why = f" that train.time_budget, {train.time_budget}, has room for"
+        chosen["warmup"] = warmup_of(n_update)
+        schedule = chosen.get("schedule", optim.schedule)
+        say(f"optim.warmup: auto: {chosen['warmup']:,} of about {n_update:,} updates{why}; optim.schedule: {schedule}")
+    if chosen:
+        recipe = _with(recipe, "optim", chosen)
+    if recipe.valid.every == "auto" and not train.time_budget:
+        recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
+    return recipe
+
+
+def warmup_of(n_update: int) -> int:
+    """Updates of warm-up for a run of so many: a twentieth, but neither too few to be of use nor more than it needs."""
+    return min(max(10, min(200, n_update // 20)), max(1, n_update))
+
+
+def _seconds_of_update(recipe: Recipe, make_trial: Callable[[Recipe], Trial], world_size: int) -> float:
+    """About how long an update will take: that of a typical batch, as often as an update has one on each rank."""
+    plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
+    optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
+    batch = recipe.batch
+    trial = make_trial(recipe.model_copy(update={"train": plain, "optim": optim}))
+    try:
+        assert batch.max_tokens != "auto"
+        work = trial.typical(batch.max_tokens)
+        trial.seconds(work)  # which sets things up
+        seconds = trial.seconds(work) / len(work)
+    finally:
+        trial.end()
+    n_token = sum(item.batch.n_gold for item in work) / len(work)
+    n_batch = batch.tokens_per_update / n_token if batch.tokens_per_update else batch.per_update
+    return seconds * max(1.0, n_batch / world_size)
+
+
+def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
+    """The recipe with other options in a section, checked again: a preset may contradict what was written beside it."""
+    tree = recipe.model_dump()
+    tree["model"] = _given(recipe.model)  # the rest are defaults, which a preset may change, or mean nothing to it
+    tree[section] |= options
+    try:
+        return Recipe.model_validate(tree, context=languages_in(tree)).coming_from(recipe.origin)
+    except ValidationError as error:
+        complaints = "\n".join(f"{name}: {text}" for name, text in of_validation(error))
+        raise RecipeError(
+            f"with the values that auto stands for here, the recipe contradicts itself: {complaints}"
+        ) from None
+
+
+def _given(model: ModelConfig) -> dict[str, Any]:
+    """The options of the model that the recipe names."""
+    return model.model_dump(include=model.model_fields_set)
+
+
+def _undecided(model: ModelConfig, begun: ModelConfig) -> dict[str, Any]:
+    """What a preset may have decided when a run began."""
+    return begun.model_dump(include=model.undecided)
+
+
+def _why_preset(model: ModelConfig, n_pair: int, n_token: int) -> str:
+    return (
+        f"model.preset: auto: {n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens -> {model.preset}: "
+        f"{model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout {model.dropout:g}; "
+        "a larger model would learn a corpus of this size by heart, a smaller one not learn all of it"
+    )
+
+
+# -- how large a batch ---------------------------------------------------------------------------------------------
+
+
+def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int, str]:
+    """The largest batch that is of any use for a corpus of n_token target tokens, and why."""
+    if batch.tokens_per_update:
+        each = batch.tokens_per_update // world_size
+        why = f"so that an update of {batch.tokens_per_update:,} has one for each of {world_size} devices"
+    else:
+        each, why = n_token // (_UPDATES_PER_EPOCH * batch.per_update), f"for {_UPDATES_PER_EPOCH} updates an epoch"
+    return max(LEAST, each), f"at most {max(LEAST, each):,} {why}"
+
+
+def _choose_max_tokens(trial: Trial, most: int, ranks: Ranks, wants_stop: Callable[[], bool]) -> tuple[int, str]:
+    """The number for all ranks, and why it is that one."""
+    try:
+        if trial.device.type == "cuda":
+            number = largest_that_fits(
+                lambda n: not wants_stop() and trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most
+            )
+            why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
+        else:
+            number, why = _choose_on_cpu(trial, most, ranks.world_size, wants_stop)
+    finally:
+        trial.end()
+    if ranks.any(wants_stop()):
+        raise Stopped
+    if not number:
+        raise MachineError(
+            f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has {trial.longest_side}) "
+            f"fits the memory of {trial.device}. Make the model smaller, set train.checkpoint_activations to true, or "
+            "make data.max_len smaller and prepare the data again."
+        )
+    least = int(ranks.least(number))
+    return least, why if least == number else f"the smallest of what {ranks.world_size} ranks chose"
+
+
+def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int:
+    """The largest number from least to most that fits, to an eighth; 0 if none does. What is smaller fits, too."""
+    good, size = 0, least
+    while fits(size):
+        good = size
+        if good >= most:
+            return good
+        size = min(2 * good, most)
+    bad = size
+    while good and bad - good > good // 8:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def _choose_on_cpu(trial: Trial, most: int, n_process: int, wants_stop: Callable[[], bool]) -> tuple[int, str]:
+    """On a CPU larger batches soon stop paying, so the fastest is looked for, and memory is only a bound."""
+    begin = time.perf_counter()
+    smallest = trial.longest(LEAST)
+    trial.seconds([smallest])  # the first pays for set-up, and for the optimizer's state
+    room = memory_left()
+    per_token = _HIDDEN * trial.held_bytes(smallest) / smallest.cost
+    bound = most if room is None else min(most, int(_SHARE * room / n_process / per_token))
+    speed: dict[int, float] = {}
+    size, too_long = LEAST, False
+    while size <= bound:
+        speed[size], seconds = trial.speed(size)
+        ahead = speed[size] * _NEAR >= max((v for n, v in speed.items() if n < size), default=0.0)
+        too_long = time.perf_counter() - begin + 12 * seconds > _PATIENCE  # what the next size would take, too
+        if not ahead or size == bound or too_long or wants_stop():
+            break
+        size = min(2 * size, bound)
+    if not speed:
+        return 0, ""
+    number = smallest_near_best(speed)
+    shown = ", ".join(f"{n:,}: {v:,.0f}" for n, v in speed.items())
+    told = "the smallest within 3 % of the fastest tried"
+    if too_long and size < bound:
+        told += f", and to try larger ones would have taken more than {_PATIENCE:.0f} s"
+    return number, f"{told} (target tokens/s by size: {shown})"
+
+
+def smallest_near_best(speed: dict[int, float]) -> int:
+    """The smallest size whose speed is as good as the best."""
+    return min(size for size, value in speed.items() if value >= _NEAR * max(speed.values()))
+
+
+# How much disk the checkpoints of a run will take, known before the first update.
+
+
+# Numbers that an optimizer remembers for each number of a parameter; Adam's kin have two moments. What is free of a
+# schedule has one, and two more points beside the one that is saved as the weights.
+_MOMENTS = {"Muon": 1, "AdamWScheduleFree": 3}
+_HEADER = 200  # bytes about a tensor in a safetensors file, at most about
+
+
+def checkpoint_bytes(model: nn.Module, recipe: Recipe) -> int:
+    """Bytes of one checkpoint: weights, what the optimizers remember, and the moving average if there is one."""
+    weights = sum(tensor.nbytes + _HEADER for tensor in checkpoint.weights_of(model).values())
+    moments = sum(
+        _MOMENTS.get(type(optimizer).__name__, 2) * (param.nbytes + _HEADER)
+        for optimizer, _ in build_optimizers(model, recipe.optim).parts
+        for group in optimizer.param_groups
+        for param in group["params"]
+    )
+    return int(weights * (2 if recipe.train.ema else 1) + moments)
+
+
+def bytes_needed(one: int, there: int, *, keep_last: int, keep_best: int) -> int:
+    """Free bytes that a run needs whose checkpoints take `one` byte count each, `there` being taken by them already.
+
+    The newest and the best are kept, and one more is being written before an old one may go. The model that is chosen
+    at the end is smaller than a checkpoint, and written when none is.
+    """
+    return max(0, (keep_last + keep_best + 1) * one - there)
+
+
+def bytes_there(run: Run) -> int:
+    """Bytes that the checkpoints of a run take already, which may come and go meanwhile."""
+    found = 0
+    for update in run.updates():  # what was set aside as damaged is nobody's to delete
+        for folder, _, names in os.walk(run.checkpoint(update)):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    found += os.stat(os.path.join(folder, name)).st_size
+    return found
+
+
+def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
+    """Raise MachineError if the checkpoints will not fit on the disk, and RunError if they may not be written there."""
+    one, keep = checkpoint_bytes(model, recipe), recipe.train
+    needed = bytes_needed(one, bytes_there(run), keep_last=keep.keep_last, keep_best=keep.keep_best)
+    free = shutil.disk_usage(run.folder).free
+    if free < needed:
+        raise MachineError(
+            f"{run.folder}: {size(free)} are free on that disk, and the checkpoints of this run need {size(needed)} "
+            f"more: {keep.keep_last} newest (train.keep_last), {keep.keep_best} best (train.keep_best) and the one "
+            f"being written, of {size(one)} each. Free some space, keep fewer, or name another disk with --train.out."
+        )
+    _check_writable(run.checkpoints)
+
+
+def _check_writable(folder: Path) -> None:
+    probe = folder / ".probe.tmp"
+    try:
+        folder.mkdir(exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise unwritable(folder, "checkpoints cannot be written there", error) from None
