@@ -14,10 +14,11 @@ EXTRAS = {
     "ctranslate2": {"ctranslate2": "ctranslate2>=4.5"},
     "huggingface": {"transformers": "transformers>=5.0"},
     "langid": {"py3langid": "py3langid>=0.4"},
+    "plots": {"matplotlib": "matplotlib>=3.8"},
     "schedulefree": {"schedulefree": "schedulefree>=1.4"},
     "sentencepiece": {"sentencepiece": "sentencepiece>=0.2", "google.protobuf": "protobuf>=4.21"},
-    "tensorboard": {"tensorboard": "tensorboard>=2.16"},
-    "wandb": {"wandb": "wandb>=0.18"},
+    "tensorboard": {"tensorboard": "tensorboard>=2.16", "matplotlib": "matplotlib>=3.8"},
+    "wandb": {"wandb": "wandb>=0.18", "matplotlib": "matplotlib>=3.8"},
 }
 _CLONE = Path(__file__).resolve().parents[1]
 _SECONDS = 1.0  # for git, which takes hundredths
@@ -51,10 +52,10 @@ def version_and_commit(clone: Path = _CLONE) -> str:
     return f"{version()}+g{commit}{mark}" if commit.isalnum() else version()  # (initial): nothing is committed
 
 
-def require(extra: str, wanted_by: str) -> None:
+def require(extra: str, wanted_by: str, instead: str = "") -> None:
     """Raise the error of `missing` if a package of an extra is not installed. Nothing is imported."""
     if not is_installed(extra):
-        raise missing(extra, wanted_by)
+        raise missing(extra, wanted_by, instead)
 
 
 def missing(extra: str, wanted_by: str, instead: str = "") -> Unavailable:

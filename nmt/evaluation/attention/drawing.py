@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nmt.errors import NmtError
 from nmt.evaluation.attention.page import Heads, Layers, Sentence, page, panels
+from nmt.extras import require
 from nmt.recipe.model_options import Attention
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -14,19 +15,22 @@ PAGE = ".html"
 
 
 def check_path(path: Path) -> None:
-    """Raises NmtError where no picture can be drawn under such a name."""
+    """Raise NmtError where no picture can be drawn under such a name: its ending, its folder, or no matplotlib."""
     if path.suffix.lower() not in (*PICTURES, PAGE):
         raise NmtError(
             f"{path}: attention is drawn as a picture, {', '.join(PICTURES)}, or as a page, {PAGE}; give the file one "
             "of these endings."
         )
+    if path.suffix.lower() != PAGE:
+        require("plots", str(path), f"; a page, {PAGE}, needs none")
     if not path.absolute().parent.is_dir():
         raise NmtError(f"{path}: there is no folder {path.parent} to write into; make it first.")
 
 
 def painter() -> Callable[..., bytes]:
-    """`picture.picture`, with matplotlib, which is slow to import and seldom needed. Without a word: where
-    the home folder cannot be written it would tell of its cache, which is no concern of who asked for a picture.
+    """Return `picture.picture`, importing matplotlib: slow, and seldom needed.
+
+    Its warnings are muted: without a writable home folder it reports its cache, which concerns no user of a picture.
     """
     log = logging.getLogger("matplotlib")
     level = log.level

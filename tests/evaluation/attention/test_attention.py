@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from nmt.data.subwords import EOS
-from nmt.errors import NmtError
+from nmt.errors import MachineError, NmtError
 from nmt.evaluation.attention import page as attention_html
-from nmt.evaluation.attention.drawing import draw, painter
+from nmt.evaluation.attention.drawing import check_path, draw, painter
 from nmt.evaluation.attention.page import Alignment, Axis, Sentence, axis_of, panels, sentence_of
 from nmt.evaluation.attention.picture import picture
+from nmt.extras import EXTRAS
 from nmt.models.base import Attns
 
 SRC = ["▁Das", "▁<b>", "&", "$x$", "日本", "</s>"]
@@ -206,3 +207,10 @@ def test_a_picture_leaves_no_figure_in_memory(is_enabled):
     finally:
         gc.enable()
         gc.set_threshold(*usual)
+
+
+def test_without_matplotlib_a_page_is_drawn_and_a_picture_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(EXTRAS, "plots", {"nowhere.at.all": "matplotlib>=3.8"})
+    check_path(tmp_path / "a.html")
+    with pytest.raises(MachineError, match=r"a\.svg: .*pip install 'matplotlib>=3\.8'; a page, \.html, needs none\.$"):
+        check_path(tmp_path / "a.svg")
