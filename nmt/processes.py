@@ -1,16 +1,17 @@
-"""Helpers: processes of our own that are given one task after the other, seen from both ends.
+"""Helper processes that are given one task after the other, seen from both ends.
 
-They are started anew and not forked, since a fork of a process with threads in it, and torch has some, may hang. Tasks
-come over their stdin, answers go over what was their stdout, both in what `pack.py` writes; whatever else is printed
-there, by a library say, goes to stderr. They end when their stdin does, so none outlives the process that started it.
-How many are worthwhile follows from the cores that there are.
+They are started anew rather than forked: a fork of a process with threads, such as torch's, may hang. Tasks come over
+stdin, answers go over stdout, both as mappings of arrays, texts and numbers; what a library prints goes to stderr. A
+helper ends when its stdin does, so none outlives the process that started it.
 
-Which helper is given what is in `data/worker_pool.py` and `cli/translating/answering.py`.
+`data/worker_pool.py` and `cli/translating/answering.py` decide which helper is given what.
 """
 
 import contextlib
+import json
 import os
 import queue
+import struct
 import subprocess
 import sys
 import threading
@@ -20,7 +21,58 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from nmt import errors
 from nmt.errors import NmtError
-from nmt.pack import read_packed, write_packed
+
+# Numbers, texts and arrays as bytes and back.
+
+
+_MARK = b"nmt\n"
+_HEAD = struct.Struct("<4sQQ")  # the mark, and the lengths of the header and of what comes after it
+
+
+def write_packed(file: BinaryIO, content: Mapping[str, Any]) -> None:
+    """Write a mapping of arrays, bytes, and what JSON can say."""
+    import numpy as np  # here, since the commands ask for their rank before anything slow is imported
+
+    plain: dict[str, Any] = {}
+    described, parts = [], []
+    for name, value in content.items():
+        if isinstance(value, bytes | np.ndarray):
+            array = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.ascontiguousarray(value)
+            kind = "bytes" if isinstance(value, bytes) else array.dtype.str
+            described.append([name, kind, list(array.shape)])
+            parts.append(array)
+        else:
+            plain[name] = value
+    header = json.dumps([plain, described]).encode("utf-8")
+    file.write(_HEAD.pack(_MARK, len(header), sum(array.nbytes for array in parts)) + header)
+    for array in parts:
+        file.write(array.data if array.nbytes else b"")
+
+
+def read_packed(read: Callable[[int], bytes]) -> dict[str, Any] | None:
+    """The next mapping that was written. read: gives so many bytes; none at the end, where the answer is None.
+
+    Raises ValueError where something else stands.
+    """
+    import numpy as np
+
+    head = read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    mark, n_header, n_byte = _HEAD.unpack(head)
+    if mark != _MARK:  # or the lengths might be any number, and so much memory is asked for
+        raise ValueError(f"{mark!r} is the beginning of nothing that was packed")
+    plain, described = json.loads(read(n_header))
+    content: dict[str, Any] = plain
+    body, start = memoryview(read(n_byte)), 0
+    for name, kind, shape in described:
+        dtype = np.dtype(np.uint8 if kind == "bytes" else kind)
+        stop = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        part = body[start:stop]
+        content[name] = bytes(part) if kind == "bytes" else np.frombuffer(part, dtype).reshape(shape)
+        start = stop
+    return content
+
 
 Content = Mapping[str, Any]
 Answering = Callable[[dict[str, Any]], Content]  # from a task to its answer

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from nmt.errors import DataError, NmtError
-from nmt.pack import read_packed, write_packed
-from nmt.processes import Helper, HelperLost
+from nmt.processes import Helper, HelperLost, read_packed, write_packed
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from typing import Any
 from nmt.cli.begin import importing
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.data.lines import without_ending
-from nmt.data.manifest import PAGE
 from nmt.errors import RecipeError
 from nmt.files import RECIPE, is_run
 from nmt.languages import canonical
@@ -115,7 +114,7 @@ def preprocess(args: argparse.Namespace) -> int:
             "Override its options by their dotted names: --data.valid.src FILE."
         )
     if args.report and not args.check:
-        raise RecipeError(f"--report: goes with --check. Without it the report is {PAGE} in the prepared folder.")
+        raise RecipeError("--report: goes with --check. Without it the report is report.html in the prepared folder.")
     if args.show is not None and args.check:
         raise RecipeError("--show and --check: one shows what was prepared, the other prepares nothing. Choose one.")
     if args.show is not None and args.recipe and Path(args.recipe).is_dir():

@@ -42,7 +42,7 @@ from nmt.data.survey import HeldOut, aligned_by, measured
 from nmt.data.text import SIDES, Block, Rarity, cut, dress_of
 from nmt.data.units import KnownCuts, Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
 from nmt.data.worker_pool import Work, serve_as_worker
-from nmt.pack import read_packed, write_packed
+from nmt.processes import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
 from nmt.recipe.reader import languages_in
 

@@ -24,7 +24,7 @@ from nmt.data.letters import normalised, words_of_easy
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import N_SPECIAL, Codec
 from nmt.data.text import Block, Hashes, row_hashes, unified
-from nmt.pack import read_packed, write_packed
+from nmt.processes import read_packed, write_packed
 
 # The different units of text that a process has met.
 
