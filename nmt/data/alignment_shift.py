@@ -1,11 +1,11 @@
-"""Where two files of a corpus stop being parallel: a stray or a missing line shifts all lines after it.
+"""Misaligned lines of two files: a stray or a missing line shifts all lines after it.
 
 Line i of the source should go with line i of the target. Here it is asked whether i + d fits better, for d up to
 FARTHEST lines either way, or nothing at all: lengths of translations go together, and so do numbers and names that both
 sides spell alike. The path of the best d through the file is found by dynamic programming over windows of lines, in
-which each change of d has a price. From the lines that go together on that path it is learnt what else does
-(`this file`), the path is found once more with that, and each change is placed to the line. Numbers are read from a
-file in which each pair has `RECORD` bytes, 52; in memory there are some six bytes a pair.
+which each change of d has a price. From the lines that match on that path more signs of a
+match are learnt (`Half`), the path is found once more with those, and each change is placed to the line. Numbers are
+read from a file of one `RECORD`, 52 bytes, a pair; in memory there are some six bytes a pair.
 """
 
 from collections.abc import Callable, Iterator
@@ -75,7 +75,7 @@ class Likeness:
 
 
 def by_lengths(mean: NDArray[np.float64], deviation: NDArray[np.float64], rho: float) -> Likeness:
-    """What is known before anything is learnt: the logarithms of lengths, (2,) means and deviations of the sides."""
+    """Likeness by the logarithms of lengths, before anything is learnt: (2,) means and deviations of the sides."""
     sides = []
     for name, m, d in zip(SIDES, mean, deviation, strict=True):
         slope = 1 / d if d > 1e-6 else 0.0
@@ -141,7 +141,7 @@ class Half:
         return mean, self._product / self.n_pair - np.outer(mean, mean)
 
     def learn(self, other: "Half") -> Likeness | None:
-        """What this half says of the lines of the other; None where it says nothing.
+        """Learn from this half to judge the lines of the other; None where nothing is learnt.
 
         How far that is true, and what is usual, is measured there.
         """
@@ -180,7 +180,7 @@ class Half:
 
 
 def _whitening(related: _Matrix) -> _Matrix:
-    """What makes numbers with these correlations independent, each of deviation 1: W.T (R + ridge) W = 1."""
+    """Return W that makes correlated numbers independent, each of deviation 1: W.T (R + ridge) W = 1."""
     lower = np.linalg.cholesky(related + _RIDGE * np.eye(len(related)))
     return np.linalg.inv(lower).T
 
@@ -231,7 +231,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What was found: the stretches that are not parallel, and how well lines go together where they do.
+    """Stretches that are not parallel, and the strength of the match where lines are parallel.
 
     strength: nats by which a line goes better with its own than with another; near 0 nothing can be told, as where all
     lines are equally long.
@@ -243,12 +243,12 @@ class Alignment:
 
     @property
     def can_be_judged(self) -> bool:
-        """Whether a shift would have been found."""
+        """True if a shift would have been found."""
         return self.n_pair >= FEWEST and self.strength >= WEAKEST
 
 
 def records_of(src: Block, trg: Block, anchors: Anchors) -> Records:
-    """What `find_shifts` has to know of some pairs, all lines in the order of the file."""
+    """Records of some pairs for `find_shifts`, all lines in the order of the file."""
     records = np.empty(len(src.lines), RECORD)
     for name, block in zip(_LENGTHS, (src, trg), strict=True):
         records[name] = np.minimum(block.lengths, LONGEST)
@@ -344,7 +344,7 @@ class _Judge:
         self._likeness = [self._at_first] * 2
 
     def _correlation(self) -> float:
-        """How lengths correlate where lines go together: the middle of the pieces of the file at their best offsets."""
+        """Correlation of lengths where lines match: the median over pieces of the file at their best offsets."""
         found: list[float] = []
         for start, end in _chunks(self._spool.n_pair):
             wide = self._spool.read(start - FARTHEST, end + FARTHEST)
@@ -390,11 +390,11 @@ class _Judge:
         return float(own - others)
 
     def _told(self, way: NDArray[np.int8]) -> float:
-        """How much can be learnt on a path, from some lines."""
+        """Sum of squared correlations that can be learnt on a path, from some lines."""
         return sum(float((each.rho**2).sum()) for each in self._learnt(way, _MOST_TRIED) if each is not None)
 
     def _learnt(self, way: NDArray[np.int8], most: int) -> list[Likeness | None]:
-        """What the even shares say of the odd ones, and these of them, from about so many lines of each."""
+        """Learn from the even shares to judge the odd ones, and the reverse, from about so many lines of each."""
         n_share = -(-self._spool.n_pair // self._share)
         stride = 2 * max(1, n_share * self._share // (2 * most))
         chosen = [n for n in range(n_share) if n % stride < 2]
@@ -464,7 +464,7 @@ class _Judge:
         return scores
 
     def alignment(self, sums: Scores, way: NDArray[np.int8]) -> Alignment:
-        """Which lines go together, by the state of each window."""
+        """Stretches of misaligned lines by the state of each window."""
         n = self._spool.n_pair
         changes = (np.flatnonzero(way[1:] != way[:-1]) + 1).tolist()
         ends = [*(self._place(int(way[k - 1]), int(way[k]), k * _WINDOW) for k in changes), n]
@@ -481,7 +481,7 @@ class _Judge:
         return found if found.can_be_judged else replace(found, stretches=())
 
     def _are_alone(self, first: int, end: int) -> bool:
-        """Whether lines that seem to go with none are worth a word: many, and their lengths and anchors deny it, too.
+        """True if lines without a match should be reported: many, and their lengths and anchors say the same.
 
         What was learnt elsewhere may not be true of lines of another kind.
         """

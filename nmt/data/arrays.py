@@ -118,12 +118,12 @@ class GrownRows:
         return self._values.values
 
     def starts(self, numbers: NDArray[Any]) -> Ints:
-        """Where some rows begin in `values`."""
+        """Starts of some rows in `values`."""
         starts: Ints = self._starts.values[numbers]
         return starts
 
     def n_of(self, numbers: NDArray[Any]) -> Ints:
-        """How many values some rows have."""
+        """Number of values of some rows."""
         n_of: Ints = self._n_of.values[numbers]
         return n_of
 
@@ -211,7 +211,7 @@ class NumberTable:
         return (keys & np.uint64(len(self._keys) - 1)).astype(np.int64)
 
     def _goes_on(self, place: Ints, keys: Numbers) -> NDArray[np.bool_]:
-        """Whether a key may be further on: another is at its place."""
+        """True where another key is at the place, so that the search goes on."""
         found = self._keys[place]
         goes_on: NDArray[np.bool_] = (found != keys) & (found != _EMPTY)
         return goes_on

@@ -105,7 +105,7 @@ def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> 
 
 
 def starts(lengths: NDArray[np.integer], n_place: int, n_sentence: int, longest: int) -> NDArray[np.int32]:
-    """Where packed sentences begin, (N + 1,); the last is n_place, where the row ends.
+    """Starts of packed sentences, (N + 1,); the last is n_place, the end of the row.
 
     What is left of the row is cut into sentences of padding of at most `longest`. N is that of any batch of at most
     n_sentence sentences, so that all batches have one shape: the last sentences may be empty.

@@ -1,9 +1,8 @@
 """Tasks on a block of training pairs, in this process or in a worker: read and filter, measure, count units, encode.
-And the conclusions that are drawn from files of all blocks.
+And the conclusions from files of all blocks.
 
-Each task is a function of the block and of what all blocks share, so it does not matter who does which. What a later
-task needs of a block lies in a file, as `this file` writes it; `keep.py` makes the blocks, `keep.py` hands them
-round and puts the answers together.
+Each task is a function of the block and of what all blocks share, so any process may do it. What a later task needs of
+a block lies in a file; `keep.py` makes the blocks, hands them round and puts the answers together.
 """
 
 import hashlib
@@ -56,7 +55,7 @@ Numbers = NDArray[Any]
 class BlockSide(NamedTuple):
     """One side of a block. Everything but the texts is of all lines, those that are dropped too."""
 
-    # What lines are aligned by, as `measure.aligned_by` tells it.
+    # For the alignment of lines, as `survey.aligned_by` gives it.
     len: Numbers
     marks: Numbers
     anchors: Numbers

@@ -94,7 +94,7 @@ class Merges:
         return np.concatenate(done)[places(start, n_id)], n_id
 
     def _n_left_out(self, seeds: Numbers, turn: int) -> Ints:
-        """How many merges ways leave out before the one that they make, were there enough of them."""
+        """Number of merges that each way leaves out before the one that it makes, were there enough of them."""
         drawn = mixed(seeds + seeds_of(np.array([turn])))
         n_left_out = np.zeros(len(drawn), dtype=np.int64)
         some = np.flatnonzero(drawn < self._below[-1])
@@ -129,7 +129,7 @@ class Merges:
         return _Words(part, merge, n_part)
 
     def _merges_of(self, left: Ints, right: Ints) -> Ints:
-        """Where the merges of neighbours are in the arrays."""
+        """Places of the merges of neighbours in the arrays."""
         pair = left << _HALF | right
         found = np.searchsorted(self._pair, pair)
         return np.where(self._pair[found] == pair, found, self._none)
@@ -143,7 +143,7 @@ _BITS = np.uint64(24)  # of chance in a draw: a place and such a number are exac
 
 
 class _Ends(NamedTuple):
-    """What the first letters of a word end in: of each piece, by the number of letters and then any order.
+    """Pieces that the first n letters of a word may end in, by n and then in any order.
 
     n_letter: in how many letters. below: the share of the ways with this piece or with one before it in order. piece:
     its id. begin: how many letters are before it.
@@ -228,7 +228,7 @@ class Ways:
         self._ways = GrownRows(np.int32)
 
     def first(self, words: Numbers, draw: Callable[[Ints], tuple[Ints, Ints]]) -> Ints:
-        """Where the ways of words begin, each of which is told by a number that is its own.
+        """Starts of the ways of words. words: a number for each, its own.
 
         draw: makes the ways of new words. From where they are in `words` to the ids of all their ways, end to end, and
         how many each way has.
@@ -247,7 +247,7 @@ class Ways:
         return found
 
     def n_id(self, ways: Ints) -> Ints:
-        """How many ids ways have, told by their places."""
+        """Number of ids of ways, by their places."""
         return self._ways.n_of(ways)
 
     def gathered(self, ways: Ints, ids: Ints, first: Ints, n_id: Ints) -> Ints:

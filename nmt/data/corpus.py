@@ -304,7 +304,7 @@ def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> i
 
 
 def _described(table: pa.Table, ids: str) -> dict[str, str]:
-    """What `datasets` wants to be told of the columns; to import it for this would take a second."""
+    """Description of the columns for the `datasets` library; to import it for this would take a second."""
     value = {"_type": "Value"}
     of_ids = {"feature": {"dtype": ids} | value, "_type": "List"}
     text = {"dtype": "large_string"} | value

@@ -174,7 +174,7 @@ _PAIRS_READ = 1 << 20  # pairs read at once
 
 
 def count_duplicates(path: Path) -> dict[str, Any]:
-    """What is repeated among the pairs of the file.
+    """Count repetitions among the pairs of the file.
 
     {"pairs": those that came before, "again": all that occur more than once, the first occurrences too,
     "sources": distinct ones with several targets, "targets": with several sources,

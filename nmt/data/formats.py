@@ -31,7 +31,7 @@ Policy = Literal["refuse", "drop"]
 
 @dataclass(frozen=True)
 class Flaw:
-    """Stands where a text is due. reason: one of `clean.REASONS`; what: the same of this very place, for a message."""
+    """Stands in place of a text. reason: one of `filters.REASONS`; what: the same of this very place, for a message."""
 
     reason: str
     what: str

@@ -57,7 +57,7 @@ def dataset_place(name: str, folders: Sequence[Path] = (Path(),)) -> str:
 def partners(
     src: Sequence[Named], trg: Sequence[Named], option: str, complaints: list[str]
 ) -> list[tuple[Named, Named]]:
-    """Which source file belongs to which target file: those for which two patterns' wildcards stand for the same; else
+    """Pairs of source and target files: those for which two patterns' wildcards stand for the same; else
     the first to the first, and so on.
     """
     if any(named.path is None for named in (*src, *trg)):
@@ -116,7 +116,7 @@ def _folders(name: str, before: Sequence[Path]) -> list[Path]:
 
 
 def _wild(match: re.Match[str] | None) -> tuple[str, ...] | None:
-    """What wildcards stood for; how a file is compressed does not count."""
+    """Texts that the wildcards stood for, without endings of compression."""
     return tuple(map(without_ending, match.groups())) if match else None
 
 

@@ -179,7 +179,7 @@ class WordsOf:
         self._is_plain = config.kind != "char" and not config.symbols
 
     def is_easy(self, unit: str) -> bool:
-        """Whether `words_of_easy` does the same with it."""
+        """True if `words_of_easy` gives the same words."""
         return self._is_plain and len(unit) <= WORD_CAP and is_easy(unit)
 
     def __call__(self, unit: str, notes: Counter[str]) -> list[str]:
@@ -226,7 +226,7 @@ def forget_rare(counted: Counter[str]) -> None:
 
 
 class WordCounts:
-    """How often words occur, summed over blocks: what a Counter that forgets by `forget_rare` tells, in half the time.
+    """Counts of words, summed over blocks: the result of a Counter that forgets by `forget_rare`, in half the time.
 
     Most words are known, so that theirs are numbers, which numpy adds.
     """
@@ -247,7 +247,7 @@ class WordCounts:
             self._number = defaultdict(itertools.count(len(stay)).__next__, zip(stay, range(len(stay)), strict=True))
 
     def counter(self) -> Counter[str]:
-        """What has been counted."""
+        """Return the counts."""
         return Counter(dict(zip(self._number, self._n.tolist(), strict=True)))
 
 
@@ -261,7 +261,7 @@ def sample(sides: Sequence[Lines], most: int, seed: int) -> Iterator[str]:
 
 
 def drawn(left: int, most: int, seed: int) -> Iterator[bool]:
-    """Whether each of `left` lines is in a sample of `most` of them, each as likely as any other."""
+    """Yield for each of `left` lines if it is in a sample of `most` of them, each as likely as any other."""
     wanted, draw = min(most, left), random.Random(seed)
     while left:
         chosen = wanted >= left or draw.random() * left < wanted
@@ -271,7 +271,7 @@ def drawn(left: int, most: int, seed: int) -> Iterator[bool]:
 
 
 def parts(text: str, notes: Counter[str] | None = None) -> Iterable[str]:
-    """What is learnt from a text: all of it, but no end of a very long one and no endless word."""
+    """Parts of a text to learn from: all of it, but no end of a very long one and no endless word."""
     if notes is not None and len(text) > LINE_CAP:
         notes["line_cap"] += 1
     text = text[:LINE_CAP]

@@ -184,7 +184,7 @@ class _Text:
         return self._symbol[alive], np.bincount(self._word[alive], minlength=len(self._count))
 
     def _standing(self, key: int, nth: int, a: int, b: int) -> Places:
-        """Where the pair stands now in the words of a group, none overlapping another, from left to right."""
+        """Places of the pair in the words of a group, none overlapping another, from left to right."""
         groups = [np.frombuffer(where, np.int32) for where in self._places[key]]
         first = groups[nth]
         if len(groups) > 1:

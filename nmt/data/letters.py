@@ -47,12 +47,12 @@ def units_of(text: str) -> list[str]:
 
 
 def is_easy(unit: str) -> bool:
-    """Whether this is a space and a word of ASCII and other Latin or Cyrillic letters, as most units are."""
+    """True for a space and a word of ASCII and other Latin or Cyrillic letters, as most units are."""
     return _EASY.fullmatch(unit) is not None
 
 
 def words_of_easy(units: Sequence[str]) -> tuple[list[str], list[int]]:
-    """What `in_words` makes of easy units: the words of all, end to end, and how many each has.
+    """Words of easy units as `in_words` cuts them, end to end, and how many each unit has.
 
     One expression of Python cuts them all, in less than a tenth of the time.
     """
@@ -233,7 +233,7 @@ _HALF = re.compile("([\ud800-\udfff]+)")  # placeholders, which are not theirs
 
 @dataclass(frozen=True, slots=True)
 class SentencePiece:
-    """What a model of theirs is beside its pieces.
+    """Settings of a SentencePiece model beside its pieces.
 
     model: bpe or unigram. scores: of each piece, None for one that only stands for a byte. charsmap: the rules of
     normalisation as they store them. squeeze: whether spaces at the ends go, and several become one.
@@ -298,7 +298,7 @@ class Speller:
         return "".join(self._rules.normalize(part) if n % 2 == 0 else part for n, part in enumerate(_HALF.split(text)))
 
     def line(self, text: str) -> str:
-        """What of a line becomes pieces: normalised and with a space before it; "" if nothing is left."""
+        """Text of a line that becomes pieces: normalised and with a space before it; "" if nothing is left."""
         found = self.normalised(text)
         if self._squeeze:
             found = re.sub(" {2,}", " ", found).lstrip(" ")

@@ -48,12 +48,12 @@ def kind_of(head: bytes) -> str | None:
 
 
 def other_kind(head: bytes) -> str | None:
-    """What a file is compressed with that is not read here, by its first bytes."""
+    """Kind of compression that is not read here, by the first bytes of a file."""
     return next((kind for magic, kind in _OTHERS.items() if re.match(magic, head)), None)
 
 
 def promised_kind(name: Path | str) -> str | None:
-    """What the ending of a name says: .gz, .zst, .xz."""
+    """Kind of compression by the ending of a name: .gz, .zst, .xz."""
     return next((kind for ending, kind in _ENDINGS.items() if str(name).endswith(ending)), None)
 
 
@@ -84,7 +84,7 @@ def _decompressed(file: io.BufferedReader, kind: str | None) -> io.RawIOBase | N
 
 
 class _Stream(io.RawIOBase):
-    """What `read(at most n bytes)` gives, as a file that closes the one below it."""
+    """File over a function `read(at most n bytes)`; closing it closes the file below."""
 
     def __init__(self, read: Callable[[int], bytes], below: BinaryIO) -> None:
         self._read, self._below = read, below
@@ -169,7 +169,7 @@ def read_lines(
     longest: int | None = None,
     notes: Counter[str] | None = None,
 ) -> Iterator[str | None]:
-    """The lines of a text file, plain or compressed as `this file` knows, one by one.
+    """The lines of a text file, plain or compressed by gzip, zstd or xz, one by one.
 
     A byte order mark at the start of the file and one carriage return at the end of a line are removed; everything
     else inside a line stays. A line that is not UTF-8 raises a DataError, or is None with bad_utf8="drop". Whoever has
@@ -192,7 +192,7 @@ def lines_of_block(
     longest: int,
     notes: Counter[str],
 ) -> list[str | None]:
-    """What `read_lines` says of lines that stand together in a file. raw: each ended by a line feed.
+    """Decode consecutive lines of a file as `read_lines` does. raw: the lines, each ended by a line feed.
 
     first: the number of the first of them in the file.
     """
@@ -205,7 +205,7 @@ def lines_of_block(
 
 
 def is_plain(raw: bytes, first: int, longest: int) -> bool:
-    """Whether lines that stand together in a file are the text as it is, so that nobody has to look at each of them."""
+    """True if consecutive lines of a file are the text as it is, so that they need no look one by one."""
     if b"\r" in raw or (first == 1 and raw.startswith(BOM)) or max(map(len, raw.split(b"\n"))) > longest:
         return False
     with contextlib.suppress(UnicodeDecodeError):
@@ -266,7 +266,7 @@ class StreamLine(NamedTuple):
 
     @property
     def is_cut(self) -> bool:
-        """Whether there was more of it."""
+        """True if there was more of it."""
         return self.n_byte > len(self.raw)
 
 
@@ -334,7 +334,7 @@ def write_lines(path: Path | str, lines: Iterable[str]) -> None:
 
 
 def complaint_about_stream(path: Path | str) -> str | None:
-    """What is said of a pipe or a device: it cannot be read again, and to open it may be to wait for ever."""
+    """Complaint about a pipe or device: it cannot be read again, and opening it may wait for ever."""
     try:
         kind = Path(path).stat().st_mode
     except OSError:
@@ -345,7 +345,7 @@ def complaint_about_stream(path: Path | str) -> str | None:
 
 
 def complaint_about(path: Path | str) -> str | None:
-    """Why this file cannot be read as text, or None. Looks at its first line only."""
+    """Complaint about a file that cannot be read as text, or None. Looks at its first line only."""
     if complaint := complaint_about_stream(path):
         return complaint
     try:
@@ -385,7 +385,7 @@ def open_text(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def damaged(path: Path | str, error: Exception) -> DataError:
-    """What is said of a compressed file that cannot be read to its end."""
+    """Error for a compressed file that cannot be read to its end."""
     with open(path, "rb") as file:
         kind = kind_of(file.read(8))
     return DataError(f"{path}: damaged {kind} file ({error}). Download or compress it again.")

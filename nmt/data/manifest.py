@@ -488,7 +488,7 @@ def _lock_of(temporary: Path) -> Path:
 
 
 def _process_in(claim: Path) -> str:
-    """Whose lock it is, in words."""
+    """Return the process that holds the lock, in words."""
     with contextlib.suppress(OSError, ValueError):
         return f" (process {int(claim.read_bytes())})"
     return ""

@@ -95,7 +95,7 @@ def names_of(kinds: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_name(text: str) -> bool:
-    """Whether there is such a placeholder, in this version or in one that has more of them."""
+    """True if there is such a placeholder, in this version or in one that has more of them."""
     return text in _CHARACTER_OF
 
 
@@ -106,12 +106,12 @@ def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
 
 
 def character(name: str) -> str:
-    """What stands in a text before the model."""
+    """Return the character of a placeholder, for the model."""
     return _CHARACTER_OF[name]
 
 
 def shown(name: str) -> str:
-    """What people see."""
+    """Return the text of a placeholder for people."""
     return f"⟨{name}⟩"
 
 

@@ -1,4 +1,4 @@
-"""Which pairs make up which batch, as arithmetic on (seed, epoch).
+"""Plan of the batches: pairs of each batch, as arithmetic on (seed, epoch).
 
 Numbers only: no text, no tensors, no files. `batches.py` turns the answer into tensors.
 """
@@ -36,7 +36,7 @@ class Mixture:
 
     @property
     def is_even(self) -> bool:
-        """Whether every pair is visited once in each epoch."""
+        """True if every pair is visited once in each epoch."""
         return all(weight == 1.0 for weight in self.weights)
 
     def rows(self, seed: int, epoch: int) -> Rows:
@@ -103,7 +103,7 @@ _N_STEP = 16
 
 @dataclass(frozen=True)
 class Position:
-    """Where training stands in the data: the next update to be made is number `update` of `epoch`, both from 0."""
+    """Position of training in the data: the next update is number `update` of `epoch`, both from 0."""
 
     epoch: int = 0
     update: int = 0
@@ -178,7 +178,7 @@ class Plan:
         return sum(int(self._trg_len[rows].sum(dtype=np.int64)) + len(rows) for rows in update)
 
     def padded(self, length: int) -> int:
-        """What a side is padded to whose longest sentence, EOS counted, has so many subwords."""
+        """Length that a side is padded to whose longest sentence, EOS counted, has so many subwords."""
         return int(padded(np.array(length), self.most_padded))
 
     def padding_share(self, epoch: int) -> float:
@@ -211,14 +211,14 @@ class _Epoch:
         self._n_used = self._n_held = 0
 
     def has(self, update: int) -> bool:
-        """Whether there is an update of this number, from 0."""
+        """True if there is an update of this number, from 0."""
         # Until the one after it has begun: then this one is whole.
         while self._n_cut < len(self._order) and self._n_begun() <= update + 1:
             self._cut_more()
         return update < self._n_begun()
 
     def n_update(self) -> int:
-        """How many there are."""
+        """Return the number of updates."""
         while self._n_cut < len(self._order):
             self._cut_more()
         return self._n_begun()
@@ -297,7 +297,7 @@ class _Epoch:
 
 
 def same_batches(version: int, *, packed: bool) -> bool:
-    """Whether an earlier version made the batches of this one. Version 3 bounds the sentences of packed ones anew."""
+    """True if an earlier version made the same batches. Version 3 bounds the sentences of packed ones anew."""
     return version == VERSION or (version == 2 and not packed)
 
 
@@ -348,7 +348,7 @@ def _order_of(src_len: NDArray[np.int64], trg_len: NDArray[np.int64]) -> NDArray
 
 
 def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
-    """Where batches start, such that (sentences x longest) stays within max_tokens. longest: ascending."""
+    """Starts of batches, such that (sentences x longest) stays within max_tokens. longest: ascending."""
     starts = []
     start = 0
     while start < len(longest):

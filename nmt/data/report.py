@@ -226,7 +226,7 @@ def _letters(text: str) -> str:
 
 @dataclass
 class DataReport:
-    """What became of the training pairs, line by line accountable."""
+    """Account of the training pairs: read, kept, and dropped with file:line."""
 
     n_read: int = 0
     n_kept: int = 0

@@ -47,7 +47,7 @@ def bars(whole: Sequence[int], part: Sequence[int], labels: Sequence[str], ticks
 
 
 def _height(count: int, top: int) -> float:
-    """What is there is seen, however little it is."""
+    """Height of a bar; a count above 0 stays visible."""
     return max(_HEIGHT * count / top, 0.8) if count else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What a report says in words: what is seriously wrong, what is worth a look, and a summary of one screen.
+"""Report in words: alarms, warnings, and a summary of one screen.
 
 All of it is told from the entries of report.json and nothing else.
 """
@@ -160,7 +160,7 @@ def _and_more(one: dict[str, Any]) -> str:
 
 
 def warnings(facts: Facts) -> list[str]:
-    """What is worth a look and may be right."""
+    """Return findings that are worth a look and may be right."""
     found, chance = [], chance_overlap(facts)
     for one in facts.get("alignment", ()):
         if 0 < _n_shifted(one) <= MOST_SHIFTED * one["pairs"]:
@@ -228,7 +228,7 @@ def _first(texts: Sequence[str], what: str, n: int = 0) -> Iterable[str]:
 
 
 def remarks(facts: Facts) -> list[str]:
-    """What was learnt and what is odd but harmless."""
+    """Return usual ratios, and oddities that are harmless."""
     usual_ratios = [
         f"{name}: the target has {usual['median']:.2f} times the characters of its source, as a rule; kept: "
         f"{usual['low']:.2f} to {usual['high']:.2f}"
@@ -249,7 +249,7 @@ def remarks(facts: Facts) -> list[str]:
 
 
 def by_corpus(facts: Facts, *, most: int | None = None) -> list[str]:
-    """What became of the pairs of each corpus, a line each. most: of so many, which lost the greatest share."""
+    """Return the counts of each corpus, a line each. most: of so many, which lost the greatest share."""
     corpora = facts.get("corpora", [])
     worst = sorted(range(len(corpora)), key=lambda n: corpora[n]["kept"] / max(1, corpora[n]["read"]))
     lines = []

@@ -36,7 +36,7 @@ _BEGINS, _FIRST, _ENDS, _KINDS = 0x80, 3, 0x40, 0x07
 
 
 class WordStarts:
-    """What pieces tell of the words that `in_words` cuts a text into.
+    """Starts of the words that `in_words` cuts a text into, as far as pieces tell.
 
     Symbols, placeholders and tags are words. A piece with a space before it begins one, in white space too, and so does
     one that goes on with another kind of character. Words that nothing tells apart are taken for one: no piece reaches
@@ -64,7 +64,7 @@ class WordStarts:
                 self._bits[i] |= kind_of(text[-1])
 
     def __call__(self, ids: Ids, n_id: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Whether a word begins at each id of some sequences. n_id: of each sequence."""
+        """Return True at each id that begins a word. n_id: of each sequence."""
         bits = self._bits.take(ids)
         begins = bits >= _BEGINS
         last, first = bits[:-1] & _KINDS, (bits[1:] >> np.uint8(_FIRST)) & _KINDS
@@ -122,7 +122,7 @@ class Resampler:
         self._words(*_wide(rows))
 
     def usual(self, pieces: Ints) -> NDArray[np.float64]:
-        """How many ids each of some pieces becomes where it is a word, the mean of its ways, which are known then."""
+        """Mean number of ids of each of some pieces where it is a word, over its ways, which are known then."""
         known = self._known(pieces, np.arange(len(pieces)), np.ones(len(pieces), dtype=np.int64))
         usual: NDArray[np.float64] = self._kept.n_id(known[:, None] + np.arange(N_WAY)).mean(axis=1)
         return usual
@@ -134,7 +134,7 @@ class Resampler:
         return first, n_in_unit, self._known(ids, first, n_in_unit)
 
     def _known(self, ids: Ints, first: Ints, n_in_unit: Ints) -> Ints:
-        """Where the ways of words begin, of new ones too, which are drawn."""
+        """Starts of the ways of words; those of new words are drawn."""
         unit = _numbers_of(ids, first, n_in_unit)
         return self._kept.first(unit, lambda new: self._drawn(ids, first[new], n_in_unit[new], unit[new]))
 
@@ -216,7 +216,7 @@ def with_probabilities(codec: Codec, alpha: float) -> Resampler:
 
 
 class Growth:
-    """How many ids a text becomes, from how many its words have become on the average.
+    """Expected number of ids of a text whose words are cut anew.
 
     Of a piece that is a word its ways tell; a word of several pieces becomes what those would, times a factor that is
     measured, since its borders move.
@@ -240,7 +240,7 @@ class Growth:
         self._usual, self._n_piece = np.concatenate([usual * factor, usual]), codec.size
 
     def lengths(self, rows: Ragged) -> NDArray[np.float64]:
-        """How many ids each of some texts usually becomes, no fewer than it has."""
+        """Expected number of ids of each text, no fewer than it has."""
         ids, n_id = rows.values.astype(np.intp), rows.lengths.astype(np.int64)
         begins = self._resampler.begins(ids, n_id)
         is_whole = begins & np.append(begins[1:], True)
@@ -254,7 +254,7 @@ class Growth:
 
 
 def _is_text(codec: Codec, piece: int) -> bool:
-    """Whether a piece is text by itself: one that ends within a character is not."""
+    """True if a piece is text by itself: one that ends within a character is not."""
     try:
         codec.raw([piece])[0].decode("utf-8")
     except UnicodeDecodeError:
@@ -272,7 +272,7 @@ _N_MET = 5  # so many times that are read for their words alone
 
 
 class Resampled:
-    """How the pairs of a corpus are cut anew, in each epoch in another way."""
+    """Pairs of a corpus, cut anew in each epoch."""
 
     def __init__(
         self,

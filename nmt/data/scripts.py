@@ -1,7 +1,6 @@
 """Scripts: ranges of code points (those of the Unicode blocks), and how much of a text is written in them.
 
-Russian passes for Bulgarian here. The scripts of a language are told in `nmt/languages.py`, the language of a text in
-`this file`.
+Russian passes for Bulgarian here; py3langid tells them apart. The scripts of a language are in `nmt/languages.py`.
 """
 
 import functools

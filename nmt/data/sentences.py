@@ -1,4 +1,4 @@
-"""Where a text may be cut: after sentences, after clauses, at white space, and where nothing else helps, anywhere.
+"""Cuts of a text: after sentences, after clauses, at white space, and where nothing else helps, anywhere.
 
 Nothing is ever lost: the parts of a text put together are the text. Where a full stop looks like that of an
 abbreviation, an initial or an ordinal in any of several languages, nothing is cut; where the language is told, neither
@@ -94,7 +94,7 @@ def pieces(text: str, fits: Callable[[str], bool], language: str = "") -> list[s
 
 
 def writes_no_space(letter: str) -> bool:
-    """Whether a letter is of a script whose words stand together: Chinese, Japanese, Thai, Lao, Burmese, Khmer."""
+    """True if a letter is of a script without spaces between words: Chinese, Japanese, Thai, Lao, Burmese, Khmer."""
     if "\u1100" <= letter <= "\u11ff" or "\uac00" <= letter <= "\ud7af":  # Korean is as wide, and has spaces
         return False
     thai_lao_tibetan_burmese = "\u0e00" <= letter <= "\u109f"
@@ -113,7 +113,7 @@ def _fitting(text: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def _best_end(text: str) -> int:
-    """Where to cut a text in two that is a sentence or less; 0 where it is a single character."""
+    """Place to cut a text in two that is a sentence or less; 0 where it is a single character."""
     middle = len(text.rstrip()) / 2
     # A clause near one end would leave the rest as long as the whole.
     clauses = [end for end in _ends(_CLAUSE, text) if middle / 2 <= end <= 3 * middle / 2]
@@ -131,7 +131,7 @@ def _between_characters(text: str, place: int) -> int:
 
 
 def _ends(pattern: re.Pattern[str], text: str) -> Iterator[int]:
-    """Where matches end, less those at the ends of the text: nothing would be cut off there."""
+    """Ends of matches, less those at the ends of the text: nothing would be cut off there."""
     last = len(text.rstrip())
     first = len(text) - len(text.lstrip())
     return (end for match in pattern.finditer(text) if first < (end := match.end()) < last)
@@ -202,7 +202,7 @@ def _is_small(letter: str) -> bool:
 
 
 def _may_be_shortened(word: str) -> bool:
-    """Whether the full stop after a word may be a part of it: Dr. z.B. J. 3. XIV. ca."""
+    """True if the full stop after a word may be a part of it: Dr. z.B. J. 3. XIV. ca."""
     if len(word) == 1 or "." in word or (word.isdigit() and len(word) <= 2) or _ROMAN.fullmatch(word):
         return True
     if word.casefold() in _SHORTENED or _THAI.fullmatch(word):

@@ -1,4 +1,4 @@
-"""What stands in a subwords file, and what must not: nothing in it may surprise the tokenizer or the model.
+"""Format of a subwords file, and its check: nothing in it may surprise the tokenizer or the model.
 
 Format 1 has byte-level BPE in NFC or as it stands; it is written wherever it says all, so that what it holds has one
 text and one SHA-256. Format 2 also has other kinds and normalisations, symbols, and tags of the source; format 3 also
@@ -82,7 +82,7 @@ def has_characters(content: Mapping[str, Any]) -> bool:
 
 
 def complaint_about(found: Any, longest: int) -> str | None:
-    """What is wrong with the content of a subwords file. longest: bytes of a piece."""
+    """Complaint about the content of a subwords file. longest: bytes of a piece."""
     number = found.get("format") if isinstance(found, dict) else "no mapping"
     if type(number) is not int or number not in _KEYS:
         *first, last = _KEYS

@@ -177,7 +177,7 @@ class Codec:
         return self.vocab[: self._first_placeholder - N_SPECIAL - len(self.symbols)]
 
     def table(self) -> dict[str, Any]:
-        """What a file has of it."""
+        """Return the content for the file."""
         beside: dict[str, Any] = {"merges": self.merges, "scores": self.scores}
         if found := self.sentencepiece:
             charsmap = base64.b64encode(found.charsmap).decode("ascii")
@@ -341,7 +341,7 @@ class Subwords:
         return cls(codecs[0], codecs[-1], found["normalize"])
 
     def sha256_of_pieces(self) -> str:
-        """What `sha256` were without tags: the ids of a text follow from the rest."""
+        """Digest without tags: the ids of a text follow from the rest."""
         return _digest(self._text(with_tags=False)) if self.src.tags else self.sha256
 
     def _text(self, *, with_tags: bool = True) -> str:
@@ -398,7 +398,7 @@ _SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the cor
 
 
 def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
-    """What to say of a target vocabulary that is large for its corpus; None: it is not.
+    """Return a note on a target vocabulary that is large for its corpus; None: it is not.
 
     n_vocab: pieces, control symbols counted. n_token: target tokens of the training pairs, EOS counted.
     """

@@ -1,7 +1,6 @@
 """Measurements of the pairs, put together from blocks: lengths, scripts, leaks, repetitions, shifted lines.
 
-What a block has is measured in `this file`. Nothing is kept of a pair but, on the disk and until the end, 52 bytes for
-its alignment and 16 for its repetitions.
+Nothing is kept of a pair but, on the disk and until the end, 52 bytes for its alignment and 16 for its repetitions.
 """
 
 import itertools

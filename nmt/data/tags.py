@@ -14,7 +14,7 @@ from nmt.recipe.decode_options import DecodeConfig
 
 
 def language_tag(lang: str) -> str:
-    """What says that the translation is to be in a language."""
+    """Return the tag of a target language."""
     return f"<2{lang}>"
 
 
@@ -77,7 +77,7 @@ def tags_of_splits(data: DataConfig) -> dict[str, list[list[str]]]:
 
 
 class Tagging:
-    """What to put before a line: the tag of the language that it asks for, or else decode.trg_lang or the usual one,
+    """Tags to put before a line: that of the language that it asks for, or else decode.trg_lang or the usual one,
     and its tags, or else decode.tags.
 
     known: those of the model's vocabulary. learnt: those that it was trained with. It may know more, from the run that

@@ -1,4 +1,4 @@
-"""What a block of lines shows to numpy: code points, lengths, normal forms, hashes, words that other languages share.
+"""Lines as numpy arrays: code points, lengths, normal forms, hashes, words that other languages share.
 
 All work on characters for the report is done here, for some thousand lines at once; nothing of a text is kept.
 """
@@ -95,7 +95,7 @@ class Block:
         return np.diff(total, prepend=np.uint64(0))
 
     def _between_numbers(self) -> NDArray[np.int64]:
-        """Where one character of punctuation or white space, or two, stand between digits: the first of them."""
+        """Places of one or two characters of punctuation or white space between digits: the first of them."""
         digits = np.flatnonzero(self._kind == _DIGIT)
         gap = np.diff(digits)
         found = digits[:-1][(gap == 2) | (gap == 3)] + 1
@@ -188,7 +188,7 @@ def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
 
 
 def rarity_of(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """How often each hash occurred in both languages, 0 where one of them has it not. counts: (2, N_HASH)."""
+    """Occurrences of each hash in both languages, 0 where one of them has it not. counts: (2, N_HASH)."""
     found = np.where((counts > 0).all(axis=0), counts.sum(axis=0), 0)
     return np.minimum(found, _MOST_RARITY).astype(np.uint32)
 
@@ -417,7 +417,7 @@ def shares_of(lines: Iterable[str]) -> dict[str, float]:
 
 
 def style_notes(trained: Mapping[str, float], found: Counter[str]) -> list[str]:
-    """Where many lines are written as those of training are not. trained: `shares_of`; found: sums of `traits_of`."""
+    """Notes on input that is written unlike the training text. trained: `shares_of`; found: sums of `traits_of`."""
     notes = []
     for trait, (usual, unusual) in _TRAITS.items():
         n, n_with = found[_possible(trait)], found[trait]
@@ -441,7 +441,7 @@ VALID = "valid"
 
 
 def split_of(set_name: str) -> str:
-    """What the files of a validation set are called in the folder: "valid", or "valid-NAME" under another name."""
+    """Name of the files of a validation set in the folder: "valid", or "valid-NAME" under another name."""
     return VALID if set_name == VALID else f"{VALID}-{set_name}"
 
 

@@ -1,7 +1,7 @@
 """The lines of one side of a block, cut at their spaces into units of which each different one is looked at once.
 
 Words repeat, so what adds up over the words of a line (letters, suspicions, pieces) is found for some thousand
-different units and summed by numpy; what is known of each unit is in `this file`. The units put together are the text:
+different units and summed by numpy. The units put together are the text:
 nothing that looks at words sees over a space. A line with any other white space, or more of it, is one unit as a whole.
 """
 

@@ -56,7 +56,7 @@ _LARGEST_FILE = 1 << 28
 
 
 def is_sentencepiece(path: Path) -> bool:
-    """Whether a file is said to be a model of SentencePiece by its ending."""
+    """True if the ending of a file says that it is a model of SentencePiece."""
     return path.suffix in SENTENCEPIECE_ENDINGS
 
 
@@ -92,7 +92,7 @@ def codec_of(path: Path) -> Codec:
 
 
 def _is_there(byte: int, normal: set[str]) -> bool:
-    """Whether a byte is a character that has a piece, so that it never becomes the piece for the byte."""
+    """True if a byte is a character that has a piece, so that it never becomes the piece for the byte."""
     return byte < 0x80 and (SPACE if byte == 0x20 else chr(byte)) in normal
 
 
@@ -117,7 +117,7 @@ def _parsed(path: Path) -> Any:
 
 
 def _obstacles(model: Any, written: bytes) -> Iterator[str]:
-    """What a model has that we have not, as its options call it. written: what its rules of normalisation write."""
+    """Options of a model that cannot be taken over, by their names. written: what its rules of normalisation write."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     of_type: dict[int, list[str]] = {}
     for each in model.pieces:
@@ -165,7 +165,7 @@ _MOST_REMEMBERED = 400_000
 
 @dataclass(frozen=True)
 class Given:
-    """Where subwords are taken from: a subwords file, or models of SentencePiece, one for both sides or one each."""
+    """Files of given subwords: a subwords file, or models of SentencePiece, one for both sides or one each."""
 
     paths: tuple[Path, ...]
 
@@ -180,7 +180,7 @@ class Given:
         return Subwords(src, src if joint else codec_of(self.paths[-1]), src.normalize)
 
     def facts(self) -> list[dict[str, Any]]:
-        """What the manifest has of the files among the inputs: other bytes make other data."""
+        """Entries of the files among the inputs of the manifest: other bytes make other data."""
         sides = ("both",) if len(self.paths) == 1 else ("src", "trg")
         return [
             {

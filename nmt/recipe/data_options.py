@@ -3,6 +3,8 @@
 import re
 import warnings
 from collections.abc import Sequence
+
+# Private, but it alone tells a pattern's repeats and groups exactly; tests of refused patterns see it if it changes.
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
