@@ -9,7 +9,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,30 +83,6 @@ SYMBOLS = "mostly symbols"
 REPEATS = "repeats itself"
 LANGUAGE = "another language"
 HELD_OUT = "held out"  # for validation, or like a pair that is
-# In the order in which they are asked, cheap ones first, which is the order of the report.
-REASONS = (
-    BAD_UTF8,
-    BAD_RECORD,
-    EMPTY,
-    IDENTICAL,
-    TOO_LONG,
-    RATIO,
-    CONTROL,
-    DAMAGED,
-    SCRIPT,
-    SYMBOLS,
-    REPEATS,
-    LANGUAGE,
-    HELD_OUT,
-    DUPLICATE,
-    NEAR_DUPLICATE,
-    TRANSLATIONS,
-)
-# What a filter says of a pair, as a number: the place of its reason among all, from 1.
-KEPT = 0
-CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
-REASON_OF = {n: reason for reason, n in CODES.items()}
-
 # What `oddities` looks for, and U+FEFF.
 ODD = re.compile("[\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _LINE_BREAKER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -149,58 +125,84 @@ _SHORT_TEXT = 20
 _GRAM, _STRIDE, _REACH, _LONG_RUN = 4, 32, 64, 48
 
 
+Drops = Callable[[str, str], bool]  # from source and target
+
+
 class Filter(NamedTuple):
     """A reason to drop a pair, and the function that decides."""
 
     reason: str
-    drops: Callable[[str, str], bool]
+    drops: Drops
+
+
+class Corpus(NamedTuple):
+    """Facts that filters depend on: options, languages of the sides, and the ratio that was learnt from the corpus.
+
+    max_len: subwords that a side may have.
+    """
+
+    config: FilterConfig
+    max_len: int
+    languages: tuple[str, str]
+    usual: UsualRatio | None = None
+
+
+class FilterKind(NamedTuple):
+    """A filter on text: its reason, its option in `data`, and its function for a corpus, None where it is off."""
+
+    reason: str
+    option: str
+    make: Callable[[Corpus], Drops | None]
+
+
+def _on_a_side(flag: Callable[[str], bool]) -> Drops:
+    return lambda src, trg: flag(src) or flag(trg)
+
+
+def _by_option(option: str, flag: Callable[[str, Any], bool]) -> Callable[[Corpus], Drops | None]:
+    """A filter of single texts whose option is its bound, or False or 0 for off."""
+
+    def make(corpus: Corpus) -> Drops | None:
+        bound = getattr(corpus.config, option)
+        return _on_a_side(lambda text: flag(text, bound)) if bound else None
+
+    return make
+
+
+def _of_length(corpus: Corpus) -> Drops:
+    most = most_bytes(corpus.max_len)
+    return lambda src, trg: _has_more_bytes(src, trg, most)
+
+
+def _of_ratio(corpus: Corpus) -> Drops | None:
+    usual, config = corpus.usual, corpus.config
+    if usual is None or not (config.max_ratio or config.max_ratio_spread):
+        return None
+    return lambda src, trg: is_unusual(len(src), len(trg), usual)
+
+
+def _of_script(corpus: Corpus) -> Drops | None:
+    share, (src_own, trg_own) = corpus.config.min_script, map(scripts_of, corpus.languages)
+    if not share or not (src_own or trg_own):
+        return None
+    return lambda src, trg: is_in_another_script(src, src_own, share) or is_in_another_script(trg, trg_own, share)
+
+
+def _of_language(corpus: Corpus) -> Drops | None:
+    if not (least := corpus.config.max_other_language):
+        return None
+    (identify, _), (src_own, trg_own) = identifier(), map(languages_like, corpus.languages)
+    return lambda src, trg: (
+        is_in_another_language(src, src_own, least, identify) or is_in_another_language(trg, trg_own, least, identify)
+    )
 
 
 def filters_of(
     config: FilterConfig, max_len: int, languages: tuple[str, str], usual: UsualRatio | None = None
 ) -> list[Filter]:
-    """The filters on text that are turned on, for the pairs of one corpus.
-
-    max_len: subwords that a side may have; languages: codes of the source and of the target; usual: the ratio that was
-    learnt from the corpus.
-    """
-    most, src_scripts, trg_scripts = most_bytes(max_len), *map(scripts_of, languages)
-    share, symbols, repeats = config.min_script, config.max_symbols, config.max_repeats
-    # Functions that close over their bounds: calls with keywords take twice the time, and there are many.
-    asked: list[tuple[object, str, Callable[[str, str], bool]]] = [
-        (True, EMPTY, _has_empty_side),
-        (config.drop_identical, IDENTICAL, _is_copy),
-        (True, TOO_LONG, lambda src, trg: _has_more_bytes(src, trg, most)),
-        (
-            usual and (config.max_ratio or config.max_ratio_spread),
-            RATIO,
-            lambda src, trg: usual is not None and is_unusual(len(src), len(trg), usual),
-        ),
-        (config.drop_control, CONTROL, lambda src, trg: has_control(src) or has_control(trg)),
-        (config.drop_damaged, DAMAGED, lambda src, trg: is_damaged(src) or is_damaged(trg)),
-        (
-            share and (src_scripts or trg_scripts),
-            SCRIPT,
-            lambda src, trg: (
-                is_in_another_script(src, src_scripts, share) or is_in_another_script(trg, trg_scripts, share)
-            ),
-        ),
-        (symbols, SYMBOLS, lambda src, trg: is_mostly_symbols(src, symbols) or is_mostly_symbols(trg, symbols)),
-        (repeats, REPEATS, lambda src, trg: repeats_itself(src, repeats) or repeats_itself(trg, repeats)),
-    ]
-    if least := config.max_other_language:
-        (identify, _), (src_own, trg_own) = identifier(), map(languages_like, languages)
-        asked.append(
-            (
-                True,
-                LANGUAGE,
-                lambda src, trg: (
-                    is_in_another_language(src, src_own, least, identify)
-                    or is_in_another_language(trg, trg_own, least, identify)
-                ),
-            )
-        )
-    return [Filter(reason, drops) for is_on, reason, drops in asked if is_on]
+    """The filters on text that are on, for the pairs of one corpus: see `Corpus`."""
+    corpus = Corpus(config, max_len, languages, usual)
+    return [Filter(kind.reason, drops) for kind in FILTERS if (drops := kind.make(corpus))]
 
 
 def reason_to_drop(src: str | None, trg: str | None, filters: Sequence[Filter]) -> str | None:
@@ -314,3 +316,34 @@ def _run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:
     while start > 0 and raw[start - 1] == raw[start - 1 + period]:
         start -= 1
     return start, end
+
+
+# All filters on text, cheap ones first: a pair is counted under the first that drops it. A new one is a row here and an
+# option in `FilterConfig`.
+FILTERS = [
+    FilterKind(EMPTY, "", lambda corpus: _has_empty_side),
+    FilterKind(IDENTICAL, "drop_identical", lambda corpus: _is_copy if corpus.config.drop_identical else None),
+    FilterKind(TOO_LONG, "max_len", _of_length),
+    FilterKind(RATIO, "max_ratio", _of_ratio),
+    FilterKind(CONTROL, "drop_control", _by_option("drop_control", lambda text, _: has_control(text))),
+    FilterKind(DAMAGED, "drop_damaged", _by_option("drop_damaged", lambda text, _: is_damaged(text))),
+    FilterKind(SCRIPT, "min_script", _of_script),
+    FilterKind(SYMBOLS, "max_symbols", _by_option("max_symbols", is_mostly_symbols)),
+    FilterKind(REPEATS, "max_repeats", _by_option("max_repeats", repeats_itself)),
+    FilterKind(LANGUAGE, "max_other_language", _of_language),
+]
+# The option of each reason; those of `dedup.py` compare pairs.
+OPTIONS = {kind.reason: kind.option for kind in FILTERS if kind.option} | {
+    DUPLICATE: "drop_duplicates",
+    NEAR_DUPLICATE: "drop_near_duplicates",
+    TRANSLATIONS: "max_translations",
+}
+REASONS = (
+    *(BAD_UTF8, BAD_RECORD),
+    *(kind.reason for kind in FILTERS),
+    *(HELD_OUT, DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS),
+)
+# Codes of reasons: their places among all, from 1.
+KEPT = 0
+CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
+REASON_OF = {n: reason for reason, n in CODES.items()}

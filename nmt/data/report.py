@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data import filters
-from nmt.data.dedup import DUPLICATE, N_NOTED, N_SHOWN, NEAR_DUPLICATE, TRANSLATIONS
+from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import REASONS, UsualRatio
 from nmt.data.report_words import alarms, shortened, table, warnings
 from nmt.data.scripts import is_in_another_script, scripts_of
@@ -32,21 +32,6 @@ from nmt.recipe.data_options import DataConfig
 _MOST_BARS = 40
 _N_DRAWN = 10  # pairs that are shown, drawn from the kept ones
 
-# The options that set the bounds of filters.
-_OPTIONS = {
-    filters.IDENTICAL: "drop_identical",
-    filters.TOO_LONG: "max_len",
-    filters.RATIO: "max_ratio",
-    filters.CONTROL: "drop_control",
-    filters.DAMAGED: "drop_damaged",
-    filters.SCRIPT: "min_script",
-    filters.SYMBOLS: "max_symbols",
-    filters.REPEATS: "max_repeats",
-    filters.LANGUAGE: "max_other_language",
-    DUPLICATE: "drop_duplicates",
-    NEAR_DUPLICATE: "drop_near_duplicates",
-    TRANSLATIONS: "max_translations",
-}
 _NEARLY_ALL = 0.9
 
 # The places, file:line, and the texts of some kept pairs, by their numbers.
@@ -195,8 +180,8 @@ def advice_on_dropped(facts: Mapping[str, Any], sources: Sequence[Source], data:
     reason = max(facts["dropped"], key=lambda reason: facts["dropped"][reason]["count"], default=None)
     if reason == filters.SCRIPT:
         return _scripts(facts, sources, data)
-    if reason in _OPTIONS:
-        return f"Is that right? The option is data.{_OPTIONS[reason]}."
+    if reason in filters.OPTIONS:
+        return f"Is that right? The option is data.{filters.OPTIONS[reason]}."
     return "Look at these lines: are they the files that were meant?"
 
 

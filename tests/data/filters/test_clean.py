@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data.filters import REASONS, UsualRatio, filters_of, oddities, reason_to_drop
+from nmt.data import filters
+from nmt.data.filters import FILTERS, OPTIONS, REASONS, FilterKind, UsualRatio, filters_of, oddities, reason_to_drop
 from nmt.data.report import DataReport
 from nmt.recipe.data_options import FilterConfig
 
@@ -101,3 +102,16 @@ def test_docs_have_a_row_for_each_reason_in_the_order_of_the_filters():
     rows = [line.split(" | ")[-1].removesuffix(" |") for line in docs.partition("\n## Filters\n")[2].split("\n")]
     told = [row for row in rows if row in REASONS]
     assert list(dict.fromkeys(told)) == list(REASONS)
+
+
+def test_a_filter_is_one_option_and_one_row_of_the_table(monkeypatch):
+    assert set(OPTIONS.values()) - {"max_len"} == FilterConfig.model_fields.keys() - {"max_ratio_spread"}
+
+    class Config(FilterConfig):
+        max_questions: int = 1
+
+    def many_questions(corpus):
+        return lambda src, trg: src.count("?") > corpus.config.max_questions
+
+    monkeypatch.setattr(filters, "FILTERS", [*FILTERS, FilterKind("questions", "max_questions", many_questions)])
+    assert reason_to_drop("Wie? Was?", "eh", filters_of(Config(), 10, ("de", "en"))) == "questions"
