@@ -1,12 +1,23 @@
 """The operations that models are made of: each in plain torch, and by `nmt/kernels/` where that is faster."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.kernels import dropping, linears, passes, products, sublayers
+
+class _NoKernels:
+    """A module of `nmt/kernels/` where that folder is missing: each of its functions returns None."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_args, **_named: None
+
+
+try:
+    from nmt.kernels import dropping, linears, passes, products, sublayers
+except ImportError:
+    dropping = linears = passes = products = sublayers = _NoKernels()  # type: ignore[assignment]
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -61,7 +72,8 @@ def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tens
 
 def widened(x: Tensor) -> Tensor:
     """x as it is multiplied: by kernels in fp32 in place of bf16 where the processor has no products of that."""
-    return products.widened(x)
+    found: Tensor | None = products.widened(x)
+    return x if found is None else found
 
 
 def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
