@@ -61,7 +61,7 @@ class Translation(Found):
 
     @cached_property
     def flags(self) -> list[str]:
-        """What is odd about it, by name; mostly nothing."""
+        """Quality flags by name; mostly none."""
         _, evidence, request = self._known
         return flags_of(self, evidence.reasons(request, self))
 
@@ -169,7 +169,7 @@ class Model:
 
     @all_ours()
     def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
-        """What the model thinks of given translations. A source may be a `nmt.Request` that has a language and tags of
+        """Score given translations by forced decoding. A source may be a `nmt.Request` that has a language and tags of
         its own; nothing can be asked of a translation that is there. Line feeds within a text are read as spaces.
 
         options: as for `translate`; precision, max_tokens, trg_lang and tags have a say here.

@@ -219,7 +219,7 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the manifest of a checkpoint lists, after checking the manifest itself: {name: {size, sha256}}."""
+    """Return what the manifest of a checkpoint lists, after checking the manifest itself: {name: {size, sha256}}."""
     path = folder / MANIFEST
     if folder.is_symlink() or path.is_symlink():
         raise RunError(f"{folder}: is a link or has one for a manifest; the checkpoint is not one of ours.")
@@ -249,7 +249,7 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether the state says this format: then a manifest that says a newer one was damaged."""
+    """Return whether the state says this format: then a manifest that says a newer one was damaged."""
     try:
         state = read_json(folder / STATE)
     except RunError:
@@ -297,7 +297,7 @@ def remove(folder: Path) -> None:
 
 
 def checkpoints_to_delete(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> list[int]:
-    """Which checkpoints may go. score_of: {update: score or None if it was not measured}, higher is better.
+    """Return the checkpoints to delete. score_of: {update: score or None if it was not measured}, higher is better.
 
     The newest `keep_last` and the best `keep_best` stay; of equal scores the older one is the better.
     """

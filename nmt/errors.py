@@ -98,7 +98,7 @@ def all_ours() -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out. For a CPU, torch raises a plain RuntimeError."""
+    """Return whether an error means that memory ran out. For a CPU, torch raises a plain RuntimeError."""
     # That of a GPU is known by its name: to import torch takes seconds, and who has seen none needs none.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True

@@ -1,4 +1,4 @@
-"""What makes a file on the disk sure: its digest, durable writes, locks, and JSON read without leniency."""
+"""Safe files: digests, durable writes, locks, and JSON read strictly."""
 
 import ctypes
 import errno
@@ -186,7 +186,7 @@ RECIPE = "recipe.yaml"
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run was started in this folder."""
+    """Return whether a run was started in this folder."""
     return (folder / RECIPE).is_file()
 
 

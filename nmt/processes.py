@@ -155,7 +155,7 @@ class Helper:
             print(printed, end="", file=sys.stderr)
 
     def _end(self, otherwise: str) -> str:
-        """How the process ended. otherwise: what it did if it is still there."""
+        """Describe how the process ended. otherwise: what it did if it is still there."""
         try:
             code = self.process.wait(1)
         except subprocess.TimeoutExpired:

@@ -54,7 +54,7 @@ def unwritable(path: Path, what: str, error: OSError) -> NmtError:
 
 
 class Newest(NamedTuple):
-    """What `newest_whole` found: a checkpoint or None, its state, and the complaints about newer, damaged ones."""
+    """Result of `newest_whole`: a checkpoint or None, its state, and the complaints about newer, damaged ones."""
 
     folder: Path | None
     state: dict[str, Any]
@@ -78,12 +78,12 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """Return whether a run was started here."""
         return is_run(self.folder)
 
     @property
     def begun(self) -> bool:
-        """Whether anything was saved here: then it goes on as it began, while a run that saved nothing begins anew."""
+        """Return whether anything was saved here; a run that saved nothing begins anew."""
         return self.exists and bool(self.updates() or self.model_folder.exists())
 
     def recipe(self) -> Recipe:
@@ -92,7 +92,7 @@ class Run:
         return load_resolved(self.recipe_file)
 
     def usual_src_len(self) -> int | None:
-        """What `training/claim.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
+        """Return what `training/claim.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
         length = self._told_of_data().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
@@ -121,7 +121,7 @@ class Run:
         return found
 
     def _told_of_data(self) -> dict[str, Any]:
-        """What `training/claim.py` noted of the data; nothing for a model without it, as exported ones are."""
+        """Return what `training/claim.py` noted of the data; nothing for a model without it, as exported ones are."""
         known = checkpoint.read_json(self.data_file) if self.data_file.exists() else {}
         return known if isinstance(known, dict) else {}
 
@@ -133,7 +133,7 @@ class Run:
         return sorted(update for update in found if update is not None)
 
     def goes_on(self) -> bool:
-        """Whether a model was chosen at the end of training, and that has gone on since, to another end."""
+        """Return whether training went on, to another end, after it had chosen a final model."""
         file = self.model_folder / checkpoint.STATE
         chosen = checkpoint.read_json(file) if file.is_file() else None
         update = chosen.get("update") if isinstance(chosen, dict) else None
@@ -193,7 +193,7 @@ class Run:
         return model.to(device).eval(), folder.name
 
     def fingerprint(self, name: str | None = None) -> str:
-        """What `load_model` would load, as a digest of the manifest of its weights and of the vocabulary."""
+        """Return what `load_model` would load, as a digest of the manifest of its weights and of the vocabulary."""
         check_is_run(self.folder)
         manifest = self.weights_folder(name) / checkpoint.MANIFEST
         if not manifest.is_file():
@@ -201,7 +201,7 @@ class Run:
         return f"{sha256_of(manifest)} {sha256_of(self.subwords_file)}"
 
     def weights_folder(self, name: str | None = None) -> Path:
-        """Where the weights are that `load_model` takes; they are not verified yet."""
+        """Return the path of the weights that `load_model` takes; they are not verified yet."""
         if name is not None:
             candidates = {path.name: path for path in [self.model_folder, *map(self.checkpoint, self.updates())]}
             if name not in candidates:

@@ -1,4 +1,4 @@
-"""How fast translation is, beside CTranslate2 with the same weights: python tools/bench_decoding.py RUN --input FILE
+"""Speed of translation beside CTranslate2 with the same weights: python tools/bench_decoding.py RUN --input FILE
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
 alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, if asked once more
@@ -120,7 +120,7 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
 
 
 def batch_by_batch(translate: Run, limits: DecodeConfig) -> Run:
-    """What translates batches of lines of like length, as others would make them themselves of all lines at once.
+    """Translator of batches of lines of like length, as others would make them themselves of all lines at once.
 
     But so each can have a limit of its own, that of its longest line: a translation that does not end would go on for
     many steps after all others.
@@ -246,7 +246,7 @@ def table(contenders: Sequence[Contender], bleu: Callable[[Ids], str]) -> Iterat
 
 
 def bleu_of(args: argparse.Namespace) -> Callable[[Ids], str]:
-    """What scores translations against --ref; "" without."""
+    """Return a function that scores translations against --ref; "" without."""
     if not args.ref:
         return lambda _: ""
     model = nmt.load(args.run, device="cpu")

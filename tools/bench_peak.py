@@ -1,4 +1,4 @@
-"""How fast a machine multiplies matrices at its best, which training is held against."""
+"""Peak speed of matrix products on this machine, the limit that training is compared with."""
 
 import time
 from typing import Any, cast

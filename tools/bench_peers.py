@@ -1,4 +1,4 @@
-"""Whom `bench_training.py` compares with: models of other libraries, with the loss and the step their users write.
+"""Peers of `bench_training.py`: models of other libraries, with the loss and the step their users write.
 
 Each has the sizes of a recipe's model, one embedding for both languages and the output layer, and dropout where that
 library puts it.

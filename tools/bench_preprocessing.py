@@ -1,4 +1,4 @@
-"""How fast nmt-preprocess is beside SentencePiece on the same text: seconds and lines a second, in turns.
+"""Speed of nmt-preprocess beside SentencePiece on the same text: seconds and lines a second, in turns.
 
     python tools/bench_preprocessing.py SRC TRG [--turns 3] [--vocab 8000] [--workers 2] [--lines N]
 

@@ -1,4 +1,4 @@
-"""How long one waits for the first word: nmt-translate of one line, its --help, and what of that torch alone takes.
+"""Time to the first word: nmt-translate of one line, its --help, and what of that torch alone takes.
 
     python tools/bench_start.py RUN [--line TEXT] [--rounds 9] [--limit 2.5]
 

@@ -1,4 +1,4 @@
-"""How fast training is, beside others on the same batches: python tools/bench_training.py --help
+"""Speed of training beside others on the same batches: python tools/bench_training.py --help
 
 The whole step counts: forward, loss, backward, clipping, the check for what is not finite, Adam. Each contender lives
 in a process of its own, and they take turns batch by batch, so that what the machine does meanwhile hits them alike;
@@ -76,7 +76,7 @@ class Synthetic:
 
 
 def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
-    """What a feed and a new model need: the prepared folder, or a likeness of it."""
+    """Inputs of a feed and a new model: the prepared folder, or a likeness of it."""
     if args.data:
         return Prepared.open(args.data)
     side = SimpleNamespace(n_vocab=args.vocab)
@@ -256,7 +256,7 @@ def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
 
 
 def verdicts(speed: dict[tuple[str, str], float], args: argparse.Namespace) -> Iterator[str]:
-    """How many times the best peer's speed ours is: at the same arithmetic, and in fp32 as each is shipped."""
+    """Return our speed over the best peer's: at the same arithmetic, and in fp32 as each is shipped."""
     if not args.peers:
         return
     for arithmetic in args.arithmetic:

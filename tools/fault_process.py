@@ -26,7 +26,7 @@ PATIENCE = 60.0  # seconds for one command; it takes about one
 
 
 def has_strace() -> bool:
-    """Whether strace is here and may watch other processes of ours."""
+    """Return whether strace is here and may watch other processes of ours."""
     with contextlib.suppress(OSError):
         return (
             subprocess.run(["strace", "-qq", "-o", os.devnull, "true"], capture_output=True, check=False).returncode
@@ -37,7 +37,7 @@ def has_strace() -> bool:
 
 @dataclass
 class Ended:
-    """How a command ended. code: as a shell says it, 137 for SIGKILL. left: processes that outlived it."""
+    """Outcome of a command. code: as a shell says it, 137 for SIGKILL. left: processes that outlived it."""
 
     code: int
     said: str
@@ -79,7 +79,7 @@ class Child:
             os.kill(self.pid, number)
 
     def runs(self) -> bool:
-        """Whether the command has not ended; `wait` still tells how it did."""
+        """Return whether the command has not ended; `wait` still tells how it did."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def wait(self) -> Ended:
@@ -101,7 +101,7 @@ class Child:
 
 
 def _become(body: Callable[[], int], talk: Path, ready: int, gate: int, environment: dict[str, str]) -> None:
-    """What the fork does: it never returns."""
+    """Body of the fork; it never returns."""
     code = 70
     try:
         os.setsid()
@@ -168,7 +168,7 @@ def preload(modules: list[str]) -> None:
 
 
 def wrong_end(ended: Ended) -> list[str]:
-    """What no command may do, however it ends."""
+    """Return what a command did that no command may do, however it ends."""
     wrong = []
     if ended.left:
         wrong.append(f"O7 {len(ended.left)} processes were left")

@@ -17,7 +17,7 @@ ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII
 
 @dataclass(frozen=True)
 class Language:
-    """What a language needs for its dates. A day without its own ending in `endings` has `ending`."""
+    """Forms of the dates of a language. A day without its own ending in `endings` has `ending`."""
 
     code: str
     months: tuple[str, ...]
@@ -270,11 +270,11 @@ class Shape:
 
     @property
     def is_short(self) -> bool:
-        """Whether the year has two digits."""
+        """Return whether the year has two digits."""
         return "{yy}" in self.template
 
     def can_write(self, year: int) -> bool:
-        """Whether a line of a date of that year will have one reading."""
+        """Return whether a line of a date of that year will have one reading."""
         return not self.is_short or 1900 + PIVOT <= year < 2000 + PIVOT
 
     def write(self, day: date) -> str:

@@ -1,4 +1,4 @@
-"""What the scripts that measure nmt-preprocess share: a run of it in a process of its own, and the corpus they take."""
+"""Shared by the scripts that measure nmt-preprocess: a run of it in a process of its own, and the corpus they take."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ print(json.dumps(stages))
 
 
 def command(folder: Path, overrides: Sequence[tuple[str, str]]) -> list[str]:
-    """What prepares a folder by these options, alarms accepted, and prints one line of JSON: seconds of each stage."""
+    """Return a command that prepares a folder, alarms accepted, and prints the seconds of each stage as JSON."""
     return [sys.executable, "-c", _PREPARE, json.dumps([str(folder), [*overrides, ("data.alarms", "warn")]])]
 
 

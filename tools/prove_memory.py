@@ -149,7 +149,7 @@ def _one(folder: Path, pairs: Sequence[tuple[str, str]], n_pair: int, n_worker: 
 
 
 def _watched(arguments: list[str], folder: Path) -> tuple[dict[str, float], int, int]:
-    """What a command prints as JSON; the peak of its memory and of its children's; and of the bytes in a folder."""
+    """Return the JSON that a command prints, its peak memory with its children's, and the peak of bytes in a folder."""
     # Into files: nobody reads a pipe meanwhile, and a long run has more to say than a pipe holds.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(arguments, stdout=out, stderr=err)

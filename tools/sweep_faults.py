@@ -202,7 +202,7 @@ class Job:
         return [str({k: v for k, v in line.items() if k not in UNTIMED}) for line in lines if line["kind"] != "time"]
 
     def after_fault(self, ended: Ended, *codes: int, old: bool = False) -> list[str]:
-        """What does not hold after a fault. codes: how it may have ended; none: in any way."""
+        """Return what does not hold after a fault. codes: how it may have ended; none: in any way."""
         wrong, there = wrong_end(ended), self.units(self.disk)
         if codes and ended.code not in codes:
             wrong.append(f"exit code {ended.code}, expected one of {codes}: {last_words(ended.said)}")
@@ -225,7 +225,7 @@ class Job:
         return self.at_the_end(self.start(*flags).go().wait())
 
     def at_the_end(self, ended: Ended) -> list[str]:
-        """What does not hold after a command that was to end well."""
+        """Return what does not hold after a command that was to end well."""
         if ended.code:
             return [f"F5 it does not finish: exit code {ended.code}: {last_words(ended.said)}"]
         wrong, there = self.after_fault(ended, 0), self.units(self.disk)
@@ -392,7 +392,7 @@ def jobs(folder: Path, names: list[str]) -> Iterator[Job]:
 
 
 def calls_of(job: Job) -> Counter[str]:
-    """How often a job makes each call."""
+    """Count how often a job makes each call."""
     trace = job.folder / "talk" / "calls"
     job.clear()
     job.start().attach("-e", f"trace={','.join(NAMING)},write", trace=trace).go().wait()
