@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from attention_pictures import PICTURES
-from draw_attention import missing
+from draw_attention import PICTURES, missing
 
 PAGE = Path(__file__).parents[1] / "docs" / "attention.md"
 

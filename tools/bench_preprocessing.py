@@ -23,14 +23,25 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from preparing import CORPUS, check_lengths, command, located
-
 from nmt.data.lines import read_lines, without_ending, write_lines
-from nmt.errors import NmtError
+from nmt.errors import DataError, NmtError
 from nmt.extras import EXTRAS
 
 _N_VALID = 1000
+_CORPUS = ("canlaw-en-fr.train.en.gz", "canlaw-en-fr.train.fr.gz")
 _WHO, _LEARNT_FROM = ("nmt", "peer"), ("all lines", "a sample")
+
+# A turn of nmt-preprocess, alarms accepted.
+_PREPARE = """
+import json, sys
+from pathlib import Path
+from nmt.data.prepare import prepare
+from nmt.recipe.reader import read_recipe
+folder, overrides = json.loads(sys.argv[1])
+stages = {}
+prepare(read_recipe(None, overrides), Path(folder), overwrite=True, talk=lambda line: None, stages=stages)
+print(json.dumps(stages))
+"""
 
 # What a turn of the peer runs. It prints one line of JSON, as ours does: seconds of each stage.
 _PEER = """
@@ -74,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            n_pair, plain = _unpack([located(file) for file in args.files or CORPUS], folder, args.lines)
+            n_pair, plain = _unpack([_located(file) for file in args.files or _CORPUS], folder, args.lines)
         except NmtError as error:
             print(f"bench_preprocessing: error: {error}", file=sys.stderr)
             return error.exit_code
@@ -136,7 +147,16 @@ def _ours(plain: list[Path], folder: Path, n_vocab: int, n_worker: int, n_learnt
     languages = [path.suffix[1:] for path in plain]
     overrides += [("data.src_lang", languages[0]), ("data.trg_lang", languages[1])]
     shutil.rmtree(folder / "prepared", ignore_errors=True)  # rows that are there would not be encoded again
-    return _run(command(folder / "prepared", overrides))
+    task = [str(folder / "prepared"), [*overrides, ("data.alarms", "warn")]]
+    return _run([sys.executable, "-c", _PREPARE, json.dumps(task)])
+
+
+def _located(name: str) -> Path:
+    """A file of this name here, or in the folder that NMT_DATA names."""
+    for path in (Path(name), Path(os.environ.get("NMT_DATA", "."), name)):
+        if path.exists():
+            return path
+    raise DataError(f"{name}: not found here, nor in the folder that NMT_DATA names.")
 
 
 def _unpack(files: list[Path], folder: Path, n_line: int) -> tuple[int, list[Path]]:
@@ -156,7 +176,8 @@ def _unpack(files: list[Path], folder: Path, n_line: int) -> tuple[int, list[Pat
         write_lines(path, lines())
         write_lines(folder / f"valid.{n}", (line or "" for line in itertools.islice(read_lines(path), _N_VALID)))
         plain.append(path)
-    check_lengths([str(file) for file in files], counts)
+    if counts[0] != counts[1] or not counts[0]:
+        raise DataError(f"{files[0]} has {counts[0]:,} lines and {files[1]} {counts[1]:,}: expected as many, and some.")
     return counts[0], plain
 
 

@@ -1,12 +1,15 @@
-"""The road from seq2seq to the Transformer on toy tasks: python tools/compare_models.py OUT [--tasks …] [--models …]
+"""Train the models of docs/road.md and compare them: python tools/compare_models.py OUT [--tasks …] [--models …]
 
-Prepares, trains and translates with the commands, one model after the other, each by its recipe; prints a table of
-parameters, seconds of training (validations and checkpoints not counted), epochs, the epochs after which 99 % of the
-validation lines are right, lines of the test that are right to the last character, and, where there is attention, in
-how many of the book's dates its arg-max falls on the right field of the source for the year, the month and the day. A
-heat map of one line each is in OUT. What is in OUT already is not made again.
+Each model is prepared, trained and translated by the commands, with a recipe and some changes to it. Runs that are in
+OUT already are not made again. The table has parameters, seconds of training (validations and checkpoints not counted),
+epochs, and what was reached: lines of the test that are right to the last character with the epochs until 99 % of the
+validation lines are, or BLEU with its 95 % interval.
 
-Tasks: dates-book and addition, the corpora of the book, from NMT_DATA; dates, the harder one of make_dates.py.
+dates-book, addition  the corpora of the book, from NMT_DATA; a heat map of cross-attention is drawn to OUT. For dates:
+                      how often the arg-max of attention falls on the right field of the source
+dates                 the harder dates of make_dates.py
+multi30k              kinds of attention, five minutes of training each on two slow cores
+animal                Tatoeba, English to German, by one head and by eight: where "it" looks, as a table and a picture
 """
 
 import argparse
@@ -15,9 +18,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import make_dates
@@ -27,143 +29,152 @@ import nmt
 from nmt.api import Model
 from nmt.data.corpus import Corpus, Prepared
 from nmt.decoding.translation import Translation
+from nmt.evaluation.attention.page import Alignment, Panel, sentence_of
+from nmt.evaluation.attention.picture import picture
+from nmt.evaluation.metrics import score
 from nmt.recipe.reader import read_recipe
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
-N_CHECKPOINT = 10  # of a run, by which the epochs to 99 % are told
-
-# Name in the table: recipe, and what is changed in it.
-MODELS = {
-    "seq2seq": ("seq2seq", []),
-    "peeky": ("peeky", []),
-    "attention, dot": ("attention", ["--model.attn_score", "dot"]),
-    "attention, general": ("attention", ["--model.attn_score", "general"]),
-    "attention, additive": ("attention", ["--model.attn_score", "additive"]),
-    "Transformer": ("transformer", []),
-}
+FRIDAY = "FRIDAY, AUGUST 26, 1983"  # test line 4,317
+ANIMAL = "The animal didn't cross the street because it was too"
+ENDINGS = ("tired.", "wide.")
 
 
-class Task(NamedTuple):
-    """What is changed in the recipes of the book's dates: for all, by model how many times its updates are made, and by
-    recipe what else."""
+class Recipe(NamedTuple):
+    """A recipe, its updates (None: as written) and what else is changed in it."""
 
-    changes: list[str]
-    longer: Mapping[str, float] = MappingProxyType({})
-    also: Mapping[str, list[str]] = MappingProxyType({})
-
-
-def _corpus(name: str, trg: str = "tgt", ending: str = ".gz") -> list[str]:
-    return [
-        part
-        for split in ("train", "valid", "test")
-        for part in (f"--data.{split}", f"{{src: {name}{split}.src{ending}, trg: {name}{split}.{trg}{ending}}}")
-    ]
+    name: str
+    updates: int | None = None
+    changes: str = ""
 
 
+def corpus(
+    name: str, src: str = "src.gz", trg: str = "tgt.gz", splits: Sequence[str] = ("train", "valid", "test")
+) -> str:
+    """Options that name the files of the three splits."""
+    files = (f"{{src: {name}{split}.{src}, trg: {name}{split}.{trg}}}" for split in splits)
+    return " ".join(f"--data.{split} '{pair}'" for split, pair in zip(("train", "valid", "test"), files, strict=True))
+
+
+def road(
+    seq2seq: int | None, attention: Sequence[int | None], transformer: int | None, rest: str = ""
+) -> dict[str, Recipe]:
+    """The models of the road, with the updates of each."""
+    scores = zip(("dot", "general", "additive"), attention, strict=True)
+    return {
+        "seq2seq": Recipe("dates-book.seq2seq", seq2seq, rest),
+        "peeky": Recipe("dates-book.peeky", seq2seq, rest),
+        **{
+            f"attention, {kind}": Recipe("dates-book.attention", n, f"{rest} --model.attn_score {kind}")
+            for kind, n in scores
+        },
+        "Transformer": Recipe("dates-book.transformer", transformer, rest),
+    }
+
+
+FLAT = "--model.rotary_enc_attn false"
+SMALL = (
+    "--model.d_model 128 --model.n_enc_layer 3 --model.n_dec_layer 1 --model.emb_init normal --model.lexical_attn false"
+)
+TATOEBA = f"{corpus('tatoeba-de-en.', 'en.gz', 'de.gz')} --subwords.vocab_size 4000 --batch.max_tokens 1024 {SMALL}"
 TASKS = {
-    "dates-book": Task([]),
-    "dates": Task(
-        [],  # its files, which depend on the seed
-        {"attention, dot": 2.1, "attention, general": 2.1, "attention, additive": 1.7},
-        {"attention": ["--train.label_smoothing", "0.05"]},
-    ),
-    "addition": Task(
-        _corpus("addition."),
-        {name: {"seq2seq": 4, "peeky": 4, "Transformer": 7}.get(name, 10) for name in MODELS},
-    ),
+    "dates-book": road(None, (None, None, None), None),
+    "dates": road(None, (672, 672, 544), None),
+    "addition": road(4800, (3200, 3200, 3200), 3640, corpus("addition.")),
+    "multi30k": {
+        "MHA": Recipe("multi30k.de-en", 655),
+        "GQA": Recipe("multi30k.de-en", 652, "--model.n_kv_head 2"),
+        "MQA": Recipe("multi30k.de-en", 676, "--model.n_kv_head 1"),
+        "MQA, decoder": Recipe("multi30k.de-en", 660, "--model.n_kv_head 1 --model.enc_n_kv_head 4"),
+        "MQA, wide": Recipe("multi30k.de-en", 639, "--model.n_kv_head 1 --model.d_inner 800"),
+        "sinusoid": Recipe("multi30k.de-en", 702, f"--model.position sinusoid {FLAT}"),
+        "learned": Recipe("multi30k.de-en", 707, f"--model.position learned {FLAT}"),
+        "post-norm": Recipe("multi30k.de-en", 669, "--model.norm post"),
+        "LSTM": Recipe("multi30k.de-en.lstm", 1105),
+    },
+    "animal": {
+        name: Recipe("multi30k.en-de", 900, f"{TATOEBA} --model.n_head {n} --model.dropout 0.1")
+        for name, n in (("one head", 1), ("eight heads", 8))
+    },
 }
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
-class Made(NamedTuple):
-    """What became of one model on one task."""
-
-    name: str
-    n_param: int
-    seconds: float
-    epochs: float
-    epochs_to_99: float | None
-    n_right: int
-    n_line: int
-    pointing: str
-
-
-def make(out: Path, task: str, name: str, seed: int) -> Made:
-    """Prepare, train and translate, or take what is there, and count."""
-    recipe_name, changes = MODELS[name]
-    recipe = RECIPES / f"dates-book.{recipe_name}.yaml"
-    made = out / "corpora" / f"dates.{seed}"
+def make(out: Path, task: str, name: str, seed: int) -> tuple[Model, list[str]]:
+    """Prepare, train and translate, or take what is there. Returns the model and its row of the table."""
+    recipe_name, updates, changes = TASKS[task][name]
+    recipe, is_toy = RECIPES / f"{recipe_name}.yaml", recipe_name.startswith("dates-book")
+    run = out / f"{task}.{name.replace(', ', '-').replace(' ', '-').lower()}.{seed}"
     data = out / "prepared" / (f"{task}.{seed}" if task == "dates" else task)
-    run = out / f"{task}.{name.replace(', ', '-').lower()}.{seed}"
-    updates = int(read_recipe(recipe).train.updates * TASKS[task].longer.get(name, 1))
-    every = str(-(-updates // N_CHECKPOINT))
-    files = _corpus(f"{made.resolve()}/", "trg", "") if task == "dates" else []
-    common = [*files, *TASKS[task].changes, *TASKS[task].also.get(recipe_name, []), *changes, "--data.out", str(data)]
+    options = [*shlex.split(changes), "--data.out", data]
     if task == "dates":
+        made = out / "corpora" / f"dates.{seed}"
         make_dates.write(made, seed)
+        options += [*shlex.split(corpus(f"{made.resolve()}/", "src", "trg")), "--seed", seed]
+        options += ["--train.label_smoothing", "0.05"] if name.startswith("attention") else []
     if not data.is_dir():
-        _command("preprocess", recipe, *common, "--seed", seed)
-    _command(
-        "train", recipe, *common, "--train.out", run, "--seed", seed, "--train.updates", updates, "--train.save_every",
-        every, "--train.keep_last", N_CHECKPOINT + 1, "--valid.every", updates,
+        command("preprocess", recipe, *options)
+    updates = updates or read_recipe(recipe).train.updates
+    every = -(-updates // (10 if is_toy else 20))
+    keep = ["--train.keep_last", 11] if is_toy else []
+    command(
+        "train", recipe, *options, "--train.out", run, "--seed", seed, "--train.updates", updates,
+        "--train.save_every", every, *keep, "--valid.every", updates,
     )  # fmt: skip
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").split("\n") if line]
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     start = next(line for line in log if line["kind"] == "start")
     seconds = [line for line in log if line["kind"] == "train"][-1]["seconds"]
+    model, per_epoch = nmt.load(run), start["updates_per_epoch"]
     prepared = Prepared.open(data)
     assert prepared.test is not None
     sources, wanted = prepared.test.texts()
-    model = nmt.load(run)
     found = model.translate(sources)
-    pointing = _pointing(model, sources, found) if task == "dates-book" and model.model.attends else ""
+    row = [task, name, f"{start['parameters']:,}", f"{seconds:.1f}", f"{updates:,}", f"{updates / per_epoch:.2f}"]
+    if not is_toy:
+        trg_lang = read_recipe(recipe).data.trg_lang
+        bleu = score([one.text for one in found], wanted, ["bleu"], trg_lang=trg_lang, intervals=True)["bleu"]
+        return model, [*row, "", f"{bleu.value:.1f} ({bleu.low:.1f} … {bleu.high:.1f})", ""]
+    right = f"{n_right(found, wanted):,} of {len(wanted):,}"
+    pointing = ""
     if model.model.attends:
-        _command(
-            "translate", run, "--input", _first(out, sources), "--output", out / "one.out", "--overwrite",
-            "--attention", f"{run}.svg",
-        )  # fmt: skip
-    return Made(
-        name,
-        start["parameters"],
-        seconds,
-        updates / start["updates_per_epoch"],
-        _epochs_to(0.99, run, prepared.valid, start["updates_per_epoch"]),
-        sum(one.text == text for one, text in zip(found, wanted, strict=True)),
-        len(wanted),
-        pointing,
-    )
+        line, picture = out / "one.txt", f"{run}.svg"
+        line.write_text(f"{FRIDAY if task == 'dates-book' else sources[0]}\n", encoding="utf-8")
+        command("translate", run, "--input", line, "--output", f"{run}.out", "--overwrite", "--attention", picture)
+        pointing = where_it_points(model, sources, found) if task == "dates-book" else ""
+    return model, [*row, epochs_to_99(run, prepared.valid, per_epoch), right, pointing]
 
 
-def _command(name: str, *parts: object) -> None:
+def command(name: str, *parts: object) -> None:
+    """One of the commands, silent unless it fails."""
     ended = subprocess.run([sys.executable, "-m", f"nmt.cli.{name}", *map(str, parts)], capture_output=True, text=True)
     if ended.returncode:
-        sys.exit(f"compare_models: nmt-{name} {' '.join(map(str, parts))}: {ended.stderr[-2000:]}")
+        sys.exit(f"compare_models: nmt-{name} {shlex.join(map(str, parts))}: {ended.stderr[-2000:]}")
 
 
-def _first(out: Path, sources: Sequence[str]) -> Path:
-    path = out / "one.txt"
-    path.write_text(sources[0] + "\n", encoding="utf-8")
-    return path
+def n_right(found: Sequence[Translation], wanted: Sequence[str]) -> int:
+    """Translations that are the reference to the last character."""
+    return sum(one.text == text for one, text in zip(found, wanted, strict=True))
 
 
-def _epochs_to(share: float, run: Path, valid: Corpus, updates_per_epoch: int) -> float | None:
-    """Epochs until so many of the validation lines are right, told by the checkpoints."""
+def epochs_to_99(run: Path, valid: Corpus, updates_per_epoch: int) -> str:
+    """Epochs of the first checkpoint with 99 % of the validation lines right, or nothing."""
     sources, wanted = valid.texts()
     for checkpoint in sorted((run / "checkpoints").iterdir()):
         found = nmt.load(run, checkpoint=checkpoint.name).translate(sources)
-        if sum(one.text == text for one, text in zip(found, wanted, strict=True)) >= share * len(wanted):
-            return int(checkpoint.name.rpartition("-")[2]) / updates_per_epoch
-    return None
+        if n_right(found, wanted) >= 0.99 * len(wanted):
+            return f"{int(checkpoint.name.rpartition('-')[2]) / updates_per_epoch:.2f}"
+    return ""
 
 
-# -- where attention points --------------------------------------------------------------------------------------------
+# -- attention ---------------------------------------------------------------------------------------------------------
 
 
 def fields(source: str) -> dict[str, tuple[int, int]]:
-    """Where in a date of the book its year, month and day stand: first character, and the one after the last.
+    """Year, month and day of a date of the book: first character, and the one after the last.
 
-    Three ways are in the corpus: 9/27/94; September 27, 1994; Tuesday, September 27, 1994.
+    The corpus has 9/27/94; September 27, 1994; Tuesday, September 27, 1994.
     """
     found = re.fullmatch(r"(?P<month>\d+)/(?P<day>\d+)/(?P<year>\d+)", source) or re.fullmatch(
         r"(?:\w+, )?(?P<month>\w+) (?P<day>\d+), (?P<year>\d+)", source
@@ -172,55 +183,75 @@ def fields(source: str) -> dict[str, tuple[int, int]]:
     return {name: found.span(name) for name in ("year", "month", "day")}
 
 
-def _pointing(model: Model, sources: Sequence[str], found: Sequence[Translation]) -> str:
-    """Lines in which the arg-max of attention, over heads and layers and the characters of a field of the target, falls
-    on that field of the source: of the year, the month, the day, and of all three."""
-    n_right = dict.fromkeys(("year", "month", "day"), 0)
-    n_all = n_read = 0
+def where_it_points(model: Model, sources: Sequence[str], found: Sequence[Translation]) -> str:
+    """Lines in which the arg-max of attention, over heads, layers and the characters of a target field, is in the same
+    field of the source: year, month, day, and all three."""
     places = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
+    n_hit = dict.fromkeys([*places, "all three"], 0)
     translator = model.translator(model.decode())
     for source, one in zip(sources, found, strict=True):
         if not re.fullmatch(r"\d{4}-\d\d-\d\d", one.text):
             continue
-        n_read += 1
-        attns = translator.attention(one)
-        assert attns.cross is not None
-        weights = attns.cross.mean((0, 1))  # (T, S), a space first and EOS last on both sides
-        assert weights.size(1) == len(source) + 2
-        right = []
+        cross = translator.attention(one).cross
+        assert cross is not None
+        weights = cross.mean((0, 1))  # (T, S), a space first and EOS last on both sides
+        hits = {}
         for name, (begin, end) in fields(source).items():
             first, last = places[name]
-            place = int(weights[first + 1 : last + 1].mean(0).argmax()) - 1
-            right.append(begin <= place < end)
-            n_right[name] += right[-1]
-        n_all += all(right)
-    told = ", ".join(f"{name} {n:,}" for name, n in n_right.items())
-    return f"{told}; all three {n_all:,} of {n_read:,}"
+            hits[name] = begin <= int(weights[first + 1 : last + 1].mean(0).argmax()) - 1 < end
+        for name, hit in {**hits, "all three": all(hits.values())}.items():
+            n_hit[name] += hit
+    return ", ".join(f"{name} {n:,}" for name, n in n_hit.items())
+
+
+def look_at_it(models: dict[str, Model], out: Path) -> None:
+    """Print where "it" looks in every layer and head, and draw it: a row for each head, a column for each word."""
+    print("\n| model | ends | translation | layer, head | animal | street | most |\n|---|---|---|---|---:|---:|---|")
+    grids = []
+    for (name, model), ending in ((pair, ending) for ending in ENDINGS for pair in models.items()):
+        source = f"{ANIMAL} {ending}"
+        translator = model.translator(model.decode())
+        one = model.translate([source])[0]
+        sentence = sentence_of(translator.attention(one), one.src_ids, one.hypotheses[0].ids, translator.subwords)
+        numbers = torch.tensor(sentence.src.words)
+        words = sentence.src.texts
+        by_piece = sentence.weights["encoder"][:, :, numbers == words.index("it")].mean(2)  # (layers, heads, pieces)
+        by_word = torch.stack([by_piece[..., numbers == n].sum(-1) for n in range(len(words))], -1)
+        for layer, head in torch.cartesian_prod(*map(torch.arange, by_word.shape[:2])).tolist():
+            row = by_word[layer, head]
+            animal, street = (float(row[words.index(word)]) for word in ("animal", "street"))
+            most = words[int(row.argmax())]
+            print(
+                f"| {name} | {ending} | {one.text} | {layer + 1}, {head + 1} | {animal:.2f} | {street:.2f} | {most} |"
+            )
+        rows = [
+            f"layer {layer + 1}, head {head + 1}" for layer in range(len(by_word)) for head in range(by_word.size(1))
+        ]
+        alignment = Alignment(by_word, words, rows, f'{name}: where "it" looks', "encoder")
+        grids.append((alignment, [[Panel("all layers", by_word.flatten(0, 1), 1, None)]]))
+    (out / "animal.svg").write_bytes(picture(grids[: len(models)], "svg"))
 
 
 def main() -> None:
-    """Make what the command line names, and print the table."""
+    """Make the models that the command line names, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="Folder for prepared data, runs and pictures.")
-    for flag, names in (("--tasks", list(TASKS)), ("--models", list(MODELS))):
-        about = f"some of: {shlex.join(names)} (default: all)"
-        parser.add_argument(flag, nargs="+", choices=names, default=names, metavar="NAME", help=about)
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="NAME")
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="rows of the table, as docs/road.md names them")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     args = parser.parse_args()
     torch.set_num_threads(min(2, torch.get_num_threads()))
     args.out.mkdir(parents=True, exist_ok=True)
-    print("| task | model | parameters | seconds | epochs | to 99 % | right | attention points at |")
-    print("|---|---|---:|---:|---:|---:|---:|---|")
+    print("| task | model | parameters | seconds | updates | epochs | to 99 % | right, or BLEU | attention points at |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|---|")
     for task in args.tasks:
-        for name in args.models:
-            for seed in args.seeds:
-                one = make(args.out, task, name, seed)
-                to_99 = "" if one.epochs_to_99 is None else f"{one.epochs_to_99:.2f}"
-                print(
-                    f"| {task} | {name} | {one.n_param:,} | {one.seconds:.1f} | {one.epochs:.2f} | {to_99} | "
-                    f"{one.n_right:,} of {one.n_line:,} | {one.pointing} |",
-                    flush=True,
-                )
+        models = {}
+        for name in TASKS[task]:
+            for seed in args.seeds if args.models is None or name in args.models else ():
+                models[name], row = make(args.out, task, name, seed)
+                print(f"| {' | '.join(row)} |", flush=True)
+        if task == "animal":
+            look_at_it(models, args.out)
 
 
 if __name__ == "__main__":
