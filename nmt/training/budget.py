@@ -18,12 +18,13 @@ PLANNED_AT = 0.25
 _LONG = 0.5
 _LEAST = 0.05
 _LATE = 0.6  # of the time is over after the first update
-_FOR_LATE = 0.5  # of what is left then is kept for the end
+_FOR_LATE = 0.3, 0.15  # of what is left then is kept for the validation at the end, and for saving once
 BY_CLOCK = 0.1  # between two validations whose interval is auto
 _RESTS = 5.0  # times as long as a validation is the time from one to the next then, at least
 _FOR_CHOICE = 0.2  # of the time at most is kept for models beside the last
 _SLOWER = 0.2  # that the last validation may be than those before, as outputs grow and machines are shared
 _MOST_SLOWER = 0.03  # of all the time, kept for that at most
+_SAVED = 2  # the last checkpoint, and the model that translates
 _GRACE = 0.02  # of the time, after which nothing more is begun
 
 
@@ -92,8 +93,8 @@ class Budget:
         return max(0.0, self.seconds - state.wall_seconds) if self.seconds else math.inf
 
     def has_time(self, state: TrainState, seconds: float = 0.0) -> bool:
-        """Return whether something that takes so long, begun now, would end in time or hardly later."""
-        spent = state.wall_seconds + self.clock() - self._last + seconds
+        """Return whether something that takes so long, begun now, leaves the time to save, or hardly less."""
+        spent = state.wall_seconds + self.clock() - self._last + seconds + _SAVED * state.save_seconds
         return not self.seconds or spent <= (1 + _GRACE) * self.seconds
 
     def go_on(self, state: TrainState) -> float:
@@ -118,7 +119,7 @@ class Budget:
         """
         state.validated_share = share  # set-up is no time after which anything is to be measured
         if _LATE < share < 1:
-            state.measure_seconds = _FOR_LATE * (1 - share) * self.seconds
+            state.measure_seconds, state.save_seconds = (part * (1 - share) * self.seconds for part in _FOR_LATE)
             self.plan(state, share)
             state.measure_share = 1 - share
 
@@ -171,7 +172,7 @@ class Budget:
         if self._n_measure * one > _FOR_CHOICE * self.seconds:
             beside = 0.0  # then it is chosen from what is known
         slower = min(_SLOWER * (one + beside), _MOST_SLOWER * self.seconds)
-        ending = one + beside + slower + 2 * state.save_seconds
+        ending = one + beside + slower + _SAVED * state.save_seconds
         return max(self.seconds - ending - state.planned_at, _LEAST * (1 - state.planned_share) * self.seconds, 1e-9)
 
 
