@@ -1,4 +1,4 @@
-"""Which subword of the source each subword of a translation came from, and which words that makes. No model.
+"""Word alignments read off attention: the source subword of each target subword, then pairs of words. No model.
 
 Read off the attention over the source while the translation was written, so it is a hint and no proof.
 """
@@ -71,7 +71,7 @@ def trg_lang_of(recipe: Recipe) -> str:
 
 
 def characters_note(recipe: Recipe) -> str | None:
-    """What to say where characters are aligned because a language has no spaces between words; None elsewhere."""
+    """Return a note where characters are aligned because a language has no spaces between words; None elsewhere."""
     sides = zip(ByCharacter.of(recipe), (recipe.data.src_lang, trg_lang_of(recipe)), strict=True)
     names = [language_of(lang).name for by_character, lang in sides if by_character]
     if not names or recipe.decode.align_units != "auto":

@@ -119,7 +119,7 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
 
 
 def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
-    """What to say of references that look written without spaces, though BLEU counts words; None if they do not."""
+    """Return a note if references look written without spaces though BLEU counts words; else None."""
     if bleu_tokens(trg_lang)[0] != "13a":
         return None
     text = "".join(references)
@@ -144,7 +144,7 @@ def tokenised(texts: Sequence[str], trg_lang: str = "") -> list[str]:
 
 
 def tokenised_note(references: Sequence[str]) -> str | None:
-    """What to say of references whose punctuation has been set apart, as in tokenised text; None if it has not."""
+    """Return a note if the punctuation of references is set apart, as in tokenised text; else None."""
     n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in references) for end in (" .", "."))
     if n_apart <= n_ended // 2:
         return None
@@ -248,7 +248,7 @@ BLEU_ORDER = 4
 
 
 def _counts(units: Sequence[str] | Sequence[tuple[str, ...]], order: int) -> Matrix:
-    """How often each n-gram of `order` units is in each text: (N, G), G different ones in all."""
+    """Count each n-gram of `order` units in each text: (N, G) for G different n-grams."""
     counted = [Counter(text[i : i + order] for i in range(len(text) - order + 1)) for text in units]
     column = {gram: i for i, gram in enumerate({gram: None for one in counted for gram in one})}
     matrix = np.zeros((len(units), len(column)))

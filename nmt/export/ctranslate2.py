@@ -138,7 +138,7 @@ def _told(method: Callable[..., Any], *args: Any, **known: Any) -> Any:
 
 
 def _common(ct2: Any, config: ModelConfig) -> dict[str, Any]:
-    """What CTranslate2 is told of both stacks."""
+    """Return the options that both stacks have in CTranslate2."""
     d_head = config.d_k or config.d_model // config.n_head
     found: dict[str, Any] = {
         "activation": getattr(ct2.specs.Activation, _ACTIVATION[config.ffn]),

@@ -123,7 +123,7 @@ _MORE_FILES = {"special_tokens_map.json", "added_tokens.json", "chat_template.ji
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether a folder is one of those that `export` writes, with nothing of others in it."""
+    """Return whether a folder was written by `export` and holds nothing else."""
     there = {path.name for path in folder.iterdir() if not path.match("model*.safetensors*")}
     return _FILES <= there <= _FILES | _MORE_FILES
 
@@ -152,7 +152,7 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path)
 
 
 def _tied(recipe: Recipe) -> bool:
-    """Whether embeddings and projection are one matrix there."""
+    """Return whether embeddings and projection are one matrix in transformers."""
     config = recipe.model
     shared = config.trg_emb_prj_weight_sharing and config.emb_src_trg_weight_sharing
     return shared and not config.prj_transform
@@ -186,7 +186,7 @@ def _empty(transformers: Any, recipe: Recipe, *, n_vocab: int, tied: bool) -> An
 
 
 def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
-    """How generate() translates when it is not told otherwise: as the recipe says, as far as it can.
+    """Return the defaults of generate(): the options of the recipe, as far as it has them.
 
     It divides by a power of the length, so the penalty of Wu et al. becomes that of decode.length_penalty: average.
     """

@@ -1,4 +1,4 @@
-"""Whether an exported model is the model: both translate the same lines, and both score the same translations.
+"""Comparison of an exported model with the original: both translate the same lines and score the same translations.
 
 What is compared with is anything that translates and scores; each engine has one of these in its own file.
 """
@@ -30,7 +30,7 @@ class Exported(Protocol):
 
 
 class Tolerance(NamedTuple):
-    """What may be different. same_text: whether every translation must be the same.
+    """Allowed differences. same_text: whether every translation must be the same.
 
     worst and mean: most that the log-probability of a token may differ, anywhere and on average.
     """
@@ -49,7 +49,7 @@ QUANTISED = Tolerance(False, float("inf"), 0.2)
 
 @dataclass(frozen=True)
 class Parity:
-    """What was found. n_same: lines that both translate alike by greedy search.
+    """Result of a comparison. n_same: lines that both translate alike by greedy search.
 
     mean and worst: difference of a token's log-probability. first: the first line that is not, and the two
     translations of it.

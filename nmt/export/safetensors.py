@@ -58,14 +58,14 @@ def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether a folder is one of these, and no run that something was trained in."""
+    """Return whether a folder is an export and no run that something was trained in."""
     there = Run(folder)
     ours = {there.recipe_file, there.subwords_file, there.model_folder}
     return ours <= set(folder.iterdir()) <= ours | beside(folder)
 
 
 def beside(folder: Path) -> set[Path]:
-    """What may lie beside a model that was exported: what is known of its data, and what tuning leaves in any run."""
+    """Return the files allowed beside an exported model: the record of its data, and what tuning leaves."""
     there = Run(folder)
     return {there.data_file, there.lock_path, there.recipe_file.with_name(RECORD)}
 

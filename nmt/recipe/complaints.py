@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in words: one line each: place, dotted name, found, expected, nearest name."""
+"""Error messages about a recipe, one line each: place, dotted name, found, expected, nearest name."""
 
 import difflib
 import re
@@ -247,7 +247,7 @@ def _short(text: str) -> str:
 
 
 def _expected(name: str) -> str:
-    """What an option takes, in words."""
+    """Return the values that an option takes, in words."""
     plain = _without_numbers(name)
     if not plain:
         return "a mapping of sections and options"
@@ -260,7 +260,7 @@ def _expected(name: str) -> str:
 
 
 def _hint(expected: str, found: Any) -> str:
-    """How to mend the commonest mistakes."""
+    """Return a hint for the commonest mistakes."""
     if expected.startswith("text like 90s") and (number := re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", str(found))):
         return f" (did you mean {number[1]}m?)"
     if expected.startswith("whole number") and isinstance(found, float) and found.is_integer():
@@ -295,7 +295,7 @@ def _nearest(name: str) -> str:
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Which of the known dotted names was probably meant by one that is not known.
+    """Return the known dotted names that were probably meant by an unknown one.
 
     That with the same word elsewhere (there may be several), another toolkit's word, or a near spelling; or none.
     """

@@ -158,7 +158,7 @@ def _of_flags(where: str, corpus: "TrainingCorpus") -> Iterator[str]:
 
 
 def find_subword_contradictions(recipe: "Recipe") -> Iterator[str]:
-    """What in the options of subwords cannot be meant, as `contradictions.find_contradictions` says it."""
+    """Yield complaints about the options of subwords, in the form of `find_contradictions`."""
     yield from _of_subwords(recipe.subwords)
     yield from _of_protection(recipe.data, recipe.subwords)
     yield from _of_splitting(recipe)
@@ -223,7 +223,7 @@ def _of_protection(data: "DataConfig", subwords: "SubwordsConfig") -> Iterator[s
 
 
 def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
-    """Why a text can be no symbol of the subwords."""
+    """Return why a text can be no symbol of the subwords; None if it can."""
     if len(symbol) < 2 or not symbol.isprintable() or any(map(str.isspace, symbol)):
         return "is no symbol (write two or more printable characters without white space)"
     if len(symbol.encode("utf-8")) > 64:
@@ -253,7 +253,7 @@ MOST_COUPLED_DECAY = 0.01
 
 
 def find_training_contradictions(recipe: "Recipe") -> Iterator[str]:
-    """What in the options of training cannot be meant, as `contradictions.find_contradictions` says it."""
+    """Yield complaints about the options of training, in the form of `find_contradictions`."""
     yield from _of_batch(recipe.batch)
     yield from _of_packing(recipe)
     yield from _of_optim(recipe.optim, recipe.train)
@@ -471,7 +471,7 @@ def _divisors(width: int) -> str:
 
 
 def _of_recurrent(recipe: "Recipe") -> Iterator[str]:
-    """What the recurrent models cannot have of the other sections."""
+    """Yield complaints about options that recurrent models do not have."""
     if not recipe.model.is_recurrent:
         return
     for name, is_on, why in (

@@ -14,7 +14,7 @@ LEAST_SRC_LEN = 16
 
 
 class AlignBy(NamedTuple):
-    """What alignments are read off: the options align_layer, align_head and align_when."""
+    """Attention that alignments are read off: the options align_layer, align_head and align_when."""
 
     layer: int
     head: int
@@ -22,7 +22,7 @@ class AlignBy(NamedTuple):
 
 
 class DecodeConfig(Section):
-    """How lines are translated, at the end of training and in nmt-translate. Training validates by beam search."""
+    """Translation of lines in nmt-translate and at the end of training. Training validates by beam search."""
 
     beam: PositiveInt = Field(5, description="Hypotheses kept for each sentence; 1 is greedy.")
     length_penalty: Literal["wu", "average", "none"] = Field(
@@ -135,7 +135,7 @@ class DecodeConfig(Section):
 
     @property
     def align_by(self) -> AlignBy:
-        """What alignments are read off."""
+        """The attention that alignments are read off."""
         return AlignBy(self.align_layer, self.align_head, self.align_when)
 
     def searching(self) -> "DecodeConfig":

@@ -49,7 +49,7 @@ ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 
 
 class AnyModelOptions(Section):
-    """What every model has."""
+    """Options of every model."""
 
     architecture: Literal["transformer", "seq2seq", "peeky", "attention"] = Field(
         "transformer",
@@ -89,7 +89,7 @@ class AnyModelOptions(Section):
 
 
 class TransformerOptions(Section):
-    """What only the Transformer has. The defaults of a model without preset are those of the upstream layout."""
+    """Options of the Transformer alone. The defaults of a model without preset are those of the upstream layout."""
 
     preset: Literal["auto", "tiny", "small", "base", "big"] | None = Field(
         None,
@@ -147,7 +147,7 @@ class TransformerOptions(Section):
 
 
 class RecurrentOptions(Section):
-    """What only the recurrent models have."""
+    """Options of the recurrent models alone."""
 
     cell: Literal["lstm", "gru"] = Field("lstm", description="Of recurrent models: what remembers.")
     n_rnn_layer: PositiveInt = Field(1, description="Of recurrent models: layers of the encoder, and of the decoder.")
@@ -180,7 +180,7 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it is one of the family of models/lstm."""
+        """Return whether the model is one of models/lstm."""
         return self.architecture != "transformer"
 
     @property

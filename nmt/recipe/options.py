@@ -79,7 +79,7 @@ class Recipe(Section):
 
     @property
     def data_folder(self) -> Path:
-        """Where nmt-preprocess writes and nmt-train reads."""
+        """Folder that nmt-preprocess writes and nmt-train reads."""
         if self._gives("data.out", self.data.out):
             return Path(self.data_name)
         own = self.origin.prepared or self.origin.data_of_run()
@@ -87,7 +87,7 @@ class Recipe(Section):
 
     @property
     def run_folder(self) -> Path:
-        """Where nmt-train writes and nmt-translate reads."""
+        """Folder that nmt-train writes and nmt-translate reads."""
         name = self.train.out or f"runs/{self.name}"
         if self._gives("train.out", self.train.out):
             return Path(name)

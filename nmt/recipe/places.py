@@ -30,7 +30,7 @@ def is_of_run(folder: Path) -> bool:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether nmt made the folder: prepared data, a run, or a copy of the files of one that translation needs."""
+    """Return whether nmt made the folder: prepared data, a run, or a copy of the files that translation needs."""
     return is_prepared(folder) or is_of_run(folder) or (folder / "subwords.json").is_file()
 
 

@@ -96,7 +96,7 @@ def _as_written(name: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know: the path of a file, and numbers of numpy."""
+    """Convert what JSON does not know: paths, and numbers of numpy."""
     if isinstance(value, PurePath):
         return str(value)
     if not hasattr(value, "item"):
@@ -275,7 +275,7 @@ def _without(value: Any, bad: list[tuple[int | str, ...]], here: tuple[int | str
 
 
 def _place(name: str, text: str, places: dict[str, Mark | None]) -> Mark | None:
-    """Where a complaint belongs: at the option, at another option it names, at its section, or at the first line."""
+    """Return the place of a complaint: the option, another option it names, its section, or the first line."""
     plain = ".".join(part for part in name.split(".") if not part.isdigit())
     for known in (name, plain, *(word.strip("(),;") for word in text.split() if "." in word)):
         if known in places:

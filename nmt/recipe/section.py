@@ -1,4 +1,4 @@
-"""What every part of a recipe is made of: a strict, frozen model, and the bounded numbers that options are."""
+"""Base class of the sections of a recipe, strict and frozen, and the bounded numbers of their options."""
 
 import re
 from typing import Annotated, Any
@@ -54,5 +54,5 @@ def seconds_of(duration: str) -> float:
 
 
 def list_to_tuple(value: Any) -> Any:
-    """What YAML and JSON have for a tuple."""
+    """Turn a list, as YAML and JSON have it, into a tuple."""
     return tuple(value) if isinstance(value, list) else value

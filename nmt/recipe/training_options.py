@@ -23,7 +23,7 @@ def _one_or_many(value: Any) -> Any:
 
 
 class BatchConfig(Section):
-    """Which pairs make up an update; nothing here depends on the number of devices."""
+    """Pairs of an update; nothing here depends on the number of devices."""
 
     max_tokens: PositiveInt | Literal["auto"] = Field(
         4096,
@@ -111,7 +111,7 @@ class OptimConfig(Section):
 
 
 class TrainConfig(Section):
-    """How long, in which precision, what is written and what is kept."""
+    """Length, precision, checkpoints and logs of a run."""
 
     out: str = Field("", description="The run folder; empty: runs/NAME.")
     updates: PositiveInt = Field(100_000, description="Updates to train for; with time_budget at most this many.")
@@ -245,11 +245,11 @@ class RegularizeConfig(Section):
 
     @property
     def drops_words(self) -> bool:
-        """Whether a word may ever be missing from a sentence."""
+        """Return whether a word may ever be missing from a sentence."""
         return bool(self.simcut or self.src_word_dropout or self.trg_word_dropout)
 
     def at(self, share: float) -> Self:
-        """What is on when this share of the run has passed: the same options, with 0 for what is not."""
+        """Return the same options, with 0 for those that are not on when this share of the run has passed."""
         begins = {
             "r_drop": self.r_drop_from,
             "simcut": self.simcut_from,

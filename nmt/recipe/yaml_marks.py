@@ -35,7 +35,7 @@ class Mark:
 
 @dataclass
 class Document:
-    """What a YAML text says: its value, where each dotted name stands, and what is wrong with it.
+    """Parsed YAML: its value, the place of each dotted name, and its faults.
 
     faults: (place, dotted name or "", what is wrong).
     """
@@ -76,7 +76,7 @@ def parse(content: bytes | str) -> Document:
 
 
 def scalar(text: str) -> Any:
-    """What an unquoted scalar means: None, a bool, an int, a float or text. ValueError for what is not finite."""
+    """Parse an unquoted scalar: None, a bool, an int, a float or text. Raises ValueError for inf and nan."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if len(text) <= 40 and _INT.fullmatch(text):

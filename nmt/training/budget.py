@@ -52,14 +52,15 @@ def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> 
 
 
 def is_to_be_planned(update: float, recipe: Recipe, passed: float) -> bool:
-    """Whether a validation is due after an update, if there was none, for nobody knows how long one takes, and so how
-    much of the time the last ones will need. passed: the share of the time."""
+    """Return whether the first validation is due, which measures how long the last ones will take.
+
+    passed: share of the time budget."""
     every = recipe.valid.every
     return passed >= PLANNED_AT and (every == "auto" or passed * every > _LONG * update)
 
 
 def is_due_by_clock(state: TrainState, passed: float) -> bool:
-    """Whether so much of the time has passed since a validation that the next is due, where valid.every is auto."""
+    """Return whether the next validation is due by the clock, where valid.every is auto."""
     return passed - state.validated_share >= max(BY_CLOCK, _RESTS * state.measure_share)
 
 
@@ -191,7 +192,7 @@ def bound_to_length(recipe: Recipe) -> list[str]:
 
 
 def share_of_run(update: int, *, n_update: int, passed: float = 0.0) -> float:
-    """How far the run is with `update` updates done: in [0, 1], by the measure that is nearer its end.
+    """Return the share of the run that `update` updates are, in [0, 1], by the measure that is nearer its end.
 
     passed: share of the time budget that has passed; 0 where there is none, and then the updates say it all. What
     changes in the course of a run, the learning rate and all else, asks here.
@@ -241,31 +242,31 @@ def share(state: TrainState, recipe: Recipe, passed: float, *, under_way: bool) 
 
 
 def rate_factor(state: TrainState, recipe: Recipe, passed: float) -> float:
-    """What the learning rate is multiplied by in the next update: see `learning_rate_factor`."""
+    """Return the factor of the learning rate in the next update: see `learning_rate_factor`."""
     update = state.update + 1
     share = share_of_run(update, n_update=recipe.train.updates, passed=passed)
     return learning_rate_factor(update, recipe.optim, share=share, d_model=recipe.model.d_model)
 
 
 def anything_is_due(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
-    """Whether something is done after an update, so that its outcome must be known at once."""
+    """Return whether anything is due after an update, so that its outcome must be known at once."""
     train = recipe.train
     regular = update % train.log_every == 0 or update % train.save_every == 0
     return regular or _is_to_be_validated(update, state, recipe, passed)
 
 
 def log_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
-    """Whether a line of the log tells of the updates since the line before."""
+    """Return whether a line of the log is due."""
     return state.update % recipe.train.log_every == 0 or _is_last(state.update, recipe, passed)
 
 
 def checkpoint_is_due(state: TrainState, recipe: Recipe) -> bool:
-    """Whether a checkpoint is, whatever else is; after a validation and at the end there is one, too."""
+    """Return whether a regular checkpoint is due; after a validation and at the end there is one, too."""
     return state.update % recipe.train.save_every == 0
 
 
 def validation_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
-    """Whether this update is to be validated, and was not yet."""
+    """Return whether this update is to be validated, and was not yet."""
     u = state.update
     return (
         u > 0 and _is_to_be_validated(u, state, recipe, passed) and all(entry["update"] != u for entry in state.history)
@@ -273,7 +274,7 @@ def validation_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
 
 
 def why_over(state: TrainState, recipe: Recipe, passed: float) -> str:
-    """Why training is over: 'done', 'time', 'patience', or '' if it is not."""
+    """Return why training is over: 'done', 'time', 'patience', or '' if it is not."""
     if state.update >= recipe.train.updates:
         return "done"
     if passed >= 1:
@@ -291,12 +292,12 @@ def forget_end(state: TrainState, recipe: Recipe) -> None:
 
 
 def _is_last(update: int, recipe: Recipe, passed: float) -> bool:
-    """Whether the updates or the time for them end here."""
+    """Return whether the updates or the time for them end here."""
     return update >= recipe.train.updates or passed >= 1
 
 
 def _is_to_be_validated(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
-    """Whether a validation belongs to an update: the last, a regular one, or the first that tells what one takes."""
+    """Return whether an update is validated: the last, a regular one, or the first, which shows how long one takes."""
     if _is_last(update, recipe, passed):
         return True
     if recipe.train.time_budget and passed + state.measure_share >= 1:

@@ -55,7 +55,7 @@ _SHARED = 0.3  # of a processor that other work takes: a machine is seldom witho
 
 @dataclass(frozen=True)
 class Findings:
-    """What was measured of a recipe on this machine. Times in seconds, sizes in bytes; None: not known.
+    """Measurements of a recipe on this machine. Times in seconds, sizes in bytes; None: not known.
 
     n_update: that the run comes to. n_token: target tokens of the corpus, EOS counted. n_dropped: pairs that preparing
     the data dropped. peak: memory that training held at its worst, and room: what it might have held. n_failed: times
@@ -261,7 +261,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
 
 
 def _refusal(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
-    """Why training would not touch the run folder, if it would not."""
+    """Yield the reasons why training would refuse the run folder."""
     try:
         refuse_other(run, recipe, data)
     except RunError as error:
@@ -338,7 +338,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
 
 
 def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
-    """What was measured, for people."""
+    """Return the measurements as rows for people."""
     train, valid, n_epoch = recipe.train, recipe.valid, found.n_update_in_epoch
     n_update = found.n_update
     first = min(n_update // found.n_valid if valid.every == "auto" else valid.every, n_update)
@@ -380,7 +380,7 @@ def _largest(feed: Feed) -> list[Work]:
 
 
 def _measure_validation(validation: Validation, engine: Engine, speed: float) -> tuple[bool, list[float]]:
-    """Whether memory holds all batches whole, and the seconds of each set, 0 where it does not hold even their halves.
+    """Return whether memory holds all batches whole, and seconds of each set: 0 where not even halves fit.
 
     speed: of training, in target tokens a second.
     """
@@ -409,7 +409,7 @@ def _longest(corpus: Corpus, rows: Rows) -> int:
 
 
 def seconds_of(validator: Validator, engine: Engine, speed: float) -> float:
-    """How long a set takes, from a forward pass being a third of training, and from some translations.
+    """Estimate the seconds of a set: a forward pass is a third of training; some lines are translated.
 
     speed: of training, in target tokens a second.
     """

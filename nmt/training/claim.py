@@ -79,7 +79,7 @@ def _fingerprint(data: Prepared) -> dict[str, str]:
 
 
 def _is_only_begun(run: Run) -> bool:
-    """Whether a folder without a recipe holds nothing, or what we wrote before we were killed."""
+    """Return whether a folder without a recipe is empty or holds only what a killed start wrote."""
     names = {path.name for path in run.folder.iterdir()} - {"lock"}
     if not names <= {run.subwords_file.name, run.data_file.name}:
         return False

@@ -102,7 +102,7 @@ class Stopwatch:
 
 
 def table(seconds: dict[str, float]) -> list[str]:
-    """What `Stopwatch.read` returns, as lines for people."""
+    """Format what `Stopwatch.read` returns, as lines for people."""
     total = max(1e-9, seconds["seconds"])
     return [
         f"{'in all' if part == 'seconds' else part:>12} {spent:11,.1f} s {spent / total:7.1%}"
@@ -112,7 +112,7 @@ def table(seconds: dict[str, float]) -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an update. loss: summed over its n_gold tokens of all ranks. norm: of the gradient.
+    """Outcome of an update. loss: summed over its n_gold tokens of all ranks. norm: of the gradient.
 
     rate: the learning rate, that of the first optimizer. moved: False where loss or gradient were not finite, and the
     weights stayed. stop: somebody wants to stop. passed: share of the time budget, by the clock of rank 0.
@@ -272,13 +272,14 @@ class Engine:
 
     @property
     def packs(self) -> bool:
-        """Whether it packs batches that are padded. What is compiled knows no kernels of our own."""
+        """Return whether padded batches are packed. A compiled model uses no kernels of ours."""
         return self.precision.kernels and self.model.packs and not self.recipe.train.compile
 
     @staticmethod
     def packing_of(batch: Batch, longest: int | None) -> tuple[Packing, Packing] | None:
-        """How source and target of a batch are packed, if they are. longest: bound on a sentence, EOS counted; None: as
-        long as the longest is."""
+        """Return the packing of source and target, or None if the batch is padded.
+
+        longest: bound on a sentence, EOS counted; None: the longest sentence of the batch."""
         if batch.src_start is None or batch.trg_start is None:
             return None
         src, trg = (
@@ -309,11 +310,11 @@ class Engine:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether there is an update whose outcome nobody has asked for."""
+        """Return whether the outcome of an update is still to be settled."""
         return self._pending is not None
 
     def settle(self) -> Outcome | None:
-        """What became of the last update; None if that was told before. Waits for the device."""
+        """Return the outcome of the last update; None if it was returned before. Waits for the device."""
         pending, self._pending = self._pending, None
         return pending.read() if pending else None
 

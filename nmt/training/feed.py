@@ -1,4 +1,4 @@
-"""What an update is made of: this rank's batches, made a little ahead of their use.
+"""Data loader: this rank's batches of each update, made a little ahead of their use.
 
 The feed owns no position: it is told where to begin, so reading ahead cannot make a checkpoint wrong.
 """

@@ -84,8 +84,7 @@ def final_update(run: Run) -> int | None:
 
 
 def is_finished(run: Run, recipe: Recipe) -> bool:
-    """Whether the model was chosen, no checkpoint is newer (older ones may have been deleted), and the recipe asks for
-    no other end than when it was chosen, as far as that was written down."""
+    """Return whether the model was chosen, no checkpoint is newer, and the recipe still asks for the same end."""
     final = final_choice(run)
     if final is None or final["update"] < max(run.updates(), default=0):
         return False
@@ -94,7 +93,7 @@ def is_finished(run: Run, recipe: Recipe) -> bool:
 
 
 def final_choice(run: Run) -> dict[str, Any] | None:
-    """What RUN/model says of how it was chosen; None if there is no whole one."""
+    """Return the state of RUN/model, which says how it was chosen; None if there is no whole one."""
     try:
         return checkpoint.verify(run.model_folder)
     except checkpoint.NewerFormat:
@@ -104,7 +103,7 @@ def final_choice(run: Run) -> dict[str, Any] | None:
 
 
 def _ends(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe says of the end of training, and of the choice of the model."""
+    """Return the options that decide the end of training and the choice of the model."""
     train, valid = recipe.train, recipe.valid
     ends = {"updates": train.updates, "time_budget": train.time_budget, "patience": valid.patience}
     return {**ends, "metric": valid.metric, "average": train.average}

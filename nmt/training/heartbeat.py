@@ -1,4 +1,4 @@
-"""Who is alive: every rank has a pulse, and a rank that falls silent ends the run with its name.
+"""Heartbeat: abort all ranks, naming the one to blame, when a rank stops reporting.
 
 A collective waits for ever for a rank that died or froze. So a thread of every process writes a beat into the store
 through which the ranks met; rank 0 looks at everybody's, the others at that of rank 0. Whoever misses one publishes a
@@ -36,7 +36,7 @@ class Stopped(Exception):
 
 
 class Store(Protocol):
-    """What is needed of torch's stores, which have no type hints: keys and values that all processes see."""
+    """Interface of torch's stores, which have no type hints: keys and values that all processes see."""
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -143,7 +143,7 @@ _HURRY = 5  # beats to wait for when a connection has broken already, so that so
 
 @dataclass(frozen=True)
 class _Beat:
-    """What a rank says of itself. turn: how far its work has come. left: 'done', or the error that it ended with.
+    """Heartbeat of a rank. turn: count of its collectives. left: 'done', or the error that it ended with.
 
     code: the exit code of that error.
     """
@@ -161,7 +161,7 @@ class _Beat:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """Whom the run ends for, and why. ends: whether they end by themselves. code: the exit code of all others."""
+    """Decision to abort: ranks to blame, and why. ends: whether they exit themselves. code: exit code of the others."""
 
     blamed: tuple[int, ...]
     why: str
@@ -290,7 +290,7 @@ class Watch:
         self._beats = beats
 
     def _judge(self) -> _Verdict | None:
-        """Whom the run ends for by all that was heard, if for any."""
+        """Return the verdict that the beats so far call for, if any."""
         beats = self._beats
         for rank, beat in beats.items():
             if beat.left not in ("", "done"):

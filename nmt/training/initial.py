@@ -55,7 +55,7 @@ def cooccurrence_embeddings(
 
 
 def _occurrences(corpus: Corpus, trg_offset: int) -> tuple[Ids, Ids]:
-    """Which subword occurs in which pair, each once: ids and pair numbers, sorted by pair."""
+    """Return the occurrences of subwords in pairs, each once: ids and pair numbers, sorted by pair."""
     n_pair = min(corpus.n_pair, MAX_PAIRS)
     src, trg = corpus.pairs(np.arange(n_pair) * corpus.n_pair // n_pair)
     pair = np.arange(n_pair)
@@ -119,7 +119,7 @@ _NO_MATTER = {
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a parameter. kind: loaded; grown: some rows are new; skipped; or unused: this model has none."""
+    """Fate of a parameter. kind: loaded; grown: some rows are new; skipped; or unused: this model has none."""
 
     name: str
     kind: str
@@ -129,7 +129,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a model has from a checkpoint of another run. others: what `other_computation` finds."""
+    """Result of `take_origin`: the checkpoint and the fates. others: what `other_computation` finds."""
 
     folder: Path
     checkpoint: str
@@ -194,7 +194,7 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
 
 
 def _origin(recipe: Recipe) -> tuple[Run, str | None] | None:
-    """What `find_origin` returns, whichever run that is; None where there is no run."""
+    """Return the run and checkpoint that train.init_from names; None where there is no run."""
     for place in recipe.origin.places("train.init_from", recipe.train.init_from):
         if Run(place).exists:
             return Run(place), None
@@ -340,7 +340,7 @@ def _table(fates: list[Fate]) -> list[str]:
 
 
 def options_told(others: dict[str, tuple[Any, Any]]) -> list[str]:
-    """What `other_computation` finds, for people."""
+    """Format what `other_computation` finds, for people."""
     return [f"model.{name}: {_said(there)} there, {_said(here)} here" for name, (there, here) in others.items()]
 
 

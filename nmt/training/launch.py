@@ -148,7 +148,7 @@ def _train(
 
 
 def _was_finished(run: Run, recipe: Recipe, ranks: Ranks) -> bool:
-    """Whether there is nothing to do, and say so."""
+    """Return whether there is nothing left to do, and say so."""
     with ranks.others_wait():
         update = final_update(run) if ranks.is_main and is_finished(run, recipe) else None
     if update is not None:

@@ -1,4 +1,4 @@
-"""What training says: log.jsonl for machines, one progress line for people, and whatever else takes the log's lines.
+"""Logging: log.jsonl for machines, one progress line for people, TensorBoard and Weights & Biases.
 
 Every line of log.jsonl is one JSON object with `kind` and `update`; docs/reference.md explains every field:
     init    the run that the first weights are from, and which were loaded, grown, skipped, unused
@@ -36,7 +36,7 @@ Fields = Mapping[str, Any]
 
 
 class Sink(Protocol):
-    """What takes the lines of the log. fields: numbers, texts and structures of them, and the odd Alignment."""
+    """Receiver of the lines of the log. fields: numbers, texts and structures of them, and the odd Alignment."""
 
     def write(self, kind: str, update: int, fields: Fields) -> None:
         """Take one line."""
@@ -300,7 +300,7 @@ class Record:
 
 
 def _is_known(line: bytes, update: int, validated: Collection[int]) -> bool:
-    """Whether a line of the log is of the past of a checkpoint."""
+    """Return whether a line of the log was written before a checkpoint."""
     try:
         entry = json.loads(line)
         kind, at = entry["kind"], entry["update"]

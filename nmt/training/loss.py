@@ -61,7 +61,7 @@ def smoothed_cross_entropy(
 
 
 def rows_of(real: Tensor, n: int | None = None) -> Tensor:
-    """Where `real` is True in its flattened form: (n,). Unless n is known the device must be waited for."""
+    """Return the indices where flattened `real` is True: (n,). Without n, waits for the device."""
     if n is None:
         return real.flatten().nonzero().squeeze(1)
     return torch.nonzero_static(real.flatten(), size=n).squeeze(1)
@@ -102,9 +102,7 @@ def _root(total: Tensor) -> Tensor:
 def nll_and_gradient_for_compiler(
     z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `nll_and_gradient` returns, without a scatter, which would cut the pass in two: z is read, and left as it
-    is, and its gradient is written.
-    """
+    """Return what `nll_and_gradient` does, without a scatter, which would cut the compiled pass in two. Keeps z."""
     wide = z.to(exact)
     top = wide.amax(dim=1, keepdim=True)
     p = (wide - top).exp()
@@ -125,7 +123,7 @@ def _compiled_nll_and_gradient() -> Callable[[Tensor, Tensor, float, torch.dtype
 
 
 class EvenPart:
-    """What label smoothing gives to all classes but padding alike, as a loss that is linear in the logits h·WT.
+    """Part of label smoothing that is the same for all classes but padding: a loss linear in the logits h·WT.
 
     Its sum over tokens and classes is a product of two sums, so it needs no pass over the (tokens x vocabulary) matrix.
     """

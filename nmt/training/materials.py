@@ -1,4 +1,4 @@
-"""What a recipe asks for before anything is trained or measured: packages, prepared data, a model."""
+"""Packages, prepared data and model of a recipe, needed before anything is trained or measured."""
 
 import gc
 import shlex
@@ -64,7 +64,7 @@ class Trial:
         return [Work(make_batch(*corpus.picked(some[found[i]]), plan.padded), True, i) for i in picked]
 
     def seconds(self, work: list[Work]) -> float:
-        """How long an update of these batches takes, to its very end."""
+        """Return the seconds that an update of these batches takes, to its very end."""
         begin = time.perf_counter()
         # At the end of the run, when all that takes memory is on.
         self.engine.backward(work, sum(item.batch.n_gold for item in work), share=1.0)
@@ -79,7 +79,7 @@ class Trial:
         return sum(item.batch.n_gold for item in work) / sum(seconds), max(seconds)
 
     def fits(self, work: Work) -> bool:
-        """Whether memory holds an update of this batch."""
+        """Return whether memory holds an update of this batch."""
         self.engine.memory = Memory()
         try:
             self.seconds([work])
@@ -94,7 +94,7 @@ class Trial:
             self.engine.optimizers.zero_grad()
 
     def held_bytes(self, work: Work) -> int:
-        """What the forward pass of a batch leaves for its backward pass, in bytes."""
+        """Return the bytes that the forward pass of a batch keeps for its backward pass."""
         kept: dict[int, int] = {}
 
         def note(tensor: torch.Tensor) -> torch.Tensor:

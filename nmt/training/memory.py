@@ -31,7 +31,7 @@ class Work:
 
     @property
     def cost(self) -> int:
-        """What the batch needs memory by: sentences x longest side."""
+        """Return the size that memory grows with: sentences x longest side."""
         return self.batch.src_seq.size(0) * max(self.batch.src_seq.size(1), self.batch.gold.size(1))
 
     def split(self) -> "list[Work]":
@@ -42,7 +42,7 @@ class Work:
 
 @dataclass
 class Memory:
-    """What a run has learnt of its memory. too_large: cost of the smallest batch that it could not hold; 0: none yet.
+    """Memory limit of a run. too_large: cost of the smallest batch that did not fit; 0: none yet.
 
     n_failed: how often it was too small.
     """
@@ -83,7 +83,7 @@ def memory_left(device: torch.device | None = None, root: Path = Path("/")) -> i
 
 
 def _left_in_groups(root: Path) -> list[int | None]:
-    """What the limit of each control group that this process is in leaves, in either version of control groups."""
+    """Return the bytes left under the limit of each control group of this process, in either version of them."""
     found: list[int | None] = []
     for line in (_text(root / "proc/self/cgroup") or "").split("\n"):
         number, _, rest = line.partition(":")

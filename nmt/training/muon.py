@@ -65,8 +65,7 @@ def _iterate(x: Tensor) -> Tensor:
 
 
 def _iterate_on_gram(x: Tensor) -> Tensor:
-    """What `_iterate` does, its factors collected: all are polynomials of x x^T, so only that need be updated, and all
-    are symmetric. It needs the exactness of fp32."""
+    """Return what `_iterate` does, its factors collected: all are polynomials of the symmetric x x^T. Needs fp32."""
     gram = product_of_each(x, x.mT, symmetric=True)  # (N, rows, rows)
     norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_().add_(_TINY)[:, None, None]
     gram /= norm * norm
@@ -79,7 +78,7 @@ def _iterate_on_gram(x: Tensor) -> Tensor:
 
 
 def _factor(gram: Tensor) -> Tensor:
-    """What one iteration multiplies x by: _A + _B gram + _C gram^2."""
+    """Return the factor of one iteration: _A + _B gram + _C gram^2."""
     right = gram * _C
     right.diagonal(dim1=1, dim2=2).add_(_B)
     factor = _of_one_matrix(gram, right)
@@ -139,7 +138,7 @@ class Muon(WithoutCompiler):
         return loss
 
     def _look_ahead(self, params: list[Tensor], group: dict[str, Any]) -> "_Stack":
-        """Where momentum leads parameters of one shape in a group. They decay."""
+        """Decay parameters of one shape in a group, and return the step that momentum gives them."""
         for param in params:
             if "momentum" not in self.state[param]:
                 self.state[param]["momentum"] = torch.zeros_like(param)

@@ -1,4 +1,4 @@
-"""What training minimises: ids in, a loss out, as one module, so that every device wrapper sees one forward pass."""
+"""Training objective: ids in, a loss out, as one module, so that every device wrapper sees one forward pass."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -88,7 +88,7 @@ def schedule_free_adamw(groups: list[dict[str, Any]], config: OptimConfig) -> to
 
 
 def is_schedule_free(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer is one of those here."""
+    """Return whether an optimizer is schedule-free."""
     return "train_mode" in optimizer.defaults
 
 
@@ -128,7 +128,7 @@ class Optimizers:
 
     @property
     def guarded(self) -> bool:
-        """Whether every optimizer can skip an update by a flag on the device."""
+        """Return whether every optimizer can skip an update by a flag on the device."""
         return all(optimizer.defaults.get("fused") for optimizer, _ in self.parts)
 
     def set_rate(self, factor: float, *, absolute: bool) -> float:
@@ -194,7 +194,7 @@ class Optimizers:
 
 
 def is_count(key: str) -> bool:
-    """Whether a name in `Optimizers.state` is of what an optimizer counts, and of no parameter."""
+    """Return whether a name in `Optimizers.state` is a count of an optimizer, and no state of a parameter."""
     group, _, quantity = key.partition("|")
     return quantity in COUNTED and group.replace(".", "", 1).isdecimal()
 

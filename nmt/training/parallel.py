@@ -1,7 +1,6 @@
-"""Who computes what when several processes train one model. One process is the case of world size 1.
+"""Distributed training: DDP or FSDP, collectives, and this rank's share of the work. One process is world size 1.
 
-`torchrun` starts the processes and sets the environment; nothing here knows how. How a model lies on the devices is
-in `this file`, who is still alive in `heartbeat.py`.
+`torchrun` starts the processes and sets the environment. `heartbeat.py` watches that all ranks are alive.
 """
 
 import copy
@@ -80,7 +79,7 @@ def exchange(module: nn.Module, *, now: bool) -> Iterator[None]:
 
 
 def is_cut(tensor: Tensor) -> bool:
-    """Whether a tensor is in parts on the ranks."""
+    """Return whether a tensor is sharded over the ranks."""
     return hasattr(tensor, "full_tensor")  # not by its class, whose import takes a second
 
 
@@ -166,7 +165,7 @@ def import_early(recipe: Recipe, device: torch.device) -> None:
 
 
 def _attends_by_torch(recipe: Recipe, device: torch.device) -> bool:
-    """Whether packed rows in 16 bits go through torch's kernel: where ours take no such heads, or are not to be had."""
+    """Return whether packed rows in 16 bits go through torch's kernel, because ours does not take such heads."""
     if device.type != "cuda" or not on_gpu.is_new(device):
         return False
     model = recipe.model
@@ -192,7 +191,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes and talks."""
+        """Return whether this process writes and talks."""
         return self.rank == 0
 
     def share(self, batches: list[T]) -> list[tuple[T, bool]]:
@@ -220,11 +219,11 @@ class Ranks:
         return [float(v) for v in total.tolist()]
 
     def any(self, value: bool) -> bool:
-        """Whether it is true on any rank: so that all ranks stop at the same update."""
+        """Return whether it is true on any rank, so that all ranks stop at the same update."""
         return self.sum(float(value))[0] > 0
 
     def tell(self, *values: float) -> list[float]:
-        """What rank 0 says, on every rank; the others wait for it."""
+        """Return rank 0's values on every rank; the others wait for them."""
         return self.sum(*(values if self.is_main else (0.0,) * len(values)))
 
     def least(self, value: float) -> float:
@@ -254,7 +253,7 @@ class Ranks:
 
     @contextmanager
     def others_wait(self) -> Iterator[None]:
-        """What rank 0 does in here the others wait for at the end, however long it takes, unless it dies."""
+        """Context manager: at its end the other ranks wait for rank 0, however long it takes, unless it dies."""
         if self.watch is None or self.store is None:
             yield
             return
@@ -344,7 +343,7 @@ def _in_short(error: BaseException) -> str:
 
 
 def _exit_code(error: BaseException) -> int:
-    """What a process ends with that an error ends."""
+    """Return the exit code of a process that an error ends."""
     return error.exit_code if isinstance(error, NmtError) else MachineError.exit_code
 
 
@@ -353,7 +352,7 @@ def _meeting_place() -> str:
 
 
 def _is_broken_connection(error: BaseException) -> bool:
-    """Whether a collective failed because of another rank. Gloo says so in words only."""
+    """Return whether a collective failed because of another rank. Gloo says so in words only."""
     if isinstance(error, dist.DistError):
         return True
     words = str(error).lower()

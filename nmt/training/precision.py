@@ -1,4 +1,4 @@
-"""Which arithmetic training runs in: chosen by measuring this machine, never by the name of its processor."""
+"""Arithmetic of training: chosen by measuring this machine, never by the name of its processor."""
 
 import functools
 import time
@@ -155,7 +155,7 @@ def _timed(product: Callable[[], Tensor], switched: bool) -> float:
 
 
 def onednn_is_honest(multiply: Callable[[Tensor, Tensor], Tensor] = F.linear) -> bool:
-    """Whether oneDNN's fp32 products are as exact as the usual ones. multiply: (M, K), (N, K) -> (M, N).
+    """Return whether oneDNN's fp32 products are as exact as the usual ones. multiply: (M, K), (N, K) -> (M, N).
 
     torch's switch for it is named after bf16 because it permits oneDNN to compute in bf16; on machines where it does
     so (AMX), a product against fp64 shows it.

@@ -1,4 +1,4 @@
-"""What a run says as it goes, to the log and to people. Here is what is said; `log.py` has the files and the bar.
+"""Reports of a run, to the log and to people. `log.py` has the files and the bar.
 
 Nothing here changes training: every method is given what it tells of.
 """
@@ -50,7 +50,7 @@ class Meter:
 
 
 class Pace:
-    """How fast this process goes: the mean of its last hundred updates, less the first, which sets things up."""
+    """Speed of this process: the mean of its last hundred updates, without the first, which sets things up."""
 
     def __init__(self) -> None:
         self.n_update = 0
@@ -238,7 +238,7 @@ class Teller:
 
 
 def hopeless(state: TrainState, moving: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]) -> str:
-    """Why training gives up. moving: where in the data the update is from. saved: updates of the checkpoints."""
+    """Return why training gives up. moving: position of the update in the data. saved: updates of the checkpoints."""
     last_good = checkpoint.name_of(saved[-1]) if saved else "none"
     return (
         f"{_where(state, moving)}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate "

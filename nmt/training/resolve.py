@@ -152,7 +152,7 @@ def _given(model: ModelConfig) -> dict[str, Any]:
 
 
 def _undecided(model: ModelConfig, begun: ModelConfig) -> dict[str, Any]:
-    """What a preset may have decided when a run began."""
+    """Return the options that a preset may have decided when a run began."""
     return begun.model_dump(include=model.undecided)
 
 

@@ -159,7 +159,7 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one folder. complaint: '' where it is whole. update: None where it cannot be read."""
+    """Finding about one folder. complaint: '' where it is whole. update: None where it cannot be read."""
 
     name: str
     update: int | None
@@ -167,7 +167,7 @@ class Finding:
 
 
 def folders_of(run: Run) -> list[Path]:
-    """What there is to verify: the checkpoints, oldest first, and the model that was chosen, if it was.
+    """Return the folders to verify: the checkpoints, oldest first, and the model that was chosen, if it was.
 
     Whatever has the name of one. Raises RunError if what should hold the checkpoints is no folder.
     """

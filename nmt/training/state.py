@@ -1,4 +1,4 @@
-"""Where a run stands: the few numbers that do not follow from the update number, and what may change on resume."""
+"""State of a run: the few numbers that do not follow from the update number, and what may change on resume."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -53,7 +53,7 @@ class Sums:
 
 @dataclass
 class TrainState:
-    """What a checkpoint must remember beside tensors.
+    """State that a checkpoint keeps beside tensors.
 
     update: updates applied so far. position: the next update's place in the data. n_skipped: updates whose gradient
     was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
@@ -117,7 +117,7 @@ class TrainState:
 
     @classmethod
     def from_json(cls, state: dict[str, Any], *, packed: bool) -> "TrainState":
-        """What `to_json` wrote, by any version. An epoch that was begun in other batches begins anew.
+        """Read what `to_json` wrote, in any version. An epoch that was begun in other batches begins anew.
 
         packed: whether batches are.
         """
@@ -159,19 +159,19 @@ class TrainState:
         return self.best_before if best is None else best
 
     def out_of_patience(self, metric: str, patience: int) -> bool:
-        """Whether the last `patience` validations brought no new best."""
+        """Return whether the last `patience` validations brought no new best."""
         best = self.best_update(metric)
         later = [entry for entry in self.comparable(metric) if best is not None and entry["update"] > best]
         return bool(patience) and len(later) >= patience
 
 
 def begun_in_other_batches(state: dict[str, Any], *, packed: bool) -> bool:
-    """Whether a checkpoint's place lies within an epoch whose batches this version makes of other pairs."""
+    """Return whether a checkpoint lies within an epoch whose batches this version makes of other pairs."""
     return bool(state["update_in_epoch"]) and not same_batches(state.get("plan", 1), packed=packed)
 
 
 def changes(entry: dict[str, Any], how: How, metric: str) -> dict[str, tuple[Any, Any]]:
-    """What a metric rested on in a validation and rests on now, where the two differ: {what: (then, now)}.
+    """Return the settings of a metric that differ between a validation and now: {setting: (then, now)}.
 
     An entry of an earlier version does not say on what; it is taken to be the same.
     """

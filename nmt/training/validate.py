@@ -1,4 +1,4 @@
-"""How good the model is now: loss, perplexity and accuracy by teacher forcing, BLEU and chrF by translating."""
+"""Validation: loss, perplexity and accuracy by teacher forcing, BLEU and chrF by translating."""
 
 import contextlib
 import math
@@ -89,12 +89,12 @@ class Validator:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is measured."""
+        """The names of the numbers that are measured."""
         return (*FORCED, *TRANSLATED) if self.translate else FORCED
 
     @property
     def how(self) -> How:
-        """What the numbers rest on beside the model and the set, so that only like is compared with like."""
+        """The settings that the numbers depend on beside model and set, so that only like is compared with like."""
         found: How = {"pairs": {"pairs": sum(map(len, self.batches))}}
         if self.translate:
             deciding = {name: getattr(self.decode, name) for name in (*_SEARCH, *_LENGTHS)}
@@ -216,7 +216,7 @@ class Validator:
         return {name: one.value for name, one in scores.items()}, beside
 
     def _attention(self, translator: Translator, drawn: Translation) -> Alignment:
-        """Where the model looked at the source while it wrote a translation."""
+        """Return the cross-attention of a translation."""
         with self.precision.measuring():
             attns = translator.attention(drawn)
         seen = sentence_of(attns, drawn.src_ids, drawn.hypotheses[0].ids, self.subwords, drawn.text)
@@ -283,7 +283,7 @@ class Validation:
         ]
 
     def entry(self, flat: list[float]) -> dict[str, Any]:
-        """What `flat` gave as an entry of the history: the first set's numbers and `how`; the others' under "sets"."""
+        """Turn `flat`'s numbers into an entry of the history: the first set's and `how`; the others' under "sets"."""
         left = iter(flat)
         numbers = {
             name: {number: value for number in validator.names if not math.isnan(value := next(left))}
@@ -294,7 +294,7 @@ class Validation:
 
 
 def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
-    """What a line of the log says of a validation: the first set's findings, and the others' under "sets"."""
+    """Return the fields of a line of the log: the first set's findings, and the others' under "sets"."""
     (first, (numbers, beside)), *others = measured.items()
     found = {"set": first, **numbers, **beside}
     return {**found, "sets": {name: {**numbers, **beside} for name, (numbers, beside) in others}} if others else found

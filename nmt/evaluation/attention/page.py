@@ -37,7 +37,7 @@ KINDS: dict[Attention, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Where a model looked while it wrote one translation.
+    """Attention of a model while it wrote one translation.
 
     weights: (n_layer, n_head, T, S), rows summing to 1; T target and S source pieces, EOS included. Of another kind
     than cross, the rows are what looks and the columns what it looks at.
@@ -93,7 +93,7 @@ def _numbers(what: str, wanted: Sequence[int] | str, n: int) -> list[int]:
 
 
 class Axis(NamedTuple):
-    """What stands along one side of an attention: pieces, the number of the word that each is part of, the words."""
+    """Labels along one side of an attention: pieces, the number of the word that each is part of, the words."""
 
     pieces: list[str]
     words: list[int]
@@ -102,7 +102,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Where a model looked while it wrote one translation, in each attention that it has.
+    """All kinds of attention of a model while it wrote one translation.
 
     weights: (n_layer, n_head, Q, K) by kind, what looks in rows and what is looked at in columns. src and trg have EOS
     at their ends; read: what the decoder had read when it wrote each of trg, a place behind it.
@@ -115,7 +115,7 @@ class Sentence:
     title: str = ""
 
     def axes(self, kind: Attention) -> tuple[Axis, Axis]:
-        """What looks, and what it looks at."""
+        """Return the axes of the rows (queries) and of the columns (keys)."""
         if kind == "encoder":
             return self.src, self.src
         return self.trg, self.src if kind == "cross" else self.read
@@ -157,7 +157,7 @@ def axis_of(ids: Sequence[int], codec: Codec) -> Axis:
 
 
 def _begins_word(before: Sequence[bytes], piece: bytes) -> bool:
-    """Whether a piece begins a word, after those just before it, of which there are some."""
+    """Return whether a piece begins a word, given at least one piece before it."""
     if not before[-1] or not piece:
         return True
     if piece[0] & 0xC0 == 0x80:
@@ -247,5 +247,5 @@ def _file(ending: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What a content security policy calls this script or style, so that no other one is let in."""
+    """Return the hash by which a content security policy admits this script or style and no other."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
