@@ -240,7 +240,7 @@ def count_words_of(
     Nothing is counted where the subwords are those of another folder. The survey is given what it aligns by on the way.
     """
     assert report.survey is not None
-    survey, learns = report.survey, not config.vocab_from
+    survey, learns = report.survey, bool(not config.vocab_from or config.extend)
     chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint) if learns else {}
 
     def tasks() -> Iterator[dict[str, Any]]:

@@ -98,12 +98,6 @@ class KeptPairs:
         texts = [cut(in_names(side.learnt_texts()[n])) for side in content.sides]
         return self.name(block.source, block.first + content.place(n)), texts
 
-    def lines(self, side: int) -> Iterator[str]:
-        """All lines of the source side, 0, or of the target side, 1, with placeholders where they have some."""
-        for block in self.blocks:
-            if block.n_kept:
-                yield from read_block(block.file, block.offset).sides[side].learnt_texts()
-
     def remove(self) -> None:
         """Delete the files."""
         for file in {block.file for block in self.blocks}:

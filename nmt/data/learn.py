@@ -1,4 +1,4 @@
-"""Learning the pieces of a vocabulary from text: what it is learnt from, and how each kind is.
+"""Words that the pieces of a vocabulary are learnt from, and how often each occurs.
 
 Text is never held: what grows with it is the number of different words, of which at most some millions are counted.
 The answer depends on the text and the seed, not on threads.
@@ -9,18 +9,15 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
-from nmt.data.learners import NO_PIECE, learn_scores, merges_of
+from nmt.data.learners import NO_PIECE
 from nmt.data.letters import (
-    BYTE_IN_TEXT,
     BYTE_LETTERS,
-    CharacterLetters,
     in_characters,
     in_words,
     is_easy,
@@ -43,21 +40,9 @@ MOST_COUNTED = 2_000_000
 MOST_REMEMBERED = 200_000
 # Share of the characters of a text that the alphabet covers at least, if it has room.
 COVERAGE = 0.9995
-# A unigram vocabulary begins with so many times the pieces that are wanted, and drops the least useful ones.
-SEED_PIECES = 4
 
 # A text: what gives its lines, or how often each of its words occurs.
 Lines = Callable[[], Iterable[str]] | Counter[str]
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """The pieces of a vocabulary in the order of their ids, in letters; merges for BPE, scores for unigram."""
-
-    vocab: list[str]
-    merges: list[tuple[str, str]]
-    scores: list[float]
-    cut: "CutWords | None" = None
 
 
 class CutWords(NamedTuple):
@@ -66,45 +51,6 @@ class CutWords(NamedTuple):
     words: list[str]
     values: NDArray[np.int32]
     lengths: NDArray[np.int64]
-
-
-def learn(
-    sides: Sequence[Lines],
-    config: SubwordsConfig,
-    seed: int,
-    *,
-    n_piece: int,
-    longest: int,
-    notes: Counter[str] | None = None,
-) -> Learnt:
-    """Learn n_piece pieces, or fewer where the text has no more, none of over `longest` bytes.
-
-    sides: give their lines anew at each call, without line feeds. notes: counts what was too long to be looked at.
-    """
-    words = _count(sides, config, seed, notes)
-    words = Counter({word: n for word, n in words.items() if word.isascii() or not BYTE_IN_TEXT.search(word)})
-    characters = counted_characters(words)
-    room = n_piece - len(BYTE_LETTERS)
-    if config.kind == "char":
-        return Learnt([*CharacterLetters(alphabet_of(characters, room, coverage=1.0)).n_byte], [], [])
-    if config.kind == "bpe":
-        letters = CharacterLetters(alphabet_of(characters, room // 2, coverage=1.0)).n_byte
-        words = within(words, letters)
-        # In place of a piece for each byte.
-        saved = {one: (n - 1) * characters[one] for one, n in letters.items() if one not in BYTE_LETTERS}
-        vocab, merges, values, lengths = merges_of(words, letters, n_piece, longest, saved)
-        cut = None
-        if values is not None and lengths is not None and not config.symbols:
-            cut = _often_cut(words, values, lengths)
-        return Learnt(vocab, merges, [], cut)
-    letters = CharacterLetters(alphabet_of(characters, room // 2)).n_byte
-    if config.kind == "word":
-        # All other words are spelled with the letters.
-        return Learnt([*letters, *most_frequent(words, n_piece - len(letters), longest)], [], [])
-    words = within(words, letters)
-    pieces = merges_of(words, letters, n_piece * SEED_PIECES, longest).vocab
-    vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
-    return Learnt(vocab, [], scores)
 
 
 def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
@@ -146,7 +92,7 @@ def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:
     return found
 
 
-def _often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[np.int64]) -> CutWords:
+def often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[np.int64]) -> CutWords:
     """The words that occur most, cut. values, lengths: as in `CutWords`, of all words."""
     order = np.argsort(-np.fromiter(words.values(), np.int64, len(words)), kind="stable")
     often = np.zeros(len(words), dtype=bool)
@@ -155,8 +101,10 @@ def _often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[
     return CutWords(list(itertools.compress(words, often.tolist())), values[np.repeat(often, lengths)], lengths[often])
 
 
-def _count(sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None) -> Counter[str]:
-    """Return how often each word occurs."""
+def words_of_sides(
+    sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None
+) -> Counter[str]:
+    """Count the words of all sides. notes: counts what was too long to be learnt from."""
     if any(callable(side) for side in sides):
         return count_words(learnt_from(sides, config, seed, notes), cut_of(config))
     words = Counter[str]()

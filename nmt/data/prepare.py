@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -60,6 +59,7 @@ from nmt.data.sources import (
     told,
     unknown_languages,
 )
+from nmt.data.subword_kinds import KINDS
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import Texts
 from nmt.data.tags import held_out_tags, known_tags, must_have_room, tags_of
@@ -425,14 +425,12 @@ def _learn(
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
     tags, protect = known_tags(recipe.data), recipe.data.protect
     if given:
-        lines = partial(kept.lines, 0), partial(kept.lines, 1)
-        subwords = reuse(given, lines, recipe.subwords, _SAMPLE_SEED, report.notes, tags, protect)
+        subwords = reuse(given, counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags, protect)
         for line in account_of(given.load(joint=recipe.subwords.joint), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
-    what = {"char": "characters", "word": "words"}.get(recipe.subwords.kind, "subwords")
-    talk(f"learning {recipe.subwords.vocab_size:,} {what} ...")
+    talk(f"learning {recipe.subwords.vocab_size:,} {KINDS[recipe.subwords.kind].noun} ...")
     subwords = Subwords.train(*counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags, protect)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer
 
-from nmt.data.learn import CutWords, Lines, learn
-from nmt.data.letters import ByteLetters, CharacterLetters, SentencePiece, Speller, normalised, units_of
+from nmt.data.learn import CutWords, Lines, words_of_sides
+from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, SentencePiece, Speller, normalised, units_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import character, kinds_of, names_of, shown
-from nmt.data.subword_file import complaint_about, content_of, has_characters
+from nmt.data.subword_kinds import KINDS, complaint_about, content_of, has_characters
 from nmt.data.tags import alike
 from nmt.errors import DataError
 from nmt.languages import language_of
@@ -39,7 +39,6 @@ N_SPECIAL = 3
 LONGEST_PIECE = 64
 
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
-_NEVER = "<0xFF>"
 _LARGEST_FILE = 1 << 28
 # Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000
@@ -73,8 +72,7 @@ class Codec:
         placeholders: their names, which come after the symbols; no text becomes one. patterns: those of data.protect.
         tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
 
-        kind: how a word is cut. bpe: by the merges; unigram: into what is likeliest by the scores, log-probabilities;
-        word: not at all if it is a piece, else into letters; sentencepiece: as that model does.
+        kind: of `subword_kinds.py`, which cuts words.
         """
         self.characters, self.whitespace = characters, whitespace
         self.letters = CharacterLetters(vocab) if characters else ByteLetters()
@@ -85,7 +83,7 @@ class Codec:
         self.placeholders, self.protects = tuple(placeholders), (*kinds_of(placeholders), *patterns)
         self.vocab = [*vocab, *map(self.letters.piece, (*symbols, *map(shown, placeholders)))]
         plain = self.names()[: len(vocab)]
-        self._tokenizer = Tokenizer(_model("bpe" if sentencepiece else kind, plain, merges, scores))
+        self._tokenizer = Tokenizer(KINDS[kind].model(plain, merges, scores))
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
         self.cut_words: CutWords | None = None  # how words are cut, where learning has found it out
         self._bytes = list(map(self.letters.raw, self.vocab))
@@ -272,12 +270,14 @@ class Subwords:
 
         def codec_of(*sides: Lines, tags: Sequence[str] = ()) -> Codec:
             n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders) - len(tags)
-            found = learn(sides, config, seed, n_piece=n_piece, longest=LONGEST_PIECE, notes=notes)
+            counted = words_of_sides(sides, config, seed, notes)
+            words = Counter({one: n for one, n in counted.items() if one.isascii() or not BYTE_IN_TEXT.search(one)})
+            found = KINDS[config.kind].learn(words, n_piece, LONGEST_PIECE)
             codec = Codec(
                 found.vocab,
                 found.merges,
                 config.normalize,
-                kind="bpe" if config.kind == "char" else config.kind,  # characters are merged pieces, too
+                kind=KINDS[config.kind].stored,
                 scores=found.scores,
                 symbols=config.symbols,
                 placeholders=placeholders,
@@ -286,8 +286,8 @@ class Subwords:
                 characters=True,
                 whitespace=config.whitespace,
             )
-            # A unit with a placeholder in it is not made of words alone.
-            codec.cut_words = None if placeholders else found.cut
+            # A unit with a placeholder or symbol in it is not made of words alone.
+            codec.cut_words = None if placeholders or config.symbols else found.cut
             return codec
 
         src = codec_of(src_lines, trg_lines, tags=tags) if config.joint else codec_of(src_lines, tags=tags)
@@ -377,16 +377,6 @@ def _digest(text: str) -> str:
 
 def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:
     return SentencePiece(table["model"], table["scores"], base64.b64decode(table["charsmap"]), table["squeeze"])
-
-
-def _model(kind: str, vocab: Sequence[str], merges: Sequence[tuple[str, str]], scores: Sequence[float]) -> models.Model:
-    # A character without a piece becomes the pieces of its bytes, so none is unknown.
-    if kind == "unigram":
-        # The library takes several unknown pieces in a row for one: the byte FF, which no text has, stands for them.
-        unknown = vocab.index(_NEVER) if _NEVER in vocab else None
-        return models.Unigram(list(zip(vocab, scores, strict=True)), unk_id=unknown, byte_fallback=True)
-    id_of = {piece: i for i, piece in enumerate(vocab)}
-    return models.BPE(id_of, list(merges), byte_fallback=True, ignore_merges=kind == "word")
 
 
 # How the subwords serve the training pairs.

@@ -3,43 +3,28 @@
 Old pieces keep their text, and each stays what it is made of: only what comes after them is new.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-from nmt.data.learn import (
-    SEED_PIECES,
-    Lines,
-    alphabet_of,
-    count_words,
-    counted_characters,
-    learnt_from,
-    most_frequent,
-    within,
-)
-from nmt.data.learners import learn_scores, merges_of
+from nmt.data.learn import Lines, words_of_sides
 from nmt.data.letters import (
     BYTE,
-    BYTE_LETTERS,
     BYTE_OF,
     NORMAL,
     SPACE,
     UNUSED,
     USER_DEFINED,
-    CharacterLetters,
     SentencePiece,
     in_letters,
     texts_of_rules,
-    units_of,
 )
 from nmt.data.manifest import SUBWORDS, read_manifest
 from nmt.data.placeholders import names_of, shown
-from nmt.data.subwords import LONGEST_PIECE, N_SPECIAL, Codec, Subwords
+from nmt.data.subword_kinds import KINDS, Pieces
+from nmt.data.subwords import LONGEST_PIECE, Codec, Subwords
 from nmt.data.tags import alike
 from nmt.errors import DataError
 from nmt.extras import missing
@@ -158,11 +143,6 @@ def _some(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-# Old pieces are letters to the trainer of new merges: one code point each, beyond the surrogates.
-_FIRST_LETTER = 0x10000
-_MOST_REMEMBERED = 400_000
-
-
 @dataclass(frozen=True)
 class Given:
     """Files of given subwords: a subwords file, or models of SentencePiece, one for both sides or one each."""
@@ -279,12 +259,15 @@ def reuse(
         if not config.extend:
             pieces, merges, scores = codec.plain_vocab(), codec.merges, codec.scores
         else:
-            once = [notes]  # what is too long is counted once, however often the texts are read
-
-            def texts() -> Iterator[str]:
-                return learnt_from(lines, wanted, seed, once.pop() if once else None)
-
-            pieces, merges, scores = _extended(codec, texts, config)
+            letters = codec.letters
+            cut = letters.in_characters if config.kind == "char" else letters.pre_tokenizer
+            words = Counter[str]()  # as the letters of an earlier version may cut them
+            for word, n in words_of_sides(lines, wanted, seed, notes).items():
+                for part, _ in cut.pre_tokenize_str(word):
+                    words[part] += n
+            old_pieces = Pieces(codec.plain_vocab(), codec.merges, codec.scores)
+            found = KINDS[config.kind].extend(old_pieces, letters, words, config.extend, LONGEST_PIECE)
+            pieces, merges, scores = found.vocab, list(found.merges), list(found.scores)
         return Codec(
             pieces,
             merges,
@@ -309,7 +292,7 @@ def reuse(
 
 def _must_agree(path: Given, old: Subwords, config: SubwordsConfig, protect: Sequence[str]) -> None:
     """Exports and translation go by the recipe, so it has to say what the file says."""
-    kinds = ("bpe", "char") if old.src.kind == "bpe" else (old.src.kind,)
+    kinds = [name for name, kind in KINDS.items() if kind.stored == old.src.kind]
     wrong = []
     if config.kind not in kinds:
         wrong.append(f"kind: {config.kind}, but {' or '.join(kinds)} there")
@@ -327,74 +310,3 @@ def _must_agree(path: Given, old: Subwords, config: SubwordsConfig, protect: Seq
             f"subwords.vocab_from: the options of the subwords are not those of {path}: {'; '.join(wrong)}. Give the "
             "recipe the same ones."
         )
-
-
-def _extended(
-    codec: Codec, texts: Callable[[], Iterable[str]], config: SubwordsConfig
-) -> tuple[list[str], list[tuple[str, str]], list[float]]:
-    """Pieces, merges and scores with config.extend new pieces, or fewer where the texts have no more."""
-    old, n_new, letters = codec.plain_vocab(), config.extend, codec.letters
-    is_char = config.kind == "char"
-    cut = letters.in_characters if is_char else letters.pre_tokenizer
-    words = count_words(texts(), cut)
-    more = alphabet_of(counted_characters(words), n_new if is_char else n_new // 2, letters.n_byte)
-    vocab, n_piece = [*old, *more], len(old) + n_new
-    if codec.kind == "word":
-        return [*vocab, *most_frequent(words, n_piece - len(vocab), LONGEST_PIECE, set(vocab))], [], []
-    if codec.kind == "unigram":
-        n_byte = {**letters.n_byte, **CharacterLetters(more).n_byte} if more else letters.n_byte
-        words = within(words, n_byte)
-        candidates = merges_of(words, n_byte, len(n_byte) + SEED_PIECES * n_new, LONGEST_PIECE).vocab
-        found, _ = scored = learn_scores(words, candidates, vocab, n_piece)
-        score_of, there = dict(zip(*scored, strict=True)), set(old)
-        new = [piece for piece in found if piece not in there]
-        # What was likeliest for a word before stays so among the old pieces.
-        return [*old, *new], [], [*codec.scores, *(score_of[piece] for piece in new)]
-    grown = Codec(vocab, codec.merges, characters=codec.characters)
-    pieces, merges = _more_merges(grown, texts(), n_piece - len(vocab), cut)
-    return [*vocab, *pieces], [*codec.merges, *merges], []
-
-
-def _more_merges(
-    codec: Codec, texts: Iterable[str], n_new: int, cut: pre_tokenizers.PreTokenizer
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """BPE that goes on from the old pieces: the new ones and the merges that make them."""
-    vocab, raw = codec.plain_vocab(), codec.letters.raw
-    letters = [chr(_FIRST_LETTER + n) for n in range(len(vocab))]
-    # No merge has a byte of a character that is no piece: such bytes end words here.
-    cuts = {n for n, piece in enumerate(vocab) if codec.characters and not piece.isascii() and piece in BYTE_LETTERS}
-    written = [" " if n in cuts else letter for n, letter in enumerate(letters)]
-    known: dict[str, str] = {}
-
-    def in_pieces() -> Iterator[str]:
-        for text in texts:
-            yield " ".join(_written(unit) for unit in units_of(text))
-
-    def _written(unit: str) -> str:
-        if (found := known.get(unit)) is None:
-            words = (codec.cut(raw(word)) for word, _ in cut.pre_tokenize_str(unit))
-            found = " ".join("".join(written[i - N_SPECIAL] for i in word) for word in words)
-            if len(known) < _MOST_REMEMBERED:
-                known[unit] = found
-        return found
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # Some more than wanted: a merge may make a piece that is there already, or one that is too long.
-    size = len(letters) + n_new + n_new // 4 + 100
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=letters, special_tokens=[], show_progress=False)
-    tokenizer.train_from_iterator(in_pieces(), trainer)
-
-    def expanded(part: str) -> str:
-        return "".join(vocab[ord(letter) - _FIRST_LETTER] for letter in part)
-
-    there, new, merges = set(vocab), list[str](), list[tuple[str, str]]()
-    for a, b in (map(expanded, pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]):
-        if len(new) == n_new:
-            break
-        if a in there and b in there and len(raw(a + b)) <= LONGEST_PIECE:
-            merges.append((a, b))
-            if a + b not in there:
-                new.append(a + b)
-                there.add(a + b)
-    return new, merges

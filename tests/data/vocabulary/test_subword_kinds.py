@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from nmt.data import subword_kinds
 from nmt.data.learn import LINE_CAP, WORD_CAP
 from nmt.data.learners import Lattice, learn_scores
 from nmt.data.letters import BYTE_LETTERS
@@ -176,3 +177,21 @@ def test_what_is_too_long_is_counted_once(kind):
     config = SubwordsConfig(kind=kind, vocab_size=300)
     Subwords.train(lambda: lines, lambda: ["x"], config, 1, notes)
     assert notes == {"line_cap": 1, "word_cap": 2}
+
+
+def test_a_kind_is_one_name_in_the_recipe_and_one_class(monkeypatch, tmp_path):
+    class Syllables(subword_kinds.Word):
+        stored = "syllables"
+
+        def learn(self, words, n_piece, longest):
+            pieces = Counter(word[:3] for word in words if word.isascii())
+            return subword_kinds.Pieces([*BYTE_LETTERS, *(piece for piece in pieces if len(piece) > 1)])
+
+    class Config(SubwordsConfig):
+        kind: str = "syllables"
+
+    monkeypatch.setitem(subword_kinds.KINDS, "syllables", Syllables())
+    subwords = Subwords.train(lambda: LINES, lambda: LINES, Config(), 1)
+    subwords.save(tmp_path / "subwords.json")
+    codec = Subwords.load(tmp_path / "subwords.json").src
+    assert codec.kind == "syllables" and codec.decode(codec.encode(LINES)[0]) == LINES[0]
