@@ -1,4 +1,4 @@
-"""Tables of docs/reference.md, for the tests that compare them with the code."""
+"""Fields that docs/reference.md lists, for the tests that compare them with the code."""
 
 import re
 from pathlib import Path
@@ -14,8 +14,8 @@ def documented(title: str) -> dict[str, dict[str, str]]:
     for line in chapter.split("\n"):
         if line.startswith("### "):
             heading = line[4:].strip("`")
-        elif line.startswith("| `"):
-            names, meaning = (cell.strip() for cell in line.strip("|").split("|", 1))
+        elif line.startswith("- `"):
+            names, meaning = line.split(": ", 1)
             condition = re.match(r"\*(.+?)\*: ", meaning)
             fields = dict.fromkeys(re.findall(r"`(\w+)`", names), condition[1] if condition else "always")
             found.setdefault(heading, {}).update(fields)

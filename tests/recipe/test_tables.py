@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NO_OPTIONS = {"json", "safetensors", "translate", "score", "dev"}  # files, methods, an option of JoeyNMT
 EDITOR_LINE = "# yaml-language-server: $schema=schema.json"
 
 
@@ -38,6 +41,15 @@ def test_every_option_has_help_and_a_row():
     for field in all_fields():
         assert field.help, field.name
         assert field.inner or f"| `{field.name}` |" in tables
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_option_that_a_page_names_exists(page):
+    known = {field.name for field in all_fields()}
+    sections = {name.partition(".")[0] for name in known if "." in name}
+    spans = re.findall(r"`(\w+)\.(\w+)(?:: [^`]*)?`", page.read_text(encoding="utf-8"))
+    named = {f"{section}.{name}" for section, name in spans if section in sections and name not in NO_OPTIONS}
+    assert named - known == set()
 
 
 def test_the_schema_refuses_unknown_keys_everywhere():
