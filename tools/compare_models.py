@@ -1,12 +1,11 @@
 """Train the models of docs/road.md and compare them: python tools/compare_models.py OUT [--tasks …] [--models …]
 
 Each model is prepared, trained and translated by the commands, with a recipe and some changes to it. Runs that are in
-OUT already are not made again. The table has parameters, seconds of training (validations and checkpoints not counted),
-epochs, and what was reached: lines of the test that are right to the last character with the epochs until 99 % of the
-validation lines are, or BLEU with its 95 % interval.
+OUT already are not made again. The last columns are test lines that are right to the last character, with the epochs
+until 99 % of the validation lines are, or BLEU with its 95 % interval.
 
 dates-book, addition  the corpora of the book, from NMT_DATA; a heat map of cross-attention is drawn to OUT. For dates:
-                      how often the arg-max of attention falls on the right field of the source
+                      how often its arg-max falls on the right field of the source
 dates                 the harder dates of make_dates.py
 multi30k              kinds of attention, five minutes of training each on two slow cores
 animal                Tatoeba, English to German, by one head and by eight: where "it" looks, as a table and a picture
@@ -48,28 +47,20 @@ class Recipe(NamedTuple):
     changes: str = ""
 
 
-def corpus(
-    name: str, src: str = "src.gz", trg: str = "tgt.gz", splits: Sequence[str] = ("train", "valid", "test")
-) -> str:
+def corpus(name: str, src: str = "src.gz", trg: str = "tgt.gz") -> str:
     """Options that name the files of the three splits."""
-    files = (f"{{src: {name}{split}.{src}, trg: {name}{split}.{trg}}}" for split in splits)
-    return " ".join(f"--data.{split} '{pair}'" for split, pair in zip(("train", "valid", "test"), files, strict=True))
+    splits = ("train", "valid", "test")
+    return " ".join(f"--data.{split} '{{src: {name}{split}.{src}, trg: {name}{split}.{trg}}}'" for split in splits)
 
 
-def road(
-    seq2seq: int | None, attention: Sequence[int | None], transformer: int | None, rest: str = ""
-) -> dict[str, Recipe]:
+def road(*updates: int | None, rest: str = "") -> dict[str, Recipe]:
     """The models of the road, with the updates of each."""
-    scores = zip(("dot", "general", "additive"), attention, strict=True)
-    return {
-        "seq2seq": Recipe("dates-book.seq2seq", seq2seq, rest),
-        "peeky": Recipe("dates-book.peeky", seq2seq, rest),
-        **{
-            f"attention, {kind}": Recipe("dates-book.attention", n, f"{rest} --model.attn_score {kind}")
-            for kind, n in scores
-        },
-        "Transformer": Recipe("dates-book.transformer", transformer, rest),
-    }
+    found = {}
+    names = ["seq2seq", "peeky", "attention, dot", "attention, general", "attention, additive", "transformer"]
+    for name, n in zip(names, updates, strict=True):
+        kind, _, score = name.partition(", ")
+        found[name] = Recipe(f"dates-book.{kind}", n, f"{rest} --model.attn_score {score}" if score else rest)
+    return found
 
 
 FLAT = "--model.rotary_enc_attn false"
@@ -78,9 +69,9 @@ SMALL = (
 )
 TATOEBA = f"{corpus('tatoeba-de-en.', 'en.gz', 'de.gz')} --subwords.vocab_size 4000 --batch.max_tokens 1024 {SMALL}"
 TASKS = {
-    "dates-book": road(None, (None, None, None), None),
-    "dates": road(None, (672, 672, 544), None),
-    "addition": road(4800, (3200, 3200, 3200), 3640, corpus("addition.")),
+    "dates-book": road(*[None] * 6),
+    "dates": road(None, None, 672, 672, 544, None),
+    "addition": road(4800, 4800, 3200, 3200, 3200, 3640, rest=corpus("addition.")),
     "multi30k": {
         "MHA": Recipe("multi30k.de-en", 655),
         "GQA": Recipe("multi30k.de-en", 652, "--model.n_kv_head 2"),
@@ -123,15 +114,14 @@ def make(out: Path, task: str, name: str, seed: int) -> tuple[Model, list[str]]:
         "train", recipe, *options, "--train.out", run, "--seed", seed, "--train.updates", updates,
         "--train.save_every", every, *keep, "--valid.every", updates,
     )  # fmt: skip
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    log = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())
     start = next(line for line in log if line["kind"] == "start")
-    seconds = [line for line in log if line["kind"] == "train"][-1]["seconds"]
     model, per_epoch = nmt.load(run), start["updates_per_epoch"]
     prepared = Prepared.open(data)
     assert prepared.test is not None
     sources, wanted = prepared.test.texts()
     found = model.translate(sources)
-    row = [task, name, f"{start['parameters']:,}", f"{seconds:.1f}", f"{updates:,}", f"{updates / per_epoch:.2f}"]
+    row = [task, name, f"{start['parameters']:,}", f"{updates:,}", f"{updates / per_epoch:.2f}"]
     if not is_toy:
         trg_lang = read_recipe(recipe).data.trg_lang
         bleu = score([one.text for one in found], wanted, ["bleu"], trg_lang=trg_lang, intervals=True)["bleu"]
@@ -242,8 +232,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(min(2, torch.get_num_threads()))
     args.out.mkdir(parents=True, exist_ok=True)
-    print("| task | model | parameters | seconds | updates | epochs | to 99 % | right, or BLEU | attention points at |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---|")
+    print("| task | model | parameters | updates | epochs | to 99 % | right, or BLEU | attention points at |")
+    print("|---|---|---:|---:|---:|---:|---:|---|")
     for task in args.tasks:
         models = {}
         for name in TASKS[task]:

@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,6 @@ def build(n_vocab: int = N_VOCAB, **options: Any) -> Transformer:
 def words(n_sentence: int, n: int, n_vocab: int = N_VOCAB) -> Tensor:
     """(B, L) random ids, none of them padding."""
     return torch.randint(3, n_vocab, (n_sentence, n))
-
-
-def norm_of(x: Tensor | None) -> float:
-    """The Euclidean norm of x, which must be there."""
-    assert x is not None
-    return float(x.detach().norm())
 
 
 def panels(n: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
@@ -242,8 +237,7 @@ def flops(lengths: Iterable[int], n_src: int = 20) -> dict[int, tuple[int, int]]
         while state.n_step < t - 1:
             with torch.inference_mode():
                 model.step(last, state)
-        trg_seq = words(1, t)
-        found[t] = flops_of(lambda: model.step(last, state)), flops_of(lambda trg_seq=trg_seq: again(trg_seq))
+        found[t] = flops_of(partial(model.step, last, state)), flops_of(partial(again, words(1, t)))
     return found
 
 
@@ -308,7 +302,7 @@ def backward(norm: str, n_layer: int) -> tuple[list[float], list[float]]:
     src_seq, trg_seq, gold = words(8, 20, 1000), words(8, 20, 1000), words(8, 20, 1000)
     torch.autograd.backward(F.cross_entropy(model(src_seq, trg_seq).flatten(0, 1), gold.flatten()))
     encoder, decoder = (
-        [norm_of(weight.grad) for name, weight in stack.named_parameters() if name.endswith("pos_ffn.w_2.weight")]
+        [float(p.grad.norm()) for name, p in stack.named_parameters() if "pos_ffn.w_2.w" in name and p.grad is not None]
         for stack in (model.encoder, model.decoder)
     )
     return encoder, decoder
@@ -444,17 +438,10 @@ def missing(table: str, page: str) -> list[str]:
     return [row for row in table.split("\n") if not any(alike(row, line) for line in lines)]
 
 
-def write(figure: Figure, path: Path) -> None:
-    """Write SVG or PNG, by the suffix. Without date and version the bytes change only where the picture does."""
-    if path.suffix == ".png":
-        figure.savefig(path)
-        return
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
-    # Two thirds of the bytes: no names of groups, hundredths of a point, no indentation.
-    svg = re.sub(r'<!--.*?-->| id="[A-Za-z0-9.]+_\d+"', "", drawn.getvalue())
-    svg = re.sub(r"(\d*[1-9]\d*\.\d\d)\d+", r"\1", svg)
-    path.write_text(re.sub(r"\s*\n\s*", "\n", svg), encoding="utf-8")
+def lean(svg: str) -> str:
+    """A picture in two thirds of its bytes: no names of groups, hundredths of a point, no indentation."""
+    svg = re.sub(r'<!--.*?-->| id="[A-Za-z0-9.]+_\d+"', "", svg)
+    return re.sub(r"\s*\n\s*", "\n", re.sub(r"(\d*[1-9]\d*\.\d\d)\d+", r"\1", svg))
 
 
 def main() -> None:
@@ -462,7 +449,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/attention"), help="the folder of the pictures")
     parser.add_argument("--only", nargs="+", choices=sorted(PICTURES), default=list(PICTURES), metavar="NAME")
-    parser.add_argument("--format", choices=["svg", "png"], default="svg", help="png is for looking at them")
     parser.add_argument("--check", type=Path, metavar="PAGE", help="fail unless this page has the numbers printed here")
     args = parser.parse_args()
     page = args.check.read_text(encoding="utf-8") if args.check else None
@@ -472,7 +458,9 @@ def main() -> None:
     for name in args.only:
         with matplotlib.rc_context(STYLE):
             figure, rows = PICTURES[name]()
-            write(figure, args.out / f"{name}.{args.format}")
+            drawn = io.StringIO()  # without date and version the bytes change only where the picture does
+            figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+            (args.out / f"{name}.svg").write_text(lean(drawn.getvalue()), encoding="utf-8")
         print(f"{name}\n\n{rows}\n", flush=True)
         if page is not None:
             absent += [f"{name}: {row}" for row in missing(rows, page)]
