@@ -5,7 +5,6 @@ Each task is a function of the block and of what all blocks share, so any proces
 a block lies in a file; `keep.py` makes the blocks, hands them round and puts the answers together.
 """
 
-import hashlib
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -62,8 +61,6 @@ class BlockSide(NamedTuple):
     n_anchor: Numbers
     # What they are learnt from and encoded by: the units as `Units` has them, with placeholders if there are some.
     units: bytes  # with line feeds between them
-    lexicon: str  # the name of the one that `which` has numbers of
-    which: Numbers
     at: Numbers
     n_unit: Numbers
     n_char: Numbers
@@ -178,8 +175,6 @@ class Task:
                 BlockSide(
                     **told,
                     units=b"\n".join(its.keys),
-                    lexicon=its.known.name,
-                    which=its.which.astype(np.int32),
                     at=its.at.astype(np.uint16 if len(its.keys) <= 1 << 16 else np.uint32),
                     n_unit=its.n_unit.astype(np.uint32),
                     n_char=its.n_char.astype(np.uint32),
@@ -189,15 +184,11 @@ class Task:
                 )
             )
             self._note(side, kept, notes)
-        digest = hashlib.sha256()
-        for text in (side.learnt for side in left):
-            digest.update(len(text).to_bytes(8, "little") + text)
         offset = write_block(self._path, BlockContent(kept, *left))
         return {
             "file": str(self._path),
             "offset": offset,
             "n_kept": int(kept.sum()),
-            "text_digest": digest.digest(),
             "notes": dict(notes),
             "dropped": _dropped(sides, codes, before, block),
             "unlike": [block["first"] + n for n in unlike],
@@ -289,10 +280,8 @@ class Task:
         return values, np.diff(ends, prepend=0)
 
     def _units_of(self, side: BlockSide, name: str) -> tuple[Lexicon, NDArray[Any]]:
-        """Return the lexicon of a block that was looked at, and the numbers of its units there."""
+        """Return the lexicon of a side, and the numbers of the units of a block there."""
         known = self._fresh(self._known_learnt, name)
-        if side.lexicon == known.name:  # it was this process that looked at it
-            return known, side.which
         return known, known.numbers(side.units.split(b"\n"))
 
     @staticmethod

@@ -21,7 +21,7 @@ from nmt.data.block_work import task_of
 from nmt.data.dedup import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.filters import CODES, KEPT, MOST_LEARNT, UsualRatio, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Found, Policy, Reading
-from nmt.data.kept import KeptPairs, near_hashes
+from nmt.data.kept import KeptPairs, near_hashes, progress_bar
 from nmt.data.learn import WordCounts, drawn
 from nmt.data.lines import open_text
 from nmt.data.report import DataReport
@@ -211,7 +211,7 @@ def keep_training_pairs(
                 survey.begin(source)
             n_begun = max(n_begun, n_source + 1)
             survey.add(found)
-            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"], found["text_digest"])
+            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"])
             report.notes.update(found["notes"])
             corpus = training[n_source].corpus
             for reason, n, shown in found["dropped"]:
@@ -377,8 +377,3 @@ def _learn_ratio(source: Source, filters: FilterConfig, config: DataConfig, bar:
             yield (None if isinstance(src, Flaw) else src), (None if isinstance(trg, Flaw) else trg)
 
     return usual_ratio(shown(), filters)
-
-
-def progress_bar(what: str, total: int) -> Bar:
-    """A progress bar that counts pairs."""
-    return Bar(total=total, desc=what, unit=" pairs", unit_scale=True)

@@ -1,10 +1,9 @@
-"""The training pairs that are kept: block by block in files, each with the place where it stood.
+"""The training pairs that are kept, block by block in files; their ids; and pairs of them that are held out.
 
 In memory is one entry for each block. What a block holds is in `block_work.py`.
 """
 
 import bisect
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,14 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import STEP, mixed
+from nmt.data.arrays import STEP, Ragged, mixed
 from nmt.data.block_work import read_block
-from nmt.data.filters import filters_of, most_bytes
+from nmt.data.corpus import in_batches, write_arrow
+from nmt.data.filters import TOO_LONG, filters_of, most_bytes
 from nmt.data.formats import Reading
-from nmt.data.placeholders import in_names
+from nmt.data.manifest import SUBWORDS
+from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
-from nmt.data.text import VALID, Block, Hashes, cut
+from nmt.data.subwords import Subwords, VocabularyUse
+from nmt.data.tags import tags_of
+from nmt.data.text import SIDES, VALID, Block, Hashes
+from nmt.data.units import write_cut_words
+from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
+from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig
 
 
@@ -42,18 +48,16 @@ class KeptPairs:
         self._names = [source.src.name for source in training]
         self._corpora = [source.corpus for source in training]
         self._n_of_source = [0] * len(training)  # pairs of each source that are still there
-        self._digests = {corpus: hashlib.sha256() for corpus in self._corpora}
         self.blocks: list[KeptBlock] = []
         self._starts: list[int] = []
         self._n_pair = 0
 
-    def add(self, file: str, offset: int, source: int, first: int, n_kept: int, digest: bytes) -> None:
-        """The next block. digest: of the text of its kept pairs."""
+    def add(self, file: str, offset: int, source: int, first: int, n_kept: int) -> None:
+        """Add the next block."""
         self.blocks.append(KeptBlock(file, offset, source, first, self._n_pair, n_kept))
         self._starts.append(self._n_pair)
         self._n_pair += n_kept
         self._n_of_source[source] += n_kept
-        self._digests[self._corpora[source]].update(digest if n_kept else b"")
 
     def lose(self, source: int, n: int) -> None:
         """Take pairs of a source out of the count of its corpus after all."""
@@ -63,16 +67,12 @@ class KeptPairs:
         """A place as people write it."""
         return f"{self._names[source]}:{number}"
 
-    def corpora(self) -> list[dict[str, Any]]:
-        """Return the entries of the corpora in the manifest, in the order of their pairs."""
+    def corpora(self) -> dict[int, dict[str, Any]]:
+        """Return the entries of the corpora in the manifest by their numbers, in the order of their pairs."""
         found: dict[int, dict[str, Any]] = {}
         for corpus, name, n in zip(self._corpora, self._names, self._n_of_source, strict=True):
             found.setdefault(corpus, {"name": name, "n_pair": 0})["n_pair"] += n
-        return list(found.values())
-
-    def digests(self) -> dict[int, str]:
-        """Of each corpus, by its number: the digest of the text of its kept pairs, with placeholders."""
-        return {corpus: digest.hexdigest() for corpus, digest in self._digests.items()}
+        return found
 
     def corpus(self, block: KeptBlock) -> int:
         """The number of the corpus that a block is of."""
@@ -91,22 +91,62 @@ class KeptPairs:
             found[number] = place, content.src.texts()[n], content.trg.texts()[n]
         return found
 
-    def learnt_line(self, blocks: Sequence[KeptBlock], number: int) -> tuple[str, list[str]]:
-        """A kept pair among those of some blocks: its place, and both texts as people read them."""
-        block = next(block for block in blocks if block.start + block.n_kept > blocks[0].start + number)
-        content, n = read_block(block.file, block.offset), blocks[0].start + number - block.start
-        texts = [cut(in_names(side.learnt_texts()[n])) for side in content.sides]
-        return self.name(block.source, block.first + content.place(n)), texts
-
     def remove(self) -> None:
         """Delete the files."""
         for file in {block.file for block in self.blocks}:
             Path(file).unlink()
 
 
+N_ROW = 10_000  # rows of a record batch
+
+
+def encode_training_pairs(
+    config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, workers: WorkerPool
+) -> list[dict[str, Any]]:
+    """Write train.arrow without the pairs that turn out too long; return the corpora for the manifest."""
+    tags = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train] or [[]]
+    use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
+    cut_words: list[str | None] = []
+    for name, codec in subwords.by_side().items():
+        if codec.cut_words:
+            write_cut_words(folder / f"words.{name}", codec.cut_words)
+        cut_words.append(str(folder / f"words.{name}") if codec.cut_words else None)
+    shared = {"subwords": str(folder / SUBWORDS), "cut_words": cut_words}
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        for block in kept.blocks:
+            yield {"file": block.file, "offset": block.offset, "before": tags[kept.corpus(block)], **shared}
+
+    def rows() -> Iterator[tuple[Ragged, Ragged]]:
+        with progress_bar("encoding", len(kept)) as progress:
+            for block, found in zip(kept.blocks, workers.each("encode", tasks()), strict=True):
+                if n := len(found["too_long"]):
+                    places = [(kept.name(block.source, block.first + at), texts) for at, *texts in found["too_long"]]
+                    report.drop(TOO_LONG, n, places, kept.corpus(block))
+                    kept.lose(block.source, n)
+                for name in SIDES:
+                    use.add(name, found[f"{name}_n_word"], found[f"{name}_n_char"], found[f"{name}_counts"])
+                src, trg = (Ragged(found[f"{name}_values"], found[f"{name}_lengths"]) for name in SIDES)
+                yield src.some(found["fits"]), trg.some(found["fits"])
+                progress.update(block.n_kept)
+
+    report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW), subwords)
+    for path in filter(None, cut_words):
+        Path(path).unlink()
+    corpora = []
+    for n, each in kept.corpora().items():
+        usual = report.learnt_ratios.get(each["name"])
+        about = {"trg_lang": config.languages_of(n)[1], "usual_ratio": usual.median if usual else None}
+        corpora.append({**each, **about})
+    return corpora
+
+
+def progress_bar(what: str, total: int) -> Bar:
+    """A progress bar that counts pairs."""
+    return Bar(total=total, desc=what, unit=" pairs", unit_scale=True)
+
+
 # Validation pairs that are drawn from the training files, where there are none of their own.
-
-
 AUTO_SHARE, AUTO_LEAST, AUTO_MOST = 0.01, 200, 2000
 _LARGEST_SHARE = 0.2  # of the training pairs, whatever is asked for
 _SPARE = 3  # as many candidates as pairs: some are dropped by the filters

@@ -23,9 +23,8 @@ import pyarrow as pa
 from nmt.data.arrays import Ragged
 from nmt.data.block_work import read_block
 from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
-from nmt.data.encode import BLOCK, encode_training_pairs
-from nmt.data.keep import count_words_of, keep_training_pairs, n_process, progress_bar, read_held_out
-from nmt.data.kept import KeptPairs, with_held_out
+from nmt.data.keep import count_words_of, keep_training_pairs, n_process, read_held_out
+from nmt.data.kept import N_ROW, KeptPairs, encode_training_pairs, progress_bar, with_held_out
 from nmt.data.lines import write_lines
 from nmt.data.manifest import (
     PAGE,
@@ -226,9 +225,7 @@ def _prepare(job: _Job) -> dict[str, Any]:
         _note_beforehand(job, inputs)
         splits = dict.fromkeys(source.split for source in job.sources if source.split != "train")
         held_out = {split: read_held_out(job.sources, split, report) for split in splits}
-        known = [job.folder] if present else []
-        known += [path.parent for path in given.paths] if given else []
-        subwords, corpora = _prepare_training_pairs(job, held_out, given, known, temporary)
+        subwords, corpora = _prepare_training_pairs(job, held_out, given, temporary)
         refuse_changed(stamps)
         job.lap("encode and write")
         if not report.n_kept:
@@ -307,12 +304,11 @@ def _prepare_training_pairs(
     job: _Job,
     held_out: dict[str, Texts],
     given: Given | None,
-    known: list[Path],
     temporary: Path,
 ) -> tuple[Subwords, list[dict[str, Any]]]:
     """Keep, count, learn and encode, into train.arrow; return the subwords, and the corpora for the manifest.
 
-    given: subwords that are not learnt. known: folders where pairs may have been encoded before.
+    given: subwords that are not learnt.
     """
     recipe, report, n_read = job.recipe, job.report, job.report.n_read
     with WorkerPool(n_process(recipe.data, n_read)) as workers:
@@ -334,7 +330,7 @@ def _prepare_training_pairs(
         report.conclude(job.sources, held_out, kept.shown)
         report.found["swapped"] = swapped(job.sources, kept, held_out, recipe.data)
         job.lap("conclude")
-        corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, workers, known, job.talk)
+        corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, workers)
     kept.remove()
     return subwords, corpora
 
@@ -440,8 +436,8 @@ def _learn(
 
 
 def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iterator[pa.Table]:
-    for start in range(0, len(src), BLOCK):
-        lines = src[start : start + BLOCK], trg[start : start + BLOCK]
+    for start in range(0, len(src), N_ROW):
+        lines = src[start : start + N_ROW], trg[start : start + N_ROW]
         pairs = [protected_pair(*pair, subwords.src.protects)[:2] for pair in zip(*lines, strict=True)]
         codecs, dtype = (subwords.src, subwords.trg), dtype_of_ids(subwords)
         sides = ([pair[n] for pair in pairs] for n in range(2))

@@ -340,16 +340,12 @@ class Subwords:
         ]
         return cls(codecs[0], codecs[-1], found["normalize"])
 
-    def sha256_of_pieces(self) -> str:
-        """Digest without tags: the ids of a text follow from the rest."""
-        return _digest(self._text(with_tags=False)) if self.src.tags else self.sha256
-
-    def _text(self, *, with_tags: bool = True) -> str:
+    def _text(self) -> str:
         content = content_of(
             self.src.kind,
             self.normalize,
             self.src.symbols,
-            self.src.tags if with_tags else (),
+            self.src.tags,
             placeholders=self.src.placeholders,
             patterns=patterns_of(self.src.protects),
             joint=self.joint,

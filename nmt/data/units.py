@@ -6,7 +6,6 @@ nothing that looks at words sees over a space. A line with any other white space
 """
 
 import itertools
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -48,7 +47,6 @@ class Lexicon:
     """Units by their bytes: those of a word and the space after it, or of a whole line and a space."""
 
     def __init__(self) -> None:
-        self.name = str(uuid.uuid4())  # tells its numbers from those of others
         self._number: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
         self._units: list[str] = []  # each begins with the space before it, as the tokenizers library wants it
         self._n_char, self._has_space = Grown(np.int64), Grown(np.bool_)

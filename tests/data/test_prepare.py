@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nmt.data import encode
+from nmt.data import kept
 from nmt.data import prepare as room
 from nmt.data.corpus import Prepared, dtype_of_ids
 from nmt.data.manifest import settings_of
@@ -126,8 +126,8 @@ def test_the_datasets_library_opens_the_files(recipe, tmp_path):
 
 
 def test_rows_are_found_across_record_batches(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(encode, "BLOCK", 7)
-    monkeypatch.setattr(room, "BLOCK", 7)
+    monkeypatch.setattr(kept, "N_ROW", 7)
+    monkeypatch.setattr(room, "N_ROW", 7)
     prepare(recipe, tmp_path / "out")
     data = Prepared.open(tmp_path / "out")
     assert [row.tolist() for row in data.train.pairs([0, 6, 7, 13, 14, 199])[0]] == data.subwords.src.encode(
