@@ -36,7 +36,7 @@ class DataError(NmtError):
 
 
 class AlarmError(DataError):
-    """The corpora look wrong as a whole: swapped, shifted, overlapping, or mostly dropped. Nothing was prepared."""
+    """The corpora look wrong as a whole: swapped, misaligned, overlapping, or mostly dropped. Nothing was prepared."""
 
     exit_code = 3
 

@@ -70,18 +70,18 @@ class Parser(argparse.ArgumentParser):
             if option is not None and f"--{option.name}" in known:
                 self.add_argument(flag, dest=_OVERRIDE + name, metavar="VALUE", help=argparse.SUPPRESS)
         if unknown := [flag for flag in dict.fromkeys(flags) if flag not in known]:
-            lines = [self._about_unknown(flag, given) for flag in unknown]
-            self._refuse(lines, "--help-all" if "--help-all" in known else "--help")
+            shown = "--help-all" if "--help-all" in known else "--help"
+            self._refuse([self._about_unknown(flag, given, f". All: {self.prog} {shown}") for flag in unknown])
 
-    def _about_unknown(self, flag: str, given: Sequence[str]) -> str:
+    def _about_unknown(self, flag: str, given: Sequence[str], hint: str) -> str:
         names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
         name = flag.removeprefix("--")
         if name in GONE:
-            return f"{flag}: is gone; {GONE[name][1]}"
+            return f"{flag} is gone: {GONE[name][1]}"
         if name.rpartition(".")[2].replace("-", "_") in EPOCHS and "train.updates" in names:
-            return f"{flag}: the end is given in updates{self.about_epochs(flag, given)}"
+            return f"{flag}: the end is given in updates{self.about_epochs(flag, given)}{hint}"
         meant = dict.fromkeys(self.short.get(found, f"--{found}") for found in nearest(name, names))
-        return f"{flag}: unknown option" + (f" (did you mean {' or '.join(meant)}?)" if meant else "")
+        return f"{flag}: unknown option" + (f" (did you mean {' or '.join(meant)}?)" if meant else "") + hint
 
     def about_epochs(self, flag: str, given: Sequence[str]) -> str:
         """Return how many updates an epoch has, for the end of a message."""
@@ -112,11 +112,11 @@ class Parser(argparse.ArgumentParser):
         if found and action is not None and action.help and action.metavar:
             wanted = action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
             message += f", {wanted}: {action.help.replace('%%', '%').removesuffix('.')}"
-        self._refuse(message.split("\n"), "--help")
+        self._refuse([f"{line}. All: {self.prog} --help" for line in message.split("\n")])
 
-    def _refuse(self, lines: Sequence[str], flag: str) -> NoReturn:
+    def _refuse(self, lines: Sequence[str]) -> NoReturn:
         for line in lines:
-            print(f"{self.prog}: error: {printable(line)}. All: {self.prog} {flag}", file=sys.stderr)
+            print(f"{self.prog}: error: {printable(line)}", file=sys.stderr)
         self.exit(2)
 
     def format_help(self) -> str:

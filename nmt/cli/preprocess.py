@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--check",
         action="store_true",
         help="prepare nothing: read everything and write the report only, a page; exit code 3 if something is "
-        "seriously wrong with the data: swapped files, shifted lines, validation or test pairs among the training "
+        "seriously wrong with the data: swapped files, misaligned lines, validation or test pairs among the training "
         "pairs, most pairs dropped",
     )
     parser.add_argument(

@@ -260,7 +260,7 @@ def records_of(src: Block, trg: Block, anchors: Anchors) -> Records:
 def find_shifts(
     path: Path, first: int, n_pair: int, price: float = PRICE, done: Callable[[int], object] = lambda n: None
 ) -> Alignment:
-    """Look for shifted lines among the records first to first + n_pair of a file of `RECORD`s.
+    """Look for misaligned lines among the records first to first + n_pair of a file of `RECORD`s.
 
     price: the evidence that is asked for; done: is told how many pairs more have been looked at.
     """

@@ -226,7 +226,7 @@ class Task:
         return {**answer, "records": records.tobytes(), "notes": dict(notes)}
 
     def shifts(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Find shifted lines of two files. task: `path` of the records, the `first` of the files, `n_pair`."""
+        """Find misaligned lines of two files. task: `path` of the records, the `first` of the files, `n_pair`."""
         found = find_shifts(Path(task["path"]), task["first"], task["n_pair"])
         stretches = [(each.first, each.last, each.offset, each.gain) for each in found.stretches]
         return {"n_pair": found.n_pair, "stretches": stretches, "strength": found.strength}

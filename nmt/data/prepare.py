@@ -318,7 +318,7 @@ def _prepare_training_pairs(
         job.lap("count")
         assert report.survey is not None
         finish = report.survey.begin_to_finish(workers)
-        with progress_bar("looking for shifted lines", n_read) as progress:
+        with progress_bar("looking for misaligned lines", n_read) as progress:
             if not len(kept):
                 finish(progress.update)
                 report.conclude(job.sources, held_out, kept.shown)

@@ -64,7 +64,7 @@ def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
     ]
     found += [
         Alarm(
-            found=f"shifted lines in {n:,} of {one['pairs']:,} pairs ({percent(n, one['pairs'])}; alarm above "
+            found=f"misaligned lines in {n:,} of {one['pairs']:,} pairs ({percent(n, one['pairs'])}; alarm above "
             f"{percent(MOST_SHIFTED, 1)}): {_shift(one, one['stretches'][0])[0]}{_and_more(one)}",
             advice=_shift(one, one["stretches"][0])[1],
         )
@@ -167,7 +167,7 @@ def warnings(facts: Facts) -> list[str]:
             found += [" ".join(_shift(one, stretch)) for stretch in one["stretches"][:_MOST_STRETCHES]]
             if (n_more := len(one["stretches"]) - _MOST_STRETCHES) > 0:
                 found.append(
-                    f"{one['src']} and {one['trg']}: {n_more:,} more stretches of shifted lines: see the report."
+                    f"{one['src']} and {one['trg']}: {n_more:,} more stretches of misaligned lines: see the report."
                 )
     for row in _leaks(facts):
         n_pair, n_src = row["near"]["pair"], row["near"]["src"]
@@ -195,7 +195,7 @@ def warnings(facts: Facts) -> list[str]:
             found.append(
                 f"{one['src']} and {one['trg']}: no line of one side tells anything of its line of the other, as where "
                 "the lines of a side are in another order. Look whether line n of one translates line n of the other; "
-                "shifted lines would not be found."
+                "misaligned lines would not be found."
             )
     again = facts.get("duplicates", {}).get("pairs", 0)
     if again > 0.1 * max(facts["kept"], 1):
@@ -303,7 +303,7 @@ def _measures(facts: Facts) -> list[str]:
         n_with = sum(bool(one["stretches"]) for one in facts["alignment"])
         told = f"found in {n_with:,}" if n_shift else "none found in any"
         told += f" of {len(facts['alignment']):,} pairs of files; {len(judged):,} could be judged"
-        lines.append(f"shifted lines: {told}{f', stretches: {n_shift:,}' if n_shift else ''}")
+        lines.append(f"misaligned lines: {told}{f', stretches: {n_shift:,}' if n_shift else ''}")
     return lines
 
 
@@ -330,7 +330,7 @@ def _leaks(facts: Facts) -> Iterable[dict[str, Any]]:
 
 
 def _shift(one: dict[str, Any], stretch: dict[str, Any]) -> tuple[str, str]:
-    """A stretch of shifted lines, and what to do about it."""
+    """A stretch of misaligned lines, and what to do about it."""
     src, trg, offset, first = one["src"], one["trg"], stretch["offset"], stretch["first"]
     whole = stretch["last"] == one["pairs"] + one["from"] - 1
     lines = f"from line {first:,} to the end" if whole else f"lines {span(stretch)}"

@@ -1,4 +1,4 @@
-"""Measurements of the pairs, put together from blocks: lengths, scripts, leaks, repetitions, shifted lines.
+"""Measurements of the pairs, put together from blocks: lengths, scripts, leaks, repetitions, misaligned lines.
 
 Nothing is kept of a pair but, on the disk and until the end, 52 bytes for its alignment and 16 for its repetitions.
 """

@@ -354,8 +354,8 @@ class _Sources(Section):
     out: str = Field("", description="Folder of the prepared data; empty: prepared/NAME.")
     alarms: Literal["stop", "warn"] = Field(
         "stop",
-        description="Swapped files, shifted lines, validation pairs among the training pairs, most pairs dropped: stop "
-        "before any data is written, or only warn; --accept-alarms is warn.",
+        description="Swapped files, misaligned lines, validation pairs among the training pairs, most pairs dropped: "
+        "stop before any data is written, or only warn; --accept-alarms is warn.",
     )
     max_len: PositiveInt = Field(
         256, description="Longest side of a training pair, in subwords; longer pairs are dropped."

@@ -31,9 +31,7 @@ def refusal(given, capsys):
     assert not told
     lines = [line.rpartition(". All: nmt-x ") for line in shown.splitlines()]
     assert all(told.startswith("nmt-x: error: ") for told, _, _ in lines)
-    assert all(
-        flag == ("--help-all" if "unknown option" in told or "is gone" in told else "--help") for told, _, flag in lines
-    )
+    assert all(flag == ("--help-all" if "unknown option" in told else "--help") for told, _, flag in lines)
     return [told.removeprefix("nmt-x: error: ") for told, _, _ in lines]
 
 
@@ -69,7 +67,11 @@ def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, me
 
 def test_a_flag_of_an_earlier_version_is_refused_with_what_to_use_instead(capsys, monkeypatch):
     monkeypatch.setitem(GONE, "old", ((), "use nmt-export"))
-    assert refusal(["--old", "x"], capsys) == ["--old: is gone; use nmt-export"]
+    parser = Parser()
+    assert run("nmt-x", lambda _: 0, parser, ["--old", "x", "--new"]) == 2
+    gone, unknown = capsys.readouterr().err.splitlines()
+    assert gone == f"{parser.prog}: error: --old is gone: use nmt-export"
+    assert "--new: unknown option" in unknown and unknown.endswith("--help")
 
 
 def test_what_is_no_flag_may_stand_between_flags():

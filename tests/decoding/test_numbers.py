@@ -96,8 +96,9 @@ def test_the_digits_of_any_script_are_those_of_any_other():
 
 @pytest.mark.parametrize("languages", SAMPLES)
 def test_translations_by_people_are_seldom_flagged(languages):
-    pairs = sample(languages, 200)
+    pairs = sample(languages, 10**6)
+    pairs = pairs[:: max(2, len(pairs) // 2_000)]
     for one, other in ((0, 1), (1, 0)):
         found = [reasons(pair[one], pair[other], 0, None, languages.split("-")) for pair in pairs]
         for flag in {flag for flags in found for flag in flags}:
-            assert sum(flag in flags for flags in found) < len(pairs) / 40, flag
+            assert sum(flag in flags for flags in found) < len(pairs) / 100, flag

@@ -23,7 +23,7 @@ from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention.drawing import check_path
 from nmt.files import replacing
 
-_READ = ("input", "score", "ref", "terms", "avoid")
+_READ = ("input", "score", "ref", "terms", "avoid", "tune_decoding")
 _WRITTEN = ("output", "scores", "attention", "alignments")
 
 

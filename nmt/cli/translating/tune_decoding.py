@@ -17,6 +17,7 @@ from sacrebleu.significance import PairedTest, Result
 from nmt.api import Model, load
 from nmt.cli.begin import write_stdout
 from nmt.cli.parser import overrides_of
+from nmt.cli.translating.files import files_of_pipes, name_of
 from nmt.cli.translating.tally import blank_notes, say, warn
 from nmt.data.lines import read_lines
 from nmt.decoding.retry import SEARCHED_WITH, Setting, rerank, settings_of
@@ -126,7 +127,8 @@ def tune(args: argparse.Namespace, usual: Mapping[str, Any]) -> int:
     Returns the exit code; raises NmtError.
     """
     _check_flags(args, usual)
-    src, ref = _read_pairs(*args.tune_decoding)
+    with files_of_pipes(args):
+        src, ref = _read_pairs(args)
     if args.threads:
         torch.set_num_threads(args.threads)
     model = load(args.run, checkpoint=args.checkpoint, device=args.device)
@@ -189,8 +191,9 @@ def _options_of_lines(args: argparse.Namespace) -> dict[str, str]:
     return {name.removeprefix("decode."): value for name, value in overrides_of(args) if name in _OF_LINES}
 
 
-def _read_pairs(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
+def _read_pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """The lines of validation data. Raises DataError unless there are as many of the one as of the other, and some."""
+    src_file, ref_file = args.tune_decoding
     src, ref = ([line or "" for line in read_lines(name)] for name in (src_file, ref_file))
     if len(src) != len(ref):
         raise DataError(
@@ -199,7 +202,9 @@ def _read_pairs(src_file: str, ref_file: str) -> tuple[list[str], list[str]]:
         )
     if not src:
         raise DataError(f"{src_file}: no lines, so nothing to tune on.")
-    for text in blank_notes(ref_file, ref, {n for n, line in enumerate(src, start=1) if not line.strip()}):
+    for text in blank_notes(
+        name_of(args, ref_file), ref, {n for n, line in enumerate(src, start=1) if not line.strip()}
+    ):
         warn(text)
     return src, ref
 

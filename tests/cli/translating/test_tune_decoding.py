@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+import threading
 
 import pytest
 
@@ -67,6 +69,16 @@ def test_what_made_the_reference_wins_and_the_table_says_all(call, run, files, r
     assert "chrF|nrefs:1|case:mixed" in err and "paired bootstrap" in err and "--store" in err
     assert f"difference: +{100 - wanted['chrf'].value:.2f} chrF" in err
     assert run.recipe_file.read_bytes() == before and not (run.folder / RECORD).exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_the_lines_may_come_from_pipes_and_messages_name_these(call, files, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_bytes, args=(files[0].read_bytes(),)).start()
+    files[1].write_text("one\n")
+    _, err = call("--tune-decoding", pipe, files[1], code=2)
+    assert f"{pipe} has 7 lines but {files[1]} has 1" in err
 
 
 def test_what_is_stored_is_what_the_next_translation_uses(call, run, files, reference):

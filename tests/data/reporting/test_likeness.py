@@ -1,4 +1,4 @@
-"""What goes with what is learnt from a file itself: enough to find shifted lines where nothing else tells them."""
+"""What goes with what is learnt from a file itself: enough to find misaligned lines where nothing else tells them."""
 
 import json
 import random
@@ -99,5 +99,5 @@ def test_the_report_counts_a_line_of_names_at_the_top(tmp_path, header):
     assert abs(stretch["first"] - 701 - header) <= 4 and stretch["last"] == N + header
     assert report["leaks"]["examples"][0]["place"] == f"{tmp_path / 'v.tsv'}:{1 + header}"
     assert report["leaks"]["examples"][0]["train_place"] == f"{tmp_path / 't.tsv'}:{4 + header}"
-    (told,) = (line for line in said if "ALARM: shifted lines" in line)
+    (told,) = (line for line in said if "ALARM: misaligned lines" in line)
     assert "to the end, line n of" in told and "goes with line n+1 of" in told

@@ -284,7 +284,7 @@ def test_a_shift_is_an_alarm_that_names_file_and_line(tmp_path):
     trg.insert(300, trg[5])
     found = report_of(tmp_path, src, trg[:600], max_ratio=50.0)
     assert any(
-        "shifted" in alarm["found"] and "t.de:30" in alarm["found"] and "n+1" in alarm["found"]
+        "misaligned" in alarm["found"] and "t.de:30" in alarm["found"] and "n+1" in alarm["found"]
         for alarm in found["alarms"]
     )
 
@@ -401,10 +401,10 @@ def test_a_vocabulary_that_is_large_for_its_corpus_is_noted_unless_it_was_given(
 
 def test_the_summary_tells_in_how_many_pairs_of_files_lines_are_shifted(tmp_path):
     facts = report_of(tmp_path)
-    assert "shifted lines: none found in any of 2 pairs of files; 1 could be judged" in table(facts)
+    assert "misaligned lines: none found in any of 2 pairs of files; 1 could be judged" in table(facts)
     stretch = {"first": 3, "last": 70, "offset": 1, "gain": 9.0}
     facts["alignment"][1]["stretches"] = [stretch, stretch]
-    assert "shifted lines: found in 1 of 2 pairs of files; 1 could be judged, stretches: 2" in table(facts)
+    assert "misaligned lines: found in 1 of 2 pairs of files; 1 could be judged, stretches: 2" in table(facts)
 
 
 def test_a_first_line_of_tsv_that_holds_the_language_codes_is_noted_where_it_is_taken_for_a_pair(tmp_path):
