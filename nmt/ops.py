@@ -15,9 +15,9 @@ class _NoKernels:
 
 
 try:
-    from nmt.kernels import dropping, linears, passes, products, sublayers
+    from nmt.kernels import cross_entropy, dropping, linears, passes, products, sublayers
 except ImportError:
-    dropping = linears = passes = products = sublayers = _NoKernels()  # type: ignore[assignment]
+    cross_entropy = dropping = linears = passes = products = sublayers = _NoKernels()  # type: ignore[assignment]
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -86,3 +86,86 @@ def total_norm(tensors: list[Tensor]) -> Tensor:
     """The root of the sum of all squares, 0-dim."""
     found = passes.norm(tensors)
     return torch.nn.utils.get_total_norm(tensors) if found is None else found
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    gold: Tensor,
+    *,
+    smoothing: float,
+    scale: float = 1.0,
+    pad_idx: int = 0,
+    n_gold: int | None = None,
+    compiled: bool = False,
+) -> Tensor:
+    """Sum over gold tokens of the cross-entropy against the smoothed target distribution, in nats.
+
+    The target gives 1 - smoothing to the gold token and spreads `smoothing` evenly over the V - 1 classes that are
+    not padding, the gold one included (Szegedy et al. 2016, section 7, with the padding class left out).
+
+    hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T.
+    gold: (B, T) ids; positions that are pad_idx do not count. n_gold: the number of those that count; a GPU is waited
+    for where it is None. compiled: torch.compile may make one pass of those over the logits. Returns a scalar in fp32
+    (fp64 for fp64 input).
+    """
+    rows = _rows_of(gold != pad_idx, n_gold)
+    hidden, gold = hidden.flatten(0, 1).index_select(0, rows), gold.flatten()[rows]
+    found = cross_entropy.smoothed_cross_entropy(hidden, weight, gold, smoothing, scale, pad_idx, compiled)
+    if found is not None:
+        return found
+    return _cross_entropy(_log_softmax(F.linear(scale * hidden, weight)), gold, smoothing, pad_idx)
+
+
+def consistency(
+    p_hidden: Tensor,
+    q_hidden: Tensor,
+    weight: Tensor,
+    gold: Tensor,
+    *,
+    ce: tuple[float, float],
+    kl: tuple[float, float],
+    smoothing: float,
+    scale: float = 1.0,
+    pad_idx: int = 0,
+    n_gold: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """ce_p · CE(P) + ce_q · CE(Q) + kl_pq · KL(P || Q) + kl_qp · KL(Q || P), and its cross-entropies alone, in nats.
+
+    Summed over gold tokens; the gradient goes through both passes, the second number has none. CE is that of
+    `smoothed_cross_entropy`, which has the other arguments; P and Q are distributions over all V classes.
+    p_hidden, q_hidden: (B, T, D) last hidden states of two passes over the same batch.
+    """
+    rows = _rows_of(gold != pad_idx, n_gold)
+    gold = gold.flatten()[rows]
+    # Scaled before the product, over D numbers instead of V.
+    p, q = (scale * hidden.flatten(0, 1).index_select(0, rows) for hidden in (p_hidden, q_hidden))
+    found = cross_entropy.consistency(p, q, weight, gold, (ce, kl, smoothing, pad_idx))
+    if found is not None:
+        return found
+    log_p, log_q = _log_softmax(F.linear(p, weight)), _log_softmax(F.linear(q, weight))
+    entropy = sum(
+        part * _cross_entropy(z, gold, smoothing, pad_idx) for part, z in zip(ce, (log_p, log_q), strict=True)
+    )
+    # torch's kl_div(log Q, log P) is KL(P || Q).
+    pq, qp = (F.kl_div(*pair, reduction="sum", log_target=True) for pair in ((log_q, log_p), (log_p, log_q)))
+    return entropy + kl[0] * pq + kl[1] * qp, entropy.detach()
+
+
+def _rows_of(real: Tensor, n: int | None) -> Tensor:
+    """Indices of the True in (B, T), flattened: (n,). Unless n is known the device must be waited for."""
+    if n is None:
+        return real.flatten().nonzero().squeeze(1)
+    return torch.nonzero_static(real.flatten(), size=n).squeeze(1)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """log softmax(logits), (N, V), in fp32 at least."""
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _cross_entropy(log_p: Tensor, gold: Tensor, smoothing: float, pad_idx: int) -> Tensor:
+    """Sum of the smoothed cross-entropies of log-probabilities, (N, V), with gold tokens, (N,)."""
+    of_gold = log_p.gather(1, gold.unsqueeze(1)).sum()
+    even = log_p.sum() - log_p[:, pad_idx].sum()
+    return -(1 - smoothing) * of_gold - smoothing / (log_p.size(1) - 1) * even

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from nmt.data.subwords import EOS, PAD
 from nmt.models.base import DROPPED, Layer, Packing, TranslationModel
+from nmt.ops import consistency, smoothed_cross_entropy
 from nmt.recipe.training_options import RegularizeConfig
-from nmt.training.loss import consistency, smoothed_cross_entropy
 
 # Leaving out words and layers while training.
 

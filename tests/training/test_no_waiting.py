@@ -9,10 +9,10 @@ import contextlib
 import pytest
 import torch
 
+from nmt import ops
 from nmt.data.batches import Batch
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
-from nmt.training import loss
 from nmt.training.engine import Engine
 from nmt.training.memory import Work
 from nmt.training.muon import Adam
@@ -60,6 +60,6 @@ def test_no_part_of_an_update_asks_for_a_number(update, options):
 
 
 def test_who_asks_is_found_out(update, monkeypatch):
-    monkeypatch.setattr(loss, "rows_of", lambda real, _n: real.flatten().nonzero().squeeze(1))
+    monkeypatch.setattr(ops, "_rows_of", lambda real, _n: real.flatten().nonzero().squeeze(1))
     with pytest.raises(RuntimeError, match="nonzero"):
         update()

@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy from hidden states, without ever holding all the logits.
 
-The output layer is the widest of the model: (tokens x vocabulary) logits and as many gradients. Both are made
-and used up chunk by chunk, while they are in the cache; padding is dropped before, not masked after.
+The output layer is the widest of the model: (tokens x vocabulary) logits and as many gradients. Both are made and used
+up chunk by chunk, while they are in the cache, on any device; `ops.py` has the formulas.
 """
 
 import functools
@@ -12,59 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt.data.batches import STEP
 from nmt.kernels import passes, products, switch
 
 # Bytes of logits that are alive at a time: on a CPU few enough for the last-level cache to help and enough for products
-# of a good size; on a GPU at least enough to fill it.
+# of a good size; on a GPU at least enough to fill it, and this share of its memory: the gradient of the output matrix
+# is read and written once for each chunk.
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
-# Of the memory of a GPU. The gradient of the output matrix is read and written once for each chunk.
 _SHARE = 1 / 64
+_STEP = 32  # rows of a chunk are a multiple: few numbers of them, or oneDNN would prepare products anew for each batch
 
 
 def chunk_bytes(device: torch.device) -> int:
     """Bytes of logits, of 4 bytes each, that are to be alive at a time on a device."""
     if device.type != "cuda":
         return CHUNK_BYTES["cpu"]
-    return chunk_bytes_of_gpu(torch.cuda.get_device_properties(device).total_memory)
-
-
-def chunk_bytes_of_gpu(memory: int) -> int:
-    """Bytes of logits, of 4 bytes each, that are to be alive at a time on a GPU with so many bytes of memory."""
-    return max(CHUNK_BYTES["cuda"], int(memory * _SHARE))
-
-
-def smoothed_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    gold: Tensor,
-    *,
-    smoothing: float,
-    scale: float = 1.0,
-    pad_idx: int = 0,
-    n_gold: int | None = None,
-    compiled: bool = False,
-) -> Tensor:
-    """Sum over gold tokens of the cross-entropy against the smoothed target distribution, in nats.
-
-    The target gives 1 - smoothing to the gold token and spreads `smoothing` evenly over the V - 1 classes that are
-    not padding, the gold one included (Szegedy et al. 2016, section 7, with the padding class left out).
-
-    hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T.
-    gold: (B, T) ids; positions that are pad_idx do not count. n_gold: how many do count, by which a GPU need not be
-    waited for. compiled: whether torch.compile makes the passes over the logits one. Returns a scalar in fp32 (fp64 for
-    fp64 input).
-    """
-    rows = rows_of(gold != pad_idx, n_gold)
-    picked = hidden.flatten(0, 1).index_select(0, rows)
-    return _cross_entropy(picked, weight, gold.flatten()[rows], smoothing, scale, pad_idx, compiled)
-
-
-def rows_of(real: Tensor, n: int | None = None) -> Tensor:
-    """Return the indices where flattened `real` is True: (n,). Without n, waits for the device."""
-    if n is None:
-        return real.flatten().nonzero().squeeze(1)
-    return torch.nonzero_static(real.flatten(), size=n).squeeze(1)
+    return max(CHUNK_BYTES["cuda"], int(torch.cuda.get_device_properties(device).total_memory * _SHARE))
 
 
 def nll_and_gradient(z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,10 +136,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         own = switch.takes(hidden_in, weight)
         pass_over = _compiled_nll_and_gradient() if compiled and not own else nll_and_gradient
         chunk = chunk_bytes(hidden.device) // (weight.size(0) * (dtype.itemsize if own else 4))
-        chunk = max(2 * STEP, chunk // STEP * STEP)
+        chunk = max(2 * _STEP, chunk // _STEP * _STEP)
         n_row = len(hidden)
-        if own:  # few numbers of rows, or oneDNN would prepare its products anew for nearly every batch
-            hidden_in = F.pad(hidden_in, (0, 0, 0, -n_row % STEP))
+        if own:
+            hidden_in = F.pad(hidden_in, (0, 0, 0, -n_row % _STEP))
 
         even = EvenPart(hidden_in[:n_row], weight_in, smoothing, pad_idx, exact)
         loss = even.loss
@@ -222,45 +184,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return (
             scaled(d_hidden, grad).to(ctx.hidden_dtype),
             scaled(d_weight, grad).to(ctx.weight_dtype),
-            None,
-            None,
-            None,
-            None,
-            None,
+            *(None,) * 5,
         )
 
 
-_cross_entropy: Callable[[Tensor, Tensor, Tensor, float, float, int, bool], Tensor] = _SmoothedCrossEntropy.apply
-
-
-# Cross-entropy of two passes over the same batch and how far the passes disagree, from one set of logits.
-
-
-def consistency(
-    p_hidden: Tensor,
-    q_hidden: Tensor,
-    weight: Tensor,
-    gold: Tensor,
-    *,
-    ce: tuple[float, float],
-    kl: tuple[float, float],
-    smoothing: float,
-    scale: float = 1.0,
-    pad_idx: int = 0,
-    n_gold: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """ce_p · CE(P) + ce_q · CE(Q) + kl_pq · KL(P || Q) + kl_qp · KL(Q || P), and its cross-entropies alone, in nats.
-
-    Summed over gold tokens; the gradient goes through both passes, the second number has none. CE is that of
-    `smoothed_cross_entropy`, P and Q are distributions over all V classes: softmax(scale * hidden @ weight.T).
-    p_hidden, q_hidden: (B, T, D) last hidden states of the two passes. weight: (V, D) output embedding.
-    gold: (B, T) ids; positions that are pad_idx do not count. n_gold: how many do, by which a GPU need not be waited
-    for. Returns scalars in fp32 (fp64 for fp64 input).
-    """
-    rows = rows_of(gold != pad_idx, n_gold)
-    # Scaled before the product, over D numbers instead of V.
-    p, q = (scale * hidden.flatten(0, 1).index_select(0, rows) for hidden in (p_hidden, q_hidden))
-    return _consistency(p, q, weight, gold.flatten()[rows], (ce, kl, smoothing, pad_idx))
+# hidden (N, D), weight (V, D), gold (N,), smoothing, scale, pad_idx, compiled
+smoothed_cross_entropy: Callable[[Tensor, Tensor, Tensor, float, float, int, bool], Tensor]
+smoothed_cross_entropy = _SmoothedCrossEntropy.apply
 
 
 class _Consistency(torch.autograd.Function):
@@ -334,4 +264,5 @@ class _Consistency(torch.autograd.Function):
         return *((d * grad.to(d.dtype)).to(dtype) for d, dtype in made), None, None
 
 
-_consistency: Callable[..., tuple[Tensor, Tensor]] = _Consistency.apply
+# hidden of both passes (N, D), weight (V, D), gold (N,), ((ce_p, ce_q), (kl_pq, kl_qp), smoothing, pad_idx)
+consistency: Callable[..., tuple[Tensor, Tensor]] = _Consistency.apply
