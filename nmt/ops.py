@@ -15,9 +15,9 @@ class _NoKernels:
 
 
 try:
-    from nmt.kernels import cross_entropy, dropping, linears, passes, products, sublayers
+    from nmt.kernels import choice, cross_entropy, dropping, linears, passes, products, sublayers
 except ImportError:
-    cross_entropy = dropping = linears = passes = products = sublayers = _NoKernels()  # type: ignore[assignment]
+    choice = cross_entropy = dropping = linears = passes = products = sublayers = _NoKernels()  # type: ignore[assignment]
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -169,3 +169,56 @@ def _cross_entropy(log_p: Tensor, gold: Tensor, smoothing: float, pad_idx: int) 
     of_gold = log_p.gather(1, gold.unsqueeze(1)).sum()
     even = log_p.sum() - log_p[:, pad_idx].sum()
     return -(1 - smoothing) * of_gold - smoothing / (log_p.size(1) - 1) * even
+
+
+# Widths of the blocks in which `best_columns` looks; vocabularies are multiples of 8.
+_BLOCK_WIDTHS = (64, 32, 16, 8)
+
+
+def best_continuations(logits: Tensor, n: int, eos: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The n best tokens after each row of logits (R, V), which may be changed, but for those of `never`, ids.
+
+    eos: a column whose logits are finite. Returns logits, best first, and their columns, (R, n), and the normaliser
+    that is taken from a logit for its log-probability, (R,), of all columns: numbers in fp32 at least.
+    """
+    found = choice.choose(logits, n, never)
+    if found is not None:
+        return found
+    width = _width_of_blocks(logits.size(-1), n)
+    normaliser, maxima = choice.scan(logits, never, width) or (log_total(logits, eos), None)
+    best, token = best_columns(logits.index_fill_(1, never, -torch.inf), n, maxima)
+    return best.to(torch.promote_types(best.dtype, torch.float32)), token, normaliser
+
+
+def best_columns(logits: Tensor, n: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The n best columns of each row: two (R, n), value and column. maxima: those of the blocks, if they are known.
+
+    The n best of a row lie in the n blocks whose maxima are best: one pass over the logits for the maxima,
+    and a sort of few values, which on a CPU takes a third of the time of `topk` over a whole vocabulary.
+    """
+    width = _width_of_blocks(logits.size(-1), n)
+    if width is None:
+        best, column = logits.topk(n, dim=-1)
+        return best, column
+    blocks = logits.view(logits.size(0), -1, width)
+    block = (blocks.amax(-1) if maxima is None else maxima).topk(n, dim=-1).indices  # (R, n)
+    # Blocks are looked up among those of all rows: whole ones are copied faster than value by value.
+    first = torch.arange(0, blocks[..., 0].numel(), blocks.size(1), device=logits.device).unsqueeze(1)
+    inside = blocks.flatten(0, 1).index_select(0, (first + block).flatten()).view(-1, n * width)  # (R, n·width)
+    best, place = inside.topk(n, dim=-1)
+    return best, block.gather(1, place // width) * width + place % width
+
+
+def _width_of_blocks(n_column: int, n: int) -> int | None:
+    """The width of blocks for the n best of so many columns; None: all columns are looked at together."""
+    return next((width for width in _BLOCK_WIDTHS if n_column % width == 0 and n_column // width >= 2 * n), None)
+
+
+def log_total(logits: Tensor, column: int) -> Tensor:
+    """The logarithm of the sum of the exponentials of each row of (R, V), in fp32 at least: log-softmax is the logit
+    less this. (R,)
+
+    column: one that is finite. By the log-softmax of that one, which is one pass on a CPU where `logsumexp` is several.
+    """
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    return logits[:, column] - logits.log_softmax(-1, dtype=exact)[:, column]

@@ -23,16 +23,13 @@ from nmt.decoding.candidates import (
     continuations,
     fallen_behind,
     keep,
-    top,
-    width_of_blocks,
 )
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
 from nmt.errors import MachineError
-from nmt.kernels import on_gpu, switch
-from nmt.kernels.choice import choose
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.layers import Gaps, closing
+from nmt.ops import best_columns, best_continuations, log_total
 
 # What a search for translations is told beside the sentences.
 
@@ -102,17 +99,8 @@ def likeliest(logits: Tensor, n: int, eos: int, never: Tensor) -> Likely:
 
     The normaliser sees every column, like the training loss: only producing some of them is forbidden.
     """
-    if switch.takes(logits):
-        return Likely(*choose(logits, n, never), full_precision(logits[:, eos]))
-    eos_logit, maxima = full_precision(logits[:, eos]), None
-    if (width := width_of_blocks(logits.size(-1), n)) and on_gpu.takes(logits):
-        from nmt.kernels import search_triton
-
-        normaliser, maxima = search_triton.scan(logits, search_triton.allowed(logits.size(-1), never), width)
-    else:
-        normaliser = log_total(logits, eos)
-    best, token = top(logits.index_fill_(1, never, -torch.inf), n, maxima)
-    return Likely(full_precision(best), token, normaliser, eos_logit)
+    eos_logit = full_precision(logits[:, eos])
+    return Likely(*best_continuations(logits, n, eos, never), eos_logit)
 
 
 def likeliest_in_characters(
@@ -127,16 +115,6 @@ def likeliest_in_characters(
     likely, inside = likeliest(logits, n, eos, never), (state > 0).unsqueeze(1)
     best = torch.where(inside, full_precision(best).to(likely.best.dtype), likely.best)
     return likely._replace(best=best, token=torch.where(inside, token, likely.token))
-
-
-def log_total(logits: Tensor, column: int) -> Tensor:
-    """The logarithm of the sum of the exponentials of each row of (R, V), in full precision: log-softmax is the logit
-    less this. (R,)
-
-    column: one that is finite. By the log-softmax of that one, which is one pass on a CPU where `logsumexp` is several.
-    """
-    exact = torch.promote_types(logits.dtype, torch.float32)
-    return logits[:, column] - logits.log_softmax(-1, dtype=exact)[:, column]
 
 
 def finish(
@@ -279,7 +257,7 @@ def _likeliest_ids(
         rules.forbid(logits.index_fill_(1, never, -torch.inf), live.prefix.flatten(0, 1))
         if characters is not None:
             characters.forbid(logits, live.state.flatten())
-        return Likely(*top(logits, n), normaliser, eos_logit)
+        return Likely(*best_columns(logits, n), normaliser, eos_logit)
     return likeliest_in_characters(logits, n, how.eos, never, characters, live.state.flatten())
 
 

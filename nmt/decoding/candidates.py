@@ -10,9 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Widths of the blocks in which `top` looks for candidates; vocabularies are multiples of 8.
-BLOCK_WIDTHS = (64, 32, 16, 8)
-
 
 class Candidates(NamedTuple):
     """The best continuations of each sentence, best first; all three are (B, C)."""
@@ -20,30 +17,6 @@ class Candidates(NamedTuple):
     score: Tensor  # log-probability up to and including the token; -inf where there is no candidate
     parent: Tensor  # hypothesis that is continued, 0 … K-1
     token: Tensor
-
-
-def width_of_blocks(n_column: int, n: int) -> int | None:
-    """How wide the blocks are in which `top` looks for the n best of so many columns; None: it looks at all columns."""
-    return next((width for width in BLOCK_WIDTHS if n_column % width == 0 and n_column // width >= 2 * n), None)
-
-
-def top(logits: Tensor, n: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The n best columns of each row: two (R, n), value and column. maxima: those of the blocks, if they are known.
-
-    The n best of a row lie in the n blocks whose maxima are best: one pass over the logits for the maxima,
-    and a sort of few values, which on a CPU takes a third of the time of `topk` over a whole vocabulary.
-    """
-    width = width_of_blocks(logits.size(-1), n)
-    if width is None:
-        best, column = logits.topk(n, dim=-1)
-        return best, column
-    blocks = logits.view(logits.size(0), -1, width)
-    block = (blocks.amax(-1) if maxima is None else maxima).topk(n, dim=-1).indices  # (R, n)
-    # Blocks are looked up among those of all rows: whole ones are copied faster than value by value.
-    first = torch.arange(0, blocks[..., 0].numel(), blocks.size(1), device=logits.device).unsqueeze(1)
-    inside = blocks.flatten(0, 1).index_select(0, (first + block).flatten()).view(-1, n * width)  # (R, n·width)
-    best, place = inside.topk(n, dim=-1)
-    return best, block.gather(1, place // width) * width + place % width
 
 
 def continuations(score: Tensor, best: Tensor, token: Tensor, normaliser: Tensor) -> Candidates:

@@ -1,14 +1,18 @@
-"""The kernel that looks for the best continuations of hypotheses, called with tensors."""
+"""The kernels that look for the best continuations of hypotheses, called with tensors."""
 
 import torch
 from torch import Tensor
 
-from nmt.kernels.switch import half, place, switched_on
+from nmt.kernels import on_gpu
+from nmt.kernels.switch import half, place, switched_on, takes
 
 
-def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """The n best columns of each row of logits (R, V) but for those of `never`, ids, best first and of equal ones the
-    first: values in fp32 and columns, (R, n); and the logarithm of the sum of the exponentials of all columns, (R,)."""
+    first: values in fp32 and columns, (R, n); and the logarithm of the sum of the exponentials of all columns, (R,); None
+    where torch is to look for them."""
+    if not takes(logits):
+        return None
     logits, never = logits.contiguous(), never.contiguous()
     n_row, n_col = logits.shape
     assert n > 0 and never.dtype == torch.int64 and all(0 <= column < n_col for column in never.tolist())
@@ -27,3 +31,13 @@ def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tenso
         torch.get_num_threads(),
     )
     return best, column, log_total
+
+
+def scan(logits: Tensor, never: Tensor, width: int | None) -> tuple[Tensor, Tensor] | None:
+    """The logarithm of the sum of the exponentials of each row of (R, V), and the highest of each `width` columns that
+    are not among `never`, by one pass on a GPU; None where there is none such."""
+    if not width or not on_gpu.takes(logits):
+        return None
+    from nmt.kernels import search_triton
+
+    return search_triton.scan(logits, search_triton.allowed(logits.size(-1), never), width)

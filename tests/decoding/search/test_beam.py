@@ -8,6 +8,7 @@ from forced import score_pairs
 from small_search import PENALTIES, SRC, divisor, log_prob, run
 from torch import Tensor
 
+from nmt import ops
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding import beam, candidates
 from nmt.decoding.scorer import length_divisor
@@ -215,7 +216,7 @@ def test_no_sentences_no_hypotheses():
 def test_looking_in_blocks_finds_what_topk_finds(n_column, n):
     logits = torch.randn(7, n_column, generator=torch.Generator().manual_seed(n))
     logits[:, :3] = -math.inf
-    best, column = candidates.top(logits, n)
+    best, column = ops.best_columns(logits, n)
     wanted, where = logits.topk(n, dim=-1)
     assert torch.equal(best, wanted)
     assert torch.equal(column, where)
@@ -226,7 +227,7 @@ def test_looking_in_blocks_finds_what_topk_finds(n_column, n):
 def test_the_total_is_that_of_all_columns(scale, column):
     logits = scale * torch.randn(50, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     logits[:, 7] = -math.inf
-    torch.testing.assert_close(beam.log_total(logits, column), logits.logsumexp(-1), rtol=1e-14, atol=1e-12)
+    torch.testing.assert_close(ops.log_total(logits, column), logits.logsumexp(-1), rtol=1e-14, atol=1e-12)
 
 
 def test_continuations_cross_hypotheses_and_tokens():
