@@ -1,6 +1,7 @@
 """The operations that models are made of: each in plain torch, and by `nmt/kernels/` where that is faster."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +16,11 @@ class _NoKernels:
 
 
 try:
-    from nmt.kernels import choice, cross_entropy, dropping, linears, passes, products, sublayers
+    from nmt.kernels import choice, cross_entropy, dropping, linears, on_gpu, passes, products, sublayers
 except ImportError:
-    choice = cross_entropy = dropping = linears = passes = products = sublayers = _NoKernels()  # type: ignore[assignment]
+    missing: Any = _NoKernels()
+    choice = cross_entropy = missing
+    dropping = linears = on_gpu = passes = products = sublayers = missing
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -222,3 +225,40 @@ def log_total(logits: Tensor, column: int) -> Tensor:
     """
     exact = torch.promote_types(logits.dtype, torch.float32)
     return logits[:, column] - logits.log_softmax(-1, dtype=exact)[:, column]
+
+
+def store(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor, n_step: Tensor) -> None:
+    """Store keys and values (B, G, K, d) of the K newest tokens of each sentence in caches (B, G, ·, d).
+
+    slots: (K,) those of this step, n_step · K + 0 … K-1. n_step: (1,) steps that were made.
+    """
+    if not choice.store(keys, values, k, v, n_step):
+        keys.index_copy_(2, slots, k)
+        values.index_copy_(2, slots, v)
+
+
+def end_of_step(
+    logits: Tensor,
+    allowed: Callable[[], Tensor],
+    state: Tensor,
+    of: Mapping[str, Tensor],
+    notes: Mapping[str, Tensor],
+    last: Tensor,
+    n_step: Tensor,
+    divisors: Tensor,
+    *,
+    eos: int,
+    diversity: float,
+) -> Tensor | None:
+    """Carry out `fixed_search.Table.go_on` by kernels of a GPU: (R,) rows that hypotheses continue.
+
+    Returns None, and changes nothing, where torch is to do it: `go_on` is the plain form. of, notes, last: those of a
+    `Table`, changed. allowed: makes (S, V) uint8, 0 where a column may not follow in a state; state: (R,) of each row.
+    n_step: (1,) steps that were made. divisors: (T + 2,) of each length.
+    """
+    return choice.end_of_step(logits, allowed, state, of, notes, last, n_step, divisors, eos, diversity)
+
+
+def attends_packed(device: torch.device, width: int) -> bool:
+    """True where kernels of a GPU do attention in packed rows of 16 bits, with heads of this width."""
+    return bool(on_gpu.attends(device, width))

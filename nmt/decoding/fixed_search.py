@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmt import ops
 from nmt.decoding.beam import BeamSettings, Hypothesis, finish, impossible, is_over, likeliest_in_characters, not_finite
 from nmt.decoding.candidates import Characters, best_of, continuations, fallen_behind, keep
 from nmt.decoding.graph import Kind, Late, Pile, Places, Recorder, pile_up, spread
 from nmt.decoding.scorer import States
 from nmt.device import send
-from nmt.kernels import on_gpu
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.layers import Gaps, closing
 
@@ -67,13 +67,7 @@ class FixedState(DecoderState):
             if name not in self.seen:
                 self._open(name, new[name])
         keys, values = (self.seen[name] for name in new)
-        if on_gpu.takes_hypotheses(k, k, v):
-            from nmt.kernels import search_triton
-
-            search_triton.write(keys, values, k, v, self.n_step)
-        else:
-            keys.index_copy_(2, self._slots, k)
-            values.index_copy_(2, self._slots, v)
+        ops.store(keys, values, k, v, self._slots, self.n_step)
         return keys, values
 
     def _open(self, name: str, new: Tensor) -> None:
@@ -210,8 +204,8 @@ class Table:
 
     def go_on(self, logits: Tensor) -> Tensor:
         """The end of a step: logits (R, V), which may be changed. Returns which rows the hypotheses continue, (R,)."""
-        if on_gpu.takes_choice(logits, self._how.beam, self.of["score"]):
-            return self._by_kernels(logits)
+        if (rows := self._by_kernels(logits)) is not None:
+            return rows
         how, of, score = self._how, self.of, self.of["score"]
         n_column, divisor = logits.size(-1), self.divisors()
         state = of["state"].flatten()
@@ -244,41 +238,34 @@ class Table:
         first = torch.arange(0, score.numel(), how.beam, device=score.device)
         return (first.unsqueeze(1) + kept.parent).flatten()
 
-    def _by_kernels(self, logits: Tensor) -> Tensor:
-        """The same by kernels of a GPU; of equally good columns any, but always the same."""
-        from nmt.kernels import choice_triton
-
-        how, n_column = self._how, logits.size(-1)
-        allowed = self._places.once(
-            f"allowed.{how.pad}.{how.bos}.{how.n_real}.{n_column}",
-            lambda: self._allowed(n_column),
-        )
-        state = self.of["state"]
-        rows = choice_triton.go_on(
+    def _by_kernels(self, logits: Tensor) -> Tensor | None:
+        """The same by kernels of a GPU; None where there are none for it."""
+        how, n_column, state = self._how, logits.size(-1), self.of["state"]
+        name = f"allowed.{how.pad}.{how.bos}.{how.n_real}.{n_column}"
+        rows = ops.end_of_step(
             logits,
-            allowed,
+            lambda: self._places.once(name, lambda: self._allowed(n_column)),
             state.flatten(),
             self.of,
             self.notes,
             self.last,
             self.place,
             self.divisors(),
-            how.eos,
-            how.diversity,
+            eos=how.eos,
+            diversity=how.diversity,
         )
-        self.place += 1
-        if self._characters:
-            state.copy_(self._characters.follow(state.flatten()[rows], self.last).view_as(state))
+        if rows is not None:
+            self.place += 1
+            if self._characters:
+                state.copy_(self._characters.follow(state.flatten()[rows], self.last).view_as(state))
         return rows
 
     def _allowed(self, n_column: int) -> Tensor:
-        """(S, V) the columns that may be chosen in each state."""
-        from nmt.kernels import search_triton
-
+        """(S, V) uint8, 1 for the columns that may be chosen in each state."""
         never = self._never(n_column)
         if self._characters:
             return self._characters.allowed(n_column, never)
-        return search_triton.allowed(n_column, never).unsqueeze(0)
+        return torch.ones(1, n_column, dtype=torch.uint8, device=never.device).index_fill_(1, never, 0)
 
     def keep(self, gaps: Gaps) -> None:
         """Let sentences leave."""

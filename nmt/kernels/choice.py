@@ -1,5 +1,8 @@
 """The kernels that look for the best continuations of hypotheses, called with tensors."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,8 +12,8 @@ from nmt.kernels.switch import half, place, switched_on, takes
 
 def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """The n best columns of each row of logits (R, V) but for those of `never`, ids, best first and of equal ones the
-    first: values in fp32 and columns, (R, n); and the logarithm of the sum of the exponentials of all columns, (R,); None
-    where torch is to look for them."""
+    first: values in fp32 and columns, (R, n); and the logarithm of the sum of the exponentials of all columns, (R,);
+    None where torch is to look for them."""
     if not takes(logits):
         return None
     logits, never = logits.contiguous(), never.contiguous()
@@ -41,3 +44,24 @@ def scan(logits: Tensor, never: Tensor, width: int | None) -> tuple[Tensor, Tens
     from nmt.kernels import search_triton
 
     return search_triton.scan(logits, search_triton.allowed(logits.size(-1), never), width)
+
+
+def store(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, n_step: Tensor) -> bool:
+    """Store keys and values as `ops.store` does, on a GPU. Returns False where torch is to do it."""
+    if not on_gpu.takes_hypotheses(k, k, v):
+        return False
+    from nmt.kernels import search_triton
+
+    search_triton.write(keys, values, k, v, n_step)
+    return True
+
+
+def end_of_step(
+    logits: Tensor, allowed: Callable[[], Tensor], state: Tensor, of: Mapping[str, Tensor], *more: Any
+) -> Tensor | None:
+    """`choice_triton.go_on`, of equally good columns any, but always the same; None where torch is to do it."""
+    if not on_gpu.takes_choice(logits, of["score"].size(1), of["score"]):
+        return None
+    from nmt.kernels import choice_triton
+
+    return choice_triton.go_on(logits, allowed(), state, of, *more)

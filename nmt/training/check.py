@@ -23,7 +23,7 @@ from nmt.data.manifest import REPORT
 from nmt.data.plan import Position, Rows
 from nmt.data.subwords import large_vocabulary
 from nmt.decoding.translator import Translator
-from nmt.device import choose_device
+from nmt.device import choose_device, is_ampere
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
 from nmt.models.prepacked import half_is_faster
 from nmt.recipe.exports import exports_note
@@ -301,7 +301,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     there = bytes_there(Run(recipe.run_folder))
     one_checkpoint = checkpoint_bytes(engine.model, recipe)
     on_gpu = device.type == "cuda"
-    has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0) if on_gpu else half_is_faster()
+    has_bf16 = is_ampere(device) if on_gpu else half_is_faster()
     return Findings(
         n_param=sum(p.numel() for p in engine.model.parameters()),
         n_pair=corpus.n_pair,

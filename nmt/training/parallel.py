@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nmt import ops
+from nmt.device import is_ampere
 from nmt.errors import MachineError, NmtError, RunError
-from nmt.kernels import on_gpu
 from nmt.processes import ADDRESS, place_of
 from nmt.recipe.options import Recipe
 from nmt.training import heartbeat
@@ -156,21 +156,15 @@ def import_compiler() -> None:
 
 def import_early(recipe: Recipe, device: torch.device) -> None:
     """Import it where torch would within an update: to compute activations anew, and for its own attention in packed
-    rows."""
+    rows of 16 bits, which wants a GPU of Ampere or later."""
+    model = recipe.model
     if recipe.train.checkpoint_activations:
         import_compiler()
-    if recipe.batch.packed and _attends_by_torch(recipe, device):
+    if recipe.batch.packed and device.type == "cuda" and is_ampere(device):
+        if ops.attends_packed(device, model.d_k or model.d_model // model.n_head):
+            return
         import_compiler()
         importlib.import_module("torch.nn.attention.varlen")
-
-
-def _attends_by_torch(recipe: Recipe, device: torch.device) -> bool:
-    """Return whether packed rows in 16 bits go through torch's kernel, because ours does not take such heads."""
-    if device.type != "cuda" or not on_gpu.is_new(device):
-        return False
-    model = recipe.model
-    head = torch.empty(model.d_k or model.d_model // model.n_head, dtype=torch.bfloat16)  # as wide as those of values
-    return not (on_gpu.works(device) and on_gpu.fits(head, head, head))
 
 
 T = TypeVar("T")

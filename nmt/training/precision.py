@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt.device import set_up
+from nmt.device import is_ampere, set_up
 from nmt.errors import Unavailable
 from nmt.kernels import products, switch
 from nmt.recipe.training_options import TrainConfig
@@ -94,7 +94,7 @@ def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precisio
     if device.type == "cuda":
         if wanted != "auto":
             return Precision(wanted, "as the recipe says", "cuda")
-        if torch.cuda.get_device_capability(device) >= (8, 0):
+        if is_ampere(device):
             return Precision("bf16", f"{torch.cuda.get_device_name(device)} has fast bf16", "cuda")
         return Precision("fp16", f"{torch.cuda.get_device_name(device)} has no fast bf16", "cuda")
     must_be_possible(wanted, device)

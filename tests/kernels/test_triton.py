@@ -17,7 +17,7 @@ from nmt.decoding import beam, fixed_search
 from nmt.decoding.beam import BeamSettings
 from nmt.decoding.fixed_search import Table
 from nmt.decoding.graph import Places
-from nmt.kernels import on_gpu, spans
+from nmt.kernels import choice, on_gpu, spans
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 
@@ -175,6 +175,12 @@ def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, de
         torch.testing.assert_close(found.normaliser.double(), wanted.normaliser, rtol=1e-6, atol=1e-6)
 
 
+def by_kernels(table, logits):
+    with pytest.MonkeyPatch.context() as forced:
+        forced.setattr(on_gpu, "takes_choice", lambda *_: True)
+        return table.go_on(logits)
+
+
 @pytest.mark.parametrize(
     ("n_column", "changes"),
     [
@@ -199,7 +205,7 @@ def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monk
             logits[torch.rand(len(logits), generator=generator) < 0.2, EOS] = 14.0
             logits[:, PAD] = 30.0  # the best, but for that it is no word
             logits = logits.to(device, dtype)
-            wanted, found = beside.go_on(logits.clone()), table._by_kernels(logits)
+            wanted, found = beside.go_on(logits.clone()), by_kernels(table, logits)
             goes_on = beside.of["score"].flatten() > -torch.inf
             for name in beside.of:
                 torch.testing.assert_close(table.of[name], beside.of[name], rtol=1e-6, atol=1e-5)
@@ -233,7 +239,7 @@ def test_a_sentence_is_done_when_it_is_in_the_search(device, monkeypatch):
         one.of["score"].copy_(-4 * score.sort(1).values)
         one.of["best"].copy_(best)
     beside.go_on(logits.clone().to(device))
-    table._by_kernels(logits.to(device))
+    by_kernels(table, logits.to(device))
     assert torch.equal(table.of["done"], beside.of["done"]) and 20 < int(table.of["done"].sum()) < n - 20
 
 
@@ -246,11 +252,11 @@ def test_numbers_that_are_none_are_chosen_once(device):
     for number in (torch.nan, torch.inf, -torch.inf):
         logits = torch.randn(12, 640, device=device)
         logits[:, ::3] = number
-        rows = table._by_kernels(logits)
+        rows = by_kernels(table, logits)
         assert rows.tolist() == sorted(rows.tolist(), key=lambda row: row // 4) and int(rows.max()) < 12
         assert int(table.last.min()) >= 0 and int(table.last.max()) < 640
     logits = torch.full((12, 640), torch.nan, device=device)
-    table._by_kernels(logits)
+    by_kernels(table, logits)
     assert len(set(table.last[:4].tolist())) == 4  # four of one hypothesis, so all are different
 
 
@@ -265,10 +271,10 @@ def test_a_search_by_kernels_finds_what_the_search_finds(changes, device, monkey
     settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, "n_real": 93}
     how, max_len = BeamSettings(**{**settings, **changes}), torch.tensor([9, 2, 0, 7, 9, 1, 5, 6, 3])
     wanted = beam.search(model, src_seq, how, max_len)
-    n_step, by_kernels = [], Table._by_kernels
+    n_step, end_of_step = [], choice.end_of_step
     monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
     monkeypatch.setattr(on_gpu, "takes_choice", lambda *_: True)
-    monkeypatch.setattr(Table, "_by_kernels", lambda self, logits: n_step.append(1) or by_kernels(self, logits))
+    monkeypatch.setattr(choice, "end_of_step", lambda *args: n_step.append(1) or end_of_step(*args))
     found = fixed_search.FixedSearch(model)(src_seq, how, max_len)
     assert n_step  # on a GPU not at every step: it replays them
     for its, others in zip(found, wanted, strict=True):
