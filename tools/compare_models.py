@@ -12,6 +12,7 @@ animal                Tatoeba, English to German, by one head and by eight: wher
 """
 
 import argparse
+import itertools
 import json
 import re
 import shlex
@@ -58,16 +59,16 @@ def road(*updates: int | None, rest: str = "") -> dict[str, Recipe]:
     found = {}
     names = ["seq2seq", "peeky", "attention, dot", "attention, general", "attention, additive", "transformer"]
     for name, n in zip(names, updates, strict=True):
-        kind, _, score = name.partition(", ")
-        found[name] = Recipe(f"dates-book.{kind}", n, f"{rest} --model.attn_score {score}" if score else rest)
+        kind, _, by = name.partition(", ")
+        found[name] = Recipe(f"dates-book.{kind}", n, f"{rest} --model.attn_score {by}" if by else rest)
     return found
 
 
-FLAT = "--model.rotary_enc_attn false"
-SMALL = (
-    "--model.d_model 128 --model.n_enc_layer 3 --model.n_dec_layer 1 --model.emb_init normal --model.lexical_attn false"
+TATOEBA = (
+    f"{corpus('tatoeba-de-en.', 'en.gz', 'de.gz')} --subwords.vocab_size 4000 --batch.max_tokens 1024 "
+    "--model.d_model 128 --model.n_enc_layer 3 --model.n_dec_layer 1 --model.emb_init normal "
+    "--model.lexical_attn false --model.dropout 0.1"
 )
-TATOEBA = f"{corpus('tatoeba-de-en.', 'en.gz', 'de.gz')} --subwords.vocab_size 4000 --batch.max_tokens 1024 {SMALL}"
 TASKS = {
     "dates-book": road(*[None] * 6),
     "dates": road(None, None, 672, 672, 544, None),
@@ -78,13 +79,13 @@ TASKS = {
         "MQA": Recipe("multi30k.de-en", 676, "--model.n_kv_head 1"),
         "MQA, decoder": Recipe("multi30k.de-en", 660, "--model.n_kv_head 1 --model.enc_n_kv_head 4"),
         "MQA, wide": Recipe("multi30k.de-en", 639, "--model.n_kv_head 1 --model.d_inner 800"),
-        "sinusoid": Recipe("multi30k.de-en", 702, f"--model.position sinusoid {FLAT}"),
-        "learned": Recipe("multi30k.de-en", 707, f"--model.position learned {FLAT}"),
+        "sinusoid": Recipe("multi30k.de-en", 702, "--model.position sinusoid --model.rotary_enc_attn false"),
+        "learned": Recipe("multi30k.de-en", 707, "--model.position learned --model.rotary_enc_attn false"),
         "post-norm": Recipe("multi30k.de-en", 669, "--model.norm post"),
         "LSTM": Recipe("multi30k.de-en.lstm", 1105),
     },
     "animal": {
-        name: Recipe("multi30k.en-de", 900, f"{TATOEBA} --model.n_head {n} --model.dropout 0.1")
+        name: Recipe("multi30k.en-de", 900, f"{TATOEBA} --model.n_head {n}")
         for name, n in (("one head", 1), ("eight heads", 8))
     },
 }
@@ -109,10 +110,10 @@ def make(out: Path, task: str, name: str, seed: int) -> tuple[Model, list[str]]:
         command("preprocess", recipe, *options)
     updates = updates or read_recipe(recipe).train.updates
     every = -(-updates // (10 if is_toy else 20))
-    keep = ["--train.keep_last", 11] if is_toy else []
+    options += ["--train.keep_last", 11] if is_toy else []
     command(
         "train", recipe, *options, "--train.out", run, "--seed", seed, "--train.updates", updates,
-        "--train.save_every", every, *keep, "--valid.every", updates,
+        "--train.save_every", every, "--valid.every", updates,
     )  # fmt: skip
     log = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())
     start = next(line for line in log if line["kind"] == "start")
@@ -127,12 +128,11 @@ def make(out: Path, task: str, name: str, seed: int) -> tuple[Model, list[str]]:
         bleu = score([one.text for one in found], wanted, ["bleu"], trg_lang=trg_lang, intervals=True)["bleu"]
         return model, [*row, "", f"{bleu.value:.1f} ({bleu.low:.1f} … {bleu.high:.1f})", ""]
     right = f"{n_right(found, wanted):,} of {len(wanted):,}"
-    pointing = ""
     if model.model.attends:
-        line, picture = out / "one.txt", f"{run}.svg"
+        line = out / "one.txt"
         line.write_text(f"{FRIDAY if task == 'dates-book' else sources[0]}\n", encoding="utf-8")
-        command("translate", run, "--input", line, "--output", f"{run}.out", "--overwrite", "--attention", picture)
-        pointing = where_it_points(model, sources, found) if task == "dates-book" else ""
+        command("translate", run, "--input", line, "--output", f"{run}.out", "--overwrite", "--attention", f"{run}.svg")
+    pointing = where_it_points(model, sources, found) if model.model.attends and task == "dates-book" else ""
     return model, [*row, epochs_to_99(run, prepared.valid, per_epoch), right, pointing]
 
 
@@ -195,31 +195,26 @@ def where_it_points(model: Model, sources: Sequence[str], found: Sequence[Transl
 
 
 def look_at_it(models: dict[str, Model], out: Path) -> None:
-    """Print where "it" looks in every layer and head, and draw it: a row for each head, a column for each word."""
-    print("\n| model | ends | translation | layer, head | animal | street | most |\n|---|---|---|---|---:|---:|---|")
+    """Print where "it" looks, and draw it: a row for each head of each layer, a column for each word."""
+    print("\n| model | sentence ends | translation | most at animal | most at street |\n|---|---|---|---|---|")
     grids = []
-    for (name, model), ending in ((pair, ending) for ending in ENDINGS for pair in models.items()):
-        source = f"{ANIMAL} {ending}"
+    for (name, model), ending in itertools.product(models.items(), ENDINGS):
         translator = model.translator(model.decode())
-        one = model.translate([source])[0]
+        one = model.translate([f"{ANIMAL} {ending}"])[0]
         sentence = sentence_of(translator.attention(one), one.src_ids, one.hypotheses[0].ids, translator.subwords)
-        numbers = torch.tensor(sentence.src.words)
-        words = sentence.src.texts
-        by_piece = sentence.weights["encoder"][:, :, numbers == words.index("it")].mean(2)  # (layers, heads, pieces)
-        by_word = torch.stack([by_piece[..., numbers == n].sum(-1) for n in range(len(words))], -1)
-        for layer, head in torch.cartesian_prod(*map(torch.arange, by_word.shape[:2])).tolist():
-            row = by_word[layer, head]
-            animal, street = (float(row[words.index(word)]) for word in ("animal", "street"))
-            most = words[int(row.argmax())]
-            print(
-                f"| {name} | {ending} | {one.text} | {layer + 1}, {head + 1} | {animal:.2f} | {street:.2f} | {most} |"
-            )
+        word_of, words = torch.tensor(sentence.src.words), sentence.src.texts
+        of_it = sentence.weights["encoder"][:, :, word_of == words.index("it")].mean(2)  # (n_layer, n_head, pieces)
+        weights = torch.stack([of_it[..., word_of == n].sum(-1) for n in range(len(words))], -1).flatten(0, 1)
         rows = [
-            f"layer {layer + 1}, head {head + 1}" for layer in range(len(by_word)) for head in range(by_word.size(1))
+            f"layer {layer + 1}, head {head + 1}" for layer, head in itertools.product(*map(range, of_it.shape[:2]))
         ]
-        alignment = Alignment(by_word, words, rows, f'{name}: where "it" looks', "encoder")
-        grids.append((alignment, [[Panel("all layers", by_word.flatten(0, 1), 1, None)]]))
-    (out / "animal.svg").write_bytes(picture(grids[: len(models)], "svg"))
+        columns = (weights[:, words.index(word)] for word in ("animal", "street"))
+        most = [f"{float(column.max()):.2f} ({rows[int(column.argmax())]})" for column in columns]
+        print(f"| {name} | {ending} | {one.text} | {' | '.join(most)} |")
+        if ending == ENDINGS[0]:
+            alignment = Alignment(weights[None, None], words, rows, f'{name}: where "it" looks', "encoder")
+            grids.append((alignment, [[Panel("all layers", weights, 1, None)]]))
+    (out / "animal.svg").write_bytes(picture(grids, "svg"))
 
 
 def main() -> None:

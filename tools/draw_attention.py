@@ -37,8 +37,7 @@ from nmt.recipe.model_options import ModelConfig
 N_VOCAB = 8_000
 N_KEY = 32  # keys of a query where the scale is measured
 SHARES: dict[str, int | None] = {"MHA": None, "GQA": 2, "MQA": 1}  # n_kv_head, of base's 8 heads
-# The encoder has no part in what a step costs and keeps.
-DECODING: dict[str, Any] = {"preset": "base", "n_enc_layer": 1}
+DECODING: dict[str, Any] = {"preset": "base", "n_enc_layer": 1}  # a step needs no encoder
 BLUE, RED, GREEN, GREY, PALE, INK = "#0072B2", "#D55E00", "#009E73", "#8C8C8C", "#EDEFF2", "#222222"
 SHADES = ("#7FB8DA", "#2F8AC0", "#004C78")  # of blue, for what grows
 STYLE: Any = {
@@ -425,11 +424,8 @@ def alike(one: str, other: str) -> bool:
     """True if two texts are the same but for the last digits of measured numbers, which depend on the machine."""
     if NUMBER.sub("#", one) != NUMBER.sub("#", other):
         return False
-    pairs = zip(NUMBER.findall(one), NUMBER.findall(other), strict=True)
-    return all(
-        a == b or ("." in a + b and math.isclose(float(a.replace(",", "")), float(b.replace(",", "")), rel_tol=0.05))
-        for a, b in pairs
-    )
+    values = [[float(found.replace(",", "")) for found in NUMBER.findall(text)] for text in (one, other)]
+    return all(a == b or (a % 1 + b % 1 > 0 and math.isclose(a, b, rel_tol=0.05)) for a, b in zip(*values, strict=True))
 
 
 def missing(table: str, page: str) -> list[str]:
