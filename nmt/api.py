@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from nmt import ops
 from nmt.data.lines import without_end
 from nmt.data.subwords import Subwords
 from nmt.data.tags import Tagging, known_tags
@@ -32,7 +33,6 @@ from nmt.decoding.translation import Translation as Found
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
 from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours
-from nmt.kernels import switch
 from nmt.models.base import SearchModel
 from nmt.models.int8 import to_int8
 from nmt.models.prepacked import half_is_faster, prepacked
@@ -283,7 +283,7 @@ def load(
     try_device(place)
     set_up(place.type)
     if place.type == "cpu":
-        switch.use(not switch.why_not())
+        ops.use_kernels(not ops.kernels_here().why_not)
     loaded = [one.load_model(place, name, subwords) for one in runs for name in names]
     models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
     return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:], weights)

@@ -1,7 +1,8 @@
 """The operations that models are made of: each in plain torch, and by `nmt/kernels/` where that is faster."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +17,47 @@ class _NoKernels:
 
 
 try:
-    from nmt.kernels import choice, cross_entropy, dropping, linears, on_gpu, passes, products, sublayers
+    from nmt.kernels import choice, cross_entropy, dropping, linears, on_gpu, passes, products, sublayers, switch
 except ImportError:
     missing: Any = _NoKernels()
     choice = cross_entropy = missing
-    dropping = linears = on_gpu = passes = products = sublayers = missing
+    dropping = linears = on_gpu = passes = products = sublayers = switch = missing
+
+
+class Kernels(NamedTuple):
+    """Abilities of the kernels for a CPU on this machine."""
+
+    why_not: str  # the reason that there are none; "" where there are
+    multiply_fp32: bool = False
+    wide_panels: bool = False  # they can do so with AVX-512, too, where `use_kernels` tells them to
+    bf16_in_fp32: bool = False  # products of bf16 are made of fp32, for the processor has none
+
+
+def kernels_here() -> Kernels:
+    """Return what the kernels for a CPU can do here, compiled now if they never were."""
+    why_not = switch.why_not()
+    if why_not is None:
+        return Kernels("the folder nmt/kernels is missing")
+    if why_not:
+        return Kernels(why_not)
+    return Kernels("", products.multiplies_fp32(), products.has_wide_panels(), products.bf16_in_fp32())
+
+
+def use_kernels(wanted: bool, *, wide_panels: bool = False) -> None:
+    """Switch the kernels for a CPU on or off in this process. wide_panels: with AVX-512 they multiply fp32, too, which
+    other libraries may do faster there."""
+    switch.use(wanted, wide_panels=wide_panels)
+
+
+def kernels_kept() -> AbstractContextManager[object]:
+    """Context manager: `use_kernels` inside has no effect on what follows."""
+    return switch.kept() or nullcontext()
+
+
+def in_panels(a: Tensor, weight: Tensor) -> Tensor:
+    """a · weightT of fp32, (N, D) and (E, D) -> (N, E), by kernels in panels whatever is switched on."""
+    found = products.in_panels(a, weight)
+    return F.linear(a, weight) if found is None else found
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:

@@ -101,14 +101,14 @@ def _as_it_was() -> Iterator[None]:
     """Put back what training sets for all of the process: threads, seeds, and how torch multiplies."""
     import torch
 
-    from nmt.kernels import switch
+    from nmt import ops
 
     n_thread, on_gpu = torch.get_num_threads(), torch.cuda.is_available()
     backends: Any = torch.backends  # whose type hints do not tell all
     products, attention = backends.mkldnn.matmul, backends.cuda
     of_cpu, of_gpu = products.fp32_precision, torch.get_float32_matmul_precision() if on_gpu else None
     cudnn = attention.cudnn_sdp_enabled()
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()), switch.kept():
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()), ops.kernels_kept():
         try:
             yield
         finally:

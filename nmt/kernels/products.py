@@ -20,18 +20,18 @@ from nmt.kernels.passes import add_bias, add_to, column_sums, turned
 from nmt.kernels.switch import half, in_wide_panels, place, room, takes, why_not, workroom
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
-HONEST = 4  # times the error of a usual product of fp32 at most, is what may be called one
+MAX_RELATIVE_ERROR = 4  # times that of a usual product of fp32, of what may be called one
 
 
 def fp32_in_kernels() -> bool:
     """Whether kernels multiply fp32: the processor has tiles, or AVX2 alone, or AVX-512 and they were told to; and a
     product against fp64 shows that they are as exact as others."""
-    return _multiplies_fp32() and (in_wide_panels() or not library().has_wide_panels())
+    return multiplies_fp32() and (in_wide_panels() or not library().has_wide_panels())
 
 
 def has_wide_panels() -> bool:
     """Whether they can be told to."""
-    return _multiplies_fp32() and bool(library().has_wide_panels())
+    return multiplies_fp32() and bool(library().has_wide_panels())
 
 
 def in_panels(a: Tensor, weight: Tensor) -> Tensor:
@@ -40,7 +40,8 @@ def in_panels(a: Tensor, weight: Tensor) -> Tensor:
 
 
 @functools.cache
-def _multiplies_fp32() -> bool:
+def multiplies_fp32() -> bool:
+    """Whether they can: a product against fp64 shows that they are as exact as others."""
     if why_not() or not (library().has_tiles() or library().has_panels()):
         return False
     generator = torch.Generator().manual_seed(0)
@@ -48,7 +49,7 @@ def _multiplies_fp32() -> bool:
     with torch.autocast("cpu", enabled=False):
         exact = a.double() @ b.double()
         usual, error = ((found - exact).abs().max() for found in (a @ b, _multiply(torch.empty(64, 64), a, b)))
-    return bool(error < HONEST * usual)
+    return bool(error < MAX_RELATIVE_ERROR * usual)
 
 
 @functools.cache

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-from nmt import checkpoint
+from nmt import checkpoint, ops
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Mixture
 from nmt.device import choose_device
 from nmt.extras import version_and_commit
-from nmt.kernels import switch
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import parallel
@@ -217,7 +216,7 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
         name, *switches = ranks.tell(names.index(mine.name), mine.fast_fp32, mine.kernels, mine.panels)
         fast, wanted, panels = map(bool, switches)
         mine = replace(mine, name=names[int(name)], fast_fp32=fast, kernels=wanted, panels=panels)
-    why_not = switch.why_not() if mine.kernels else ""
+    why_not = ops.kernels_here().why_not if mine.kernels else ""
     if ranks.any(bool(why_not)):
         mine = replace(
             mine, kernels=False, why=f"{mine.why}, but without kernels: {why_not or 'another rank has none'}"

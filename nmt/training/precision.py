@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nmt import ops
 from nmt.device import is_ampere, set_up
 from nmt.errors import Unavailable
-from nmt.kernels import products, switch
 from nmt.recipe.training_options import TrainConfig
 
 _SHAPE = (2048, 512, 2048)  # a feed-forward product of a base model, 2,048 tokens
 _TRIES = 5  # of each way to multiply
+_MAX_RELATIVE_ERROR = 4  # times that of a usual product of fp32, of what may be called one
 _HOPELESS = 4.0  # times the fastest so far: a way that takes longer is not tried again
 _WORTH = 1.3  # a path must be this much faster before auto takes it,
 _NEARLY = 0.9  # or so nearly as fast, if it leaves out zeros, which are half of what a ReLU makes and more
@@ -42,7 +43,7 @@ class Precision:
 
     def apply(self) -> None:
         """Switch the machine to this arithmetic."""
-        switch.use(self.kernels, wide_panels=self.panels)
+        ops.use_kernels(self.kernels, wide_panels=self.panels)
         set_up(self.device)
         if self.device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 where a product stays in fp32
@@ -52,7 +53,7 @@ class Precision:
     def measuring(self) -> AbstractContextManager[object]:
         """The context that validation runs in: that of training, or fp32 where kernels alone are fast in bf16, which
         are for training."""
-        if self.name == "bf16" and self.kernels and products.bf16_in_fp32():
+        if self.name == "bf16" and self.kernels and ops.kernels_here().bf16_in_fp32:
             return nullcontext()
         return self.autocast()
 
@@ -72,15 +73,15 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     """The precision of a new run on this device, with the kernels that it has."""
     if device.type != "cpu" or config.kernels == "torch":
         return _choose(config.precision, device, kernels_too=False)
-    why_not = switch.why_not()
-    chosen = _choose(config.precision, device, kernels_too=not why_not)
-    told = f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor"
-    multiplies = not why_not and (chosen.panels or (not products.has_wide_panels() and products.fp32_in_kernels()))
+    here = ops.kernels_here()
+    chosen = _choose(config.precision, device, kernels_too=not here.why_not)
+    told = f"no kernels of our own: {here.why_not}" if here.why_not else "kernels compiled for this processor"
+    multiplies = chosen.panels or (here.multiply_fp32 and not here.wide_panels)
     if multiplies and chosen.name == "fp32":
         told += ", which multiply fp32, too, as exactly as others"
-    if chosen.name == "bf16" and products.bf16_in_fp32():
+    if chosen.name == "bf16" and here.bf16_in_fp32:
         told += ", which has no instructions for bf16: products of it are made of fp32, exact and no faster than those"
-    return replace(chosen, kernels=not why_not, why=f"{chosen.why}; {told}")
+    return replace(chosen, kernels=not here.why_not, why=f"{chosen.why}; {told}")
 
 
 def must_be_possible(wanted: str, device: torch.device) -> None:
@@ -98,7 +99,7 @@ def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precisio
             return Precision("bf16", f"{torch.cuda.get_device_name(device)} has fast bf16", "cuda")
         return Precision("fp16", f"{torch.cuda.get_device_name(device)} has no fast bf16", "cuda")
     must_be_possible(wanted, device)
-    can_panels = kernels_too and products.has_wide_panels()
+    can_panels = kernels_too and ops.kernels_here().wide_panels
     if wanted != "auto":  # nothing is measured: the same recipe gives the same bits on every run
         return Precision(wanted, "as the recipe says", "cpu", panels=can_panels)
     speed = _speeds(can_panels)
@@ -129,7 +130,7 @@ def _speeds(panels: bool) -> dict[str, float]:
         "bf16": (_product(torch.bfloat16), False),
     }
     if panels:
-        ways["fp32 in panels"] = (_product(torch.float32, products.in_panels), False)
+        ways["fp32 in panels"] = (_product(torch.float32, ops.in_panels), False)
     best = dict.fromkeys(ways, float("inf"))
     for attempt in range(_TRIES + 1):
         for name, (product, switched) in ways.items():
@@ -164,7 +165,7 @@ def onednn_is_honest(multiply: Callable[[Tensor, Tensor], Tensor] = F.linear) ->
     for switched in (False, True):
         with _fp32_through_onednn(switched):
             error.append(float((_product(torch.float32, multiply)().double() - exact).abs().max()))
-    return error[1] < products.HONEST * error[0]
+    return error[1] < _MAX_RELATIVE_ERROR * error[0]
 
 
 @contextmanager

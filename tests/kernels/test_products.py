@@ -5,6 +5,7 @@ import torch
 
 from nmt import ops
 from nmt.kernels import half_products, products, switch
+from nmt.training.muon import orthogonalise
 
 if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
@@ -275,7 +276,7 @@ def test_a_linear_layer_of_fp32_is_multiplied_in_kernels(generator):
 def test_a_product_in_kernels_that_is_not_exact_is_not_taken_for_fp32(monkeypatch):
     assert products.fp32_in_kernels()
     monkeypatch.setattr(products, "_multiply", lambda out, a, b: (a.bfloat16() @ b.bfloat16()).float())
-    assert not products._multiplies_fp32.__wrapped__()
+    assert not products.multiplies_fp32.__wrapped__()
 
 
 @pytest.mark.parametrize("in_kernels", [False, *MADE_IN])
@@ -329,3 +330,15 @@ def test_what_is_not_finite_stays_visible_in_a_gradient(wrong, generator):
 def test_the_gradient_by_no_words_is_zero():
     d_out, x = torch.ones(0, 4).bfloat16(), torch.ones(0, 3).bfloat16()
     assert torch.equal(products.weight_gradient(d_out, x, torch.float32), torch.zeros(4, 3))
+
+
+@pytest.mark.skipif(not products.fp32_in_kernels(), reason="no kernels multiply fp32 on this processor")
+@pytest.mark.parametrize("shape", [(3, 96, 200), (3, 200, 96), (1, 130, 130)])
+def test_kernels_orthogonalise_as_torch_does(shape, kernels_asked):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    by_torch = orthogonalise(x)
+    assert not kernels_asked["multiply_each"]
+    switch.use(True)
+    torch.testing.assert_close(orthogonalise(x), by_torch, rtol=0, atol=1e-4)
+    assert kernels_asked["multiply_each"]

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.kernels import products, switch
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
@@ -50,18 +49,6 @@ def test_the_iteration_on_the_gram_matrix_is_the_plain_one(shape):
     plain = _iterate(plain)
     plain = plain if x.size(1) <= x.size(2) else plain.mT
     torch.testing.assert_close(orthogonalise(x), plain, rtol=0, atol=1e-10)
-
-
-@pytest.mark.skipif(not products.fp32_in_kernels(), reason="no kernels multiply fp32 on this processor")
-@pytest.mark.parametrize("shape", [(3, 96, 200), (3, 200, 96), (1, 130, 130)])
-def test_kernels_orthogonalise_as_torch_does(shape, kernels_asked):
-    torch.manual_seed(0)
-    x = torch.randn(shape)
-    by_torch = orthogonalise(x)
-    assert not kernels_asked["multiply_each"]
-    switch.use(True)
-    torch.testing.assert_close(orthogonalise(x), by_torch, rtol=0, atol=1e-4)
-    assert kernels_asked["multiply_each"]
 
 
 def test_muon_moves_a_matrix_by_its_rate_whatever_the_size_of_the_gradient():

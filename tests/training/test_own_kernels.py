@@ -11,7 +11,6 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import PAD
-from nmt.kernels import compiler, products, switch
 from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
@@ -20,6 +19,10 @@ from nmt.training.launch import launch
 from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
+
+compiler = pytest.importorskip("nmt.kernels.compiler")
+products = pytest.importorskip("nmt.kernels.products")
+switch = pytest.importorskip("nmt.kernels.switch")
 
 pytestmark = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 CPU = torch.device("cpu")

@@ -8,13 +8,16 @@ from torch import nn
 from nmt import ops
 from nmt.data.batches import STEP, Batch
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.kernels import dropping, passes, switch
 from nmt.models.build import build_model
 from nmt.models.transformer.Modules import ScaledDotProductAttention
 from nmt.recipe.options import Recipe
 from nmt.training.engine import Engine, Work
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
+
+dropping = pytest.importorskip("nmt.kernels.dropping")
+passes = pytest.importorskip("nmt.kernels.passes")
+switch = pytest.importorskip("nmt.kernels.switch")
 
 N_VOCAB, N_UPDATE, SMOOTHING = 40, 100, 0.1
 MODEL = {

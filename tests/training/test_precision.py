@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt import ops
 from nmt.errors import MachineError
-from nmt.kernels import switch
 from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as room
 from nmt.training.check import check
@@ -60,7 +60,6 @@ def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times,
     assert found.why.startswith("measured: fp32 ") and ("oneDNN" in found.why) == fast
 
 
-@pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 @pytest.mark.parametrize(
     ("in_panels", "onednn", "bf16", "name", "taken"),
     [
@@ -76,7 +75,7 @@ def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times,
 def test_panels_for_avx_512_are_taken_where_they_are_fast(in_panels, onednn, bf16, name, taken, monkeypatch):
     known = {"fp32": 1.0, "fp32 through oneDNN": onednn, "bf16": bf16}
     monkeypatch.setattr(room, "onednn_is_honest", lambda: True)
-    monkeypatch.setattr(room.products, "has_wide_panels", lambda: True)
+    monkeypatch.setattr(ops, "kernels_here", lambda: ops.Kernels("", multiply_fp32=True, wide_panels=True))
     monkeypatch.setattr(room, "_speeds", lambda panels: {**known, **({"fp32 in panels": in_panels} if panels else {})})
     found = choose_precision(TrainConfig(), CPU)
     assert (found.name, found.panels) == (name, taken)
@@ -84,24 +83,24 @@ def test_panels_for_avx_512_are_taken_where_they_are_fast(in_panels, onednn, bf1
     assert not choose_precision(TrainConfig(kernels="torch"), CPU).panels
 
 
-@pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_who_names_the_arithmetic_has_panels_wherever_there_are_any(name, monkeypatch):
     for has in (True, False):
-        monkeypatch.setattr(room.products, "has_wide_panels", lambda has=has: has)
+        monkeypatch.setattr(ops, "kernels_here", lambda has=has: ops.Kernels("", wide_panels=has))
         assert choose_precision(TrainConfig(precision=name), CPU).panels is has
         assert not choose_precision(TrainConfig(precision=name, kernels="torch"), CPU).panels
 
 
-def test_a_run_goes_on_in_the_panels_that_it_began_in(recipe_of):
-    began = {"name": "fp32", "device": "cpu", "fast_fp32": False, "kernels": not switch.why_not()}
+def test_a_run_goes_on_in_the_panels_that_it_began_in(recipe_of, monkeypatch):
+    used = []
+    monkeypatch.setattr(ops, "kernels_here", lambda: ops.Kernels(""))
+    monkeypatch.setattr(ops, "use_kernels", lambda wanted, *, wide_panels: used.append((wanted, wide_panels)))
+    began = {"name": "fp32", "device": "cpu", "fast_fp32": False, "kernels": True}
     for known, wide in (({}, False), ({"panels": False}, False), ({"panels": True}, True)):
         found = _same_precision(recipe_of(), {"arithmetic": {**began, **known}}, CPU, Ranks())
         assert found.panels is wide
         found.apply()
-        assert switch.in_wide_panels() == (wide and found.kernels)
-    switch.use(False)
-    assert not switch.in_wide_panels()
+        assert used.pop() == (True, wide)
 
 
 def test_measuring_leaves_the_switches_as_they_were(monkeypatch):
@@ -144,7 +143,7 @@ def test_who_asks_for_an_arithmetic_gets_it_unmeasured(monkeypatch):
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_validation_of_bf16_is_in_fp32_where_torch_is_slow_in_that(slow, monkeypatch):
-    monkeypatch.setattr(room.products, "bf16_in_fp32", lambda: slow)
+    monkeypatch.setattr(ops, "kernels_here", lambda: ops.Kernels("", bf16_in_fp32=slow))
     x = torch.ones(2, 2)
     for how in ("auto", "torch"):
         chosen = choose_precision(TrainConfig(precision="bf16", kernels=how), CPU)

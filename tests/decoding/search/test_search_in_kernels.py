@@ -9,10 +9,12 @@ from nmt.data.batches import pad
 from nmt.data.subwords import EOS, PAD
 from nmt.decoding.beam import BeamSettings, search
 from nmt.decoding.scorer import score_tokens
-from nmt.kernels import products, switch
 from nmt.models.build import build_model
 from nmt.models.prepacked import prepacked
 from nmt.recipe.model_options import ModelConfig
+
+products = pytest.importorskip("nmt.kernels.products")
+switch = pytest.importorskip("nmt.kernels.switch")
 
 if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)
