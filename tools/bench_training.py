@@ -2,10 +2,7 @@
 
 The whole step counts: forward, loss, backward, clipping, the check for what is not finite, Adam. Each contender lives
 in a process of its own, and they take turns batch by batch, so that what the machine does meanwhile hits them alike;
-figures are made of medians. Target tokens are counted with </s> and without padding. Compare within one run only. The
-peak is that of matrix products just before or after a batch, whichever is more; of the shares the median counts.
-With AVX2 alone, and in fp32-panels, ours does not multiply what a ReLU makes zero, which is more after some updates:
---trained.
+figures are made of medians. Target tokens are counted with </s> and without padding. Compare within one run only.
 """
 
 import argparse
@@ -15,24 +12,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import torch
-from bench_peak import PEAK_SIZE, peak
 from bench_peers import PEERS, PeerStep
 
+from nmt import ops
 from nmt.data.arrays import Ragged
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position, Rows
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.kernels.allocator import keep_freed_blocks
-from nmt.kernels.products import has_wide_panels
-from nmt.kernels.switch import why_not
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 from nmt.training.engine import Engine
@@ -84,19 +79,10 @@ def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
     return SimpleNamespace(train=train, sizes=[len(train.src_len)], subwords=SimpleNamespace(src=side, trg=side))
 
 
-def flops(recipe: Recipe, n_vocab: int, n_src: int, n_trg: int) -> float:
-    """FLOPs of the matrix products of a step, but for those between queries, keys and values: 6 a weight and token."""
-    m = recipe.model
-    attention, ffn = 4 * m.d_model**2, 2 * m.d_model * m.d_inner
-    per_src = m.n_enc_layer * (attention + ffn) + m.n_dec_layer * attention / 2
-    per_trg = m.n_dec_layer * (1.5 * attention + ffn) + m.d_model * n_vocab
-    return 6 * (n_src * per_src + n_trg * per_trg)
-
-
 def switch(arithmetic: str, device: torch.device) -> Precision:
     """Set the machine to a column's arithmetic."""
     name, fast, panels = ARITHMETIC[arithmetic]
-    own = device.type == "cpu" and not why_not()
+    own = device.type == "cpu" and not ops.kernels_here().why_not
     precision = Precision(name, "for the benchmark", device.type, fast, kernels=own, panels=own and panels)
     precision.apply()
     return precision
@@ -113,42 +99,32 @@ def contend(args: argparse.Namespace) -> None:
         torch.set_num_threads(args.threads)
     precision = switch(args.arithmetic[0], device)
     data = data_of(args, recipe)
-    n_vocab = data.subwords.trg.n_vocab
     portions = Feed(recipe, data, Ranks()).begin(Position())
-    works, before = (
-        [work for _, portion in zip(range(n), portions, strict=False) for work in portion.work]
-        for n in (n_update(args), args.trained)
-    )
+    works = [work for _, portion in zip(range(args.batches), portions, strict=False) for work in portion.work]
     if args.contender == OURS:
         keep_freed_blocks(in_large_pages=True)  # as nmt-train does
         engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
     else:
-        peer = PeerStep(args.contender, recipe.model, n_vocab, recipe.train.label_smoothing, device)
+        peer = PeerStep(args.contender, recipe.model, data.subwords.trg.n_vocab, recipe.train.label_smoothing, device)
 
-    def train(work: Work, precision: Precision, rate: float = 1e-4) -> None:
+    def train(work: Work, precision: Precision) -> None:
         if args.contender != OURS:
             peer(work.batch.to(device), precision.autocast())
             return
         engine.precision = precision
         engine.backward([work], work.batch.n_gold)
         engine.settle()  # the update before, as the loop does
-        engine.step(rate, update=1)
+        engine.step(1e-4, update=1)
 
     train(works[0], precision)
     if args.contender == OURS:
         engine.settle()
     held = sum(work.batch.src_seq.numel() + work.batch.gold.numel() for work in works)
-    used = [(int((w.batch.src_seq != 0).sum()), w.batch.n_gold) for w in works]
-    tell(padding=1 - sum(map(sum, used)) / held)
-    for n, work in enumerate(before if args.contender == OURS else []):
-        train(work, precision, rate=1e-3 * min(1.0, n / 100))
+    used = sum(int((work.batch.src_seq != 0).sum()) + work.batch.n_gold for work in works)
+    tell(padding=1 - used / held)
     for line in sys.stdin:
         order = json.loads(line)
         precision = switch(order["arithmetic"], device)
-        if "peak" in order:
-            dtype = torch.bfloat16 if precision.name == "bf16" else torch.float32
-            tell(peak=peak(dtype, device, order["peak"]))
-            continue
         begin = time.perf_counter()
         for n in order["batches"]:
             train(works[n], precision)
@@ -157,8 +133,7 @@ def contend(args: argparse.Namespace) -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
-        n_src, n_trg = (sum(used[n][side] for n in order["batches"]) for side in (0, 1))
-        tell(seconds=seconds, tokens=n_trg, flops=flops(recipe, n_vocab, n_src, n_trg))
+        tell(seconds=seconds, tokens=sum(works[n].batch.n_gold for n in order["batches"]))
 
 
 def tell(**answer: float) -> None:
@@ -203,118 +178,40 @@ class Contender:
 def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
     """Train in turns and print the table."""
     contenders = [Contender(name, argv) for name in (OURS, *args.peers)]
-    ours = contenders[0]
+    ready = contenders[0].ready
     everything = list(range(args.batches))
     # On a GPU the step after is prepared while this one runs, so only a whole pass has a duration.
     units = [everything] if args.device == "cuda" else [[n] for n in everything]
     answers: dict[tuple[str, str, int], list[dict[str, float]]] = {}
-    peaks: dict[str, list[float]] = {name: [] for name in args.arithmetic}
-
-    def peak_now(arithmetic: str) -> float:
-        found = ours.ask(arithmetic=arithmetic, peak=args.peak_size)["peak"]
-        peaks[arithmetic].append(args.peak * 1e12 if args.peak else found)
-        return peaks[arithmetic][-1]
-
     for turn in range(args.rounds + 1):  # the first round warms up
         for n, batches in enumerate(units):
             for arithmetic in args.arithmetic:
-                before = peak_now(arithmetic)
                 for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
                     answer = contender.ask(arithmetic=arithmetic, batches=batches)
-                    after = peak_now(arithmetic)
-                    answer["share"] = answer["flops"] / answer["seconds"] / max(before, after)
-                    before = after
                     if turn:
                         answers.setdefault((contender.name, arithmetic, n), []).append(answer)
-    speed: dict[tuple[str, str], float] = {}
-    print(f"padding {ours.ready['padding']:.1%}; first update {ours.ready['first']:.1f} s after the start")
-    print(f"{'':14}{'':12}{'target tokens/s':>16}{'GFLOP/s':>10}{'of peak':>9}")
+    print(f"padding {ready['padding']:.1%}; first update {ready['first']:.1f} s after the start")
+    print(f"{'':26}{'target tokens/s':>16}")
     for arithmetic in args.arithmetic:
         for contender in contenders:
             mine = [answers[contender.name, arithmetic, n] for n in range(len(units))]
             seconds = sum(statistics.median(a["seconds"] for a in unit) for unit in mine)
-            work = sum(unit[0]["flops"] for unit in mine) / seconds
-            speed[contender.name, arithmetic] = sum(unit[0]["tokens"] for unit in mine) / seconds
-            share = statistics.median(a["share"] for unit in mine for a in unit)
-            print(
-                f"{arithmetic:14}{contender.name:12}{speed[contender.name, arithmetic]:16,.0f}{work / 1e9:10,.0f}"
-                f"{share:9.0%}"
-            )
+            print(f"{arithmetic:14}{contender.name:12}{sum(unit[0]['tokens'] for unit in mine) / seconds:16,.0f}")
     for contender in contenders:
         contender.leave()
-    for line in verdicts(speed, args):
-        print(line)
-    for name, found in peaks.items():
-        middle, best = statistics.median(found) / 1e9, max(found) / 1e9
-        print(f"matrix peak: {name} {middle:,.0f} GFLOP/s, at its best {best:,.0f}")
-    if args.device == "cuda" and not load_resolved(args.recipe).train.compile:
-        # The last of two flags counts.
-        recipe = make_recipe(args, args.recipe.with_name("compiled.yaml"), **{"train.compile": "true"})
-        compiled = Contender(OURS, [*argv, "--recipe", str(recipe)])
-        print(f"first update {compiled.ready['first']:.1f} s after the start with compile")
-        compiled.leave()
+    if "fp32-onednn" in args.arithmetic and not onednn_is_honest():
+        print("fp32-onednn: computes in bf16 on this processor, so it does not count as fp32")
 
 
-def verdicts(speed: dict[tuple[str, str], float], args: argparse.Namespace) -> Iterator[str]:
-    """Return our speed over the best peer's: at the same arithmetic, and in fp32 as each is shipped."""
-    if not args.peers:
-        return
-    for arithmetic in args.arithmetic:
-        best = max(args.peers, key=lambda peer: speed[peer, arithmetic])
-        yield f"{arithmetic}: {speed[OURS, arithmetic] / speed[best, arithmetic]:.2f}x the best peer, {best}"
-    columns = [name for name in args.arithmetic if ARITHMETIC[name][0] == "fp32"]
-    if "fp32-onednn" in columns and not onednn_is_honest():
-        columns.remove("fp32-onednn")
-        yield "fp32-onednn: computes in bf16 on this processor, so it does not count as fp32"
-    if "fp32" in columns:  # precision: auto takes about the fastest for fp32, and fp32 panels where there are any
-        ours, theirs = max(speed[OURS, c] for c in columns), max(speed[peer, "fp32"] for peer in args.peers)
-        yield f"fp32 as shipped: {ours / theirs:.2f}x the best peer"
-
-
-def command(args: argparse.Namespace, argv: Sequence[str], folder: Path) -> None:
-    """Compare nmt-train, by its own log, with the bare step on the batches that it trains on, both of them warm: as
-    many batches come before those that count."""
-    contender = Contender(OURS, argv)
-
-    def bare() -> float:
-        answer = contender.ask(arithmetic=args.arithmetic[0], batches=list(range(args.batches, 2 * args.batches)))
-        return answer["tokens"] / answer["seconds"]
-
-    contender.ask(arithmetic=args.arithmetic[0], batches=list(range(2 * args.batches)))
-    ratios = []
-    for turn in range(args.rounds):
-        out = folder / f"run{turn}"
-        before = bare()
-        done = subprocess.run(
-            [sys.executable, "-m", "nmt.cli.train", args.recipe, f"--train.out={out}"], stderr=subprocess.DEVNULL
-        )
-        if done.returncode:
-            sys.exit(f"bench_training: error: nmt-train {args.recipe} ended with code {done.returncode}")
-        lines = [json.loads(line) for line in (out / "log.jsonl").read_bytes().split(b"\n") if line]
-        train = [line for line in lines if line["kind"] == "train" and line["update"] > args.batches]
-        whole = statistics.harmonic_mean([line["tokens_per_second"] for line in train])
-        step = statistics.mean([before, bare()])
-        ratios.append(whole / step)
-        print(f"nmt-train {whole:,.0f} target tokens/s, bare step {step:,.0f}: {whole / step:.3f}")
-    contender.leave()
-    print(f"the whole command runs at {statistics.median(ratios):.1%} of the bare step")
-
-
-def n_update(args: argparse.Namespace) -> int:
-    """Updates that batches are made for."""
-    n: int = args.batches
-    return 2 * n if args.command else n
-
-
-def make_recipe(args: argparse.Namespace, path: Path, **more: str) -> Path:
-    """The recipe that contenders read: defaults but for what the flags say, and for more options. Returns the path."""
+def make_recipe(args: argparse.Namespace, path: Path) -> Path:
+    """Write the recipe that contenders read: defaults but for what the flags say. Returns the path."""
     options = {
         "name": "bench",
         "model.preset": args.size,
         "data.max_len": "255",  # with the end 256, two blocks of attention on a GPU
         "batch.max_tokens": str(args.max_tokens),
         "optim.clip": "1.0",
-        "train.updates": str(n_update(args)),
+        "train.updates": str(args.batches),
         "train.log_every": str(max(1, args.batches // 4)),
         "train.device": args.device,
         "train.threads": str(args.threads),
@@ -322,7 +219,6 @@ def make_recipe(args: argparse.Namespace, path: Path, **more: str) -> Path:
         "valid.translate": "false",
         "valid.metric": "loss",
         **dict(pair.partition("=")[::2] for pair in args.set),
-        **more,
     }
     recipe = read_recipe(None, list(options.items()))
     if args.data:
@@ -348,24 +244,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=4096)
     parser.add_argument("--batches", type=int, default=6, help="different batches")
     parser.add_argument("--rounds", type=int, default=5, help="times each batch counts")
-    parser.add_argument("--peak", type=float, default=0.0, help="TFLOP/s to be held against; default: measured")
-    parser.add_argument("--peak-size", type=int, help="width of the matrices that measure it; default: 2048, GPU 8192")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="of our recipe")
-    parser.add_argument(
-        "--trained", type=int, default=0, help="updates of ours, which leaves out zeros, before all that"
-    )
-    parser.add_argument("--command", action="store_true", help="compare nmt-train as a whole with the bare step")
     parser.add_argument("--contender", help=argparse.SUPPRESS)
     parser.add_argument("--recipe", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.peers is None:
-        args.peers = [] if args.device == "cuda" or args.command else sorted(PEERS)
+        args.peers = [] if args.device == "cuda" else sorted(PEERS)
     if args.arithmetic is None:
-        everything = [name for name, (*_, panels) in ARITHMETIC.items() if has_wide_panels() or not panels]
-        args.arithmetic = ["bf16"] if args.device == "cuda" else ["fp32"] if args.command else everything
-    args.peak_size = args.peak_size or PEAK_SIZE[args.device]
-    if args.command and (not args.data or args.trained):
-        parser.error("--command trains from files, from the start: name a folder with --data, and no --trained")
+        everything = [name for name, (*_, panels) in ARITHMETIC.items() if ops.kernels_here().wide_panels or not panels]
+        args.arithmetic = ["bf16"] if args.device == "cuda" else everything
     return args
 
 
@@ -379,11 +266,7 @@ def main() -> None:
             return
         with tempfile.TemporaryDirectory() as folder:
             args.recipe = make_recipe(args, Path(folder) / "recipe.yaml")
-            argv = [*argv, "--recipe", str(args.recipe)]
-            if args.command:
-                command(args, argv, Path(folder))
-            else:
-                compare(args, argv)
+            compare(args, [*argv, "--recipe", str(args.recipe)])
     except NmtError as error:
         sys.exit(f"bench_training: error: {error}")
 

@@ -7,7 +7,7 @@ comes last and means 1950-2049. No two languages use one word for different mont
 
 import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -15,42 +15,41 @@ from pathlib import Path
 ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
 
 
-@dataclass(frozen=True)
 class Language:
-    """Forms of the dates of a language. A day without its own ending in `endings` has `ending`."""
+    """Forms of the dates of a language: names in the order of the calendar, templates between bars.
 
-    code: str
-    months: tuple[str, ...]
-    short_months: tuple[str, ...]
-    weekdays: tuple[str, ...]
-    short_weekdays: tuple[str, ...]
-    ending: str
-    endings: dict[int, str]
-    templates: tuple[str, ...]
+    A day without its own ending in `endings` has `ending`.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        *,
+        months: str,
+        short_months: str,
+        weekdays: str,
+        short_weekdays: str,
+        ending: str,
+        templates: str,
+        endings: dict[int, str] | None = None,
+    ) -> None:
+        self.code, self.ending, self.endings, self.templates = code, ending, endings or {}, _between_bars(templates)
+        self.months, self.short_months = months.split(), short_months.split()
+        self.weekdays, self.short_weekdays = weekdays.split(), short_weekdays.split()
+        words = self.months, self.short_months, self.weekdays, self.short_weekdays
+        assert [len(each) for each in words] == [12, 12, 7, 7], code
 
     def ordinal(self, day: int) -> str:
         """The day as an ordinal number: 1st, 2., 3e."""
         return f"{day}{self.endings.get(day, self.ending)}"
 
 
-def _language(
-    code: str,
-    *,
-    months: str,
-    short_months: str,
-    weekdays: str,
-    short_weekdays: str,
-    ending: str,
-    templates: tuple[str, ...],
-    endings: dict[int, str] | None = None,
-) -> Language:
-    words = [tuple(each.split()) for each in (months, short_months, weekdays, short_weekdays)]
-    assert [len(each) for each in words] == [12, 12, 7, 7], code
-    return Language(code, words[0], words[1], words[2], words[3], ending, endings or {}, templates)
+def _between_bars(templates: str) -> list[str]:
+    return [one.strip() for one in templates.split("|")]
 
 
 LANGUAGES = (
-    _language(
+    Language(
         "en",
         months="January February March April May June July August September October November December",
         short_months="Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec",
@@ -58,38 +57,23 @@ LANGUAGES = (
         short_weekdays="Mon Tue Wed Thu Fri Sat Sun",
         ending="th",
         endings={1: "st", 21: "st", 31: "st", 2: "nd", 22: "nd", 3: "rd", 23: "rd"},
-        templates=(
-            "{o} of {month} {yyyy}",
-            "the {o} of {month}, {yyyy}",
-            "{month} {o}, {yyyy}",
-            "{month} the {o}, {yyyy}",
-            "{mon} {o} '{yy}",
-            "{wday}, {month} {o}, {yyyy}",
-            "{wday} the {o} of {month}, {yyyy}",
-            "on {wday}, {d} {month} {yyyy}",
-            "on {month} {o}, {yyyy}",
-            "{mon}. {d}, {yyyy}",
-        ),
+        templates="""{o} of {month} {yyyy} | the {o} of {month}, {yyyy} | {month} {o}, {yyyy} |
+            {month} the {o}, {yyyy} | {mon} {o} '{yy} | {wday}, {month} {o}, {yyyy} |
+            {wday} the {o} of {month}, {yyyy} | on {wday}, {d} {month} {yyyy} |
+            on {month} {o}, {yyyy} | {mon}. {d}, {yyyy}""",
     ),
-    _language(
+    Language(
         "de",
         months="Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
         short_months="Jan Feb Mär Apr Mai Jun Jul Aug Sep Okt Nov Dez",
         weekdays="Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag",
         short_weekdays="Mo Di Mi Do Fr Sa So",
         ending=".",
-        templates=(
-            "am {d}. {month} {yyyy}",
-            "den {d}. {month} {yyyy}",
-            "der {d}. {month} '{yy}",
-            "vom {dd}. {mon} {yyyy}",
-            "{wday}, {d}. {month} {yyyy}",
-            "{wday}, den {d}. {month} {yyyy}",
-            "{wday}, der {d}. {m}. {yyyy}",
-            "{wd}, {d}. {mon} {yyyy}",
-        ),
+        templates="""am {d}. {month} {yyyy} | den {d}. {month} {yyyy} | der {d}. {month} '{yy} |
+            vom {dd}. {mon} {yyyy} | {wday}, {d}. {month} {yyyy} | {wday}, den {d}. {month} {yyyy} |
+            {wday}, der {d}. {m}. {yyyy} | {wd}, {d}. {mon} {yyyy}""",
     ),
-    _language(
+    Language(
         "fr",
         months="janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
         short_months="janv févr mars avr mai juin juil août sept oct nov déc",
@@ -97,80 +81,51 @@ LANGUAGES = (
         short_weekdays="lun mar mer jeu ven sam dim",
         ending="",
         endings={1: "er"},
-        templates=(
-            "le {o} {month} {yyyy}",
-            "le {wday} {o} {month} {yyyy}",
-            "du {o} {month} {yyyy}",
-            "ce {wday} {d} {month} '{yy}",
-            "le {dd}/{mm}/{yyyy}",
-            "le {o} {mon} {yy}",
-        ),
+        templates="""le {o} {month} {yyyy} | le {wday} {o} {month} {yyyy} | du {o} {month} {yyyy} |
+            ce {wday} {d} {month} '{yy} | le {dd}/{mm}/{yyyy} | le {o} {mon} {yy}""",
     ),
-    _language(
+    Language(
         "es",
         months="enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
         short_months="ene feb mar abr may jun jul ago sep oct nov dic",
         weekdays="lunes martes miércoles jueves viernes sábado domingo",
         short_weekdays="lun mar mié jue vie sáb dom",
         ending="º",
-        templates=(
-            "{d} de {month} de {yyyy}",
-            "{d} de {month} del {yyyy}",
-            "el {d} de {month} de {yyyy}",
-            "{wday}, {d} de {month} de {yyyy}",
-            "{wday} {d} de {mon} de {yyyy}",
-            "a {d} de {month} de {yyyy}",
-            "{d} de {mon} del {yy}",
-        ),
+        templates="""{d} de {month} de {yyyy} | {d} de {month} del {yyyy} | el {d} de {month} de {yyyy} |
+            {wday}, {d} de {month} de {yyyy} | {wday} {d} de {mon} de {yyyy} | a {d} de {month} de {yyyy} |
+            {d} de {mon} del {yy}""",
     ),
-    _language(
+    Language(
         "it",
         months="gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
         short_months="gen feb mar apr mag giu lug ago set ott nov dic",
         weekdays="lunedì martedì mercoledì giovedì venerdì sabato domenica",
         short_weekdays="lun mar mer gio ven sab dom",
         ending="º",
-        templates=(
-            "il {d} {month} {yyyy}",
-            "il {o} {month} {yyyy}",
-            "addì {d} {month} {yyyy}",
-            "{wday} il {d} {month} {yyyy}",
-            "{d} {month} del {yyyy}",
-            "il {d} {mon} '{yy}",
-        ),
+        templates="""il {d} {month} {yyyy} | il {o} {month} {yyyy} | addì {d} {month} {yyyy} |
+            {wday} il {d} {month} {yyyy} | {d} {month} del {yyyy} | il {d} {mon} '{yy}""",
     ),
-    _language(
+    Language(
         "pt",
         months="janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
         short_months="jan fev mar abr mai jun jul ago set out nov dez",
         weekdays="segunda-feira terça-feira quarta-feira quinta-feira sexta-feira sábado domingo",
         short_weekdays="seg ter qua qui sex sáb dom",
         ending="º",
-        templates=(
-            "{d} de {month} de {yyyy}",
-            "em {d} de {month} de {yyyy}",
-            "aos {d} de {month} de {yyyy}",
-            "{wday}, {d} de {month} de {yyyy}",
-            "{wd}, {d} de {mon} de {yyyy}",
-            "{d}/{mon}/{yy}",
-        ),
+        templates="""{d} de {month} de {yyyy} | em {d} de {month} de {yyyy} | aos {d} de {month} de {yyyy} |
+            {wday}, {d} de {month} de {yyyy} | {wd}, {d} de {mon} de {yyyy} | {d}/{mon}/{yy}""",
     ),
-    _language(
+    Language(
         "nl",
         months="januari februari maart april mei juni juli augustus september oktober november december",
         short_months="jan feb mrt apr mei jun jul aug sep okt nov dec",
         weekdays="maandag dinsdag woensdag donderdag vrijdag zaterdag zondag",
         short_weekdays="ma di wo do vr za zo",
         ending="e",
-        templates=(
-            "op {d} {month} {yyyy}",
-            "de {o} {month} {yyyy}",
-            "de {o} van {month} {yyyy}",
-            "{wday} de {o} {month} {yyyy}",
-            "op {wday} {d} {month} {yyyy}",
-        ),
+        templates="""op {d} {month} {yyyy} | de {o} {month} {yyyy} | de {o} van {month} {yyyy} |
+            {wday} de {o} {month} {yyyy} | op {wday} {d} {month} {yyyy}""",
     ),
-    _language(
+    Language(
         "sv",
         months="januari februari mars april maj juni juli augusti september oktober november december",
         short_months="jan feb mar apr maj jun jul aug sep okt nov dec",
@@ -178,13 +133,8 @@ LANGUAGES = (
         short_weekdays="mån tis ons tors fre lör sön",
         ending=":e",
         endings={1: ":a", 2: ":a", 21: ":a", 22: ":a", 31: ":a"},
-        templates=(
-            "den {d} {month} {yyyy}",
-            "den {o} {month} {yyyy}",
-            "{wday} den {d} {month} {yyyy}",
-            "{wday}en den {o} {month} {yyyy}",
-            "{d} {month} år {yyyy}",
-        ),
+        templates="""den {d} {month} {yyyy} | den {o} {month} {yyyy} | {wday} den {d} {month} {yyyy} |
+            {wday}en den {o} {month} {yyyy} | {d} {month} år {yyyy}""",
     ),
 )
 
@@ -197,44 +147,16 @@ _WEIGHT_OF_NUMBERS = 3
 
 # {d} {m}: 7 3, {dd} {mm}: 07 03, {mon} {month}: abbreviated and full name, {ROMAN} {roman}: III iii, {o}: ordinal,
 # {wd} {wday}: weekday.
-_IN_EVERY_LANGUAGE = (
-    "{d} {month} {yyyy}",
-    "{dd} {month} {yyyy}",
-    "{d} {mon} {yyyy}",
-    "{dd} {mon} {yyyy}",
-    "{o} {month} {yyyy}",
-    "{d} {month}, {yyyy}",
-    "{month} {d}, {yyyy}",
-    "{month} {d} {yyyy}",
-    "{mon} {d}, {yyyy}",
-    "{mon} {dd} {yyyy}",
-    "{yyyy} {month} {d}",
-    "{yyyy}, {d} {month}",
-    "{yyyy}-{mon}-{dd}",
-    "{d}-{mon}-{yyyy}",
-    "{dd}-{mon}-{yy}",
-    "{d}/{mon}/{yyyy}",
-    "{dd}.{mon}.{yyyy}",
-    "{d} {mon} {yy}",
-    "{d} {mon} '{yy}",
-    "{d} {month} '{yy}",
-    "{mon} {d} '{yy}",
-    "{wday}, {d} {month} {yyyy}",
-    "{wday} {d} {month} {yyyy}",
-    "{wday} {o} {month} {yyyy}",
-    "{wday}, {month} {d}, {yyyy}",
-    "{wd} {d} {mon} {yyyy}",
-    "{wd}, {dd} {mon} {yyyy}",
-    "{wd}. {d} {mon} {yy}",
-    "{wd} {d} {mon} '{yy}",
-    "{d} {month} {yyyy} ({wday})",
-    "{wday} {d}/{m}/{yyyy}",
-    "{wday}, {dd}.{mm}.{yyyy}",
-    "{wd} {dd}/{mm}/{yy}",
-    "{wd}, {d}.{m}.{yy}",
-    "{yyyy}-{mm}-{dd} {wd}",
-    "{wday} {yyyy}/{mm}/{dd}",
-)
+_IN_EVERY_LANGUAGE = _between_bars("""
+    {d} {month} {yyyy} | {dd} {month} {yyyy} | {d} {mon} {yyyy} | {dd} {mon} {yyyy} | {o} {month} {yyyy} |
+    {d} {month}, {yyyy} | {month} {d}, {yyyy} | {month} {d} {yyyy} | {mon} {d}, {yyyy} | {mon} {dd} {yyyy} |
+    {yyyy} {month} {d} | {yyyy}, {d} {month} | {yyyy}-{mon}-{dd} | {d}-{mon}-{yyyy} | {dd}-{mon}-{yy} |
+    {d}/{mon}/{yyyy} | {dd}.{mon}.{yyyy} | {d} {mon} {yy} | {d} {mon} '{yy} | {d} {month} '{yy} |
+    {mon} {d} '{yy} | {wday}, {d} {month} {yyyy} | {wday} {d} {month} {yyyy} | {wday} {o} {month} {yyyy} |
+    {wday}, {month} {d}, {yyyy} | {wd} {d} {mon} {yyyy} | {wd}, {dd} {mon} {yyyy} | {wd}. {d} {mon} {yy} |
+    {wd} {d} {mon} '{yy} | {d} {month} {yyyy} ({wday}) | {wday} {d}/{m}/{yyyy} | {wday}, {dd}.{mm}.{yyyy} |
+    {wd} {dd}/{mm}/{yy} | {wd}, {d}.{m}.{yy} | {yyyy}-{mm}-{dd} {wd} | {wday} {yyyy}/{mm}/{dd}
+""")
 
 _NUMBERS_ONLY = (
     *(
@@ -268,14 +190,9 @@ class Shape:
     template: str
     language: Language | None
 
-    @property
-    def is_short(self) -> bool:
-        """Return whether the year has two digits."""
-        return "{yy}" in self.template
-
     def can_write(self, year: int) -> bool:
         """Return whether a line of a date of that year will have one reading."""
-        return not self.is_short or 1900 + PIVOT <= year < 2000 + PIVOT
+        return "{yy}" not in self.template or 1900 + PIVOT <= year < 2000 + PIVOT
 
     def write(self, day: date) -> str:
         """The date in this shape."""
@@ -325,19 +242,10 @@ def generate(seed: int) -> dict[str, tuple[list[str], list[str]]]:
     A date belongs to one split, so no date and no line of the test set occurs in training.
     """
     draw = random.Random(f"dates {seed}")
-    days = list(_calendar())
+    days = [FIRST + timedelta(days=n) for n in range((LAST - FIRST).days + 1)]
     draw.shuffle(days)
     test, valid, train = days[:N_TEST], days[N_TEST : N_TEST + N_VALID], days[N_TEST + N_VALID :]
-    return {
-        "train": _pairs(train[:N_TRAIN], draw),
-        "valid": _pairs(valid, draw),
-        "test": _pairs(test, draw),
-    }
-
-
-def _calendar() -> Iterator[date]:
-    for n in range((LAST - FIRST).days + 1):
-        yield FIRST + timedelta(days=n)
+    return {split: _pairs(days, draw) for split, days in (("train", train[:N_TRAIN]), ("valid", valid), ("test", test))}
 
 
 def _pairs(days: list[date], draw: random.Random) -> tuple[list[str], list[str]]:
