@@ -35,8 +35,8 @@ from nmt.errors import NmtError
 from nmt.evaluation.metrics import score
 from nmt.export import huggingface
 from nmt.export.ctranslate2 import entries, export, library
-from nmt.kernels.allocator import keep_freed_blocks
 from nmt.models.transformer.Models import Transformer
+from nmt.processes import keep_freed_blocks
 from nmt.recipe.decode_options import DecodeConfig
 
 Ids = list[list[int]]

@@ -23,8 +23,7 @@ from nmt.decoding.retry import Answer, mend, tries
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, NmtError
-from nmt.kernels.allocator import keep_freed_blocks
-from nmt.processes import Content, Helper, HelperLost, serve
+from nmt.processes import Content, Helper, HelperLost, keep_freed_blocks, serve
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
