@@ -1,6 +1,8 @@
 """Pictures and numbers of docs/attention.md are those that the package gives."""
 
 import re
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 from draw_attention import PICTURES, missing
@@ -19,3 +21,12 @@ def test_the_numbers_on_the_page_about_attention_are_measured():
     page = PAGE.read_text(encoding="utf-8")
     _, table = PICTURES["masks"]()
     assert missing(table, page) == [] != missing(table.replace("1", "7"), page)
+
+
+def test_every_step_of_the_ways_in_contributing_exists():
+    text = (PAGE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\| (\d+) \| `nmt/([\w/]+)\.py` \| ([^|]+) \|", text, re.MULTILINE)
+    assert steps and all(int(number) <= 15 for number, _, _ in steps)
+    for _, module, names in steps:
+        for name in re.findall("`(.*?)`", names):
+            assert attrgetter(name)(import_module(f"nmt.{module.replace('/', '.')}"))

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from nmt.data.text import N_ANCHOR, N_HASH, N_MARK, NO_ANCHOR, SIDES, Anchors, Block
 
 # Which lines of two languages go together, learnt from the file itself.
-
-
 FARTHEST_OUT = 3.0  # standard deviations that count
 HIGHEST_RHO = 0.95  # of lengths alone, or the odd pair would outweigh many
 

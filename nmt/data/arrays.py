@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Chance that follows from numbers alone.
-
-
 Numbers = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
@@ -161,8 +159,6 @@ def in_order(parts: Sequence[Ragged], numbers: Sequence[NDArray[Any]]) -> tuple[
 
 
 # From 64-bit keys to numbers, thousands at a time.
-
-
 _EMPTY = np.uint64(0)
 
 

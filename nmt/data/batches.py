@@ -21,9 +21,8 @@ from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.device import send
 
+
 # Sequences of ids as a padded matrix, and sentences cut into batches by their length.
-
-
 def framed(
     rows: Ragged, starts: NDArray[np.int64], n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
 ) -> NDArray[np.int64]:

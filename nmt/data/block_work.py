@@ -45,8 +45,6 @@ from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
 from nmt.recipe.reader import languages_in
 
 # File of blocks of training pairs.
-
-
 Mask = NDArray[np.bool_]
 Numbers = NDArray[Any]
 

@@ -136,8 +136,6 @@ class Merges:
 
 
 # Ways to cut words into the pieces of a unigram vocabulary (Kudo 2018), drawn for many words at once.
-
-
 _MOST_REMEMBERED = 10_000  # words that come with others, like a comma: of one the ways are drawn once
 _BITS = np.uint64(24)  # of chance in a draw: a place and such a number are exact together
 
@@ -214,8 +212,6 @@ class Unigram:
 
 
 # The ways to cut words, of all words that were met so far, in a few arrays.
-
-
 N_WAY = 16
 _MOST_WORDS = 200_000
 

@@ -24,9 +24,8 @@ from nmt.data.text import VALID, set_of, shares_of
 from nmt.errors import DataError
 from nmt.recipe.options import Recipe
 
+
 # Columns of Arrow as arrays of numpy and back, over the same memory.
-
-
 def as_arrow(values: NDArray[Any]) -> pa.Array:
     """A column of whole numbers."""
     values = np.ascontiguousarray(values)
@@ -250,8 +249,6 @@ def show_pairs(folder: Path, n: int, seed: int = 0) -> Iterator[str]:
 
 
 # Encoded pairs as Arrow tables, and as a file of the `datasets` library.
-
-
 def dtype_of_ids(subwords: Subwords) -> np.dtype[Any]:
     """Two bytes an id where every id fits."""
     fits = max(subwords.src.n_vocab, subwords.trg.n_vocab) <= 1 << 16

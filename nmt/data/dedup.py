@@ -163,8 +163,6 @@ def _marks(found: re.Match[str]) -> str:
 
 
 # Pairs that occur again, sources with several targets, targets with several sources.
-
-
 PAIR = np.dtype([("src", "<u8"), ("trg", "<u8")])
 N_SHOWN = 5
 N_NOTED = 10  # places of what is odd but harmless

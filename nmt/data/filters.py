@@ -20,8 +20,6 @@ from nmt.data.subwords import LONGEST_PIECE
 from nmt.recipe.data_options import FilterConfig
 
 # Ratio of the lengths of a translation and its source, in characters, beside the ratio that is usual in its corpus.
-
-
 # Under so many characters on both sides a ratio says little: "Yes." may well take six words elsewhere.
 SHORT = 40
 MOST_LEARNT = 1_000_000

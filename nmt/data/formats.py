@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 # Content of one field of a line or row.
-
-
 Column = int | str  # its number from 1, or its name
 Policy = Literal["refuse", "drop"]
 
@@ -301,8 +299,6 @@ def _complaint_about_keys(start: Sequence[str], columns: Sequence[Column]) -> st
 
 
 # CSV and TMX.
-
-
 _MAX_FIELD = 1 << 22  # characters of a field of CSV
 _N_UNITS_READ = 100  # units of TMX by which its languages are told
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"

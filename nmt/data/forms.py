@@ -17,8 +17,6 @@ from nmt.recipe.data_options import CorpusFiles
 from nmt.recipe.places import is_prepared
 
 # From the names in a recipe to files.
-
-
 _WILD = re.compile(r"\*|\?|\[[^\]]+\]")
 
 

@@ -34,8 +34,6 @@ from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
 
 # A corpus in blocks of some thousand pairs, which is how the work on it is shared out.
-
-
 N_PAIR = 10_000
 # Bytes of one side at which a block ends before it has so many pairs. A single line may be longer.
 _MOST_BYTES = 1 << 22

@@ -230,8 +230,6 @@ def _by_key(keys: Keys, count: Keys, places: Places) -> list[tuple[int, int, "ar
 
 
 # Learning a unigram vocabulary.
-
-
 Floats = NDArray[np.float64]
 
 # Words that are learnt from, the most frequent ones: about 30 places for pieces each, of some 20 bytes.

@@ -223,8 +223,6 @@ _EASY_WORD = re.compile(f"\n|'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9
 
 
 # Text to pieces by the package sentencepiece, with the pieces and rules that a vocabulary of ours has stored.
-
-
 SPACE = "▁"  # U+2581, which they write for a space; in a text it is one
 UNIGRAM, BPE = 1, 2  # model types
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces

@@ -6,6 +6,7 @@ those of `wc -l`. Which lines are worth keeping is decided in `filters.py`.
 
 import contextlib
 import gzip
+import hashlib
 import io
 import lzma
 import re
@@ -17,15 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from nmt.errors import DataError
-from nmt.files import replacing
+from nmt.files import replacing, sha256_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from _typeshed import WriteableBuffer
 
 # Compressed files as streams of bytes.
-
-
 # Of which none begins a text in UTF-8.
 _GZIP, _ZSTD, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00"
 # What pzstd writes before its frames: a frame that is to be skipped.
@@ -317,12 +316,25 @@ def _shortened(raw: bytes) -> bytes:
 
 def count_lines(path: Path | str) -> int:
     """As many as `wc -l` says, and one more where the last line has no line feed."""
-    n_line, last = 0, b"\n"
+    return _count_and_digest(path)[0]
+
+
+def count_and_digest(path: Path) -> tuple[int, str]:
+    """Lines as `count_lines`, and the SHA-256 of the file as it lies there. Plain text is read once for both."""
+    n_line, digest = _count_and_digest(path)
+    with path.open("rb") as file:
+        is_plain_text = kind_of(file.read(8)) is None
+    return n_line, digest if is_plain_text else sha256_of(path)
+
+
+def _count_and_digest(path: Path | str) -> tuple[int, str]:
+    n_line, last, digest = 0, b"\n", hashlib.sha256()
     with open_text(path) as file:
         while chunk := file.read(_CHUNK):
             n_line += chunk.count(b"\n")
             last = chunk[-1:]
-    return n_line + (last != b"\n")
+            digest.update(chunk)
+    return n_line + (last != b"\n"), digest.hexdigest()
 
 
 def write_lines(path: Path | str, lines: Iterable[str]) -> None:

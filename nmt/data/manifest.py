@@ -281,8 +281,6 @@ def _written(value: Any) -> str:
 
 
 # A folder that appears whole or not at all.
-
-
 # What a disk answers that fails or is full.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS}
 

@@ -14,8 +14,6 @@ from typing import NamedTuple
 from nmt.recipe.data_options import KINDS, PATTERN, PER_KIND, Kind, kind_of, patterns_of
 
 # Items of a text that mean the same in any language and are written alike.
-
-
 # Letters of scripts that are written with spaces: one that touches a number makes it part of something else.
 _LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
 # Quotes, and the marks and letters of scripts without spaces, in which a URL ends where they begin.

@@ -18,8 +18,6 @@ from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
 # How often the pairs of each corpus are visited in an epoch.
-
-
 Rows = NDArray[np.int64]
 
 

@@ -71,8 +71,6 @@ from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
 
 # Detection of swapped files.
-
-
 N_LINE = 4000  # of a file that are looked at, at most; fewer where there are many training files
 _FEWEST_LINES, _N_LINE_IN_ALL = 200, 100_000
 _N_BLOCK = 4  # which the lines of a training file are taken from

@@ -27,8 +27,6 @@ from nmt.data.text import cut
 from nmt.recipe.data_options import DataConfig
 
 # Content of report.json from what a survey measured.
-
-
 _MOST_BARS = 40
 _N_DRAWN = 10  # pairs that are shown, drawn from the kept ones
 

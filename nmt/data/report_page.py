@@ -16,8 +16,6 @@ from nmt.data.report_words import percent, remarks
 from nmt.errors import DataError
 
 # A histogram as inline SVG.
-
-
 _WIDTH, _HEIGHT, _FOOT = 320.0, 110.0, 16.0
 _N_TICK = 6
 

@@ -29,8 +29,6 @@ from nmt.processes import n_core
 from nmt.progress import Bar
 
 # Where words begin in ids, as far as the pieces tell, without a look at the text.
-
-
 # What a piece has bits of: whether it begins a word, its first kind of character, and its last one or that a word ends.
 _BEGINS, _FIRST, _ENDS, _KINDS = 0x80, 3, 0x40, 0x07
 
@@ -213,8 +211,6 @@ def with_probabilities(codec: Codec, alpha: float) -> Resampler:
 
 
 # How long texts usually become when their words are cut anew.
-
-
 class Growth:
     """Expected number of ids of a text whose words are cut anew.
 
@@ -263,8 +259,6 @@ def _is_text(codec: Codec, piece: int) -> bool:
 
 
 # Pairs whose words are cut anew in each epoch, and the lengths that they get by it.
-
-
 _N_MEASURED = 1000  # pairs
 _MOST_THREADS = 4
 _N_AT_ONCE = 100_000  # ids of a side, or some more: operations on arrays that stay in the processor's cache

@@ -106,8 +106,6 @@ def _n_byte(pieces: list[str]) -> int:
 
 
 # Language of a text, told by py3langid.
-
-
 # Written so much alike that statistics of bytes can well be wrong: no reason to drop a sentence.
 _ALIKE = (
     {"no", "nn", "da"},

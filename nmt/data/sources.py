@@ -24,7 +24,7 @@ from nmt.data.formats import (
     read_records,
 )
 from nmt.data.forms import DOCUMENTS, RECORDS, TABLES, Named, columns_in, dataset_place, form_of, locate, partners
-from nmt.data.lines import complaint_about, complaint_about_stream, count_lines, read_lines
+from nmt.data.lines import complaint_about, complaint_about_stream, count_and_digest, count_lines, read_lines
 from nmt.data.manifest import beside
 from nmt.data.scripts import has_enough_letters, identifier, languages_like, scripts_of
 from nmt.data.tables import Loaded, complaint_about_table, count_rows, read_rows, size_and_digest
@@ -106,7 +106,7 @@ class Text:
             size, digest = size_and_digest(self.place, column)
         elif isinstance(self.place, Path):
             if self.place not in known:
-                known[self.place] = self._count(), sha256_of(self.place)
+                known[self.place] = self._count_and_digest()
             n_line, digest = known[self.place]
             n_line, size = max(0, n_line - self.header), self.place.stat().st_size
         else:
@@ -119,12 +119,13 @@ class Text:
             facts["column"] = f"{facts.get('column', self.form)}, unescaped as {self.moses}"
         return facts
 
-    def _count(self) -> int:
-        """Lines, rows or records of the file."""
+    def _count_and_digest(self) -> tuple[int, str]:
+        """Lines, rows or records of the file, and its SHA-256."""
         assert isinstance(self.place, Path)
-        if self.form in DOCUMENTS:
-            return count_records(self.place, self.form)
-        return (count_rows if self.form in TABLES else count_lines)(self.place)
+        if self.form not in (*DOCUMENTS, *TABLES):
+            return count_and_digest(self.place)
+        n = count_records(self.place, self.form) if self.form in DOCUMENTS else count_rows(self.place)
+        return n, sha256_of(self.place)
 
     def _columns(self) -> tuple[Column, ...]:
         return () if self.column is None else (self.column,)
@@ -396,8 +397,6 @@ def _at(text: Text, path: Path) -> Text:
 
 
 # Oddities in the languages of a recipe.
-
-
 N_LINE = 200  # whose language is looked at
 _FEWEST, _NEARLY_ALL, _CERTAIN = 50, 0.8, 0.9
 _LONGEST_LINE = 10_000

@@ -376,8 +376,6 @@ def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:
 
 
 # How the subwords serve the training pairs.
-
-
 RARE = (10, 100)  # pieces that occur fewer times are counted
 N_FREQUENT = 20
 _SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the corpus, on average

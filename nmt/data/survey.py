@@ -25,8 +25,6 @@ from nmt.data.units import Mask, Numbers, Units, facts_of, hashes_of
 from nmt.data.worker_pool import WorkerPool
 
 # Measurements of a block of pairs for the survey.
-
-
 LONGEST = 4096  # characters; longer lines are counted as so long
 STEPS = 8  # bars of the histogram of ratios for each doubling
 FARTHEST = 5  # doublings; ratios beyond are counted as these

@@ -266,8 +266,6 @@ def _hashes(codes: NDArray[np.uint32], ends: NDArray[np.int64]) -> Hashes:
 
 
 # White space and invisible characters.
-
-
 _SPACES = "\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # as str.isspace
 # Byte order mark, soft hyphen, zero-width space, word joiner, invisible operators, marks of direction.
 _UNSEEN = "\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
@@ -308,8 +306,6 @@ def with_ends_of(source: str, text: str) -> str:
 
 
 # Text as the scripts of Moses leave it.
-
-
 _ENTITIES = {
     "&#124;": "|",
     "&lt;": "<",
@@ -387,8 +383,6 @@ def undone(line: str, language: str) -> str:
 
 
 # Style of a text.
-
-
 _APART = re.compile(r"\s[.,!?;:]+(?:\s|$)")
 # By the name of each trait: what is said of text that has it, and that has it not.
 _TRAITS = {
@@ -434,8 +428,6 @@ def _possible(trait: str) -> str:
 
 
 # What the parts of a corpus are called.
-
-
 SIDES = ("src", "trg")
 VALID = "valid"
 

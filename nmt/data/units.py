@@ -26,8 +26,6 @@ from nmt.data.text import Block, Hashes, row_hashes, unified
 from nmt.processes import read_packed, write_packed
 
 # The different units of text that a process has met.
-
-
 Numbers = NDArray[np.int64]
 
 _MOST_CHARACTERS = 20 * MOST_REMEMBERED  # of all units together, at some 20 bytes each
@@ -201,8 +199,6 @@ def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Number
 
 
 # Facts of units by which lines are measured and aligned, as a part of a `Lexicon`.
-
-
 class UnitFacts:
     """By the number of each unit: `bags`, as in `text.py`; `hashes`, of its text.
 
@@ -244,8 +240,6 @@ def hashes_of(units: Block) -> Hashes:
 
 
 # The words that units are cut into for learning, and the ids of units, as parts of a `Lexicon`.
-
-
 class UnitWords:
     """The words of each unit, as numbers in `words`: those that are learnt from."""
 

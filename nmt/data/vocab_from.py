@@ -33,8 +33,6 @@ from nmt.recipe.data_options import SENTENCEPIECE_ENDINGS, SubwordsConfig, patte
 from nmt.recipe.places import MANIFEST, RUN_DATA, Origin, is_of_run, is_prepared
 
 # A model file of SentencePiece as subwords of ours, if they can be exactly that; what cannot be is named.
-
-
 _LETTER_OF = {byte: letter for letter, byte in BYTE_OF.items()}
 _MODELS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _LARGEST_FILE = 1 << 28
