@@ -367,7 +367,12 @@ class _Judge:
         if not self.alignment(sums, way).can_be_judged:
             # The path rests on nothing: whatever one shift of the whole file shows is a better beginning.
             nearest = sorted(range(_N_OFFSET), key=lambda d: abs(d - FARTHEST))
-            way = max((np.full_like(way, d) for d in nearest), key=lambda way: self._told(way))
+            way = max(
+                (np.full_like(way, d) for d in nearest),
+                key=lambda way: sum(
+                    float((each.rho**2).sum()) for each in self._learnt(way, _MOST_TRIED) if each is not None
+                ),
+            )
         learnt = self._learnt(way, _MOST_LEARNT)
         self._likeness = [new or old for new, old in zip(learnt[::-1], self._likeness, strict=True)]
         if any(learnt):
@@ -386,10 +391,6 @@ class _Judge:
         own = sums[good, way[good]].sum(dtype=np.float64)
         others = (sums[good, :_N_OFFSET].sum(dtype=np.float64) - own) / (_N_OFFSET - 1)
         return float(own - others)
-
-    def _told(self, way: NDArray[np.int8]) -> float:
-        """Sum of squared correlations that can be learnt on a path, from some lines."""
-        return sum(float((each.rho**2).sum()) for each in self._learnt(way, _MOST_TRIED) if each is not None)
 
     def _learnt(self, way: NDArray[np.int8], most: int) -> list[Likeness | None]:
         """Learn from the even shares to judge the odd ones, and the reverse, from about so many lines of each."""

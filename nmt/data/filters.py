@@ -289,7 +289,7 @@ def repeats_itself(text: str, most: int) -> bool:
         while after >= 0:
             period = after - place
             start, end = _run_around(raw, place, period)
-            if end - start >= _long_run(period, most):
+            if end - start >= max(_LONG_RUN, (most + 1) * period):
                 run = raw[start:end].decode("utf-8", "ignore")
                 if any(map(str.isalpha, run)):
                     return True
@@ -299,11 +299,6 @@ def repeats_itself(text: str, most: int) -> bool:
                 break
             after = raw.find(gram, after + 1, place + _REACH + _GRAM)
     return False
-
-
-def _long_run(period: int, most: int) -> int:
-    """Bytes from which on a run of such a period is too long. most: times that a piece may stand in a row."""
-    return max(_LONG_RUN, (most + 1) * period)
 
 
 def _run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:

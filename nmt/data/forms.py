@@ -98,7 +98,10 @@ def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path
         for folder in folders:
             if found := sorted(glob.glob(name, root_dir=folder)):
                 matched = ((each, shape.fullmatch(each)) for each in found)
-                return [Named(each, folder / each, _wild(match)) for each, match in matched]
+                return [
+                    Named(each, folder / each, (tuple(map(without_ending, match.groups())) if match else None))
+                    for each, match in matched
+                ]
     places = " and ".join(str((folder / name).absolute()) for folder in folders)
     plain = not os.environ.get("NMT_DATA") and not Path(name).is_absolute()
     hint = " (NMT_DATA, one more folder to look in, is not set)" if plain else ""
@@ -111,11 +114,6 @@ def _folders(name: str, before: Sequence[Path]) -> list[Path]:
     if Path(name).is_absolute():
         return [Path()]
     return [*before, *map(Path, filter(None, [os.environ.get("NMT_DATA")]))]
-
-
-def _wild(match: re.Match[str] | None) -> tuple[str, ...] | None:
-    """Texts that the wildcards stood for, without endings of compression."""
-    return tuple(map(without_ending, match.groups())) if match else None
 
 
 def _shape(pattern: str) -> list[str]:

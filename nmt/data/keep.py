@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nmt.data.block_work import task_of
 from nmt.data.dedup import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.filters import CODES, KEPT, MOST_LEARNT, UsualRatio, most_bytes, oddities, usual_ratio
-from nmt.data.formats import Flaw, Found, Policy, Reading
+from nmt.data.formats import Flaw, Policy, Reading
 from nmt.data.kept import KeptPairs, near_hashes, progress_bar
 from nmt.data.learn import WordCounts, drawn
 from nmt.data.lines import open_text
@@ -47,7 +47,7 @@ def blocks_of(source: Source, reading: Reading) -> Iterator[dict[str, Any]]:
         return
     pairs, first = source.pairs(reading), source.first_number
     while block := list(itertools.islice(pairs, N_PAIR)):
-        sides = [[_text(found) for found in side] for side in zip(*block, strict=True)]
+        sides = [[(found if isinstance(found, str) else "") for found in side] for side in zip(*block, strict=True)]
         flaws = [(n, flaw.reason) for n, pair in enumerate(block) for flaw in pair if isinstance(flaw, Flaw)]
         yield {
             "first": first,
@@ -62,10 +62,6 @@ def blocks_of(source: Source, reading: Reading) -> Iterator[dict[str, Any]]:
 
 def _is_plain(text: Text) -> bool:
     return text.form == "text" and isinstance(text.place, Path) and text.moses is None
-
-
-def _text(found: Found) -> str:
-    return found if isinstance(found, str) else ""
 
 
 def _cut(source: Source, longest: int) -> Iterator[dict[str, Any]]:

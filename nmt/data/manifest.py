@@ -228,7 +228,10 @@ def flags_of_settings(there: dict[str, Any], recipe: Recipe) -> tuple[str, set[s
         one_lang = split == "train" and n_lang > 1 and not any(map(_languages, wanted))
         for (place, files), tags in zip(places, wanted, strict=True):
             found |= {f"{place}.{option}": value for option, value in _tags(files, tags, data["trg_lang"], one_lang)}
-    return " ".join(f"--{name} {shlex.quote(_written(value))}" for name, value in found.items()), settled
+    return " ".join(
+        f"--{name} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
+        for name, value in found.items()
+    ), settled
 
 
 def _own_flags(own: TrainingCorpus, data: dict[str, Any], place: str) -> _Own:
@@ -274,10 +277,6 @@ def _tags(files: Tagged, wanted: list[str], trg_lang: str, one_lang: bool) -> _O
 
 def _languages(tags: list[str]) -> list[str]:
     return [lang for tag in tags if (lang := told_language(tag))]
-
-
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 # A folder that appears whole or not at all.

@@ -124,7 +124,11 @@ def _lengths(counts: NDArray[np.int64]) -> dict[str, Any]:
     """counts: (2, LONGEST + 1) of read and kept lines -> bars of equal width, the last one open."""
     read, kept = counts
     last = int(np.searchsorted(np.cumsum(read), 0.995 * read.sum()))
-    width = next(w for w in _widths() if w * _MOST_BARS > last)
+    width = next(
+        w
+        for w in itertools.chain.from_iterable((a * 10**k for a in (1, 2, 5)) for k in itertools.count())
+        if w * _MOST_BARS > last
+    )
     n_bar = last // width + 1
     bars = [int(read[k * width : (k + 1) * width].sum()) for k in range(n_bar)]
     of_kept = [int(kept[k * width : (k + 1) * width].sum()) for k in range(n_bar)]
@@ -136,10 +140,6 @@ def _lengths(counts: NDArray[np.int64]) -> dict[str, Any]:
         "kept_quantiles": {str(q): _quantile(kept, q / 100) for q in (1, 50, 99, 100)},
         "longest_told": LONGEST,
     }
-
-
-def _widths() -> "itertools.chain[int]":
-    return itertools.chain.from_iterable((a * 10**k for a in (1, 2, 5)) for k in itertools.count())
 
 
 def _quantile(counts: NDArray[np.int64], share: float) -> int:

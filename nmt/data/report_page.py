@@ -31,7 +31,7 @@ def bars(whole: Sequence[int], part: Sequence[int], labels: Sequence[str], ticks
             f'<rect class="{name}" x="{k * step:.2f}" y="{_HEIGHT - tall:.2f}" width="{max(step - 0.7, 0.5):.2f}" '
             f'height="{tall:.2f}"/>'
             for count, name in shares
-            if (tall := _height(count, top))
+            if (tall := (max(_HEIGHT * count / top, 0.8) if count else 0.0))
         )
         title = f"{html.escape(label)}: {low:,} kept, {high - low:,} dropped"
         area = f'<rect class="area" x="{k * step:.2f}" y="0" width="{step:.2f}" height="{_HEIGHT:g}"/>'
@@ -42,11 +42,6 @@ def bars(whole: Sequence[int], part: Sequence[int], labels: Sequence[str], ticks
     )
     view = f"0 0 {_WIDTH:g} {_HEIGHT + _FOOT:g}"
     return f'<svg viewBox="{view}" role="img" aria-label="{n} bars, the highest {top:,}">{"".join(drawn)}{marks}</svg>'
-
-
-def _height(count: int, top: int) -> float:
-    """Height of a bar; a count above 0 stays visible."""
-    return max(_HEIGHT * count / top, 0.8) if count else 0.0
 
 
 Facts = dict[str, Any]

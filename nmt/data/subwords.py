@@ -249,7 +249,7 @@ class Subwords:
     def __init__(self, src: Codec, trg: Codec, normalize: str) -> None:
         self.src, self.trg, self.normalize = src, trg, normalize
         self.joint = src is trg
-        self.sha256 = _digest(self._text())
+        self.sha256 = hashlib.sha256(self._text().encode("utf-8") + b"\n").hexdigest()
 
     @classmethod
     def train(
@@ -331,7 +331,11 @@ class Subwords:
                 symbols=found.get("symbols", ()),
                 placeholders=found.get("placeholders", ()),
                 patterns=found.get("patterns", ()),
-                sentencepiece=_sentencepiece_of(each) if found.get("kind") == "sentencepiece" else None,
+                sentencepiece=SentencePiece(
+                    each["model"], each["scores"], base64.b64decode(each["charsmap"]), each["squeeze"]
+                )
+                if found.get("kind") == "sentencepiece"
+                else None,
                 tags=() if n else found.get("tags", ()),
                 characters=has_characters(found),
                 whitespace=found.get("whitespace", "kept"),
@@ -365,14 +369,6 @@ def _replaced(pieces: Sequence[bytes]) -> Iterator[bytes]:
         except UnicodeDecodeError:
             raw = "\ufffd".encode() * len(raw)
         yield raw
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8") + b"\n").hexdigest()
-
-
-def _sentencepiece_of(table: dict[str, Any]) -> SentencePiece:
-    return SentencePiece(table["model"], table["scores"], base64.b64decode(table["charsmap"]), table["squeeze"])
 
 
 # How the subwords serve the training pairs.
