@@ -1,4 +1,4 @@
-"""The report as one page of HTML, for people: numbers, bars, examples. It has no script and loads nothing.
+"""The report as one page of HTML, for people: the summary, examples, files. It has no script and loads nothing.
 
 Its frame and style are `report_page.html` and `.css`. Texts of a corpus are hostile: each is escaped where it enters
 the page, in `_text`, and the page's policy lets neither a script nor a picture in.
@@ -12,41 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.data.report_words import percent, remarks
+from nmt.data.report_words import percent, remarks, table
 from nmt.errors import DataError
-
-# A histogram as inline SVG.
-_WIDTH, _HEIGHT, _FOOT = 320.0, 110.0, 16.0
-_N_TICK = 6
-
-
-def bars(whole: Sequence[int], part: Sequence[int], labels: Sequence[str], ticks: Sequence[str]) -> str:
-    """whole, part: how high each bar and its lower part are; labels: what a pointer on a bar shows; ticks: below."""
-    n, top = max(len(whole), 1), max([1, *whole])
-    step = _WIDTH / n
-    drawn = []
-    for k, (high, low, label) in enumerate(zip(whole, part, labels, strict=True)):
-        shares = ((high, "gone"), (low, "kept"))
-        rects = "".join(
-            f'<rect class="{name}" x="{k * step:.2f}" y="{_HEIGHT - tall:.2f}" width="{max(step - 0.7, 0.5):.2f}" '
-            f'height="{tall:.2f}"/>'
-            for count, name in shares
-            if (tall := (max(_HEIGHT * count / top, 0.8) if count else 0.0))
-        )
-        title = f"{html.escape(label)}: {low:,} kept, {high - low:,} dropped"
-        area = f'<rect class="area" x="{k * step:.2f}" y="0" width="{step:.2f}" height="{_HEIGHT:g}"/>'
-        drawn.append(f"<g><title>{title}</title>{area}{rects}</g>")
-    every = -(-n // _N_TICK)
-    marks = "".join(
-        f'<text x="{k * step:.2f}" y="{_HEIGHT + 12:g}">{html.escape(ticks[k])}</text>' for k in range(0, n, every)
-    )
-    view = f"0 0 {_WIDTH:g} {_HEIGHT + _FOOT:g}"
-    return f'<svg viewBox="{view}" role="img" aria-label="{n} bars, the highest {top:,}">{"".join(drawn)}{marks}</svg>'
-
 
 Facts = dict[str, Any]
 
-_N_SCRIPTS = 8
 _N_ROWS = 12
 _MARK = b'<meta name="generator" content="nmt-preprocess">'
 _LONGEST_HEAD = 2000
@@ -79,13 +49,6 @@ def refuse_foreign_page(path: Path) -> None:
 
 
 def _sections(facts: Facts, langs: tuple[str, str]) -> Iterable[str]:
-    sides = dict(
-        zip(
-            ("src", "trg"),
-            (f"{side} ({_text(lang)})" for side, lang in zip(("Source", "Target"), langs, strict=True)),
-            strict=True,
-        )
-    )
     for one in facts["alarms"]:
         yield (
             f'<div class="alarm" role="alert"><p><strong>Alarm.</strong> {_text(one["found"])}.</p>'
@@ -95,25 +58,25 @@ def _sections(facts: Facts, langs: tuple[str, str]) -> Iterable[str]:
         yield f'<p class="fine"><strong>No alarm.</strong>{" See the warnings." if facts["warnings"] else ""}</p>'
     for text in facts["warnings"]:
         yield f'<p class="warning">{_text(text)}</p>'
-    yield _tiles(facts)
+    yield f"<h2>Summary</h2><p>Source: {_text(langs[0])}, target: {_text(langs[1])}</p>"
+    summary = table({**facts, "alarms": [], "warnings": [], "corpora": []})
+    yield f"<pre>{'<br>'.join(map(_text, summary))}</pre>"
     yield from _corpora(facts)
     yield from _dropped(facts)
     yield from _samples(facts.get("samples", {}))
-    if "lengths" in facts:
-        yield from _shapes(facts, sides)
-        yield from _leaks(facts)
+    if "leaks" in facts:
+        yield from _leaks(facts["leaks"]["examples"])
         yield from _alignment(facts)
-        yield from _duplicates(facts)
-    if "subwords" in facts:
-        yield from _subwords(facts["subwords"], sides)
-    if "scripts" in facts:
-        yield from _scripts(facts["scripts"], sides)
-
-
-def _tiles(facts: Facts) -> str:
-    n_dropped = sum(each["count"] for each in facts["dropped"].values())
-    told = [("pairs read", facts["read"]), ("dropped", n_dropped), ("kept", facts["kept"])]
-    return '<dl class="tiles">' + "".join(f"<div><dt>{name}</dt><dd>{n:,}</dd></div>" for name, n in told) + "</dl>"
+        most = facts["duplicates"]["most"]
+        if most:
+            yield _more(
+                "Most frequent pairs", _examples((f"{e['times']:,} times, first {e['place']}", e) for e in most)
+            )
+    for side, of in facts.get("subwords", {}).items():
+        if "most_frequent" in of:
+            pieces = (f"<bdi>{_text(piece)}</bdi> <small>{n:,}</small>" for piece, n in of["most_frequent"])
+            inside = " ".join(f"<span class=piece>{piece}</span>" for piece in pieces)
+            yield _more(f"Most frequent pieces, {side}", f"<p>{inside}</p>")
 
 
 def _corpora(facts: Facts) -> Iterable[str]:
@@ -170,57 +133,13 @@ def _origin(inputs: Sequence[Mapping[str, Any]], made: str) -> Iterable[str]:
         yield f"<p><small>{_text(made)}</small></p>"
 
 
-def _range(first: int, last: int) -> str:
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
-
-
-def _shapes(facts: Facts, sides: Mapping[str, str]) -> Iterable[str]:
-    yield "<h2>Lengths</h2><p class=legend><span class=kept></span> kept <span class=gone></span> dropped</p>"
-    yield '<div class="charts">'
-    for side, name in sides.items():
-        of = facts["lengths"][side]
-        *edges, beyond = of["from"]
-        width = (beyond - edges[-1]) if edges else 1
-        labels = [f"{_range(a, a + width - 1)} characters" for a in edges] + [f"{beyond:,} characters and more"]
-        ticks = [f"{edge:,}" for edge in edges] + [f"{beyond:,}+"]
-        q = of["kept_quantiles"]
-        note = f"characters a line; median {q['50']:,}, 99 % up to {q['99']:,}"
-        yield _figure(name, note, bars(of["read"], of["kept"], labels, ticks))
-    of = facts["ratios"]
-    labels = [f"target/source about {middle:.3g}" for middle in of["middle"]]
-    q = of["kept_quantiles"]
-    note = (
-        f"characters of the target for one of the source; median {q['50']:.2f}, 98 % from {q['1']:.2f} to {q['99']:.2f}"
-    )
-    yield _figure("Ratio", note, bars(of["read"], of["kept"], labels, [f"{m:.2g}" for m in of["middle"]]))
-    yield "</div>"
-
-
-def _leaks(facts: Facts) -> Iterable[str]:
-    rows = facts["leaks"]["rows"]
-    if not rows:
-        return
-    yield "<h2>Validation and test lines that are found again</h2>"
-    yield (
-        "<p>How many lines have the same source, target, or both, among the kept training pairs or in another set, or "
-        "both with the sides exchanged: to the letter; nearly, but for case, punctuation and white space; but for "
-        "numbers, too. Each level contains the one before.</p>"
-    )
-    yield '<div class="charts">'
-    levels = {"exact": "to the letter", "near": "nearly", "numberless": "but for numbers"}
-    for row in rows:
-        parts = {"src": "source", "trg": "target", "pair": "pair", "reversed": "exchanged"}
-        head = [f"{row['lines']:,} {_text(row['split'])} lines in {_text(row['in'])}", *parts.values()]
-        yield _table(
-            head, [[name, *(f"{row[level].get(part, 0):,}" for part in parts)] for level, name in levels.items()]
-        )
-    yield "</div>"
-    examples = []
-    for each in facts["leaks"]["examples"]:
+def _leaks(found: Sequence[Mapping[str, str]]) -> Iterable[str]:
+    examples: list[tuple[str, Mapping[str, str]]] = []
+    for each in found:
         there = {"src": each["train_src"], "trg": each["train_trg"]}
         examples += [(each["place"], each), (f"found at {each['train_place']}", there)]
     if examples:
-        yield _more("Examples", _examples(examples))
+        yield _more("Validation and test lines that are found again", _examples(examples))
 
 
 def _alignment(facts: Facts) -> Iterable[str]:
@@ -238,65 +157,6 @@ def _alignment(facts: Facts) -> Iterable[str]:
         files = f"{'<br>'.join(map(_text, names))} <small>{_text(one['split'])}</small>"
         (bad if one["stretches"] else fine).append([files, verdict, f"{one['pairs']:,}"])
     yield from _long_table(["Files", "line by line", "pairs"], [*bad, *fine], 2, "pairs of files")
-
-
-def _duplicates(facts: Facts) -> Iterable[str]:
-    of = facts["duplicates"]
-    yield "<h2>Repetitions</h2>"
-    yield (
-        f"<p><b>{of['pairs']:,}</b> kept pairs came before. <b>{of['sources']:,}</b> sources have several targets, "
-        f"<b>{of['targets']:,}</b> targets several sources.</p>"
-    )
-    if of["most"]:
-        yield _more(
-            "Most frequent pairs", _examples((f"{e['times']:,} times, first {e['place']}", e) for e in of["most"])
-        )
-
-
-def _subwords(subwords: Facts, sides: Mapping[str, str]) -> Iterable[str]:
-    yield "<h2>Subwords</h2>"
-    head = ["", "words", "subwords", "a word", "characters each"]
-    body = [
-        [
-            name,
-            f"{of['words']:,}" if "words" in of else "–",
-            f"{of['pieces']:,}",
-            f"{of['pieces_per_word']:.2f}" if "words" in of else "–",
-            f"{of['characters_per_piece']:.2f}",
-        ]
-        for name, of in ((name, subwords[side]) for side, name in sides.items())
-    ]
-    yield _table(head, body)
-    named = {**sides, "joint": "Joint"} if "joint" in subwords else dict(sides)
-    bounds = list(subwords["src"]["fewer_than"])
-    head = ["Pieces of", "there are", "occur", *(f"fewer than {int(n):,} times" for n in bounds)]
-    body = [
-        [name, f"{of['size']:,}", f"{of['occur']:,}", *(f"{of['fewer_than'][n]:,}" for n in bounds)]
-        for name, of in ((name, subwords[side]) for side, name in named.items())
-    ]
-    yield _table(head, body)
-    for side, name in named.items():
-        pieces = " ".join(
-            f"<span class=piece><bdi>{_text(piece)}</bdi> <small>{n:,}</small></span>"
-            for piece, n in subwords[side]["most_frequent"]
-        )
-        yield _more(f"Most frequent pieces, {name}", f"<p>{pieces}</p>")
-
-
-def _scripts(scripts: Facts, sides: Mapping[str, str]) -> Iterable[str]:
-    yield "<h2>Characters</h2>"
-    for side, name in sides.items():
-        counts = scripts[side]
-        total = max(sum(counts.values()), 1)
-        shown = list(counts.items())[:_N_SCRIPTS]
-        if len(counts) > _N_SCRIPTS:
-            shown.append((f"{len(counts) - _N_SCRIPTS} other kinds", sum(list(counts.values())[_N_SCRIPTS:])))
-        rows = [[_text(kind), f"{n:,}", _text(percent(n, total))] for kind, n in shown]
-        yield _table([name, "characters", "share"], rows)
-
-
-def _figure(name: str, note: str, svg: str) -> str:
-    return f"<figure><figcaption><b>{name}</b> <small>{note}</small></figcaption>{svg}</figure>"
 
 
 def _table(head: Sequence[str], body: Iterable[Sequence[str]], n_text: int = 1) -> str:
