@@ -42,7 +42,7 @@ LINES = ["the ship", "", "the old ship left", "für Übung"]
 def folders(tmp_path_factory):
     """Two runs with different weights and the same vocabulary."""
     found, lines = [], ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280))
     for seed in (0, 1):
         run = Run(tmp_path_factory.mktemp("runs") / "tiny")
         run.folder.mkdir()
@@ -338,7 +338,7 @@ def test_another_vocabulary_than_that_of_training_is_refused_with_both_fingerpri
     told.write_text(json.dumps({"subwords": own}) + "\n")
     nmt.load(run)
     lines = ["another corpus has other words in it"] * 9
-    Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1).save(run / "subwords.json")
+    Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280)).save(run / "subwords.json")
     with pytest.raises(RunError, match=rf"subwords.json: its fingerprint is [0-9a-f]{{12}}, .* with {own[:12]}"):
         nmt.load(run)
 

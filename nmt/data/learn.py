@@ -22,7 +22,6 @@ from nmt.data.letters import (
     in_words,
     is_easy,
     normalised,
-    units_of,
 )
 from nmt.data.placeholders import PLACEHOLDER
 from nmt.recipe.data_options import SubwordsConfig
@@ -101,16 +100,15 @@ def often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[n
     return CutWords(list(itertools.compress(words, often.tolist())), values[np.repeat(often, lengths)], lengths[often])
 
 
-def words_of_sides(
-    sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None
-) -> Counter[str]:
+def words_of_sides(sides: Sequence[Lines], config: SubwordsConfig, notes: Counter[str] | None = None) -> Counter[str]:
     """Count the words of all sides. notes: counts what was too long to be learnt from."""
-    if any(callable(side) for side in sides):
-        return count_words(learnt_from(sides, config, seed, notes), cut_of(config))
-    words = Counter[str]()
+    words, words_of = Counter[str](), WordsOf(config)
     for side in sides:
-        assert isinstance(side, Counter), "sides are all lines or all counted"
-        words.update(side)
+        if isinstance(side, Counter):
+            words.update(side)
+        else:
+            for line in side():
+                words.update(words_of(" " + line, Counter() if notes is None else notes))
     return words
 
 
@@ -137,46 +135,15 @@ class WordsOf:
         return [word for one in texts for word, _ in self._cut.pre_tokenize_str(one)]
 
 
-def learnt_from(
-    sides: Sequence[Lines], config: SubwordsConfig, seed: int, notes: Counter[str] | None = None
-) -> Iterator[str]:
-    """The texts that pieces are learnt from: a sample of the lines, normalised, without symbols and without ends."""
-    cut = _pattern_of(config)
-    for line in sample(sides, config.max_train_lines, seed):
-        text = " " + normalised(line, config.normalize, config.whitespace)
-        for between in cut.split(text):  # no piece may look like a symbol
-            yield from parts(between, notes)
-
-
 def _pattern_of(config: SubwordsConfig) -> re.Pattern[str]:
     """Symbols and placeholders, which are not learnt from."""
     return re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
 
 
-def count_words(texts: Iterable[str], cut: pre_tokenizers.PreTokenizer) -> Counter[str]:
-    """Return how often each of the words occurs that `cut` cuts texts into."""
-    units: Counter[str] = Counter()
-    for text in texts:
-        units.update(units_of(text))
-        forget_rare(units)
-    words = Counter[str]()
-    for unit, n in units.items():
-        for word, _ in cut.pre_tokenize_str(unit):
-            words[word] += n
-    return words
-
-
-def forget_rare(counted: Counter[str]) -> None:
-    """Forget what occurred once, if there is so much that memory is at stake."""
-    if len(counted) > MOST_COUNTED:
-        for text in [text for text, n in counted.items() if n == 1]:
-            del counted[text]
-
-
 class WordCounts:
-    """Counts of words, summed over blocks: the result of a Counter that forgets by `forget_rare`, in half the time.
+    """Counts of words, summed over blocks. Of too many, those that occurred once are forgotten.
 
-    Most words are known, so that theirs are numbers, which numpy adds.
+    Twice as fast as a Counter: most words are known, so that theirs are numbers, which numpy adds.
     """
 
     def __init__(self) -> None:
@@ -197,15 +164,6 @@ class WordCounts:
     def counter(self) -> Counter[str]:
         """Return the counts."""
         return Counter(dict(zip(self._number, self._n.tolist(), strict=True)))
-
-
-def sample(sides: Sequence[Lines], most: int, seed: int) -> Iterator[str]:
-    """All lines of all sides, or `most` of them, each as likely as any other; in order, and the same for a seed."""
-    given = [side for side in sides if callable(side)]
-    assert len(given) == len(sides), "sides are all lines or all counted"
-    flags = drawn(sum(1 for lines in given for _ in lines()), most, seed)
-    for lines in given:
-        yield from itertools.compress(lines(), flags)
 
 
 def drawn(left: int, most: int, seed: int) -> Iterator[bool]:

@@ -419,13 +419,13 @@ def _learn(
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
     tags, protect = known_tags(recipe.data), recipe.data.protect
     if given:
-        subwords = reuse(given, counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags, protect)
+        subwords = reuse(given, counts, recipe.subwords, report.notes, tags, protect)
         for line in account_of(given.load(joint=recipe.subwords.joint), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     talk(f"learning {recipe.subwords.vocab_size:,} {KINDS[recipe.subwords.kind].noun} ...")
-    subwords = Subwords.train(*counts, recipe.subwords, _SAMPLE_SEED, report.notes, tags, protect)
+    subwords = Subwords.train(*counts, recipe.subwords, report.notes, tags, protect)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size
         short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""

@@ -257,7 +257,6 @@ class Subwords:
         src_lines: Lines,
         trg_lines: Lines,
         config: SubwordsConfig,
-        seed: int,
         notes: Counter[str] | None = None,
         tags: Sequence[str] = (),
         protect: Sequence[str] = (),
@@ -270,7 +269,7 @@ class Subwords:
 
         def codec_of(*sides: Lines, tags: Sequence[str] = ()) -> Codec:
             n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders) - len(tags)
-            counted = words_of_sides(sides, config, seed, notes)
+            counted = words_of_sides(sides, config, notes)
             words = Counter({one: n for one, n in counted.items() if one.isascii() or not BYTE_IN_TEXT.search(one)})
             found = KINDS[config.kind].learn(words, n_piece, LONGEST_PIECE)
             codec = Codec(

@@ -228,7 +228,6 @@ def reuse(
     given: Given,
     sides: tuple[Lines, Lines],
     config: SubwordsConfig,
-    seed: int,
     notes: Counter[str] | None = None,
     tags: Sequence[str] = (),
     protect: Sequence[str] = (),
@@ -260,7 +259,7 @@ def reuse(
             letters = codec.letters
             cut = letters.in_characters if config.kind == "char" else letters.pre_tokenizer
             words = Counter[str]()  # as the letters of an earlier version may cut them
-            for word, n in words_of_sides(lines, wanted, seed, notes).items():
+            for word, n in words_of_sides(lines, wanted, notes).items():
                 for part, _ in cut.pre_tokenize_str(word):
                     words[part] += n
             old_pieces = Pieces(codec.plain_vocab(), codec.merges, codec.scores)

@@ -37,7 +37,7 @@ def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[
     write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
     given = {"tags": tags, "protect": recipe.data.protect}
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1, **given)
+    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, **given)
     subwords.save(run.subwords_file)
     torch.manual_seed(0)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)

@@ -77,7 +77,7 @@ def run(tmp_path):
     made = Run(tmp_path / "run")
     made.folder.mkdir()
     write_recipe(recipe, made.recipe_file)
-    subwords = Subwords.train(lambda: ["a small text"], lambda: ["another one"], recipe.subwords, seed=1)
+    subwords = Subwords.train(lambda: ["a small text"], lambda: ["another one"], recipe.subwords)
     subwords.save(made.subwords_file)
     made.data_file.write_text(f'{{"subwords": "{subwords.sha256}"}}\n', encoding="utf-8")
     weights = checkpoint.weights_of(build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, 0))

@@ -424,7 +424,7 @@ def test_runs_with_other_subwords_are_refused(translate, folder, tmp_path):
     other = Run(tmp_path / "other")
     shutil.copytree(folder, other.folder)
     lines = ["quite another text"] * 9
-    Subwords.train(lambda: lines, lambda: lines, read_recipe(other.recipe_file).subwords, 1).save(other.subwords_file)
+    Subwords.train(lambda: lines, lambda: lines, read_recipe(other.recipe_file).subwords).save(other.subwords_file)
     assert "different vocabularies" in translate(other.folder, code=2)[1]
 
 

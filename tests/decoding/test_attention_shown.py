@@ -28,7 +28,7 @@ KINDS = {
 @pytest.fixture(scope="module")
 def subwords():
     lines = ["the old ship left in May"] * 9
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280))
 
 
 def tiny_model(subwords, seed=0, **options):

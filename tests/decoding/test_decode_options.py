@@ -53,7 +53,7 @@ def lab(tmp_path_factory):
     recipe = read_recipe(None, list(OPTIONS.items()))
     write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, 1, tags=known_tags(recipe.data))
+    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, tags=known_tags(recipe.data))
     subwords.save(run.subwords_file)
     torch.manual_seed(10)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD).eval()

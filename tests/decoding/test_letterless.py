@@ -14,7 +14,7 @@ from nmt.recipe.decode_options import DecodeConfig
 @pytest.fixture(scope="module")
 def translator():
     lines = ["ein Hund läuft", "zwei Hunde laufen 😀 ... 12"]
-    subwords = Subwords.train(lambda: iter(lines), lambda: iter(lines), SubwordsConfig(vocab_size=300, joint=True), 1)
+    subwords = Subwords.train(lambda: iter(lines), lambda: iter(lines), SubwordsConfig(vocab_size=300, joint=True))
     model = CopyModel(n_vocab=subwords.trg.n_vocab, seed=3)
     return Translator(model, subwords, DecodeConfig(beam=2), languages=("de", "en"))
 

@@ -19,7 +19,7 @@ SHORT = Limits(line=20, piece=20)
 
 @pytest.fixture(scope="module")
 def subwords() -> Subwords:
-    return Subwords.train(lambda: [TEXT] * 20, lambda: [TEXT] * 20, SubwordsConfig(vocab_size=290), 1)
+    return Subwords.train(lambda: [TEXT] * 20, lambda: [TEXT] * 20, SubwordsConfig(vocab_size=290))
 
 
 @pytest.fixture(scope="module")

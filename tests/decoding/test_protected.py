@@ -36,7 +36,7 @@ LINES = [
 def subwords():
     lines = ["the old ship left in May, nothing to protect and so on"] * 20
     config = SubwordsConfig(vocab_size=380)
-    return Subwords.train(lambda: lines, lambda: lines, config, 1, protect=KINDS)
+    return Subwords.train(lambda: lines, lambda: lines, config, protect=KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_the_model_reads_and_writes_placeholders(subwords, model):
 
 
 def test_a_vocabulary_without_placeholders_protects_nothing(subwords):
-    plain = Subwords.train(lambda: LINES, lambda: LINES, SubwordsConfig(vocab_size=300), 1)
+    plain = Subwords.train(lambda: LINES, lambda: LINES, SubwordsConfig(vocab_size=300))
     translator = Translator(CopyModel(plain.trg.n_vocab, seed=1).eval(), plain, DecodeConfig())
     for line, found in zip(LINES, translator.translate(LINES), strict=True):
         assert (found.text, found.items) == (line, {})

@@ -114,7 +114,7 @@ def test_the_tries_search_wider_and_then_draw_and_leave_the_rest_alone(config):
 
 def test_the_answer_to_a_line_does_not_depend_on_the_others():
     train = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: train, lambda: train, SubwordsConfig(vocab_size=280), 1)
+    subwords = Subwords.train(lambda: train, lambda: train, SubwordsConfig(vocab_size=280))
     model = HashModel(subwords.trg.n_vocab, sharpness=3.0).eval()
     config = DecodeConfig(beam=1, max_len_a=1.0, max_len_b=4)
     translator = Translator(model, subwords, config)

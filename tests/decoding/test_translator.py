@@ -21,7 +21,7 @@ WORDS = ["the", "old", "ship", "left", "in", "May", "für", "Übung", "und", "�
 @pytest.fixture(scope="module")
 def subwords() -> Subwords:
     lines = [" ".join(WORDS)] * 20
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280))
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_a_given_pair_too_long_is_cut_and_named(subwords, model, monkeypatch):
 
 def test_a_given_pair_of_as_many_of_the_longest_pieces_as_are_read_is_read_whole():
     word = "ab" * 30
-    subwords = Subwords.train(lambda: [word] * 20, lambda: [word] * 20, SubwordsConfig(vocab_size=280), 1)
+    subwords = Subwords.train(lambda: [word] * 20, lambda: [word] * 20, SubwordsConfig(vocab_size=280))
     text = " ".join([word] * MAX_SRC_LEN)
     (ids,) = subwords.trg.encode([text])
     (scored,) = Translator(CopyModel(subwords.trg.n_vocab).eval(), subwords, DecodeConfig()).score([text], [text])

@@ -18,7 +18,7 @@ PAIRS = [
 
 def made_subwords() -> Subwords:
     lines = ["the old ship left in May"] * 9
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=290, whitespace="kept"), 1)
+    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=290, whitespace="kept"))
 
 
 def made_sentence(src: str, trg: str, number: int = 1, seed: int = 0) -> Sentence:

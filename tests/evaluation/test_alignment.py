@@ -25,7 +25,7 @@ LINES = [
 @pytest.fixture(scope="module")
 def codec():
     train = ["the old ship left  in May, don't"] * 9
-    return Subwords.train(lambda: train, lambda: train, SubwordsConfig(vocab_size=290), 1).trg
+    return Subwords.train(lambda: train, lambda: train, SubwordsConfig(vocab_size=290)).trg
 
 
 @pytest.mark.parametrize("line", LINES)

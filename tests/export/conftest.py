@@ -8,7 +8,7 @@ from nmt.recipe.reader import read_recipe
 @pytest.fixture(scope="session")
 def subwords():
     config = read_recipe(None, list(tiny.SMALL.items())).subwords
-    return Subwords.train(lambda: tiny.LINES, lambda: tiny.LINES, config, 1)
+    return Subwords.train(lambda: tiny.LINES, lambda: tiny.LINES, config)
 
 
 @pytest.fixture

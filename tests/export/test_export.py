@@ -209,7 +209,7 @@ def test_a_model_with_tags_is_the_same_for_each_of_them(tmp_path, capsys, monkey
         [*SMALL.items(), ("data.trg_lang", "de"), ("data.train", json.dumps(corpora))],
     )
     recipe = read_recipe(None, given)
-    subwords = Subwords.train(lambda: LINES, lambda: LINES, recipe.subwords, 1, tags=tags)
+    subwords = Subwords.train(lambda: LINES, lambda: LINES, recipe.subwords, tags=tags)
     model, _ = made(subwords)
     run = saved(tmp_path / "run", subwords, model, recipe)
     (tmp_path / "lines").write_text("\n".join(LINES), encoding="utf-8")

@@ -16,7 +16,7 @@ from nmt.data.arrays import gathered
 from nmt.data.filters import most_bytes
 from nmt.data.formats import Reading
 from nmt.data.keep import blocks_of
-from nmt.data.learn import CutWords, WordCounts, WordsOf, forget_rare, learnt_from
+from nmt.data.learn import CutWords, WordCounts, WordsOf
 from nmt.data.letters import in_words, is_easy, words_of_easy
 from nmt.data.lines import lines_of_block, read_lines
 from nmt.data.placeholders import BYTES, protected
@@ -127,12 +127,12 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normaliz
     lines = [protected(line, kinds)[0] for line in nasty(7, 120)]
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
-    subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, 0, protect=kinds)
+    subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, protect=kinds)
     of, words_of = units(lines, normalize), WordsOf(config)
     codec = subwords.src
     rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])
     notes, of_lines = Counter(), Counter()
-    plain = Counter(word for text in learnt_from([lambda: lines], config, 0, of_lines) for word in pieces_of(text))
+    plain = Counter(word for line in lines for word in words_of(f" {line}", of_lines))
     n_of = of.counts(np.ones(len(lines), bool))
     occur = np.flatnonzero(n_of)
     words, n = words_in(of.known, words_of).counted(of.which[occur], n_of[occur], notes)
@@ -289,7 +289,7 @@ def test_counts_of_words_are_those_of_a_counter(monkeypatch):
         block = Counter(f"w{rng.randrange(200) if rng.random() < 0.2 else rng.randrange(20)}" for _ in range(40))
         plain.update(block)
         n_before = len(plain)
-        forget_rare(plain)
+        plain = plain if len(plain) <= 60 else Counter({word: n for word, n in plain.items() if n > 1})
         n_forgotten += n_before - len(plain)
         quick.add(list(block), np.array(list(block.values())))
         assert list(quick.counter().items()) == list(plain.items())

@@ -17,7 +17,7 @@ SHARES = {"upper": 0.2, "title": 0.2, "lower": 0.2, "no_end": 0.2, "typo": 0.2}
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def subwords(request):
     config = SubwordsConfig(vocab_size=400, kind=request.param)
-    return Subwords.train(lambda: iter(SRC), lambda: iter(TRG), config, 1)
+    return Subwords.train(lambda: iter(SRC), lambda: iter(TRG), config)
 
 
 def noisy(subwords, shares, rows=None, *, epoch=0, most=200, langs=("de", "en")):

@@ -29,7 +29,7 @@ PAIRS = np.arange(len(LINES))
 
 def codec_of(kind):
     config = SubwordsConfig(kind=kind, vocab_size=400, symbols=("<url>",))
-    return Subwords.train(lambda: LINES, lambda: LINES, config, 1).src
+    return Subwords.train(lambda: LINES, lambda: LINES, config).src
 
 
 BPE, UNIGRAM = codec_of("bpe"), codec_of("unigram")
@@ -111,7 +111,7 @@ def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
 
 def test_what_follows_a_symbol_is_cut_anew_too():
     lines = ["<url> ... <url>..."] * 200
-    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264, symbols=("<url>",)), 1).src
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264, symbols=("<url>",))).src
     assert codec.pieces(codec.encode(["<url>..."])[0])[2:] != [".", ".", "."]
     found = cut(with_dropout(codec, 0.5), arrays(codec, ["<url>..."] * 50), np.arange(50), 1)
     assert len({len(ids) for ids in found}) > 1
@@ -120,7 +120,7 @@ def test_what_follows_a_symbol_is_cut_anew_too():
 def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
     """Letters of which the pieces do not say that they are letters."""
     lines = ["αβγδ αβγδ"] * 20
-    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=270), 1).src
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=270)).src
     resampler, ids = with_dropout(codec, 0.5), arrays(codec, ["1αβγδ1αβγδ"] * 50)
     assert sum(resampler.begins(ids[0], np.array([len(ids[0])]))) == 1
     pieces = [codec.pieces(found.tolist()) for found in cut(resampler, ids, np.arange(50), 1)]
@@ -130,7 +130,7 @@ def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
 
 def test_the_letters_after_an_apostrophe_are_cut_as_encoding_cuts_them():
     lines = ["-sofa -sofa"] * 20
-    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264), 1).src
+    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264)).src
     stored = arrays(codec, ["a'sofa"])
     assert "sofa" in codec.vocab and "sofa" not in codec.pieces(stored[0].tolist())
     assert listed(cut(with_dropout(codec, 0.0), stored, np.arange(1), 1)) == listed(stored)

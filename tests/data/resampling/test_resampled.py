@@ -37,7 +37,7 @@ def lines(n, seed):
 @functools.cache
 def subwords_of(kind, joint=True):
     config = SubwordsConfig(kind=kind, vocab_size=360, symbols=("<url>",), joint=joint)
-    return Subwords.train(lambda: lines(200, 8), lambda: lines(200, 9), config, 1)
+    return Subwords.train(lambda: lines(200, 8), lambda: lines(200, 9), config)
 
 
 class Pairs:

@@ -27,7 +27,7 @@ def test_an_id_that_does_not_fit_is_never_stored():
 
 
 def test_datasets_reads_what_is_written(tmp_path):
-    subwords = Subwords.train(lambda: ["a"], lambda: ["b"], SubwordsConfig(vocab_size=264), 0)
+    subwords = Subwords.train(lambda: ["a"], lambda: ["b"], SubwordsConfig(vocab_size=264))
     table = table_of(rows([[5, 6], []]), rows([[7], [8, 9]]))
     table = table.append_column("src_text", pa.array(["a", "b"], pa.large_string()))
     assert write_arrow(tmp_path / "x.arrow", [table], subwords) == 2

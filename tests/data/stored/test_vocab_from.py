@@ -19,14 +19,14 @@ KINDS = ["bpe", "unigram", "word", "char"]
 
 
 def saved(tmp_path, **options):
-    old = Subwords.train(lambda: OLD, lambda: OLD, SubwordsConfig(**{"vocab_size": 290, **options}), 1)
+    old = Subwords.train(lambda: OLD, lambda: OLD, SubwordsConfig(**{"vocab_size": 290, **options}))
     old.save(tmp_path / "subwords.json")
     return old
 
 
 def reused(tmp_path, lines=NEW, **options):
     given = find_subwords(str(tmp_path / "subwords.json"))
-    return reuse(given, (lambda: lines, lambda: lines), SubwordsConfig(**options), 1)
+    return reuse(given, (lambda: lines, lambda: lines), SubwordsConfig(**options))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,7 +58,7 @@ def test_new_pieces_come_after_old_ones_and_shorten_the_new_text(tmp_path, kind,
 
 def test_merges_go_on_as_if_they_had_not_stopped(tmp_path):
     """On the same text, a small vocabulary that is extended is the large one."""
-    large = Subwords.train(lambda: OLD, lambda: OLD, SubwordsConfig(vocab_size=300), 1)
+    large = Subwords.train(lambda: OLD, lambda: OLD, SubwordsConfig(vocab_size=300))
     small = saved(tmp_path, vocab_size=280)
     new = reused(tmp_path, OLD, extend=20)
     assert small.src.size == 280 and new.src.size == large.src.size

@@ -22,7 +22,7 @@ WILD = ["e\u0301e\u0301 é", "x²y½ ªº", "漢字 かな한글!", "a\u200db �
 LINES = [*PLAIN, *APART, *WILD, *(line for line in AWKWARD if len(line) < 1000)]
 CODECS = {
     kind: Subwords.train(
-        lambda: LINES, lambda: LINES, SubwordsConfig(kind=kind, vocab_size=size, symbols=("<url>",)), 1
+        lambda: LINES, lambda: LINES, SubwordsConfig(kind=kind, vocab_size=size, symbols=("<url>",))
     ).src
     for kind, size in (("bpe", 400), ("unigram", 400), ("char", 500))
 }

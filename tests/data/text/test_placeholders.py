@@ -165,7 +165,7 @@ def test_further_items_of_a_kind_stay_text():
 def subwords():
     lines = ["the cat sat on the mat", "die Katze saß"] * 9
     config = SubwordsConfig(vocab_size=400, normalize="none", whitespace="kept", symbols=("<name>",))
-    return Subwords.train(lambda: lines, lambda: lines, config, 1, protect=PROTECT)
+    return Subwords.train(lambda: lines, lambda: lines, config, protect=PROTECT)
 
 
 @settings(max_examples=150, deadline=None)

@@ -67,7 +67,7 @@ def trained(path, lines=TEXT, **options):
 def taken(*paths, **options):
     given = find_subwords(*map(str, paths))
     config = SubwordsConfig(kind="sentencepiece", **options)
-    return reuse(given, (lambda: TEXT, lambda: TEXT), config, 1)
+    return reuse(given, (lambda: TEXT, lambda: TEXT), config)
 
 
 def in_bytes(model, pieces):
@@ -137,7 +137,7 @@ def test_what_was_taken_is_stored_and_can_be_taken_again(tmp_path):
     assert again.sha256 == subwords.sha256 and again.src.encode(NASTY) == subwords.src.encode(NASTY)
     assert taken(tmp_path / "subwords.json").sha256 == subwords.sha256
     with pytest.raises(DataError, match="kind: bpe, but sentencepiece there"):
-        reuse(find_subwords(str(tmp_path / "subwords.json")), (list, list), SubwordsConfig(), 1)
+        reuse(find_subwords(str(tmp_path / "subwords.json")), (list, list), SubwordsConfig())
     text = (tmp_path / "subwords.json").read_text("utf-8")
     for wrong in ('"charsmap":"AAAA', '"charsmap":"?'):
         (tmp_path / "w.json").write_text(text.replace('"charsmap":"', wrong), "utf-8")
@@ -150,7 +150,7 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
     plain = taken(tmp_path / "m.model").src
     config = SubwordsConfig(kind="sentencepiece", symbols=("<name>",))
     given = find_subwords(str(tmp_path / "m.model"))
-    codec = reuse(given, (list, list), config, 1, protect=["url"]).src
+    codec = reuse(given, (list, list), config, protect=["url"]).src
     assert codec.plain_vocab() == plain.vocab and codec.encode(TEXT) == plain.encode(TEXT)
     text, items = protected("the cat <name> http://a.org/b", ["url"])
     (ids,) = codec.encode([text])

@@ -20,7 +20,7 @@ LINES = ["the cat sat on the mat", "the dog sat, too", "cats and dogs and more c
 
 
 def trained(lines=LINES, **options):
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(**{"vocab_size": 300, **options}), 1).src
+    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(**{"vocab_size": 300, **options})).src
 
 
 def shown(codec, line):
@@ -157,7 +157,7 @@ def test_symbols_need_room():
 def test_a_file_of_another_kind_that_is_not_ours_is_refused(tmp_path, change, expected):
     path = tmp_path / "subwords.json"
     config = SubwordsConfig(kind="unigram", vocab_size=300, symbols=("<url>",))
-    Subwords.train(lambda: LINES, lambda: LINES, config, 1).save(path)
+    Subwords.train(lambda: LINES, lambda: LINES, config).save(path)
     content = json.loads(path.read_text(encoding="utf-8"))
     change(content)
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -175,7 +175,7 @@ def test_what_is_too_long_is_counted_once(kind):
     lines = ["short", f"one {word} two {word}", "y " * LINE_CAP, "z" * WORD_CAP]
     notes = Counter()
     config = SubwordsConfig(kind=kind, vocab_size=300)
-    Subwords.train(lambda: lines, lambda: ["x"], config, 1, notes)
+    Subwords.train(lambda: lines, lambda: ["x"], config, notes)
     assert notes == {"line_cap": 1, "word_cap": 2}
 
 
@@ -191,7 +191,7 @@ def test_a_kind_is_one_name_in_the_recipe_and_one_class(monkeypatch, tmp_path):
         kind: str = "syllables"
 
     monkeypatch.setitem(subword_kinds.KINDS, "syllables", Syllables())
-    subwords = Subwords.train(lambda: LINES, lambda: LINES, Config(), 1)
+    subwords = Subwords.train(lambda: LINES, lambda: LINES, Config())
     subwords.save(tmp_path / "subwords.json")
     codec = Subwords.load(tmp_path / "subwords.json").src
     assert codec.kind == "syllables" and codec.decode(codec.encode(LINES)[0]) == LINES[0]

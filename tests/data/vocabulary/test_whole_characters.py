@@ -27,7 +27,7 @@ KINDS = ("bpe", "unigram", "word", "char")
 
 
 def trained(lines=TEXT, size=700, **options):
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=size, **options), 1)
+    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=size, **options))
 
 
 CODECS = {kind: trained(kind=kind, whitespace="kept").src for kind in KINDS}

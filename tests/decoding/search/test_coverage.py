@@ -30,7 +30,7 @@ class Attending(HashModel):
 
 def test_score_and_coverage_together_choose_among_what_the_beam_has_found():
     lines = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280))
     model = Attending(subwords.trg.n_vocab, seed=2, sharpness=1.0).eval()
     sources, n_changed = ["für Übung", "zx qy", "hop x", "why"], 0
     how = {"beam": 6, "max_len_a": 0.0, "max_len_b": 4}

@@ -225,7 +225,7 @@ def test_after_an_error_nothing_of_it_is_left():
 
 def test_a_translator_finds_by_it_what_it_finds_without(monkeypatch):
     lines = ["the old ship left"] * 20
-    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280), 1)
+    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280))
     model = tiny_model(subwords.trg.n_vocab)
     config = DecodeConfig(beam=3, n_best=2, max_len_a=0.0, max_len_b=6)
     asked = ["old ship", "the left", "", Request("the ship", prefix="the"), "ship"]
