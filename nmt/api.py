@@ -19,8 +19,8 @@ import torch
 
 from nmt import ops
 from nmt.data.lines import without_end
+from nmt.data.placeholders import Tagging, known_tags
 from nmt.data.subwords import Subwords
-from nmt.data.tags import Tagging, known_tags
 from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.evidence import Evidence, Fields, log_prob_of
 from nmt.decoding.fixed_search import FixedSearch

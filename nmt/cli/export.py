@@ -51,7 +51,7 @@ def export(args: argparse.Namespace) -> int:
 
         sleep_while_waiting()
         from nmt.api import load
-        from nmt.data.tags import tags_of
+        from nmt.data.placeholders import tags_of
         from nmt.export.parity import ROUNDED, compare
 
     folder = Path(os.path.abspath(args.output))  # "." has no name to be written beside

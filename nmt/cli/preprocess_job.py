@@ -11,8 +11,7 @@ from nmt.data.corpus import show_pairs
 from nmt.data.manifest import RECIPE
 from nmt.data.prepare import page_beside
 from nmt.data.prepare import prepare as prepare_corpora
-from nmt.data.report import DataReport
-from nmt.data.report_page import refuse_foreign_page
+from nmt.data.report import DataReport, refuse_foreign_page
 from nmt.errors import AlarmError
 from nmt.recipe.exports import exports_note
 from nmt.recipe.options import Recipe

@@ -32,7 +32,7 @@ from nmt.data.filters import (
     oddities,
     reason_to_drop,
 )
-from nmt.data.learn import WordsOf
+from nmt.data.letters import WordsOf
 from nmt.data.lines import is_plain, lines_of_block
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords

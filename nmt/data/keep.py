@@ -22,7 +22,7 @@ from nmt.data.dedup import NO_KEY, in_pieces, kinds_of, repeated
 from nmt.data.filters import CODES, KEPT, MOST_LEARNT, UsualRatio, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Policy, Reading
 from nmt.data.kept import KeptPairs, near_hashes, progress_bar
-from nmt.data.learn import WordCounts, drawn
+from nmt.data.letters import WordCounts, drawn
 from nmt.data.lines import open_text
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text

@@ -18,10 +18,10 @@ from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.filters import TOO_LONG, filters_of, most_bytes
 from nmt.data.formats import Reading
 from nmt.data.manifest import SUBWORDS
+from nmt.data.placeholders import tags_of
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords, VocabularyUse
-from nmt.data.tags import tags_of
 from nmt.data.text import SIDES, VALID, Block, Hashes
 from nmt.data.units import write_cut_words
 from nmt.data.worker_pool import WorkerPool

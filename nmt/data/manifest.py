@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nmt.data.lines import write_lines
-from nmt.data.tags import alike, tags_of_splits, told_language
+from nmt.data.placeholders import alike, tags_of_splits, told_language
 from nmt.data.text import split_of
 from nmt.errors import DataError, MachineError
 from nmt.files import exchange, lock_file, parse_json, refuse_links_out, sha256_of, sync_file, sync_folder

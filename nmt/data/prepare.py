@@ -23,6 +23,7 @@ import pyarrow as pa
 from nmt.data.arrays import Ragged
 from nmt.data.block_work import read_block
 from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
+from nmt.data.dedup import overlap_with_bases
 from nmt.data.keep import count_words_of, keep_training_pairs, n_process, read_held_out
 from nmt.data.kept import N_ROW, KeptPairs, encode_training_pairs, progress_bar, with_held_out
 from nmt.data.lines import write_lines
@@ -40,10 +41,8 @@ from nmt.data.manifest import (
     settings_of,
     write_manifest,
 )
-from nmt.data.overlap import overlap_with_bases
-from nmt.data.placeholders import protected_pair
-from nmt.data.report import DataReport, advice_on_dropped, nothing_left
-from nmt.data.report_page import page, refuse_foreign_page
+from nmt.data.placeholders import held_out_tags, known_tags, must_have_room, protected_pair, tags_of
+from nmt.data.report import DataReport, advice_on_dropped, nothing_left, page, refuse_foreign_page
 from nmt.data.report_words import SWAPPED, sentence
 from nmt.data.sources import (
     Source,
@@ -61,7 +60,6 @@ from nmt.data.sources import (
 from nmt.data.subword_kinds import KINDS
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import Texts
-from nmt.data.tags import held_out_tags, known_tags, must_have_room, tags_of
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError

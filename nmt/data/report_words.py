@@ -6,7 +6,7 @@ All of it is told from the entries of report.json and nothing else.
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
-from nmt.data.learn import LINE_CAP, WORD_CAP
+from nmt.data.letters import LINE_CAP, WORD_CAP
 from nmt.data.text import Dress
 
 # Beyond these shares something is seriously wrong.

@@ -23,11 +23,25 @@ from nmt.data.formats import (
     read_documents,
     read_records,
 )
-from nmt.data.forms import DOCUMENTS, RECORDS, TABLES, Named, columns_in, dataset_place, form_of, locate, partners
+from nmt.data.forms import (
+    DOCUMENTS,
+    RECORDS,
+    TABLES,
+    Loaded,
+    Named,
+    columns_in,
+    complaint_about_table,
+    count_rows,
+    dataset_place,
+    form_of,
+    locate,
+    partners,
+    read_rows,
+    size_and_digest,
+)
 from nmt.data.lines import complaint_about, complaint_about_stream, count_and_digest, count_lines, read_lines
 from nmt.data.manifest import beside
 from nmt.data.scripts import has_enough_letters, identifier, languages_like, scripts_of
-from nmt.data.tables import Loaded, complaint_about_table, count_rows, read_rows, size_and_digest
 from nmt.data.text import split_of, undone
 from nmt.errors import DataError
 from nmt.extras import is_installed

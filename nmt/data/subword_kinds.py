@@ -1,7 +1,7 @@
 """Kinds of subwords: a class for each, which learns pieces, extends them, checks a file of them, and cuts words.
 
 A new kind is a class here, a row of `KINDS`, and its name in `subwords.kind` of the recipe. What all kinds share, text
-to ids and back, is in `subwords.py`; words are counted in `learn.py`. The format of the subwords file is here, too.
+to ids and back, is in `subwords.py`; words are counted in `letters.py`. The format of the subwords file is here, too.
 """
 
 import base64
@@ -13,16 +13,21 @@ from typing import Any, NamedTuple
 
 from tokenizers import models
 
-from nmt.data.learn import (
+from nmt.data.learners import learn_scores, merges_of
+from nmt.data.letters import (
+    BYTE_LETTERS,
+    BYTE_OF,
+    ByteLetters,
+    CharacterLetters,
     CutWords,
+    Letters,
     alphabet_of,
     counted_characters,
     most_frequent,
     often_cut,
+    texts_of_rules,
     within,
 )
-from nmt.data.learners import learn_scores, merges_of
-from nmt.data.letters import BYTE_LETTERS, BYTE_OF, ByteLetters, CharacterLetters, Letters, texts_of_rules
 from nmt.data.placeholders import is_name, shown
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns

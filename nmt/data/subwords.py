@@ -2,7 +2,7 @@
 
 Control symbols are no pieces of the tokenizer: its ids are shifted past them, so nothing in a text can become one.
 All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normalised) text, byte for byte. How pieces
-are written is in `letters.py`, how they are learnt in `learn.py`.
+are written is in `letters.py`, how they are learnt in `subword_kinds.py`.
 """
 
 import base64
@@ -20,12 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from nmt.data.learn import CutWords, Lines, words_of_sides
-from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, SentencePiece, Speller, normalised, units_of
+from nmt.data.letters import (
+    BYTE_IN_TEXT,
+    ByteLetters,
+    CharacterLetters,
+    CutWords,
+    Lines,
+    SentencePiece,
+    Speller,
+    normalised,
+    units_of,
+    words_of_sides,
+)
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import character, kinds_of, names_of, shown
+from nmt.data.placeholders import alike, character, kinds_of, names_of, shown
 from nmt.data.subword_kinds import KINDS, complaint_about, content_of, has_characters
-from nmt.data.tags import alike
 from nmt.errors import DataError
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from nmt.data.alignment_shift import LONGEST as LONGEST_TOLD
 from nmt.data.alignment_shift import RECORD, Alignment, Stretch, records_of
 from nmt.data.arrays import GrownRows, gathered
-from nmt.data.dedup import PAIR
+from nmt.data.dedup import LEVELS, PAIR, PARTS, Keys, Known, Leaks
 from nmt.data.letters import units_of
-from nmt.data.overlap import LEVELS, PARTS, Keys, Known, Leaks
 from nmt.data.sources import Source
 from nmt.data.text import N_HASH, SIDES, Anchors, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes, smallest
 from nmt.data.units import Mask, Numbers, Units, facts_of, hashes_of

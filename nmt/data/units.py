@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays import Grown, GrownRows, Ragged, gathered, in_order
 from nmt.data.corpus import as_numpy
-from nmt.data.learn import LINE_CAP, MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf
-from nmt.data.letters import normalised, words_of_easy
+from nmt.data.letters import LINE_CAP, MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf, normalised, words_of_easy
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import N_SPECIAL, Codec
 from nmt.data.text import Block, Hashes, row_hashes, unified

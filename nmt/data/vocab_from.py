@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt.data.learn import Lines, words_of_sides
 from nmt.data.letters import (
     BYTE,
     BYTE_OF,
@@ -17,15 +16,16 @@ from nmt.data.letters import (
     SPACE,
     UNUSED,
     USER_DEFINED,
+    Lines,
     SentencePiece,
     in_letters,
     texts_of_rules,
+    words_of_sides,
 )
 from nmt.data.manifest import SUBWORDS, read_manifest
-from nmt.data.placeholders import names_of, shown
+from nmt.data.placeholders import alike, names_of, shown
 from nmt.data.subword_kinds import KINDS, Pieces
 from nmt.data.subwords import LONGEST_PIECE, Codec, Subwords
-from nmt.data.tags import alike
 from nmt.errors import DataError
 from nmt.extras import missing
 from nmt.files import parse_json, refuse_links_out, sha256_of

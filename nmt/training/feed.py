@@ -12,9 +12,8 @@ import numpy as np
 from nmt.data.arrays import Ragged
 from nmt.data.batches import Batch, make_batch, make_packed, read_ahead
 from nmt.data.corpus import Prepared
-from nmt.data.noise import Noise
 from nmt.data.plan import Plan, Position, Rows, mixture_of
-from nmt.data.resample import Resampled
+from nmt.data.resample import Noise, Resampled
 from nmt.recipe.options import Recipe
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks

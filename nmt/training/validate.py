@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from nmt.data.batches import Batch, length_batches, make_batch
 from nmt.data.corpus import Corpus, Prepared
+from nmt.data.placeholders import held_out_tags
 from nmt.data.subwords import PAD, Subwords
-from nmt.data.tags import held_out_tags
 from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translation import Translation, is_too_wide

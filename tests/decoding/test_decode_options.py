@@ -12,8 +12,8 @@ import torch
 import nmt
 from nmt import api, checkpoint
 from nmt.cli.translate import main
+from nmt.data.placeholders import known_tags
 from nmt.data.subwords import EOS, PAD, Subwords
-from nmt.data.tags import known_tags
 from nmt.kernels.int8_products import int8_product
 from nmt.models.build import build_model
 from nmt.recipe.decode_options import DecodeConfig

@@ -9,15 +9,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data import block_work, keep, learn
+from nmt.data import block_work, keep, letters
 from nmt.data import keep as blocks
 from nmt.data import units as lexicon_file
 from nmt.data.arrays import gathered
 from nmt.data.filters import most_bytes
 from nmt.data.formats import Reading
 from nmt.data.keep import blocks_of
-from nmt.data.learn import CutWords, WordCounts, WordsOf
-from nmt.data.letters import in_words, is_easy, words_of_easy
+from nmt.data.letters import CutWords, WordCounts, WordsOf, in_words, is_easy, words_of_easy
 from nmt.data.lines import lines_of_block, read_lines
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
@@ -281,7 +280,7 @@ def test_easy_words_are_cut_as_all_others():
 
 
 def test_counts_of_words_are_those_of_a_counter(monkeypatch):
-    monkeypatch.setattr(learn, "MOST_COUNTED", 60)
+    monkeypatch.setattr(letters, "MOST_COUNTED", 60)
     rng = random.Random(5)
     plain, quick = Counter(), WordCounts()
     n_forgotten = 0

@@ -109,7 +109,7 @@ CUT = """
 import os, sys
 from pathlib import Path
 from nmt.data.formats import Reading
-from nmt.data.tables import read_rows
+from nmt.data.forms import read_rows
 from nmt.errors import DataError
 path = Path(sys.argv[1])
 rows = read_rows(path, ("de", "en"), Reading("refuse", "refuse", 2000))

@@ -14,10 +14,9 @@ import pytest
 
 from nmt.data import dedup, keep
 from nmt.data.corpus import Prepared, show_pairs
-from nmt.data.dedup import PAIR, count_duplicates
+from nmt.data.dedup import PAIR, Keys, Leaks, count_duplicates, overlap_with_bases
 from nmt.data.letters import normalised
 from nmt.data.lines import read_lines
-from nmt.data.overlap import Keys, Leaks, overlap_with_bases
 from nmt.data.prepare import prepare
 from nmt.data.report_words import alarms, remarks, table
 from nmt.data.subwords import large_vocabulary

@@ -10,7 +10,7 @@ import pytest
 
 from nmt.data.manifest import read_manifest, write_manifest
 from nmt.data.prepare import prepare
-from nmt.data.report_page import page, refuse_foreign_page
+from nmt.data.report import page, refuse_foreign_page
 from nmt.data.report_words import percent, table
 from nmt.errors import DataError
 from tests.data.reporting.test_report import report_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nmt.data.arrays import Ragged
-from nmt.data.noise import Noise, in_capitals, mistyped
+from nmt.data.resample import Noise, in_capitals, mistyped
 from nmt.data.subwords import Subwords
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.training_options import NoiseConfig

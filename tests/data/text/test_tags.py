@@ -5,9 +5,9 @@ import pytest
 import nmt
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
+from nmt.data.placeholders import Tagging, known_tags, tags_of
 from nmt.data.prepare import prepare
 from nmt.data.subwords import PAD, Subwords
-from nmt.data.tags import Tagging, known_tags, tags_of
 from nmt.errors import DataError, RecipeError
 from nmt.models.build import build_model
 from nmt.recipe.decode_options import DecodeConfig

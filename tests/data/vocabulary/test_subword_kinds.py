@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from nmt.data import subword_kinds
-from nmt.data.learn import LINE_CAP, WORD_CAP
 from nmt.data.learners import Lattice, learn_scores
-from nmt.data.letters import BYTE_LETTERS
+from nmt.data.letters import BYTE_LETTERS, LINE_CAP, WORD_CAP
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError, RecipeError
 from nmt.recipe.data_options import SubwordsConfig

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.learn import drawn, parts
+from nmt.data.letters import drawn, parts
 from nmt.data.manifest import changed_settings, settings_of
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
 from nmt.data.text import unified

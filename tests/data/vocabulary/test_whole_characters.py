@@ -8,8 +8,7 @@ import pytest
 import regex
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from nmt.data.learn import alphabet_of
-from nmt.data.letters import BYTE_LETTERS, in_words
+from nmt.data.letters import BYTE_LETTERS, alphabet_of, in_words
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
