@@ -36,7 +36,7 @@ from nmt.data.letters import WordsOf
 from nmt.data.lines import is_plain, lines_of_block
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import HeldOut, aligned_by, measured
+from nmt.data.survey import HeldOut, Looked, aligned_by, measured
 from nmt.data.text import SIDES, Block, Rarity, cut, dress_of
 from nmt.data.units import KnownCuts, Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
 from nmt.data.worker_pool import Work, serve_as_worker
@@ -158,7 +158,7 @@ class Task:
         return {"codes": codes, **keys_of(sides[0].some(kept), sides[1].some(kept), self._kinds)}
 
     def look(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """Filter a block and measure it; leave in the file what is needed of it later.
+        """Filter a block and measure it; leave in the file what is needed of it later. Returns the fields of `Looked`.
 
         block: as `blocks_of` gives it, with the number of its `source`, and `codes` where they are known already.
         """
@@ -183,17 +183,17 @@ class Task:
             )
             self._note(side, kept, notes)
         offset = write_block(self._path, BlockContent(kept, *left))
-        return {
-            "file": str(self._path),
-            "offset": offset,
-            "n_kept": int(kept.sum()),
-            "notes": dict(notes),
-            "dropped": _dropped(sides, codes, before, block),
-            "unlike": [block["first"] + n for n in unlike],
-            "anchor_counts": np.array(counts, np.uint32),
-            "dress": [dress_of(side.text + b"\n") for side in left],
+        return Looked(
+            str(self._path),
+            offset,
+            int(kept.sum()),
+            dict(notes),
+            _dropped(sides, codes, before, block),
+            [block["first"] + n for n in unlike],
+            [dress_of(side.text + b"\n") for side in left],
+            np.array(counts, np.uint32),
             **measured(*sides, kept, self._held_out),
-        }
+        )._asdict()
 
     def count(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Count each word of the kept lines, and make the records by which all lines are aligned.

@@ -26,7 +26,7 @@ from nmt.data.letters import WordCounts, drawn
 from nmt.data.lines import open_text
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
-from nmt.data.survey import Survey, Texts
+from nmt.data.survey import Looked, Survey, Texts
 from nmt.data.text import SIDES, VALID
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
@@ -199,18 +199,18 @@ def keep_training_pairs(
 
     n_read, n_begun = 0, 0
     with progress_bar("reading", report.n_read) as progress:
-        for found in workers.each("look", tasks()):
-            n_source, first, n_pair = taken.popleft()
+        for answer in workers.each("look", tasks()):
+            found, (n_source, first, n_pair) = Looked(**answer), taken.popleft()
             for source in training[n_begun : n_source + 1]:
                 survey.begin(source)
             n_begun = max(n_begun, n_source + 1)
             survey.add(found)
-            kept.add(found["file"], found["offset"], n_source, first, found["n_kept"])
-            report.notes.update(found["notes"])
+            kept.add(found.file, found.offset, n_source, first, found.n_kept)
+            report.notes.update(found.notes)
             corpus = training[n_source].corpus
-            for reason, n, shown in found["dropped"]:
+            for reason, n, shown in found.dropped:
                 report.drop(reason, n, [(kept.name(n_source, number), texts) for number, *texts in shown], corpus)
-            for number in found["unlike"]:
+            for number in found.unlike:
                 report.note("unlike_items", kept.name(n_source, number))
             n_read += n_pair
             progress.update(n_pair)

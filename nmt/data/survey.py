@@ -53,8 +53,36 @@ class HeldOut:
         return cls(known, found["bags"])
 
 
+class Looked(NamedTuple):
+    """A block that was read, filtered and measured; what later tasks need of it lies in `file`, from `offset` on.
+
+    dropped: reason, number of pairs, and line and texts of the first few. unlike: lines whose items of data.protect are
+    not the same on both sides. dress: of source and target. The others are made by `measured` and `aligned_by`.
+    """
+
+    file: str
+    offset: int
+    n_kept: int
+    notes: dict[str, int]
+    dropped: list[list[Any]]
+    unlike: list[int]
+    dress: list[Dress]
+    anchor_counts: NDArray[np.uint32]  # (2, N_HASH) occurrences of each hash of an anchor
+    lengths: NDArray[np.int32]  # (2, 2, LONGEST + 1) lines of source and target, read and kept, by their characters
+    by_length: list[list[tuple[int, int]]]  # characters and number of the shortest and the longest kept pairs
+    ratios: NDArray[np.int32]  # (2, N_STEP) pairs, read and kept
+    pairs: NDArray[Any]  # hashes of the kept pairs
+    src_codes: NDArray[np.uint32]  # code points of the kept lines, and how often each occurs
+    src_n_code: NDArray[np.int64]
+    trg_codes: NDArray[np.uint32]
+    trg_n_code: NDArray[np.int64]
+    leak_keys: NDArray[np.int64]  # for each hit the place in `LEAK_KEYS`, the kept pair, and the held-out line
+    leak_pairs: NDArray[np.int64]
+    leak_places: NDArray[np.int64]
+
+
 def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
-    """Measure a block for `Survey.add`: counts of all pairs of a block, and of those that are kept."""
+    """Measure a block: counts of all its pairs, and of those that are kept, as fields of `Looked`."""
     found: dict[str, Any] = {}
     lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int32)
     for n, (name, side) in enumerate(zip(SIDES, (src, trg), strict=True)):
@@ -208,25 +236,25 @@ class Survey:
         self._files.append((source, 0))
         self._anchors[:] = 0
 
-    def add(self, found: Mapping[str, Any]) -> None:
-        """The next block. found: what `measured` says, and in `anchor_counts` how often each anchor occurs."""
+    def add(self, found: Looked) -> None:
+        """Add the next block."""
         source, n_pair = self._files[-1]
-        self._files[-1] = source, n_pair + int(found["lengths"][0, 0].sum())
-        self.dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self.dress["train"], found["dress"], strict=True)]
-        shortest, longest = ([(n, self.n_kept + place) for n, place in some] for some in found["by_length"])
+        self._files[-1] = source, n_pair + int(found.lengths[0, 0].sum())
+        self.dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self.dress["train"], found.dress, strict=True)]
+        shortest, longest = ([(n, self.n_kept + place) for n, place in some] for some in found.by_length)
         self.shortest = sorted([*self.shortest, *shortest])[:N_EXTREME]
         self.longest = sorted([*self.longest, *longest], key=lambda one: (-one[0], one[1]))[:N_EXTREME]
-        self.lengths += found["lengths"]
-        self.ratios += found["ratios"]
-        for side, name in enumerate(SIDES):
-            self._characters[side, found[f"{name}_codes"]] += found[f"{name}_n_code"]
-        self._out["pairs"].write(found["pairs"].tobytes())
+        self.lengths += found.lengths
+        self.ratios += found.ratios
+        self._characters[0, found.src_codes] += found.src_n_code
+        self._characters[1, found.trg_codes] += found.trg_n_code
+        self._out["pairs"].write(found.pairs.tobytes())
         for n, key in enumerate(LEAK_KEYS):
-            mine = found["leak_keys"] == n
-            self.leaks.note(key, self.n_kept + found["leak_pairs"][mine], found["leak_places"][mine])
-        self.n_kept += len(found["pairs"])
+            mine = found.leak_keys == n
+            self.leaks.note(key, self.n_kept + found.leak_pairs[mine], found.leak_places[mine])
+        self.n_kept += len(found.pairs)
         # Which words are rare is told by the blocks so far, as it is told of any other split of the work.
-        self._anchors += found["anchor_counts"]
+        self._anchors += found.anchor_counts
         self._out["rarity"].write(rarity_of(self._anchors).astype(_RARITY).tobytes())
 
     def rarity(self, n_block: int) -> NDArray[np.uint32]:
