@@ -304,19 +304,6 @@ def test_a_shift_in_the_second_file_of_a_validation_set_is_found_there(tmp_path)
     assert alarm["advice"].endswith("a score on such pairs is void.")
 
 
-def test_docs_explain_every_entry_of_the_report(tmp_path):
-    more = [TrainingCorpus(src=write(tmp_path / "u.de", SRC), trg=write(tmp_path / "u.en", TRG))]
-    found = report_of(tmp_path, train=[*recipe_in(tmp_path).data.train, *more])
-    explained = (
-        (ROOT / "docs" / "data.md").read_text(encoding="utf-8").partition("### report.json")[2].partition("\n## ")[0]
-    )
-    told = {
-        name for row in re.findall(r"^\| (`.*?) \|", explained, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)
-    }
-    parts = {f"leaks.{name}" for name in found["leaks"]} | {"leaks"}
-    assert told == (set(found) | parts) - {"leaks"}
-
-
 # -- what is stored, shown ---------------------------------------------------------------------------------------------
 
 
