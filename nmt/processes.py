@@ -8,7 +8,6 @@ helper ends when its stdin does, so none outlives the process that started it.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import queue
@@ -94,17 +93,6 @@ def sleep_while_waiting() -> None:
     What the environment says stays. Spinning is faster only where nothing else runs, and there by little in a search.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-
-def keep_freed_blocks() -> bool:
-    """Have glibc keep freed blocks instead of returning them to the system; return False where that cannot be told.
-
-    An update, or a step of a search, takes and frees the same large blocks again and again, and each page that the
-    system hands out anew costs a fault and is zeroed first.
-    """
-    trim_threshold, mmap_max = -1, -4  # of mallopt, from malloc.h
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    return mallopt is not None and mallopt(mmap_max, 0) == 1 and mallopt(trim_threshold, -1) == 1
 
 
 class HelperLost(Exception):

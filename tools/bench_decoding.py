@@ -36,7 +36,6 @@ from nmt.evaluation.metrics import score
 from nmt.export import huggingface
 from nmt.export.ctranslate2 import entries, export, library
 from nmt.models.transformer.Models import Transformer
-from nmt.processes import keep_freed_blocks
 from nmt.recipe.decode_options import DecodeConfig
 
 Ids = list[list[int]]
@@ -51,7 +50,6 @@ CT2_BATCH = {"cpu": [64], "cuda": [64, 256, 1024]}
 
 def ours(args: argparse.Namespace, arithmetic: str) -> Run:
     """Our search on batches of so many tokens. arithmetic: bf16, bf16+graphs."""
-    keep_freed_blocks()  # as nmt-translate does
     model = nmt.load(args.run, device=args.device)
     precision, plus, _ = arithmetic.partition("+")
     # CTranslate2 divides by the length; so do we here.

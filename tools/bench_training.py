@@ -27,7 +27,6 @@ from nmt.data.corpus import Prepared
 from nmt.data.plan import Position, Rows
 from nmt.device import choose_device
 from nmt.errors import NmtError
-from nmt.processes import keep_freed_blocks
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 from nmt.training.engine import Engine
@@ -102,7 +101,6 @@ def contend(args: argparse.Namespace) -> None:
     portions = Feed(recipe, data, Ranks()).begin(Position())
     works = [work for _, portion in zip(range(args.batches), portions, strict=False) for work in portion.work]
     if args.contender == OURS:
-        keep_freed_blocks()  # as nmt-train does
         engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
     else:
         peer = PeerStep(args.contender, recipe.model, data.subwords.trg.n_vocab, recipe.train.label_smoothing, device)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from nmt.cli.begin import StopSignal, printable, write_stdout
 from nmt.errors import NmtError
-from nmt.processes import keep_freed_blocks
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
@@ -22,7 +21,6 @@ from nmt.training.selftest import selftest as test_model
 
 def prepare_libraries() -> None:
     """For a process that trains, before its first tensors."""
-    keep_freed_blocks()
     enlarge_onednn_cache()
 
 

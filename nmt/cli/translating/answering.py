@@ -23,7 +23,7 @@ from nmt.decoding.retry import Answer, mend, tries
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError, NmtError
-from nmt.processes import Content, Helper, HelperLost, keep_freed_blocks, serve
+from nmt.processes import Content, Helper, HelperLost, serve
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
@@ -157,7 +157,6 @@ class Answering:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.recipe = recipe_of(args)
-        keep_freed_blocks()
         model, decode = load(args.run, checkpoint=args.checkpoint, device=args.device), self.recipe.decode
         self.translator: Translator = model.translator(decode)
         # By run whose training has not ended, the checkpoint that was taken; by run whose training goes on, None.
