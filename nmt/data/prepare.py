@@ -240,7 +240,7 @@ def _prepare(job: _Job) -> dict[str, Any]:
         stops = recipe.data.alarms == "stop" and not job.only_report
         if stops and (found := report.as_dict()["alarms"]):
             _tell(job)
-            n_more = f" (and {len(found) - 1:,} more alarms, see above)" if found[1:] else ""
+            n_more = f" (1 of {len(found):,} alarms, see above)" if found[1:] else ""
             raise _stopped(
                 job, f"{sentence(found[0])}{n_more}", " If this is right: --accept-alarms (data.alarms: warn)."
             )

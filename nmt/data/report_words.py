@@ -310,7 +310,7 @@ def _measures(facts: Facts) -> list[str]:
 def _table_of_leaks(rows: Sequence[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
-    lines = ["found again (source / target / pair / pair exchanged):  to the letter        but for case, punctuation"]
+    lines = ["overlap (source / target / pair / pair exchanged):      to the letter        but for case, punctuation"]
     for row in rows:
         told = [
             " / ".join(f"{row[level].get(part, 0):,}" for part in ("src", "trg", "pair", "reversed"))

@@ -288,7 +288,12 @@ def _text_of(
 ) -> Text:
     form, by_name = files.format or form_of(named), form_of(named)
     if column is None:
-        if files.format is None and by_name != "text":
+        if files.format is None and by_name != "text" and files.src == files.trg:
+            complaints.append(
+                f"{option}: {named.name} is source and target. A file with both sides is named once: --train FILE, or "
+                "file: in a recipe."
+            )
+        elif files.format is None and by_name != "text":
             complaints.append(
                 f"{option}: {named.name}: {by_name} has columns or keys: which one is it? Choose it with src_column "
                 "and trg_column, or write format: text if its lines are sentences."

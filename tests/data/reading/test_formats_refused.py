@@ -197,6 +197,7 @@ def test_one_line_of_twenty_megabytes_is_dropped_as_too_long_and_costs_little(at
         ({"file": "a.jsonl"}, ["which of its keys are fr and en? There are 'de', 'en'"]),
         ({"file": "v.de", **TABS}, ["the name does not tell", "format: tsv"]),
         ({"src": "a.tsv", "trg": "v.en"}, ["a.tsv: tsv has columns or keys: which one is it?"]),
+        ({"src": "a.tsv", "trg": "a.tsv"}, ["a.tsv is source and target. A file with both sides is named once"]),
         (
             {"file": "a.jsonl", "src_column": "fr", "trg_column": "en"},
             ["no key 'fr' in its first 1 lines", "'de', 'en'"],
