@@ -248,7 +248,7 @@ def test_nothing_to_load_is_told(folders, run):
         ({"avoided": ["dog", 3]}, "avoided: expected a list of texts, found 3 of type int in it"),
         ({"prefix": None}, "prefix: expected a text, found None"),
         ({"source": b"Hund"}, "source: expected a text, found b'Hund'"),
-        ({"trg_lang": ["en"]}, r"trg_lang: expected a text, found \['en'\] of type list"),
+        ({"trg_lang": ["en"]}, r"trg_lang: expected the code of a language, found \['en'\] of type list"),
     ],
 )
 def test_what_a_request_cannot_be_made_of_is_told(asked, message):

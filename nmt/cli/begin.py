@@ -1,4 +1,4 @@
-"""How a command begins and ends: while its modules are imported, and when its work is over, Ctrl-C ends it at once and
+"""Start and end of a command: while its modules are imported, and when its work is over, Ctrl-C ends it at once and
 without a word.
 
 Imports take a second, and some more with torch; Python takes a moment to tidy up at the end, in which an impatient user
@@ -82,11 +82,11 @@ def _end(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-# Words of a file, a recipe or a flag, as they may be shown in a terminal.
+# Text of users in a terminal.
 
 
 def printable(text: str) -> str:
-    """Text with every control character escaped: words of a file may be printed, its terminal commands may not."""
+    """Escape every control character: words of a file may be printed, its terminal commands may not."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
     )
@@ -157,8 +157,8 @@ class Stop:
 
     @contextmanager
     def finishing(self, wanted: bool = True) -> Iterator[None]:
-        """What is inside is finished before a signal ends the command; with wanted=False nothing is in work, and one
-        that came just before ends it too: nobody would ask again until what is inside has come, which may be never.
+        """Context manager: delay the end by a signal until the body is done; with wanted=False, where the body only
+        waits for input, end at once, also by a signal that came just before.
         """
         before, self._waits = self._waits, wanted
         try:
@@ -216,7 +216,7 @@ class StopSignal:
 
     @property
     def exit_code(self) -> int:
-        """What the shell expects of a program that a signal stopped."""
+        """The exit code that a shell expects of a program stopped by a signal."""
         return 128 + self.number if self.number else 0
 
 

@@ -95,7 +95,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 class _Target(NamedTuple):
-    """What is special about one of TARGETS."""
+    """Functions of one of TARGETS."""
 
     write: Callable[[Path], None]
     read: Callable[[Path, tuple[str, ...]], "Exported"]  # told the tags before every line

@@ -58,7 +58,7 @@ def train(recipe: Given, **options: Any) -> Path:
     where the data are not prepared, RunError for a run folder, MachineError where training cannot go on.
     """
     from nmt.cli.begin import StopSignal
-    from nmt.cli.train_job import prepare_libraries
+    from nmt.cli.train import prepare_libraries
     from nmt.training.launch import launch
 
     found = _read(recipe, options)

@@ -1,7 +1,4 @@
-"""The flags of a command, and the options of the recipe as flags: what is given, what is wrong with it, and the help.
-
-What a command does with them, and how its errors end, is in `this file`.
-"""
+"""The frame of a command: flags, options of the recipe as flags, their mistakes and help; exit codes and messages."""
 
 import argparse
 import io
@@ -327,8 +324,8 @@ def _explain(error: Exception) -> tuple[int, str]:
 
 
 def _stand_in_for_closed() -> None:
-    """Where a shell has closed standard streams (`2>&-`), no other file may get their numbers, which libraries write
-    to, and what is said on stderr must not get into the output, as Python has it.
+    """Open standard streams that a shell has closed (`2>&-`): no other file may get their numbers, which libraries
+    write to, and stderr must not get into the output.
     """
     for number in range(3):
         try:

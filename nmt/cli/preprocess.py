@@ -1,25 +1,30 @@
-"""nmt-preprocess: what can be asked for, and the recipe of files that are named on the command line.
+"""nmt-preprocess: prepare the corpora of a recipe, or of files on the command line; check them; show prepared pairs.
 
-What is done about it is in `preprocess_job.py`. Nothing here needs more than the recipe, so that --help and mistakes in
-it are answered at once.
+Imports nothing but the recipe before that is read, so that --help and mistakes in it are answered at once.
 """
+
+if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
+    from nmt.cli.begin import begin, ended
+
+    begin()
 
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.cli.begin import importing
+from nmt.cli.begin import Stop, importing, printable, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.data.lines import without_ending
-from nmt.errors import RecipeError
+from nmt.errors import AlarmError, RecipeError
 from nmt.files import RECIPE, is_run
 from nmt.languages import canonical
 from nmt.recipe.contradictions import ENDINGS, NOT_READ
-from nmt.recipe.exports import portable_options, unsupported
+from nmt.recipe.exports import exports_note, portable_options, unsupported
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import as_yaml, load_resolved, read_recipe
@@ -49,12 +54,6 @@ def fine_tuned(folder: str) -> list[tuple[str, str]]:
         ("train.init_from", folder),
         *_GENTLY,
     ]
-
-
-if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin, ended
-
-    begin()
 
 
 _DESCRIPTION = """\
@@ -123,17 +122,50 @@ def preprocess(args: argparse.Namespace) -> int:
     recipe = read_recipe(args.recipe, given) if args.recipe else _own_recipe(args)
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
-    with importing():
-        from nmt.cli.preprocess_job import prepare
-
-    return prepare(recipe, args, given)
+    return _prepare(recipe, args, given)
 
 
 def _show(folder: Path, n: int) -> int:
+    """Print n pairs of prepared data. Returns the exit code."""
     with importing():
-        from nmt.cli.preprocess_job import show
+        from nmt.data.corpus import show_pairs
+    for line in show_pairs(folder, n):
+        write_stdout(f"{printable(line)}\n")
+    return 0
 
-    return show(folder, n)
+
+def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str, str]]) -> int:
+    """Prepare what the recipe names, or only check it. Returns the exit code. given: options of the command line."""
+    with importing():
+        from nmt.data.prepare import page_beside, prepare
+        from nmt.data.report import DataReport, refuse_foreign_page
+    page = None
+    if args.check:
+        page = Path(args.report) if args.report else page_beside(recipe.data_folder)
+        refuse_foreign_page(page)
+    with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # at a signal, what is half made goes away first
+        if page:
+            report = DataReport()
+            prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page)
+            found = report.as_dict()
+            if found["alarms"]:
+                _talk("check: something is seriously wrong, see ALARM above")
+                return AlarmError.exit_code
+            _talk(f"check: no alarm{', but see the warnings above' if found['warnings'] else ''}")
+            return 0
+        prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
+    # The recipe that was written beside the data holds the options; one that was named does not.
+    again = (
+        [word for name, value in given if name != "data.alarms" for word in (f"--{name}", value)] if args.recipe else []
+    )
+    command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
+    _talk(f"the model can be used by {exports_note(recipe)}")
+    _talk(f"train with: {shlex.join(command)}")
+    return 0
+
+
+def _talk(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
-"""nmt-train: what can be asked for. What is done about it is in `train_job.py`.
+"""nmt-train: train until a signal stops it, or one of the checks that train nothing.
 
-Nothing here needs torch, so that --help and mistakes in the recipe are answered at once.
+Imports no torch before the recipe is read, so that --help and mistakes in the recipe are answered at once.
 """
 
 if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from nmt.cli.begin import importing
+from nmt.cli.begin import StopSignal, importing, printable, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
+from nmt.errors import NmtError
 from nmt.files import RECIPE, is_run
 from nmt.recipe.reader import read_recipe
 
@@ -42,30 +43,78 @@ class _Parser(Parser):
         recipe = next((word for word in given if Path(word).exists()), None)
         value = next((after for word, after in pairwise([*given, ""]) if word == flag), "")
         value = next((word.partition("=")[2] for word in given if word.startswith(f"{flag}=")), value)
-        with importing():
-            from nmt.cli.train_job import updates_of_epoch
-
-        n_update = updates_of_epoch(Path(recipe)) if recipe else None
+        n_update = _updates_of_epoch(Path(recipe)) if recipe else None
         if n_update is None:
             return f"{super().about_epochs(flag, given)}; --check tells how many an epoch has"
         n_epoch = int(value) if value.isdecimal() and int(value) else 1
         return f"; one epoch here is {n_update:,} updates: --updates {n_epoch * n_update}"
 
 
-def train(args: argparse.Namespace) -> int:
-    """The command behind the flags. Returns the exit code; raises NmtError."""
-    if args.verify:
-        with importing():
-            from nmt.cli.train_job import verify
+def _updates_of_epoch(path: Path) -> int | None:
+    """Count the updates of an epoch of a recipe's prepared data; None where that cannot be told."""
+    with importing():
+        from nmt.training.feed import Feed
+        from nmt.training.materials import open_data
+        from nmt.training.parallel import Ranks
+    try:
+        recipe = read_recipe(path)
+        if recipe.batch.max_tokens == "auto":
+            return None
+        return Feed(recipe, open_data(recipe), Ranks()).plan.n_update(0)
+    except NmtError:
+        return None
 
-        named = Path(args.recipe)
-        return verify(named.parent if named.name == RECIPE and is_run(named.parent) else named)
+
+def prepare_libraries() -> None:
+    """Enlarge oneDNN's cache of primitives, products made ready for one shape; call before the first product.
+
+    By itself it holds 1,024, those of some twenty shapes of batches, and nearly all of an update is prepared anew. A
+    batch of a new shape needs up to fifty, which take some 50 kB and up to 2 ms each. A value set by the user is kept.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
+
+
+def train(args: argparse.Namespace) -> int:
+    """Run the command behind the flags. Returns the exit code; raises NmtError."""
+    if args.verify:
+        return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
     with importing():
-        from nmt.cli.train_job import check, selftest, train
+        from nmt.training.check import check
+        from nmt.training.launch import launch
+        from nmt.training.selftest import selftest
+    prepare_libraries()
+    if args.check:
+        found = check(recipe, lambda text: print(text, file=sys.stderr))
+        write_stdout("".join(f"{line}\n" for line in found))
+        return 0
+    if args.selftest:
+        failed = 0
+        for passed, text in selftest(recipe):
+            write_stdout(f"{'pass' if passed else 'FAIL'}  {text}\n")
+            failed += not passed
+        return 1 if failed else 0
+    stop = StopSignal()
+    return stop.exit_code if launch(recipe, stop) == "stopped" else 0
 
-    job = check if args.check else selftest if args.selftest else train
-    return job(recipe)
+
+def _verify(named: Path) -> int:
+    """Print which parts of a run folder are whole. Returns the exit code."""
+    with importing():
+        from nmt.progress import Bar
+        from nmt.run import Run
+        from nmt.training.selftest import folders_of, verify_run
+    folder = named.parent if named.name == RECIPE and is_run(named.parent) else named
+    run, n_damaged = Run(folder), 0
+    with Bar(total=len(folders_of(run)), unit="folder", leave=False) as bar:
+        for finding in verify_run(run):
+            bar.update()
+            n_damaged += bool(finding.complaint)
+            verdict = f"damaged: {printable(finding.complaint)}" if finding.complaint else "whole"
+            write_stdout(f"{finding.name}\t{'?' if finding.update is None else finding.update}\t{verdict}\n")
+    if not bar.total:
+        print(f"{folder}: no checkpoint was saved yet", file=sys.stderr)
+    return 2 if n_damaged else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

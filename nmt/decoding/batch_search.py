@@ -1,10 +1,10 @@
-"""Hypotheses for the sentences of one batch: what is asked of them becomes a search, and too little memory two.
+"""Search for one batch; on out-of-memory split it in half and retry.
 
-Rows of ids in, hypotheses out. The searches themselves are `beam.py`, `fixed_search.py` and
-`sample.py`; what makes up a batch is said in `translator.py`.
+Rows of ids in, hypotheses out. The searches themselves are `beam.py`, `fixed_search.py` and `sample.py`;
+`translator.py` makes the batches.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -16,16 +16,15 @@ from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.beam import BeamSettings, Hypothesis, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
-from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request
-from nmt.decoding.rules import Rules
+from nmt.decoding.rules import rules_of
 from nmt.decoding.sample import Narrowing, fingerprint, sample
 from nmt.decoding.scorer import Ids, Look, score_tokens
 from nmt.errors import OutOfMemory, RecipeError, is_out_of_memory
 from nmt.models.base import SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
-# How much of a source its translation has looked at, for search that must not leave anything out.
+# Coverage.
 
 
 _N_LAYER = 2  # the last ones, which align best
@@ -71,11 +70,11 @@ BARE = Request("")  # of ids of which nothing else is known
 
 
 class Searcher(Protocol):
-    """What finds hypotheses for a `Translator`, and scores translations that are given."""
+    """Protocol: finds hypotheses for a `Translator`, and scores given translations."""
 
     @property
     def model(self) -> SearchModel:
-        """The model behind it, which can be asked where it looks."""
+        """The model behind it, which has attention weights."""
 
     def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         """The hypotheses of each row, best first; all rows are one batch."""
@@ -107,17 +106,8 @@ class BatchSearch:
         raw = subwords.trg.raw(range(subwords.trg.n_text))
         self._characters = characters_of(raw) if whole_characters else None
         chooses = config.mbr != "none" or config.coverage > 0  # among all that a beam has found
-        self._how = BeamSettings(
-            bos=BOS,
-            eos=EOS,
-            pad=PAD,
-            n_real=subwords.trg.n_text,
-            length_penalty=config.length_penalty,
-            alpha=config.alpha,
-            beam=config.beam,
-            n_best=config.beam if chooses else config.n_best,
-            diversity=config.diversity,
-        )
+        n_best = config.beam if chooses else config.n_best
+        self._how = BeamSettings.of(config, bos=BOS, eos=EOS, pad=PAD, n_real=subwords.trg.n_text, n_best=n_best)
 
     def log_probs(
         self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], look: Look | None = None
@@ -157,7 +147,8 @@ class BatchSearch:
         max_len += torch.tensor([self._n_asked(request) for request in requests])
         # Bare ids ask nothing of placeholders: they may be those of any text.
         is_bare = any(request is BARE for _, request in rows)
-        rules = self._rules(requests, min_len, {} if is_bare else self._subwords.trg.placeholder_ids())
+        placeholders = {} if is_bare else self._subwords.trg.placeholder_ids()
+        rules = rules_of(config, requests, self._subwords.trg, min_len.to(self.model.device), placeholders)
         with evaluating(self.model):
             if not config.samples:
                 if self.fixed and rules is None:
@@ -180,21 +171,6 @@ class BatchSearch:
                 rules=rules,
                 characters=self._characters,
             )
-
-    def _rules(self, requests: Sequence[Request], min_len: Tensor, placeholders: Mapping[str, int]) -> Rules | None:
-        """What translations must and must not contain, where anything is asked of them. min_len: (B,)"""
-        no_repeat = self._config.no_repeat
-        if not (any(request.asks for request in requests) or no_repeat or int(min_len.max()) or placeholders):
-            return None
-        least = min_len.to(self.model.device)
-        return Rules(
-            pieces_of(self._subwords.trg),
-            requests,
-            min_len=least,
-            no_repeat=no_repeat,
-            eos=EOS,
-            placeholders=placeholders,
-        )
 
     def _n_asked(self, request: Request) -> int:
         """Subwords that are asked for, which a translation may have beside its own."""

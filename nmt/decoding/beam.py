@@ -9,8 +9,8 @@ EOS is forced. The shortcut ends it earlier if no unfinished hypothesis can stil
 A beam of one is greedy search, which looks no further than its first end.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +18,9 @@ from torch import Tensor
 from nmt.decoding.candidates import (
     Candidates,
     Characters,
-    Leaving,
+    LeavePolicy,
     best_of,
     continuations,
-    fallen_behind,
     keep,
 )
 from nmt.decoding.rules import Rules
@@ -30,13 +29,14 @@ from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.layers import Gaps, closing
 from nmt.ops import best_columns, best_continuations, log_total
+from nmt.recipe.decode_options import DecodeConfig
 
-# What a search for translations is told beside the sentences.
+_IN_KERNELS = ("bos", "eos", "pad", "n_real", "length_penalty", "alpha", "beam", "n_best", "diversity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """The symbols of the vocabulary, and what a log-probability is divided by."""
+    """Symbols of the vocabulary, and the length penalty."""
 
     bos: int
     eos: int
@@ -46,17 +46,29 @@ class SearchSettings:
     n_real: int | None = None  # ids from here on only pad the vocabulary
 
     def divisor(self, length: Tensor) -> Tensor:
-        """What scores of hypotheses of some lengths, in tokens with EOS, are divided by: see `length_divisor`."""
+        """Return the divisor of scores of hypotheses of some lengths, in tokens with EOS: see `length_divisor`."""
         return length_divisor(length, self.length_penalty, self.alpha)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSettings(SearchSettings):
-    """What beam search is told."""
+    """Options of beam search, under their names in the section `decode` of the recipe."""
 
     beam: int  # hypotheses of a sentence that are alive together
     n_best: int = 1  # hypotheses of a sentence that come back, `beam` at most
-    diversity: float = 0.0  # see `fallen_behind`
+    diversity: float = 0.0  # see `ranks`
+
+    @classmethod
+    def of(cls, config: DecodeConfig, **others: Any) -> "BeamSettings":
+        """Take every option of a name here from the recipe. others: the symbols, and options that differ."""
+        options = DecodeConfig.model_fields
+        same = {one.name: getattr(config, one.name) for one in fields(cls) if one.name in options}
+        return cls(**{**same, **others})
+
+    @property
+    def in_kernels(self) -> bool:
+        """True where the kernels of the fixed search know every option that is set."""
+        return all(one.name in _IN_KERNELS or getattr(self, one.name) == one.default for one in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ def impossible(
     return [pad, bos, *never, *range(n_column if n_real is None else n_real, n_column)]
 
 
-class Likely(NamedTuple):
+class TopK(NamedTuple):
     """The best tokens after each row of logits, n of them, and what their log-probabilities follow from."""
 
     best: Tensor  # (R, n) logits, best first; in full precision, like all numbers here
@@ -94,33 +106,44 @@ class Likely(NamedTuple):
     eos: Tensor  # (R,) the logit of EOS
 
 
-def likeliest(logits: Tensor, n: int, eos: int, never: Tensor) -> Likely:
+def topk_tokens(logits: Tensor, n: int, eos: int, never: Tensor) -> TopK:
     """Of logits (R, V), which may be changed, all columns but `never` taken into account. eos: its column.
 
     The normaliser sees every column, like the training loss: only producing some of them is forbidden.
     """
     eos_logit = full_precision(logits[:, eos])
-    return Likely(*best_continuations(logits, n, eos, never), eos_logit)
+    return TopK(*best_continuations(logits, n, eos, never), eos_logit)
 
 
-def likeliest_in_characters(
+def topk_in_characters(
     logits: Tensor, n: int, eos: int, never: Tensor, characters: Characters | None, state: Tensor
-) -> Likely:
+) -> TopK:
     """The likeliest tokens of which none breaks a character. never: has those that may not follow between characters;
     state: (R,) those of the rows."""
     # No token that may follow inside a character may follow between two, so the few rows inside have a choice apart.
     if characters is None or (state.device.type == "cpu" and not state.any()):
-        return likeliest(logits, n, eos, never)
+        return topk_tokens(logits, n, eos, never)
     best, token = characters.best_inside(logits, state, n)
-    likely, inside = likeliest(logits, n, eos, never), (state > 0).unsqueeze(1)
-    best = torch.where(inside, full_precision(best).to(likely.best.dtype), likely.best)
-    return likely._replace(best=best, token=torch.where(inside, token, likely.token))
+    topk, inside = topk_tokens(logits, n, eos, never), (state > 0).unsqueeze(1)
+    best = torch.where(inside, full_precision(best).to(topk.best.dtype), topk.best)
+    return topk._replace(best=best, token=torch.where(inside, token, topk.token))
+
+
+def ranks(found: Candidates, n: int, how: BeamSettings) -> Tensor:
+    """Rank the n continuations of each hypothesis, (B, C), all of them beside each other; scores stay as they are.
+
+    diversity: a continuation falls behind for every better one of the same hypothesis, so that more hypotheses have
+    descendants (Li et al. 2016, "A simple, fast diverse decoding algorithm").
+    """
+    if not how.diversity:
+        return found.score
+    return found.score - how.diversity * torch.arange(n, device=found.score.device).repeat(found.score.size(1) // n)
 
 
 def finish(
     found: Candidates, forced_score: Tensor | None, at_cap: Tensor | None, n_live: int, beam: int, eos: int
 ) -> Ended:
-    """Which hypotheses end: those with EOS among their sentence's `beam` best, and at the cap all of them.
+    """Find the hypotheses that end: those with EOS among their sentence's `beam` best, and at the cap all of them.
 
     forced_score: (B, n_live) with EOS, at_cap: (B,), or both None where no sentence is at its cap.
     """
@@ -137,7 +160,7 @@ def finish(
 def is_over(
     n_ended: Tensor, worst: Tensor, best_live: Tensor, at_cap: Tensor | None, divisor: Tensor, beam: int
 ) -> Tensor:
-    """Which sentences are done but for the shortcut: (B,).
+    """Find the sentences that are done but for the shortcut: (B,).
 
     n_ended: how many of a sentence's hypotheses have ended; worst: the normalised score to beat; best_live: the score
     of the best hypothesis that goes on and could end; divisor: what it would be divided by if it ended next; at_cap:
@@ -150,7 +173,7 @@ def is_over(
 
 
 def not_finite() -> MachineError:
-    """What to raise where a sentence has no translation at all."""
+    """Make the error for a sentence without any translation."""
     return MachineError(
         "the model's scores are not finite, so nothing can be translated: the weights are damaged, or the numbers are "
         "too large for the precision in use; try another checkpoint, or fp32."
@@ -181,7 +204,7 @@ def search(
     state = model.start(src_seq)
     never: Tensor | None = None
     characters = characters.to(src_seq.device) if characters else None
-    n_token, leaving = 0, Leaving()
+    n_token, leave_policy = 0, LeavePolicy()
     while len(live.sentence):
         logits = model.step(live.last.flatten(), state)
         if never is None:
@@ -190,21 +213,21 @@ def search(
             never = live.last.new_tensor(impossible(how.pad, how.bos, how.n_real, logits.size(-1), never_between))
         if rules is not None:
             logits = full_precision(logits)
-        likely = _likeliest_ids(logits, how, never, rules, live, characters)
+        topk = _likeliest_ids(logits, how, never, rules, live, characters)
         at_cap = forced_score = None
         if n_token >= live.shortest_cap or rules is not None:
             at_cap = live.max_len <= n_token
-            forced_score = live.score + (likely.eos - likely.normaliser).view_as(live.score)
+            forced_score = live.score + (topk.eos - topk.normaliser).view_as(live.score)
             if rules is not None:
                 has_ended = finished.n[live.sentence] > 0
                 at_cap, forced_score = rules.ends(logits, live.score, at_cap, forced_score, has_ended)
             elif characters is not None:
                 has_ended = finished.n[live.sentence] > 0
                 forced_score = characters.ends(forced_score, live.score, live.state, has_ended)
-        found = continuations(live.score, likely.best, likely.token, likely.normaliser)
-        rank = fallen_behind(found, likely.best.size(1), how.diversity)
+        found = continuations(live.score, topk.best, topk.token, topk.normaliser)
+        rank = ranks(found, topk.best.size(1), how)
         if rules is not None and rules.requires:
-            found = rules.share_out(found, rank, logits, live.score, likely.normaliser, 2 * how.beam)
+            found = rules.share_out(found, rank, logits, live.score, topk.normaliser, 2 * how.beam)
         else:
             found = best_of(found, rank, 2 * how.beam)
         ended = finish(found, forced_score, at_cap, live.score.size(1), how.beam, how.eos)
@@ -212,12 +235,12 @@ def search(
         finished.add(ended, live.sentence, live.prefix, how.divisor(live.max_len.new_tensor(n_token)))
         kept = keep(found, how.beam, how.eos)
         best_live, worst = kept.score.amax(1).double(), finished.worst[live.sentence]
-        standing = best_live
+        best_unfinished = best_live
         if rules is not None:
             rules.follow(kept.parent, kept.token)
-            standing = kept.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
+            best_unfinished = kept.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
         next_divisor = how.divisor(live.max_len.new_tensor(n_token + 1))
-        done = is_over(finished.n[live.sentence], worst, standing, at_cap, next_divisor, how.beam)
+        done = is_over(finished.n[live.sentence], worst, best_unfinished, at_cap, next_divisor, how.beam)
         if early_stop:
             # A log-probability only falls, so the best future is today's score under the mildest penalty.
             done |= worst >= best_live / how.divisor(live.max_len + 1)
@@ -225,7 +248,7 @@ def search(
         if n_done == len(done):
             break
         row = live.follow(kept, characters)
-        leave = leaving.pays(n_done, len(done))
+        leave = leave_policy.pays(n_done, len(done))
         if leave:
             stay = closing(done)
             row = row[stay]
@@ -245,7 +268,7 @@ def _likeliest_ids(
     rules: Rules | None,
     live: "_Live",
     characters: Characters | None,
-) -> Likely:
+) -> TopK:
     """The best target ids after each row of logits (R, V), which are changed, as many as can be of use: of one
     hypothesis no more than `beam` go on and one ends.
 
@@ -257,8 +280,8 @@ def _likeliest_ids(
         rules.forbid(logits.index_fill_(1, never, -torch.inf), live.prefix.flatten(0, 1))
         if characters is not None:
             characters.forbid(logits, live.state.flatten())
-        return Likely(*best_columns(logits, n), normaliser, eos_logit)
-    return likeliest_in_characters(logits, n, how.eos, never, characters, live.state.flatten())
+        return TopK(*best_columns(logits, n), normaliser, eos_logit)
+    return topk_in_characters(logits, n, how.eos, never, characters, live.state.flatten())
 
 
 def _keep(stay: Tensor, live: "_Live", state: DecoderState, rules: Rules | None) -> None:
@@ -301,7 +324,7 @@ class _Live:
 
 
 class _Finished:
-    """What has ended so far, of every sentence of the call."""
+    """Finished hypotheses of every sentence of the call."""
 
     def __init__(self, n_sentence: int, n_best: int, device: torch.device) -> None:
         self.n = torch.zeros(n_sentence, dtype=torch.long, device=device)

@@ -32,15 +32,6 @@ def continuations(score: Tensor, best: Tensor, token: Tensor, normaliser: Tensor
     return Candidates(total, parent.expand_as(total), token.view(n_sentence, -1))
 
 
-def fallen_behind(found: Candidates, n: int, diversity: float) -> Tensor:
-    """What the n continuations of each hypothesis are ranked by, (B, C), so that more hypotheses have descendants: each
-    falls behind for every better one of the same hypothesis (Li et al. 2016, "A simple, fast diverse decoding
-    algorithm"). Scores stay what they are."""
-    if not diversity:
-        return found.score
-    return found.score - diversity * torch.arange(n, device=found.score.device).repeat(found.score.size(1) // n)
-
-
 def best_of(found: Candidates, rank: Tensor, n: int) -> Candidates:
     """The n of each sentence that are ranked highest, best first. rank: (B, C)"""
     # Stable: among equals the better parent comes first, whatever the batch looks like.
@@ -70,7 +61,7 @@ def keep(found: Candidates, beam: int, eos: int) -> Candidates:
 _COST = 0.05
 
 
-class Leaving:
+class LeavePolicy:
     """They leave when, by staying, they have cost as much as that does: so in all never over twice the least possible,
     whether many are done at once or, in a long batch, one after the other."""
 
@@ -78,7 +69,7 @@ class Leaving:
         self._wasted = 0.0  # of steps, since the last time
 
     def pays(self, n_done: int, n_sentence: int) -> bool:
-        """Whether they leave now: n_done of n_sentence in the step that was made."""
+        """Return whether they leave now: n_done of n_sentence in the step that was made."""
         self._wasted += n_done / n_sentence
         if self._wasted < _COST:
             return False

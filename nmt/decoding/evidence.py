@@ -1,4 +1,4 @@
-"""What is told of a translation beside it, in JSON and in Python: how it came about, and what looks wrong in it."""
+"""Fields beside a translation, in JSON and Python: tokens, log-probabilities, alignments, attention, and flags."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
         return None
 
 
-class Witness:
+class AttentionRecorder:
     """Sees where the model looks, line by line, and keeps of it what is written.
 
     by: what alignments are read off. attends: whether there is anything to see. attention: which layers and heads are
@@ -71,7 +71,7 @@ class Witness:
         self._attention: dict[int, dict[int, list[Panel]]] = {}
 
     @property
-    def eye(self) -> LookAtPieces | None:
+    def callback(self) -> LookAtPieces | None:
         """`look`, where there is anything to see."""
         return self.look if self._attends else None
 
@@ -85,7 +85,7 @@ class Witness:
             self._attention.setdefault(number, {})[piece] = copies
 
     def _alignment(self, number: int) -> list[int | None] | None:
-        """What each subword of line `number` came from, if it was seen."""
+        """Return the source position of each subword of line `number`, if it was recorded."""
         if (seen := self._alignments.get(number)) is None:
             return None
         if number not in self._split:
@@ -161,7 +161,7 @@ class Evidence:
     """Tells how translations came about, and what looks wrong in them.
 
     recipe: with the options that the translator has. usual_ratios: of the lengths of both sides, by target language.
-    attention: as `Witness` has it. fields: whether all fields are told; words: else the alignment of words alone.
+    attention: as in `AttentionRecorder`. fields: True for all fields; words: else for the alignment of words alone.
     """
 
     def __init__(
@@ -187,46 +187,46 @@ class Evidence:
 
     def of(self, translations: Sequence[Translation]) -> list[tuple[Fields, Lost]]:
         """Return how each translation came about, and what of this could not be computed."""
-        if (witness := self._witness(translations)) is None:
+        if (recorder := self._witness(translations)) is None:
             return [({}, {}) for _ in translations]
         lost: list[Lost] = [{} for _ in translations]
-        whole = attempt("", {}, lambda: self._translator.token_log_probs(translations, witness.eye))
+        whole = attempt("", {}, lambda: self._translator.token_log_probs(translations, recorder.callback))
         told: Sequence[list[float] | None] = whole or [
-            self._seen_alone(witness, n, one, lost[n]) for n, one in enumerate(translations)
+            self._seen_alone(recorder, n, one, lost[n]) for n, one in enumerate(translations)
         ]
         found = []
         for n, one in enumerate(translations):
             trg_ids = one.hypotheses[0].ids if one.hypotheses else []
-            found.append((self._told(witness, n, one.src_ids, trg_ids, told[n], one.items, lost[n]), lost[n]))
+            found.append((self._told(recorder, n, one.src_ids, trg_ids, told[n], one.items, lost[n]), lost[n]))
         return found
 
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
         """Score given translations. Returns the same of them."""
-        witness = self._witness()
+        recorder = self._witness()
         found = []
-        for n, one in enumerate(self._translator.score(sources, targets, witness.eye if witness else None)):
+        for n, one in enumerate(self._translator.score(sources, targets, recorder.callback if recorder else None)):
             lost: Lost = {}
-            its = self._told(witness, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items, lost)
+            its = self._told(recorder, n, one.src_ids, one.trg_ids, one.token_log_probs, one.items, lost)
             found.append((one, its, lost))
         return found
 
-    def _seen_alone(self, witness: Witness, line: int, one: Translation, lost: Lost) -> list[float] | None:
+    def _seen_alone(self, recorder: AttentionRecorder, line: int, one: Translation, lost: Lost) -> list[float] | None:
         """Log-probabilities of a line by itself, where some line of its batch cannot have them."""
         if not one.hypotheses:
             return []
 
         def look(number: int, weights: Tensor, piece: int = 0) -> None:
-            witness.look(line + number, weights, piece)
+            recorder.look(line + number, weights, piece)
 
-        eye: LookAtPieces | None = look if witness.eye else None
-        its = attempt("token_log_probs", lost, lambda: self._translator.token_log_probs([one], eye))
+        callback: LookAtPieces | None = look if recorder.callback else None
+        its = attempt("token_log_probs", lost, lambda: self._translator.token_log_probs([one], callback))
         return None if its is None else its[0]
 
-    def _witness(self, translations: Sequence[Translation] = ()) -> Witness | None:
-        """Who sees how some translations come about, where that is told."""
+    def _witness(self, translations: Sequence[Translation] = ()) -> AttentionRecorder | None:
+        """Make the recorder of some translations, where anything of them is written."""
         if not (self._fields or self._words):
             return None
-        return Witness(
+        return AttentionRecorder(
             self._translator.subwords,
             self._recipe.decode.align_by,
             self._attention,
@@ -237,7 +237,7 @@ class Evidence:
 
     def _told(
         self,
-        witness: Witness | None,
+        recorder: AttentionRecorder | None,
         number: int,
         src_ids: list[int],
         trg_ids: list[int],
@@ -245,14 +245,14 @@ class Evidence:
         items: dict[str, str],
         lost: Lost,
     ) -> Fields:
-        if witness is None:
+        if recorder is None:
             return {}
         if not self._fields:
             if told is None:  # by the same pass
                 lost[WORDS] = lost.pop("token_log_probs")
                 return {WORDS: None}
-            return {WORDS: attempt(WORDS, lost, lambda: witness.words(number, src_ids, trg_ids, items))}
-        return witness.fields(number, src_ids, trg_ids, told, items, lost)
+            return {WORDS: attempt(WORDS, lost, lambda: recorder.words(number, src_ids, trg_ids, items))}
+        return recorder.fields(number, src_ids, trg_ids, told, items, lost)
 
 
 def log_prob_of(translation: Translation, of_tokens: Sequence[float] | None) -> float:
@@ -261,7 +261,7 @@ def log_prob_of(translation: Translation, of_tokens: Sequence[float] | None) -> 
 
 
 def attention_note(evidence: Fields) -> str:
-    """What the user should know of the attention of a line, "" for nothing."""
+    """Note about attention that is left out, "" for none."""
     if evidence.get("attention") == [] and evidence.get("tokens"):
         return f"its attention, of more than {MOST_WEIGHTS:,} weights, is left out"
     return ""
@@ -277,8 +277,8 @@ def lost_note(lost: Lost) -> str:
 def words_of_split(
     translation: Translation, subwords: Subwords, by_character: ByCharacter = WORDS_OF_BOTH
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """What `words_of` says of both sides of a line that was translated in pieces, of which each was read by itself:
-    what is a word there may be part of one in the line, and the other way round."""
+    """Return `words_of` both sides of a line in pieces: a word of a piece may be part of one of the line, and the other
+    way round."""
     line = translation.split
     assert line is not None
     there = [n for n, one in enumerate(translation.parts) if one.hypotheses]

@@ -20,9 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt import ops
-from nmt.decoding.beam import BeamSettings, Hypothesis, finish, impossible, is_over, likeliest_in_characters, not_finite
-from nmt.decoding.candidates import Characters, best_of, continuations, fallen_behind, keep
-from nmt.decoding.graph import Kind, Late, Pile, Places, Recorder, pile_up, spread
+from nmt.decoding.beam import (
+    BeamSettings,
+    Hypothesis,
+    finish,
+    impossible,
+    is_over,
+    not_finite,
+    ranks,
+    topk_in_characters,
+)
+from nmt.decoding.candidates import Characters, best_of, continuations, keep
+from nmt.decoding.graph import Buffers, DelayedCopy, Kind, Recorder, Stack, spread, stack_up
 from nmt.decoding.scorer import States
 from nmt.device import send
 from nmt.models.base import DecoderState, SearchModel
@@ -41,10 +50,10 @@ class FixedState(DecoderState):
     ancestry: Tensor
     _slots: Tensor  # (K,) those of the token that is being read
 
-    def __init__(self, state: DecoderState, places: Places, *, n_row: int, n_step: int, prefix: str = "") -> None:
+    def __init__(self, state: DecoderState, places: Buffers, *, n_row: int, n_step: int, prefix: str = "") -> None:
         super().__init__({}, {}, state.n_sentence)
         self._places, self._prefix, self._n_row, self._n_slot = places, prefix, n_row, n_step * n_row
-        self._known = pile_up(places, prefix, state.per_sentence)
+        self._known = stack_up(places, prefix, state.per_sentence)
         self.per_sentence = spread(self._known)
         self.per_row = self._put({name: tensor.repeat_interleave(n_row, 0) for name, tensor in state.per_row.items()})
         self.n_step = places.alike(prefix + "n_step", 1, (1,), torch.int64)[0].zero_()
@@ -86,8 +95,8 @@ class FixedState(DecoderState):
 
     def keep(self, gaps: Gaps) -> None:
         """As of any state; but here the rows leave with their sentences, since it is known how many each has."""
-        for pile in (*self._known, *self._caches.values()):
-            pile.close(gaps)
+        for stack in (*self._known, *self._caches.values()):
+            stack.close(gaps)
         self.per_sentence, self.seen = spread(self._known), spread(self._caches.values())
         self.per_row = {name: self._close_rows(tensor, gaps) for name, tensor in self.per_row.items()}
         self.ancestry = self._close_rows(self.ancestry, gaps)
@@ -101,11 +110,11 @@ class FixedState(DecoderState):
         self.seen = spread(self._caches.values())
         self.ancestry = self._places.widen(self._prefix + "ancestry", self.ancestry.unsqueeze(0), 2, self._n_slot)[0]
 
-    def _cache(self, kind: Kind, names: list[str]) -> Pile:
+    def _cache(self, kind: Kind, names: list[str]) -> Stack:
         # Zeros, since what is hidden is multiplied by zero, which not everything survives.
         _, n_head, width, dtype = kind
         place = f"{self._prefix}seen.{n_head}.{width}.{dtype}"
-        cache = Pile(self._places, place, names, (self.n_sentence, n_head, self._n_slot, width), dtype)
+        cache = Stack(self._places, place, names, (self.n_sentence, n_head, self._n_slot, width), dtype)
         cache.all.zero_()
         return cache
 
@@ -119,7 +128,7 @@ class FixedState(DecoderState):
 class FixedStates(States):
     """The fixed states of several models, which move together."""
 
-    def __init__(self, states: States, places: Places, *, n_row: int, n_step: int, prefix: str = "") -> None:
+    def __init__(self, states: States, places: Buffers, *, n_row: int, n_step: int, prefix: str = "") -> None:
         each = [
             fixed(state, places, n_row=n_row, n_step=n_step, prefix=f"{prefix}{number}.")
             for number, state in enumerate(states.states)
@@ -134,7 +143,7 @@ class FixedStates(States):
 
 
 def fixed(
-    state: DecoderState, places: Places, *, n_row: int, n_step: int, prefix: str = ""
+    state: DecoderState, places: Buffers, *, n_row: int, n_step: int, prefix: str = ""
 ) -> "FixedState | FixedStates":
     """A state before its first token, made fixed."""
     if isinstance(state, States):
@@ -159,7 +168,7 @@ class Table:
     def __init__(
         self,
         how: BeamSettings,
-        places: Places,
+        places: Buffers,
         max_len: Tensor,
         room: int,
         score_type: torch.dtype,
@@ -177,7 +186,7 @@ class Table:
         shape = (n_sentence, room, how.beam)
         self.last = places.put("search.last", max_len.new_full((n_sentence * how.beam,), how.bos))
         self.place = places.put("search.place", max_len.new_zeros(1))
-        self._of = pile_up(
+        self._of = stack_up(
             places,
             "search.",
             {
@@ -190,7 +199,7 @@ class Table:
                 "state": max_len.new_zeros(n_sentence, how.beam),
             },
         )
-        self._notes = pile_up(
+        self._notes = stack_up(
             places,
             "search.",
             {
@@ -204,12 +213,12 @@ class Table:
 
     def go_on(self, logits: Tensor) -> Tensor:
         """The end of a step: logits (R, V), which may be changed. Returns which rows the hypotheses continue, (R,)."""
-        if (rows := self._by_kernels(logits)) is not None:
+        if self._how.in_kernels and (rows := self._by_kernels(logits)) is not None:
             return rows
         how, of, score = self._how, self.of, self.of["score"]
         n_column, divisor = logits.size(-1), self.divisors()
         state = of["state"].flatten()
-        best, token, normaliser, eos_logit = likeliest_in_characters(
+        best, token, normaliser, eos_logit = topk_in_characters(
             logits, min(how.beam + 1, n_column), how.eos, self._never(n_column), self._characters, state
         )
         at_cap = of["max_len"] <= self.place
@@ -217,7 +226,7 @@ class Table:
         if self._characters:
             forced_score = self._characters.ends(forced_score, score, of["state"], of["n_ended"] > 0)
         found = continuations(score, best, token, normaliser)
-        found = best_of(found, fallen_behind(found, best.size(1), how.diversity), 2 * how.beam)
+        found = best_of(found, ranks(found, best.size(1), how), 2 * how.beam)
         ended = finish(found, forced_score, at_cap, how.beam, how.beam, how.eos)
         kept = keep(found, how.beam, how.eos)
         for name, what in zip(self.notes, (kept.token, kept.parent, ended.score, ended.forced), strict=True):
@@ -269,16 +278,16 @@ class Table:
 
     def keep(self, gaps: Gaps) -> None:
         """Let sentences leave."""
-        for pile in (*self._of, *self._notes):
-            pile.close(gaps)
+        for stack in (*self._of, *self._notes):
+            stack.close(gaps)
         self._spread()
         self.last = gaps.close(self.last.view(-1, self._how.beam)).flatten()
 
     def widen(self, room: int) -> None:
         """Make room for so many steps."""
         self.room = room
-        for pile in self._notes:
-            pile.widen(1, room)
+        for stack in self._notes:
+            stack.widen(1, room)
         self._spread()
 
     def divisors(self) -> Tensor:
@@ -322,7 +331,7 @@ class FixedSearch:
     def __init__(self, model: SearchModel) -> None:
         self.model = model
         self._lock = threading.Lock()
-        self._places: Places | None = None
+        self._places: Buffers | None = None
         self._recorder = Recorder(model.device)
 
     @torch.inference_mode()
@@ -336,7 +345,7 @@ class FixedSearch:
         # Streams and events are those of the present device.
         with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             try:
-                self._places = self._places or Places(device)
+                self._places = self._places or Buffers(device)
                 return _Search(self.model, how, self._places, src_seq, max_len, characters).run(self._recorder)
             except BaseException:  # such as too little memory: what is held here is not in the way of another try
                 self._places = None
@@ -351,7 +360,7 @@ class _Search:
         self,
         model: SearchModel,
         how: BeamSettings,
-        places: Places,
+        places: Buffers,
         src_seq: Tensor,
         max_len: Tensor,
         characters: Characters | None,
@@ -373,9 +382,9 @@ class _Search:
         self._table = Table(how, places, longest, FIRST_ROOM, score_type, characters)
 
     def run(self, recorder: Recorder) -> list[list[Hypothesis]]:
-        """What was found for each sentence."""
+        """Search, and return the hypotheses of each sentence."""
         weights = tuple((one.data_ptr(), one.numel()) for one in (*self._model.parameters(), *self._model.buffers()))
-        late = Late(self._places.device)
+        late = DelayedCopy(self._places.device)
         while True:
             if self._n_step == self._table.room:
                 self._table.widen(2 * self._n_step)
@@ -389,7 +398,7 @@ class _Search:
                 break
             if self._shape_of(n_left) <= _SMALLER * len(self._sentence):
                 self._leave(done, self._shape_of(n_left))
-                late = Late(self._places.device)
+                late = DelayedCopy(self._places.device)
             else:  # a step has been heard of that came after all that was sent: it has arrived
                 self._read(_READ_AT_ONCE)
         self._send(np.arange(len(self._sentence)))
@@ -405,7 +414,7 @@ class _Search:
         self._state.reorder(self._table.go_on(self._model.step(self._table.last, self._state)))
 
     def _shape_of(self, n_left: int) -> int:
-        """How many sentences a step is of where so many go on."""
+        """Number of sentences of a step where so many go on."""
         return max(bucket(n_left), bucket(-(-_FEWEST_ROWS // self._how.beam)))
 
     def _leave(self, done: Tensor, n: int) -> None:

@@ -80,8 +80,8 @@ class Recorder:
         return recording
 
 
-class Late:
-    """What stands on the device, and the host learns one time late, so that by then the device has more to do."""
+class DelayedCopy:
+    """A tensor of the device that the host reads one step late, so that by then the device has more to do."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -112,7 +112,7 @@ _ALIGNED = 16  # numbers: as a kernel likes to read them
 Kind = tuple[str, int, int, torch.dtype]  # of a cache: the prefix of its state, heads, width and type
 
 
-class Places:
+class Buffers:
     """Memory that stays where it is, by name: what has one name lies in one place, whatever its shape at the time.
 
     moves: how often something was given another place, having outgrown its own: recordings from before are void.
@@ -151,19 +151,21 @@ class Places:
         return self.alike(name, 1, tuple(value.shape), value.dtype)[0].copy_(value)
 
     def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` gave the first time, of one dimension."""
+        """Return the result of the first `make`, of one dimension."""
         if name not in self._memory:
             self._memory[name] = make().unsqueeze(0)
         return self._memory[name][0]
 
 
-class Pile:
+class Stack:
     """Tensors of one shape and type, by name, side by side in one place: what is done to all of them is one kernel.
 
     names: in the order of `all`, (N, B, ...).
     """
 
-    def __init__(self, places: Places, name: str, names: list[str], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(
+        self, places: Buffers, name: str, names: list[str], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
         self._places, self._name, self.names = places, name, names
         self.all = places.alike(name, len(names), shape, dtype)
 
@@ -186,18 +188,18 @@ class Pile:
         return zip(self.names, self.all.unbind(), strict=True)
 
 
-def pile_up(places: Places, prefix: str, values: Mapping[str, Tensor]) -> list[Pile]:
+def stack_up(places: Buffers, prefix: str, values: Mapping[str, Tensor]) -> list[Stack]:
     """Copies of tensors by name, those alike on one pile; the name of a place is prefix and that of the first there."""
     kinds: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
     for name, value in values.items():
         kinds.setdefault((value.shape, value.dtype), []).append(name)
-    piles = [Pile(places, prefix + names[0], names, tuple(shape), kind) for (shape, kind), names in kinds.items()]
-    for pile in piles:
-        for name, place in pile:
+    stacks = [Stack(places, prefix + names[0], names, tuple(shape), kind) for (shape, kind), names in kinds.items()]
+    for stack in stacks:
+        for name, place in stack:
             place.copy_(values[name])
-    return piles
+    return stacks
 
 
-def spread(piles: Iterable[Pile]) -> dict[str, Tensor]:
+def spread(stacks: Iterable[Stack]) -> dict[str, Tensor]:
     """All that lies on some piles, by name."""
-    return {name: value for pile in piles for name, value in pile}
+    return {name: value for stack in stacks for name, value in stack}

@@ -78,7 +78,7 @@ One = TypeVar("One")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long what a model translates at once may be, in subwords."""
+    """Limits of the length of a text that the model translates at once, in subwords."""
 
     line: int = MAX_SRC_LEN  # a longer line is translated sentence by sentence
     piece: int = MAX_SRC_LEN  # a longer sentence is cut; at least `line`
@@ -165,7 +165,7 @@ def split(
 
 
 def surely_too_long(text: str, limit: int) -> bool:
-    """Whether a text has more than `limit` subwords for certain, and need not be encoded to know."""
+    """Return True only for a text that has more than `limit` subwords, without encoding it."""
     return len(text) > limit * LONGEST_PIECE
 
 
@@ -179,7 +179,7 @@ def join_texts(line: Split, texts: Sequence[str]) -> str:
 
 
 def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
-    """What `join_texts` says, and at which of its characters each of the texts begins."""
+    """Return `join_texts`, and at which of its characters each of the texts begins."""
     assert len(texts) == len(line.pieces)
     found, places = line.spaces[0], []
     for i, text in enumerate(texts):
@@ -197,7 +197,7 @@ def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
 
 
 def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
-    """Whether what stands on each side of a place between sentences is written without spaces, ASCII marks aside."""
+    """Return whether each side of a place between sentences is written without spaces, ASCII marks aside."""
     before, after = before.rstrip(_NARROW_MARKS) or before, after.lstrip(_NARROW_MARKS) or after
     return writes_no_space(before[-1]), writes_no_space(after[0])
 
@@ -223,7 +223,7 @@ def first_words(text: str, places: Sequence[int], by_character: bool = False) ->
 
 
 def ranked(parts: Sequence[Sequence[One]], rank: int) -> list[One]:
-    """What has a rank among the n best of each piece, its last where it has fewer."""
+    """Choose a rank among the n best of each piece, the last where it has fewer."""
     return [one[min(rank, len(one) - 1)] for one in parts]
 
 

@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PhraseTable:
-    """What each subword does to each state of a phrase; states begin with 0, `found` is the last and is never left.
+    """Transitions of the states of a phrase by subwords; states begin with 0, `found` is the last and is never left.
 
     after: (n_state, n_vocab) the next state. complete: (n_state,) whether the phrase is there if the text ends now, as
     often as it has to be. left: (n_state,) how many of its subwords are still to come, 0 where it is complete.
@@ -228,7 +228,7 @@ def _bars(byte: int, edge: int) -> bool:
 
 
 def occurrences(phrase: str, text: str, room: Room | None = None) -> Iterator[tuple[int, int]]:
-    """Where a phrase stands in a text as words: beginning and end, in characters, none overlapping another.
+    """Find a phrase in a text as words: beginning and end, in characters, none overlapping another.
 
     room: see `Wanted`.
     """
@@ -247,12 +247,12 @@ def occurrences(phrase: str, text: str, room: Room | None = None) -> Iterator[tu
 
 
 def contains(text: str, phrase: str) -> bool:
-    """Whether a phrase stands in a text as words."""
+    """Return whether a phrase stands in a text as words."""
     return phrase in text and next(occurrences(phrase, text), None) is not None
 
 
 def barred_around(text: str, start: int, end: int) -> tuple[bool, bool]:
-    """Whether before a part of a text, and after it, stands a letter or, in ASCII, its own character at that edge."""
+    """Return whether before a part of a text, and after it, stands a letter or, in ASCII, its own edge character."""
     before, after = text[start - 1 : start] if start else "", text[end : end + 1]
     return (
         _is_letter(before) or (before == text[start] and before.isascii()),
@@ -261,17 +261,17 @@ def barred_around(text: str, start: int, end: int) -> tuple[bool, bool]:
 
 
 def edges(phrase: str) -> Room:
-    """Whether no letter may stand before a phrase, and after it: where it has one there itself."""
+    """Return whether no letter may stand before a phrase, and after it: where it has one there itself."""
     return _needs_room(phrase[0]), _needs_room(phrase[-1])
 
 
 def _is_letter(character: str) -> bool:
-    """Whether a word goes on with this character; "" is none."""
+    """Return whether a word goes on with this character; "" is none."""
     return bool(character) and character.encode("utf-8", errors="replace")[0] in LETTERS
 
 
 def _needs_room(character: str) -> bool:
-    """Whether a phrase that has this character at its edge is another word where letters go on."""
+    """Return whether a phrase with this character at its edge is another word where letters go on."""
     return _is_letter(character) and not any(ord(character) in block for block in _WITHOUT_SPACES)
 
 

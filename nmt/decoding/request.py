@@ -1,11 +1,11 @@
-"""What is asked of one line beside its translation: how that begins, what it contains and what not; its tags."""
+"""Constraints of one line: prefix, required and avoided phrases, kept parts, target language and tags."""
 
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, takewhile
 from operator import attrgetter
 
@@ -68,8 +68,10 @@ class Request:
                 raise DataError(f"{name}: expected a list of texts, found {_shown(wrong[0])} in it.")
             if not isinstance(texts, tuple):  # which can be looked up, and does not change
                 object.__setattr__(self, name, tuple(texts))
-        if not isinstance(self.trg_lang, str | None):
-            raise DataError(f"trg_lang: expected a text, found {_shown(self.trg_lang)}.")
+        if len(set(self.tags or ())) < len(self.tags or ()):
+            raise DataError(f"tags: one occurs twice, {list(self.tags or ())}. Name each once.")
+        if self.trg_lang is not None and (not isinstance(self.trg_lang, str) or not self.trg_lang):
+            raise DataError(f"trg_lang: expected the code of a language, found {_shown(self.trg_lang)}.")
         assert len(self.origins) in (0, len(self.required))
         if _ends_a_line(self.prefix):
             raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
@@ -87,17 +89,17 @@ class Request:
 
     @property
     def asks(self) -> bool:
-        """Whether anything is asked of the translation."""
+        """True where the translation has any constraint."""
         return bool(self.prefix or self.requires or self.avoided)
 
     @property
     def requires(self) -> bool:
-        """Whether the translation has to contain anything."""
+        """True where the translation has to contain anything."""
         return bool(self.required or self.kept)
 
     @property
     def wanted(self) -> list[Wanted]:
-        """What the translation has to contain, and how often."""
+        """Phrases that the translation has to contain, and how often."""
         found = [Wanted(phrase) for phrase in self.required]
         n_kept = Counter(one.text for one in self.kept)
         before = {one.text for one in self.kept if one.opened[0]}
@@ -113,16 +115,16 @@ class Request:
 
     @property
     def is_tagged(self) -> bool:
-        """Whether the line says of itself what the model is to be told of it."""
+        """True where the line has a target language or tags of its own."""
         return self.trg_lang is not None or self.tags is not None
 
     @property
     def can_be_split(self) -> bool:
-        """Whether it is known which piece of the source each required phrase goes with."""
+        """True where the place in the source of each required phrase is known."""
         return len(self.origins) == len(self.required)
 
     def of_piece(self, piece: str, start: int, is_first: bool) -> "Request":
-        """What is asked of a piece of the source. start: where it begins in the source as it was given."""
+        """Return the request of a piece of the source. start: its first character in the source as it was given."""
         # Where nobody knows the origins, a line that is too long for one piece lacks what it requires, and is flagged.
         both = zip(self.required, self.origins, strict=True) if self.can_be_split else ()
         end = start + len(restored(piece, dict(self.items)))
@@ -150,7 +152,7 @@ class Request:
         return replace(self, source=source, items=tuple(items.items()))
 
     def in_placeholders(self, kinds: Sequence[str]) -> "Request":
-        """What is asked of a translation before items are put back in it.
+        """Return the request for a translation before items are put back in it.
 
         A phrase that stands within an item is there when the item is. What must not be there must not be there as an
         item, either.
@@ -186,10 +188,14 @@ class Request:
         return replace(self, prefix=change_prefix(self.prefix), required=required, avoided=avoided, kept=kept)
 
     def unmet(self, text: str) -> list[str]:
-        """What of it a translation does not fulfil."""
+        """List the constraints that a translation does not fulfil."""
         begins = [] if text.startswith(self.prefix) else [self.prefix]
         lacking = [one.phrase for one in self.wanted if _count(one.phrase, text, one.room) < one.times]
         return begins + lacking + [phrase for phrase in self.avoided if contains(text, phrase)]
+
+
+# Fields that users give, in Python and as keys of JSON lines; the others follow from them.
+GIVEN = tuple(one.name for one in fields(Request) if one.name not in ("origins", "items", "kept"))
 
 
 def _shown(found: object) -> str:
@@ -213,7 +219,7 @@ def _within(whole: str, texts: Container[str], lengths: Iterable[int]) -> set[st
 
 
 def is_blank(line: str) -> bool:
-    """Whether nothing of a line can be seen: white space, control and format characters of any script only."""
+    """Return whether a line has white space, control and format characters of any script only."""
     return all(letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf") for letter in line)
 
 
@@ -253,7 +259,7 @@ class Terms:
 
 
 def _parts(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
-    """What a pattern matches in a source, without white space around it, and with what of a word stands before it.
+    """Find the matches of a pattern in a source, without white space around, and with the part of a word before.
 
     A380 is a name, not a number after a letter, and Latin letters stay as they are in any language. What comes after
     it may become another ending: 1990er is 1990s.
@@ -302,7 +308,7 @@ class Sources:
         self._tagged: dict[tuple[str | None, tuple[str, ...] | None], Codec] = {}
 
     def codec_of(self, request: Request) -> Codec:
-        """What encodes this source. Raises RecipeError for tags that the model has not learnt."""
+        """Return the codec of this source. Raises RecipeError for tags that the model has not learnt."""
         own = request.trg_lang, request.tags
         if own not in self._tagged:
             if self._tags_of is None and request.is_tagged:

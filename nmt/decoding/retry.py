@@ -35,7 +35,7 @@ class Answer:
 
     @property
     def outcome(self) -> str | None:
-        """What came of trying again: MENDED, BETTER but not right, or KEPT; None where nothing was tried."""
+        """Outcome of trying again: MENDED, BETTER but not right, or KEPT; None where nothing was tried."""
         if self.retry in (None, FIRST):
             return KEPT if self.retry else None
         return BETTER if self.reasons else MENDED
@@ -91,7 +91,7 @@ def mend(
     return answers
 
 
-# What beam and length penalty would choose among hypotheses that one search has found.
+# Reranking by other length penalties, for tuning.
 
 
 PENALTIES: tuple[LengthPenalty, ...] = ("wu", "average")
@@ -114,7 +114,7 @@ class Setting(NamedTuple):
 
 
 def settings_of(beam: int, present: Setting) -> list[Setting]:
-    """What is tried with a beam, the penalty of the present setting among it.
+    """List the settings to try with a beam, the penalty of the present setting among them.
 
     Greedy search looks no further than its first end, so it has no use for a penalty; and `none` has none for alpha.
     """

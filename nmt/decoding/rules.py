@@ -1,9 +1,9 @@
-"""What the translations of a batch must and must not contain, and where every hypothesis of a search stands in that.
+"""Constraints of the translations of a batch, and the state of every hypothesis of a search in them.
 
 Subwords that may not follow get the logit -inf; nothing else of a search changes, so what it finds is still ranked by
 the model. Required phrases need more than that, since a beam drops what does not pay at once: the places of a beam are
 shared out among the hypotheses that have none, a part and all of them (Post and Vilar 2018, dynamic beam allocation;
-Hu et al. 2019). Phrases themselves are in `this file` and `this file`.
+Hu et al. 2019). Phrases that must be there are automata of `phrases.py`, those that must not are tries.
 Shapes: B sentences still searched, K hypotheses of each, R = B·K rows, V vocabulary, C candidates.
 """
 
@@ -15,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmt.data.subwords import EOS, Codec
 from nmt.decoding.candidates import Candidates, best_of
-from nmt.decoding.phrases import LETTERS, Pieces, Wanted, edges
+from nmt.decoding.phrases import LETTERS, Pieces, Wanted, edges, pieces_of
 from nmt.decoding.request import Request
+from nmt.recipe.decode_options import DecodeConfig
 
-# Phrases that a translation must not contain, all of them looked for at once.
+# Avoided phrases.
 
 
 _MOST_TRIES = 64
@@ -56,7 +58,7 @@ class PhraseTrie:
         self.after = lru_cache(_MOST_STEPS)(self._after)
 
     def may_end(self, place: Place) -> bool:
-        """Whether a text has none of them if it ends here."""
+        """Return whether a text has none of them if it ends here."""
         return place is not _FOUND and self._ends.isdisjoint(place[0])
 
     def completing(self, place: Place) -> list[Ids]:
@@ -65,7 +67,7 @@ class PhraseTrie:
         return [self._within(after_letter), *(ids for node in nodes for ids in self._completing(node))]
 
     def _after(self, place: Place, token: int) -> Place:
-        """Where a text is after one more subword."""
+        """Return the place of a text after one more subword."""
         return place if place is _FOUND else self._walk(place, self._pieces.bytes[token])
 
     def _walk(self, place: Place, raw: bytes) -> Place:
@@ -164,7 +166,7 @@ def _trie(pieces: Pieces, phrases: frozenset[str]) -> PhraseTrie:
     return PhraseTrie(pieces, phrases)
 
 
-# Phrases that a translation must contain.
+# Required phrases.
 
 
 class Required:
@@ -191,7 +193,7 @@ class Required:
             self._onward = torch.from_numpy(_padded([ids for one in tables.values() for ids in one.onward])).to(device)
 
     def __bool__(self) -> bool:
-        """Whether any sentence still searched has any."""
+        """Return whether any sentence still searched has any."""
         return len(self._sentence) > 0
 
     def spread(self, n: int) -> None:
@@ -315,7 +317,7 @@ class Rules:
 
     @property
     def requires(self) -> bool:
-        """Whether any sentence still searched has to contain a phrase."""
+        """True where any sentence still searched has to contain a phrase."""
         return bool(self._required)
 
     def spread(self, n: int) -> None:
@@ -348,8 +350,8 @@ class Rules:
     def ends(
         self, logits: Tensor, score: Tensor, at_cap: Tensor, forced: Tensor, has_ended: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Where hypotheses have to end: as at their cap where nothing may follow, but not as they should not if another
-        one of the sentence has ended, or ends now, as it should.
+        """Find the hypotheses that have to end: as at their cap where nothing may follow, but not against the rules if
+        another one of the sentence has ended, or ends now, as it should.
 
         logits: (R, V) of what may follow; score: (B, K); at_cap, has_ended: (B,); forced: (B, K) the scores with EOS.
         """
@@ -422,3 +424,14 @@ class Rules:
             free = ~self._required.get_on(row, token)
             row, token = row[free], token[free]
         logits[row, token] = -torch.inf
+
+
+def rules_of(
+    config: DecodeConfig, asked: Sequence[Request], codec: Codec, min_len: Tensor, placeholders: Mapping[str, int]
+) -> Rules | None:
+    """Make the constraints of a batch, None where there are none. asked: of each sentence; min_len: (B,)"""
+    no_repeat = config.no_repeat
+    if not (any(one.asks for one in asked) or no_repeat or int(min_len.max()) or placeholders):
+        return None
+    pieces = pieces_of(codec)
+    return Rules(pieces, asked, min_len=min_len, no_repeat=no_repeat, eos=EOS, placeholders=placeholders)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmt.decoding.beam import Hypothesis, SearchSettings, impossible, not_finite
-from nmt.decoding.candidates import Characters, Leaving
+from nmt.decoding.candidates import Characters, LeavePolicy
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.models.base import SearchModel
@@ -23,7 +23,7 @@ from nmt.models.layers import Gaps, closing
 
 @dataclass(frozen=True)
 class Narrowing:
-    """How a distribution is changed before a token is drawn from it; by default not at all.
+    """Changes of a distribution before a token is drawn from it; by default none.
 
     temperature: divides the logits. top_k: only the k likeliest, if not 0 (Fan et al. 2018). top_p: only the likeliest
     that together have this probability (Holtzman et al. 2020, nucleus sampling). epsilon: only what has at least this
@@ -91,7 +91,7 @@ def sample(
     score = torch.zeros(len(seeds), n, dtype=torch.float64, device=device)
     prefix = src_seq.new_zeros(len(seeds), n, 0)
     live = torch.ones(len(seeds), n, dtype=torch.bool, device=device)
-    never, n_token, leaving = last.new_zeros(0), 0, Leaving()
+    never, n_token, leave_policy = last.new_zeros(0), 0, LeavePolicy()
     characters = characters and characters.to(device)
     inside = torch.zeros_like(live, dtype=torch.long)  # where each last character stands: see `Characters`
     while len(sentence):
@@ -140,7 +140,7 @@ def sample(
             inside = characters.follow(inside, token)
         if rules is not None:
             rules.follow(torch.arange(n, device=device).expand_as(token), token)
-        if leaving.pays(n_done, len(sentence)):
+        if leave_policy.pays(n_done, len(sentence)):
             stay = closing(done)
             state.keep(Gaps.of(stay, device))
             if rules is not None:

@@ -43,7 +43,7 @@ LengthPenalty = Literal["wu", "average", "none"]
 
 
 def length_divisor(length: Tensor, kind: LengthPenalty, alpha: float) -> Tensor:
-    """What a log-probability is divided by to compare hypotheses of different lengths.
+    """Return the divisor of log-probabilities, by which hypotheses of different lengths compare.
 
     length: tokens with EOS, any shape. wu: ((5 + length) / 6)^alpha; average: length^alpha; none: 1.
     The divisor never falls as a hypothesis grows, which is what makes the bound of `beam.search` a bound.
@@ -101,7 +101,7 @@ def score_tokens(
     return found
 
 
-# Several models that translate as one.
+# Ensembles.
 
 
 class States(DecoderState):

@@ -1,4 +1,4 @@
-"""What makes a translation look wrong without a reference: small tests of source and output, each a pure function.
+"""Quality flags of translations without a reference: small tests of source and output, each a pure function.
 
 Reasons, not verdicts: a name repeats itself in good translations too.
 """
@@ -16,7 +16,7 @@ from nmt.data.scripts import letters_of_others, scripts_of
 from nmt.decoding.request import is_blank
 from nmt.decoding.translation import Translation, is_in_pieces
 
-# Numbers of a text by their values, so that a translation may write them in its own way.
+# Numbers of a text by their values.
 
 
 _OTHER_DIGIT = re.compile(r"[^\W0-9A-Za-z_]")
@@ -240,12 +240,12 @@ def flags_of(translation: Translation, reasons: list[str]) -> list[str]:
 
 
 def is_low(log_prob: float, n_token: int, low_score: float) -> bool:
-    """Whether the mean log-probability of a token, the end counted, is below the limit; 0 is none."""
+    """Return whether the mean log-probability of a token, the end counted, is below the limit; 0 is none."""
     return low_score < 0 and log_prob / n_token < low_score
 
 
 def is_empty(source: str, output: str) -> bool:
-    """Whether nothing of the output can be seen, and something of the source."""
+    """Return whether the output is blank and the source is not."""
     return is_blank(output) and not is_blank(source)
 
 
@@ -301,7 +301,7 @@ def _length(found: re.Match[str]) -> int:
 
 
 def is_copied(source: str, output: str) -> bool:
-    """Whether the output is the source, and that is longer than a name."""
+    """Return whether the output is the source, and that is longer than a name."""
     words = source.split()
     return words == output.split() and (len(words) >= _SHORTEST_COPY or len(source.encode()) >= _LONG_COPY)
 
@@ -321,7 +321,7 @@ def added(source: str, output: str) -> list[str]:
 
 
 def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -> bool:
-    """Whether most letters of the output are of scripts of none of the languages, and those of the source are not.
+    """Return whether most letters of the output, and not of the source, are of scripts of none of the languages.
 
     languages: codes of those of the source and of the target; where the scripts of one are not known, any will do.
     """

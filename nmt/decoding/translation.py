@@ -1,4 +1,4 @@
-"""What comes of a line: its translation with all that is known of it, or the scores of one that was given."""
+"""Results of a line: its translation, or the scores of a given one."""
 
 import math
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a model thinks of a given translation."""
+    """Log-probabilities of a given translation."""
 
     token_log_probs: list[float]  # of each subword, and of the end
     src_ids: list[int]  # what the model read, without EOS
@@ -61,7 +61,7 @@ class Scored:
 
 
 def is_too_wide(translation: Translation) -> bool:
-    """Whether the attention of a line in pieces is not to be put together: it grows by the square of the line."""
+    """Return whether a line in pieces is too long for one attention matrix, which grows by the square of the line."""
     best = translation.hypotheses[:1]
     return bool(translation.parts) and len(translation.src_ids) + sum(len(one.ids) for one in best) > MOST_SHOWN
 
@@ -72,5 +72,5 @@ def is_in_pieces(translation: Translation) -> bool:
 
 
 def read_at_once(translation: Translation) -> list[Translation]:
-    """What the model read to make a translation: the line, its pieces where it was split, nothing where it is blank."""
+    """List the parts that the model read at once: the line, or its pieces, or nothing where it is blank."""
     return [one for one in translation.parts or [translation] if one.hypotheses]

@@ -1,7 +1,6 @@
-"""Lines in, lines out: sorts, batches, searches, and puts the answers back in order.
+"""Lines in, translations out: encodes, sorts, batches, searches, decodes, and puts the translations back in order.
 
-A batch is searched in `batch_search.py`, and what it finds becomes translations in `this file`; where lines come from
-and go to is `nmt.cli.translating.job`.
+A batch is searched in `batch_search.py`.
 """
 
 import math
@@ -9,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,9 +43,6 @@ from nmt.decoding.translation import Scored, Translation, read_at_once
 from nmt.errors import NmtError, RecipeError
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
-
-# From the hypotheses of a line to its translation.
-
 
 # For minimum Bayes risk: what each of some translations of a line is worth beside the others.
 Utility = Callable[[Sequence[str]], list[float]]
@@ -130,6 +127,22 @@ _SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces
 NOWHERE = "no word that this model writes looks at the source"
 
 
+class Encoded(NamedTuple):
+    """Lines as the model reads them: requests, one each; ids of each different text; and the lines in pieces."""
+
+    requests: list[Request]
+    ids: dict[Request, list[int]]
+    splits: dict[Request, tuple[Split, list[Request]]]
+
+    def only(self, places: Sequence[int]) -> "Encoded":
+        """Choose some lines."""
+        requests = [self.requests[place] for place in places]
+        splits = {one: self.splits[one] for one in requests if one in self.splits}
+        texts = [one for one in requests if one not in splits]
+        texts += [piece for _, pieces in splits.values() for piece in pieces]
+        return Encoded(requests, {one: self.ids[one] for one in texts if one in self.ids}, splits)
+
+
 class Translator:
     """Translates lines with one model, in the order in which they come.
 
@@ -165,7 +178,7 @@ class Translator:
 
     @property
     def attends(self) -> bool:
-        """Whether it can tell where it looks."""
+        """True where the model has attention weights over the source."""
         return self.model.attends
 
     def translate(
@@ -178,13 +191,13 @@ class Translator:
         """
         coming = iter(lines)
         while window := list(islice(coming, self.config.window)):
-            yield from self._translate_window(window, on_progress)
+            yield from self.search(self.encode(window), on_progress)
 
     def score(
         self, sources: Sequence[str | Request], translations: Sequence[str], look: Look | None = None
     ) -> Iterator[Scored]:
-        """What the model thinks of given translations, in order; all of them go through the model together, but for
-        those that are blank as their source is, which is how such a line is translated.
+        """Score given translations, in order; all of them go through the model together, but for those that are blank
+        as their source is, which is how such a line is translated.
 
         look: told where the model looked in each of the others, by its number. Of a request the source and its tags
         count. Raises RecipeError for tags that the model has not learnt.
@@ -229,8 +242,8 @@ class Translator:
         return told
 
     def attention(self, translation: Translation) -> Attns:
-        """Where the model looked while it wrote the best translation of a line that is not blank: (n_layer, n_head, …)
-        of each attention that it has, with EOS. Raises NmtError where target words do not look at the source.
+        """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of
+        each kind that the model has, with EOS. Raises NmtError where target words do not look at the source.
 
         The pieces of a line that was split did not see each other: there the weights are 0.
         """
@@ -238,29 +251,23 @@ class Translator:
             raise NmtError(f"{NOWHERE}, so there is no attention to show.")
         return join_attns([_attention(self.model, one) for one in read_at_once(translation)])
 
-    def _translate_window(
-        self, lines: list[str | Request], on_progress: Callable[[int], object] | None
-    ) -> Iterator[Translation]:
-        """Identical requests are answered once; blank lines and those without a letter never reach the model."""
-        requests = [self._request(line) for line in lines]
-        count = Counter(request for request in requests if not self._is_unread(request))
-        if on_progress:
-            on_progress(len(lines) - count.total())
-        ids_of, splits = self._encode_for_translation(list(count))
+    def search(self, encoded: Encoded, on_progress: Callable[[int], object] | None = None) -> list[Translation]:
+        """Translate encoded lines. Identical ones are searched for once; blank ones never reach the model."""
+        requests, ids_of, splits = encoded
+        count, done = Counter(requests), on_progress or (lambda n_line: None)
+        done(sum(n for request, n in count.items() if request not in ids_of and request not in splits))
         different, ids = list(ids_of), list(ids_of.values())
         translations: dict[Request, Translation] = {}
         for batch, hypotheses in self.batches(ids, different):
             for number, found in zip(batch, hypotheses, strict=True):
                 translations[different[number]] = self._answers.of(different[number], ids[number], found)
-            if on_progress:  # a line that was split is done when all of them are
-                on_progress(sum(count[one] for number in batch if (one := different[number]) not in splits))
+            # A line that was split is done when all of its pieces are.
+            done(sum(count[one] for number in batch if (one := different[number]) not in splits))
         for request, (of_line, pieces) in splits.items():
             parts = [translations.get(piece) or _unread(piece) for piece in pieces]
             translations[request] = self._answers.of_pieces(request, of_line, parts)
-            if on_progress:
-                on_progress(count[request])
-        for request in requests:
-            yield translations.get(request) or _unread(request)
+            done(count[request])
+        return [translations.get(request) or _unread(request) for request in requests]
 
     def _is_unread(self, request: Request) -> bool:
         """Return whether a line is answered without the model."""
@@ -280,10 +287,10 @@ class Translator:
         request = request.changed(trg.normalised, trg.normalised_prefix) if request.asks else request
         return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
 
-    def _encode_for_translation(
-        self, requests: list[Request]
-    ) -> tuple[dict[Request, list[int]], dict[Request, tuple[Split, list[Request]]]]:
-        """Ids of each different text that the model shall read, and the lines that are split into such texts."""
+    def encode(self, lines: Sequence[str | Request]) -> Encoded:
+        """Encode each different text once, and split lines that are too long for the model."""
+        every = [self._request(line) for line in lines]
+        requests = [request for request in dict.fromkeys(every) if not self._is_unread(request)]
         limits, encode = self.limits, self.sources.encode
         short = [request for request in requests if not surely_too_long(request.source, limits.piece)]
         ids_of = dict(zip(short, encode(short), strict=True))
@@ -301,7 +308,7 @@ class Translator:
         new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not self._is_unread(piece))
         rest = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
         ids_of.update(zip(rest, encode(rest), strict=True))
-        return ids_of, splits
+        return Encoded(every, ids_of, splits)
 
     def batches(
         self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
@@ -313,24 +320,23 @@ class Translator:
         for batch in self._batches(ids):
             yield batch, self.searcher.search([(ids[n], requests[n] if requests else BARE) for n in batch])
 
-    def shared(self, lines: Sequence[str | Request]) -> list[list[int]]:
-        """The places of different lines, those together that go through the model together: work that can be divided.
+    def divide(self, encoded: Encoded) -> list[tuple[list[int], Encoded]]:
+        """Divide different lines into parts that can be searched apart, each with the places of its lines.
 
-        That is a batch, as `translate` would make it; of lines that are split, some batches.
+        A part is a batch, as `search` would make it; of lines that are split, some batches.
         """
-        requests = [self._request(line) for line in lines]
-        blank = [place for place, request in enumerate(requests) if self._is_unread(request)]
-        ids_of, splits = self._encode_for_translation([one for one in requests if not self._is_unread(one)])
+        requests, ids_of, splits = encoded
         whole = [place for place, request in enumerate(requests) if request in ids_of and request not in splits]
-        found = [[whole[n] for n in sorted(batch)] for batch in self._batches([ids_of[requests[n]] for n in whole])]
+        parts = [[whole[n] for n in sorted(batch)] for batch in self._batches([ids_of[requests[n]] for n in whole])]
         room = 0
         for place in (place for place, request in enumerate(requests) if request in splits):
             if room <= 0:
-                found.append([])
+                parts.append([])
                 room = _SHARED_BATCHES * self.config.max_tokens
-            found[-1].append(place)
+            parts[-1].append(place)
             room -= self._cost(ids_of.get(piece, []) for piece in splits[requests[place]][1]).sum()
-        return [blank, *found] if blank else found
+        unread = [place for place, one in enumerate(requests) if one not in ids_of and one not in splits]
+        return [(part, encoded.only(part)) for part in ([unread] if unread else []) + parts]
 
     def _batches(self, ids: Sequence[list[int]]) -> list[Rows]:
         return length_batches(self._cost(ids), self.config.max_tokens)

@@ -21,7 +21,7 @@ from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.evaluation.attention.page import Alignment, sentence_of
 from nmt.evaluation.metrics import bleu_tokens, form_note, score
 from nmt.models.base import TranslationModel
-from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.decode_options import OF_BEAM, DecodeConfig
 from nmt.recipe.options import Recipe, ValidConfig
 from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
@@ -31,8 +31,7 @@ N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are looked at in full precision
 FORCED = ("loss", "perplexity", "accuracy")
 TRANSLATED = ("bleu", "chrf")
-# Options of `decode` on which it depends what the translations are.
-_SEARCH = ("beam", "length_penalty", "alpha", "coverage", "no_repeat", "diversity")
+# Options of `decode` on which, beside OF_BEAM, it depends what the translations are.
 _LENGTHS = ("max_len_a", "max_len_b", "min_len_a", "min_len_b", "max_src_len", "split")
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
 
@@ -97,7 +96,7 @@ class Validator:
         """The settings that the numbers depend on beside model and set, so that only like is compared with like."""
         found: How = {"pairs": {"pairs": sum(map(len, self.batches))}}
         if self.translate:
-            deciding = {name: getattr(self.decode, name) for name in (*_SEARCH, *_LENGTHS)}
+            deciding = {name: getattr(self.decode, name) for name in (*OF_BEAM, *_LENGTHS)}
             found["translations"] = {"sentences": len(self.src), "trg_lang": self.trg_lang, **deciding}
             found["translations"]["tokens"] = bleu_tokens(self.trg_lang)[0]
             if form_note(self.trg):

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import matplotlib.image
@@ -17,7 +16,7 @@ from made_run import SOURCE
 
 from nmt.cli.translate import main
 from nmt.cli.translating import job as translate_job
-from nmt.cli.translating.tally import small_batches_notes, suspicious_note
+from nmt.cli.translating.job import small_batches_notes
 from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
 from nmt.recipe.decode_options import DecodeConfig
@@ -78,7 +77,7 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_only_when_whole(tr
     _, err = translate("--output", out, code=2)
     assert "--overwrite" in err and out.read_bytes() == b"old\n"
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.job.answer_lines", lambda *_, **__: 1 / 0)
+        patch.setattr("nmt.cli.translating.job.output_lines", lambda *_, **__: 1 / 0)
         translate("--output", out, "--overwrite", code=1)
     assert out.read_bytes() == b"old\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.journal"]
@@ -256,7 +255,7 @@ def test_which_attention_is_drawn_can_be_chosen(translate, tmp_path, kind):
         (["--scores", "OUT.json"], "--ref"),
         (["--alignments", "no/such/folder/a"], "cannot be written"),
         (["--output", "OUT", "--alignments", "OUT"], "same file"),
-        (["--gold-alignments", "OUT"], "--gold-alignments: is gone"),
+        (["--gold-alignments", "OUT"], "--gold-alignments is gone"),
         (["--store"], "--tune-decoding"),
         (["--engine", "ctranslate2"], "CTranslate2's own Python"),
         (["--decode.align_layer", "3"], "decode.align_layer: 3, but the decoder of the model has 2"),
@@ -476,19 +475,6 @@ for name in ("preprocess", "train", "translate", "export"):
 """
     found = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "") and "usage: " in found.stdout
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        ({}, ""),
-        ({"lost": 4, "repeated": 1, "low": 0}, "of 9: lost 4, repeated 1 ("),
-        ({"repeated": 1, "copied": 8}, "of 9: copied 8, repeated 1 ("),
-    ],
-)
-def test_what_looks_wrong_is_counted_at_the_end(found, wanted):
-    note = suspicious_note(Counter(found), 9)
-    assert wanted in note if wanted else not note
 
 
 def test_the_count_of_what_looks_wrong_is_told(translate, monkeypatch):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from fake_model import CopyModel
 
-from nmt.cli.translating.answering import Told, _text, answer_of
+from nmt.cli.translating.workers import LineResult
 from nmt.data.placeholders import came_back, character, names_of
 from nmt.data.subwords import Subwords
 from nmt.decoding.beam import Hypothesis
-from nmt.decoding.evidence import Witness, words_of_split
+from nmt.decoding.evidence import AttentionRecorder, words_of_split
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, Terms
@@ -144,10 +144,10 @@ def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model):
 def test_words_are_those_of_the_text_though_an_item_has_several(subwords, model):
     translator = Translator(model, subwords, DecodeConfig())
     found = list(translator.translate(LINES))
-    witness = Witness(subwords, AlignBy(0, 0, "write"), translations=found)
-    told = translator.token_log_probs(found, witness.eye)
+    recorder = AttentionRecorder(subwords, AlignBy(0, 0, "write"), translations=found)
+    told = translator.token_log_probs(found, recorder.callback)
     for n, one in enumerate(found):
-        fields = witness.fields(n, one.src_ids, one.hypotheses[0].ids, told[n], one.items, {})
+        fields = recorder.fields(n, one.src_ids, one.hypotheses[0].ids, told[n], one.items, {})
         assert fields["items"] == [one.items]
         pairs = [tuple(map(int, pair.split("-"))) for pair in fields["word_alignment"].split()]
         words = [words_of(subwords.trg.raw(one.hypotheses[0].ids, one.items)), fields["alignment"], one.text.split()]
@@ -223,8 +223,8 @@ def test_terms_of_a_split_line_are_asked_of_the_piece_whose_text_has_them(subwor
 def test_an_answer_goes_as_json_to_another_process_and_back(subwords, model):
     translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
     for one in translator.translate([*LINES, "See 5 <b>. And <i> 7."]):
-        text = _text(Told(Answer(one, []), {}))
-        assert answer_of(json.dumps(json.loads(text.encode("utf-8")))).answer.translation == one
+        result = LineResult(Answer(one, []), {"tokens": ["a"]}, {})
+        assert LineResult.of_json(json.loads(json.dumps(result.as_json()))) == result
 
 
 def test_words_of_a_line_in_pieces_are_aligned_though_a_piece_has_no_translation(subwords, model):
@@ -236,8 +236,8 @@ def test_words_of_a_line_in_pieces_are_aligned_though_a_piece_has_no_translation
         parts = [replace(one, text="", texts=[""], hypotheses=[silent]) if n in empty else one
                  for n, one in enumerate(found.parts)]  # fmt: skip
         told = Answers(subwords.trg, DecodeConfig()).of_pieces(Request(line), found.split, parts)
-        witness = Witness(subwords, AlignBy(0, 0, "write"), translations=[told])
-        translator.token_log_probs([told], witness.eye)
-        pairs = witness.words(0, told.src_ids, told.hypotheses[0].ids, {}).split()
+        recorder = AttentionRecorder(subwords, AlignBy(0, 0, "write"), translations=[told])
+        translator.token_log_probs([told], recorder.callback)
+        pairs = recorder.words(0, told.src_ids, told.hypotheses[0].ids, {}).split()
         assert {int(pair.split("-")[1]) for pair in pairs} <= set(range(len(told.text.split())))
         assert bool(pairs) == bool(told.text.strip())

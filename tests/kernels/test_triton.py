@@ -16,7 +16,7 @@ from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding import beam, fixed_search
 from nmt.decoding.beam import BeamSettings
 from nmt.decoding.fixed_search import Table
-from nmt.decoding.graph import Places
+from nmt.decoding.graph import Buffers
 from nmt.kernels import choice, on_gpu, spans
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
@@ -167,9 +167,9 @@ def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, de
         torch.testing.assert_close(log_total.double(), logits.double().logsumexp(1), rtol=1e-6, atol=1e-6)
         left = logits.clone().index_fill_(1, never, -torch.inf)
         assert torch.equal(maxima, torch.stack([block.amax(1) for block in left.split(width, 1)], 1))
-        wanted = beam.likeliest(logits.double(), 5, 3, never)
+        wanted = beam.topk_tokens(logits.double(), 5, 3, never)
         monkeypatch.setattr(on_gpu, "takes", lambda *_: True)
-        found = beam.likeliest(logits.clone(), 5, 3, never)
+        found = beam.topk_tokens(logits.clone(), 5, 3, never)
         monkeypatch.undo()
         assert torch.equal(found.best.double(), wanted.best)
         torch.testing.assert_close(found.normaliser.double(), wanted.normaliser, rtol=1e-6, atol=1e-6)
@@ -199,7 +199,7 @@ def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monk
     generator = torch.Generator().manual_seed(4)
     for dtype in dtypes(device):
         max_len = torch.arange(7, device=device) % 5
-        beside, table = (Table(how, Places(device), max_len, 6, torch.float32) for _ in range(2))
+        beside, table = (Table(how, Buffers(device), max_len, 6, torch.float32) for _ in range(2))
         for step in range(5):
             logits = 5 * torch.randn(7 * how.beam, n_column, generator=generator)
             logits[torch.rand(len(logits), generator=generator) < 0.2, EOS] = 14.0
@@ -229,7 +229,9 @@ def test_a_sentence_is_done_when_it_is_in_the_search(device, monkeypatch):
     how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=2, length_penalty="average", alpha=1.0)
     generator = torch.Generator().manual_seed(5)
     n = 200
-    beside, table = (Table(how, Places(device), torch.full((n,), 9, device=device), 6, torch.float32) for _ in range(2))
+    beside, table = (
+        Table(how, Buffers(device), torch.full((n,), 9, device=device), 6, torch.float32) for _ in range(2)
+    )
     score, off = torch.rand(n, 2, generator=generator), 0.5 * torch.rand(n, 1, generator=generator)
     best = (-4 * score.amin(1, keepdim=True) - 0.7) / 4 + off - 0.25  # near to what goes on
     logits = 4 * torch.randn(2 * n, 64, generator=generator)
@@ -248,7 +250,7 @@ def test_numbers_that_are_none_are_chosen_once(device):
     """A search whose scores are not finite ends with an error that says so, and on its way reads no other's memory."""
     importlib.import_module("nmt.kernels.choice_triton")
     how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=4, length_penalty="none", alpha=0.0)
-    table = Table(how, Places(device), torch.full((3,), 9, device=device), 4, torch.float32)
+    table = Table(how, Buffers(device), torch.full((3,), 9, device=device), 4, torch.float32)
     for number in (torch.nan, torch.inf, -torch.inf):
         logits = torch.randn(12, 640, device=device)
         logits[:, ::3] = number

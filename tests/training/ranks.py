@@ -20,7 +20,7 @@ import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from witness import train_one_rank
 
-from nmt.cli import train, train_job
+from nmt.cli import train
 from nmt.training import parallel
 from nmt.training.engine import Engine
 from nmt.training.validate import Validator
@@ -36,7 +36,7 @@ def free_port():
         return free.getsockname()[1]
 
 
-class Faulty(train_job.StopSignal):
+class Faulty(train.StopSignal):
     """Asked once an update whether to stop; does something else at the n-th time."""
 
     what, left = "", -1
@@ -73,7 +73,7 @@ def be_rank(job):
     fault = job.get("fault", {}).get(os.environ["RANK"])
     if fault and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         Faulty.what, Faulty.left = fault
-        train_job.StopSignal = Faulty
+        train.StopSignal = Faulty
         join = parallel.join
         parallel.join = lambda device, timeout, _: join(device, timeout)  # it counts updates, not looks for others
     if "slow_validation" in job:

@@ -1,14 +1,14 @@
-"""The work of nmt-translate: the model and its workers, and the way of the lines through them, to a file or to stdout.
+"""Work of nmt-translate: read windows of lines, translate them, write them in order; to stdout, or by way of a journal.
 
-How lines are read is in `reading.py`, how answers are written in `files.py`, and what is said of them all at the end
-in `tally.py`.
+Lines are read in `input.py`, translated in `workers.py`, written in `output.py`; `journal.py` keeps their results.
 """
 
 import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -18,63 +18,41 @@ from typing import Any
 import torch
 
 from nmt.cli.begin import Stop, write_stdout
-from nmt.cli.translating.answering import (
-    BUDGET,
-    Answering,
-    Pool,
-    Recall,
-    answer_of,
-    fingerprints,
-    n_worker,
-    recipe_of,
-    scored_of,
-)
 from nmt.cli.translating.files import (
-    Alignments,
-    InputFile,
-    answer_lines,
     check_outputs,
     check_paths,
     files_of_pipes,
     follow_links,
     name_of,
     read_references,
-    scored_json,
-    scored_line,
 )
-from nmt.cli.translating.flags import SHARE, Share, alone, finished_parts, share_of, together
-from nmt.cli.translating.journal import Journal, known
-from nmt.cli.translating.reading import Reading
-from nmt.cli.translating.requests import (
-    Record,
-    Solved,
-    Window,
-    check_flags,
-    check_format,
-    checking,
-    fill_in,
-    request_reader,
-    solve,
+from nmt.cli.translating.input import Reader, Window, checking, open_input, read_windows, request_reader
+from nmt.cli.translating.journal import SHARE, Journal, Ranks, Results, exclusive, joined, known, ranks_of
+from nmt.cli.translating.output import Alignments, Report, check_attention, output_lines, say
+from nmt.cli.translating.workers import (
+    LineResult,
+    LineTranslator,
+    WorkerPool,
+    fingerprints,
+    n_worker,
+    recipe_of,
 )
-from nmt.cli.translating.tally import Tally, check_attention, say, small_batches_notes, unfinished_notes
 from nmt.data.lines import count_lines
 from nmt.decoding.request import Request
-from nmt.decoding.translator import Translator
 from nmt.device import choose_device
+from nmt.errors import NmtError
 from nmt.extras import version
 from nmt.files import remove_leftovers, replacing, sha256_of
 from nmt.models.prepacked import half_is_faster
 from nmt.progress import Bar
+from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 
-# What becomes of --output.
-
-
 OUTPUT = "output"  # the mark of an output that is written and about to get its name
 
-# Flags on which no answer depends. All others are part of what a journal was made with; the runs, their checkpoints
-# and the options of decoding are so by what they lead to.
+# Flags on which no result depends. All others are part of what a journal was made with; the runs, their checkpoints
+# and the options of decoding are so by their content.
 _NO_MATTER = (
     *("run", "checkpoint", "mbr", "input", "output", "overwrite", "ref", "scores", "examples", "show_scores"),
     *("alignments", "attention", "attention_of", "lines"),
@@ -83,38 +61,189 @@ _NO_MATTER = (
 _OF_ATTENTION = ("layer", "head")  # matter where they are written for each line
 
 
-def fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, Any]:
-    """All that answers depend on, beside the lines, in values that JSON gives back. device: its kind, cpu or cuda."""
-    no_matter = _NO_MATTER if args.with_attention else _NO_MATTER + _OF_ATTENTION
-    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in no_matter}
-    flags |= {"--device": device, "--score": bool(args.score)}
-    flags |= {f"--{name}": name_of(args, path) for name in ("terms", "avoid") if (path := getattr(args, name))}
-    flags |= {"word alignments": args.format == "jsonl" or bool(args.alignments)}
-    decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
-    if device == "cpu":  # where there are none
-        del decode["decode.cuda_graphs"]
-    about = {"nmt": version(), "model": fingerprints(args), "memory": BUDGET}
-    about |= {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
-    about |= {"usual ratios": Run(args.run[0]).usual_ratios()}
-    found: dict[str, Any] = json.loads(json.dumps({**about, **flags, **decode}))
-    return found
+def translate(args: argparse.Namespace) -> int:
+    """Run the command behind the flags. Returns the exit code; raises NmtError."""
+    with files_of_pipes(args):
+        follow_links(args)
+        ranks = ranks_of(args)
+        # Files that an earlier process had found free, and wrote at its end, may be there.
+        finishing = bool(args.output) and any(OUTPUT in _marks(path) for path in ranks.journals(Path(args.output)))
+        check_paths(args, finishing=finishing)
+        references = read_references(args)
+        with Stop() as stop, Alignments(args) as alignments:
+            report = Report(args, references, alignments)
+            if args.output:
+                _to_file(args, ranks, stop, report)
+            else:
+                with _job(args, ranks, stop, report) as job:
+                    # As bytes, whatever the locale, and flushed window by window for the reader at the other end.
+                    with stop.finishing(), closing(_written(job, _progress(job))) as windows:
+                        for lines in windows:
+                            write_stdout("".join(line + "\n" for line in lines))
+                            stop.ask()
+                    report.finish(job.lines)
+    return 0
 
 
-def is_finishing(args: argparse.Namespace, share: Share) -> bool:
-    """Whether an earlier process came so far that files of its end, which it had found free, may be there."""
-    return bool(args.output) and any(OUTPUT in _marks(path) for path in share.journals(Path(args.output)))
+@dataclass(frozen=True)
+class _Job:
+    """The loaded model, its workers, and what lines pass on the way. ahead: windows in work at once, less one."""
+
+    args: argparse.Namespace
+    ranks: Ranks
+    stop: Stop
+    lines: LineTranslator
+    pool: WorkerPool
+    ahead: int
+    request_of: Reader
+    report: Report
+
+    @property
+    def config(self) -> DecodeConfig:
+        """The options of decoding."""
+        return self.lines.translator.config
 
 
 @contextmanager
-def kept(
-    args: argparse.Namespace, share: Share, fit: dict[str, Any], say: Callable[[str], object]
-) -> Iterator[Journal]:
-    """The journal of this process. It says what was there before, and what is there if it comes to no good end."""
-    with Journal(share.journal(Path(args.output)), fit, say) as journal:
+def _job(args: argparse.Namespace, ranks: Ranks, stop: Stop, report: Report) -> Iterator[_Job]:
+    """Load the model and start the workers."""
+    request_of, loaded = request_reader(args), fingerprints(args)
+    device = choose_device(args.device)
+    counts = args.workers == "auto" or device.type == "cuda"
+    n_line = count_lines(args.input) if args.input and counts else None
+    workers = n_worker(args.workers, args.threads or 1, torch.get_num_threads(), device.type, n_line)
+    if args.threads or workers > 1:
+        torch.set_num_threads(args.threads or 1)
+    lines = LineTranslator(args)
+    decode, sources = lines.recipe.decode, lines.translator.sources
+    for run, name in lines.unfinished.items():
+        goes_on = "training goes on since its model was chosen; translating with that, and with others by --checkpoint"
+        say(f"note: {run}: {f'training has not ended; translating with {name}' if name else goes_on}")
+    for note in small_batches_notes(decode, device.type, n_line):
+        say(note)
+    if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
+        say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
+    check_attention(args, lines.recipe.model, attends=lines.translator.attends)
+    if args.format == "pairs" and decode.n_best > 1:
+        raise NmtError(
+            f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
+            "For several translations of a line draw samples, in a file for each of several --decode.seed."
+        )
+    for flag in ("terms", "keep"):
+        if decode.samples and getattr(args, flag):
+            raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
+    if args.input_format == "jsonl":  # where each line may have a language and constraints of its own
+        request_of = checking(request_of, args, decode, sources)
+    else:
+        sources.codec_of(Request(""))
+    with WorkerPool(lines, args, workers, loaded) as pool:
+        # Of a file only, since a stream may wait for an answer.
+        ahead = pool.n_worker if args.input and pool.n_worker > 1 else 0
+        yield _Job(args, ranks, stop, lines, pool, ahead, request_of, report)
+
+
+def small_batches_notes(config: DecodeConfig, device: str, n_line: int | None) -> list[str]:
+    """Advise larger batches where many lines are translated on a GPU with those of a CPU. n_line: None if unknown."""
+    usual = DecodeConfig()
+    if device != "cuda" or (n_line or 0) <= usual.window:
+        return []
+    more = {"max_tokens": 1_048_576, "window": 10_000}
+    flags = [f"--decode.{name} {n}" for name, n in more.items() if getattr(config, name) == getattr(usual, name)]
+    return [f"note: a GPU is faster with more lines at once: {' '.join(flags)}"] if flags else []
+
+
+# The way of the lines.
+
+
+def _results(
+    job: _Job, bar: Bar, known: Results | None, notes: Counter[str], *, only_own: bool = False
+) -> Iterator[tuple[Window, list[LineResult]]]:
+    """Read windows and give them with their results, in order: those of a journal, or of the model.
+
+    only_own: leave out the windows of other ranks.
+    """
+    waiting: deque[tuple[Window, Any]] = deque()
+    is_live = False
+
+    def first() -> tuple[Window, list[LineResult]]:
+        window, work = waiting.popleft()
+        if isinstance(work, list):
+            return window, work
+        results = job.pool.finish(work, bar.update)
+        if known:
+            known.add(window.digest, results)
+        return window, results
+
+    args, stop, ahead = job.args, job.stop, job.ahead
+    with open_input(args.input) as file, bar:
+        windows = read_windows(file, args, job.request_of, job.config.window, stop=stop, ahead=ahead > 0, notes=notes)
+        for number, window in enumerate(windows):
+            if only_own and not job.ranks.has(number):
+                continue
+            work: Any = known.take(window.digest) if known else None
+            if work is None:
+                if not is_live:
+                    is_live = True
+                    bar.unpause()
+                work = job.pool.submit(window.items)
+            waiting.append((window, work))
+            while len(waiting) > ahead:
+                yield first()
+        while waiting:
+            yield first()
+    if known:
+        known.take("")  # if there is more, it was of another input
+
+
+def _written(job: _Job, bar: Bar, known: Results | None = None) -> Generator[list[str], None, None]:
+    """Give the lines to write, a list for each window of the input."""
+    report = job.report
+    for window, results in _results(job, bar, known, report.notes):
+        written = []
+        for line, result in zip(window.lines, results, strict=True):
+            flags = report.add(line, result)
+            written += output_lines(job.args, line, report.n_line, result, flags, n_best=job.config.n_best)
+        yield written
+
+
+def _progress(job: _Job, n_known: int = 0, doing: str = "") -> Bar:
+    """Make a bar where it cannot get between the lines. n_known: lines before; doing: what, if not the own share."""
+    args = job.args
+    shown = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())
+    total = count_lines(args.input) if args.input and shown else None
+    if total is not None and not doing:
+        total = job.ranks.n_line(total, job.config.window)
+    doing = doing or ("scoring" if args.score else "translating")
+    return Bar(desc=doing, total=total, initial=n_known, unit=" lines", disable=not shown)
+
+
+# --output.
+
+
+def _to_file(args: argparse.Namespace, ranks: Ranks, stop: Stop, report: Report) -> None:
+    """Answer the share of this rank into its journal; make the output of all journals once every rank is done."""
+    fit = _fit_of(args, recipe_of(args), choose_device(args.device).type)
+    output = Path(args.output)
+    paths = ranks.journals(output)
+    with Journal(paths[ranks.rank], fit, say) as journal:
         if journal.n_line:
             say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
         try:
-            yield journal
+            _check_still_free(args, paths)
+            with _job(args, ranks, stop, report) as job:
+                if ranks.n_rank == 1:
+                    _write(job, _written(job, _progress(job, journal.n_line), journal), journal, paths)
+                    return
+                # The report on these lines comes when all parts are joined.
+                for _ in _results(job, _progress(job, journal.n_line), journal, Counter(), only_own=True):
+                    pass
+                journal.mark(SHARE, ranks.rank)
+                with exclusive(output.with_name(f"{output.name}.journal-lock")):
+                    if not journal.path.exists():
+                        say(f"another rank has joined all parts into {output}")
+                    elif (parts := joined(paths, fit, say)) is not None:
+                        with closing(parts):
+                            _write(job, _written(job, _progress(job, doing="joining"), parts), journal, paths)
         except BaseException:
             if journal.n_line and journal.path.exists():
                 say(
@@ -123,47 +252,24 @@ def kept(
             raise
 
 
-def check_still_free(args: argparse.Namespace, share: Share) -> None:
-    """Raise NmtError if there is a file in the place of an output that no earlier process of this journal put there.
-
-    One that was killed just before it could delete the journal left an output that is whole; it may be replaced.
-    """
-    output = Path(args.output)
-    told = [marks[OUTPUT] for marks in map(_marks, share.journals(output)) if OUTPUT in marks]
-    if not told:
-        check_outputs(args, finishing=False, worked=True)
-    elif not output.is_file() or [output.stat().st_size, sha256_of(output)] not in told:
-        check_outputs(args, finishing=False, only=("output",), worked=True)
-
-
-def write_whole(
-    args: argparse.Namespace, share: Share, lines: Iterable[str], journal: Journal, finish: Callable[[], None]
-) -> None:
-    """Write the output, and delete all journals, whose answers are in it. journal: that of this process.
-
-    finish: reports on it, before it gets its name: so that a restart reports again. What it could not do is raised when
-    the output is there.
-    """
-    for name in filter(None, (args.output, args.scores, args.alignments)):
-        remove_leftovers(Path(name))
-    digest = hashlib.sha256()
-    wrong: Exception | None = None
-    with replacing(Path(args.output)) as file:
-        for line in lines:
-            assert "\n" not in line, "a line feed inside a line would shift every line after it"
-            raw = line.encode("utf-8") + b"\n"
-            digest.update(raw)
-            file.write(raw)
-        check_still_free(args, share)  # hours may have passed
-        journal.mark(OUTPUT, [file.tell(), digest.hexdigest()])
-        try:
-            finish()
-        except Exception as error:
-            wrong = error
-    for path in share.journals(Path(args.output)):
-        path.unlink(missing_ok=True)
-    if wrong is not None:
-        raise wrong
+def _fit_of(args: argparse.Namespace, recipe: Recipe, device: str) -> dict[str, Any]:
+    """Collect the settings that results depend on, beside the lines, in values of JSON. device: cpu or cuda."""
+    no_matter = _NO_MATTER if args.with_attention else _NO_MATTER + _OF_ATTENTION
+    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in no_matter}
+    flags |= {"--device": device, "--score": bool(args.score)}
+    flags |= {f"--{name}": name_of(args, path) for name in ("terms", "avoid") if (path := getattr(args, name))}
+    flags |= {"word alignments": args.format == "jsonl" or bool(args.alignments)}
+    decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
+    if device == "cpu":  # where there are none
+        del decode["decode.cuda_graphs"]
+    about: dict[str, Any] = {
+        "nmt": version(),
+        "model": fingerprints(args),
+        "usual ratios": Run(args.run[0]).usual_ratios(),
+    }
+    about |= {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
+    found: dict[str, Any] = json.loads(json.dumps({**about, **flags, **decode}))
+    return found
 
 
 def _marks(path: Path) -> dict[str, Any]:
@@ -171,169 +277,42 @@ def _marks(path: Path) -> dict[str, Any]:
     return found.marks if found else {}
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What does the work. ahead: windows that are handed out before their turn."""
+def _check_still_free(args: argparse.Namespace, journals: Iterable[Path]) -> None:
+    """Raise NmtError if there is a file in the place of an output that no earlier process of these journals put there.
 
-    args: argparse.Namespace
-    share: Share
-    stop: Stop
-    answering: Answering
-    pool: Pool
-    ahead: int
-    reading: Reading
-    tally: Tally
-
-    @property
-    def translator(self) -> Translator:
-        return self.answering.translator
+    One that was killed just before it could delete the journals left an output that is whole; it may be replaced.
+    """
+    output = Path(args.output)
+    told = [marks[OUTPUT] for marks in map(_marks, journals) if OUTPUT in marks]
+    if not told:
+        check_outputs(args, finishing=False, worked=True)
+    elif not output.is_file() or [output.stat().st_size, sha256_of(output)] not in told:
+        check_outputs(args, finishing=False, only=("output",), worked=True)
 
 
-def translate(args: argparse.Namespace) -> int:
-    """The command behind the flags. Returns the exit code; raises NmtError."""
-    check_flags(args)
-    fill_in(args)
-    with files_of_pipes(args):
-        return _translate(args)
+def _write(job: _Job, windows: Iterable[list[str]], journal: Journal, journals: Iterable[Path]) -> None:
+    """Write the output and report on it; then delete the journals of all ranks, whose results are in it.
 
-
-def _translate(args: argparse.Namespace) -> int:
-    follow_links(args)
-    share = share_of(args)
-    check_paths(args, finishing=is_finishing(args, share))
-    references = read_references(args)
-    with Stop() as stop, Alignments(args) as alignments:
-        tally = Tally(args, references, alignments)
-        if args.output:
-            _to_file(args, share, stop, tally)
-        else:
-            with _job(args, share, stop, tally) as job:
-                _write_stdout(job)
-                tally.finish(job.answering)
-    return 0
-
-
-@contextmanager
-def _job(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> Iterator[_Job]:
-    """The model is loaded and the workers are there."""
-    request_of, loaded = request_reader(args), fingerprints(args)
-    device = choose_device(args.device)
-    counts = args.workers == "auto" or device.type == "cuda"
-    n_line = count_lines(args.input) if args.input and counts else None
-    workers = n_worker(args.workers, args.threads or 1, torch.get_num_threads(), device.type, n_line)
-    if args.threads or workers > 1:
-        torch.set_num_threads(args.threads or 1)
-    answering = Answering(args)
-    few = small_batches_notes(answering.recipe.decode, device.type, n_line)
-    for note in (*unfinished_notes(answering.unfinished), *few):
-        say(note)
-    if device.type == "cpu" and answering.recipe.decode.precision == "bf16" and not half_is_faster():
-        say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
-    check_attention(args, answering.recipe.model, attends=answering.translator.attends)
-    check_format(args, answering.recipe.decode)
-    sources = answering.translator.sources
-    if args.input_format == "jsonl":  # where each line may say into which language, and what it asks
-        request_of = checking(request_of, args, answering.recipe.decode, sources)
-    else:
-        sources.codec_of(Request(""))
-    with Pool(answering, args, workers, loaded) as pool:
-        # Of a file only, since a stream may wait for an answer.
-        ahead = pool.n_worker if args.input and pool.n_worker > 1 else 0
-        reading = Reading(args, stop, request_of, answering.translator.config.window, ahead > 0)
-        yield _Job(args, share, stop, answering, pool, ahead, reading, tally)
-
-
-def _to_file(args: argparse.Namespace, share: Share, stop: Stop, tally: Tally) -> None:
-    """The share of this rank, in its journal; and from all journals the output, if no other rank is still at work."""
-    fit = fit_of(args, recipe_of(args), choose_device(args.device).type)
-    output, paths = Path(args.output), share.journals(Path(args.output))
-    with kept(args, share, fit, say) as journal:
-        check_still_free(args, share)
-        with _job(args, share, stop, tally) as job:
-            if share.n_rank == 1:
-                answers = _answers(job, _progress(job, journal.n_line), journal)
-                write_whole(args, share, chain.from_iterable(answers), journal, lambda: tally.finish(job.answering))
-                return
-            _do_share(job, journal)
-            with alone(output.with_name(f"{output.name}.journal-lock")):
-                if not journal.path.exists():
-                    say(f"another rank has joined all parts into {output}")
-                elif (parts := finished_parts(paths, fit, say)) is not None:
-                    with closing(together(paths, parts)) as record:
-                        lines = chain.from_iterable(_answers(job, _progress(job, 0, "joining"), record))
-                        write_whole(args, share, lines, journal, lambda: tally.finish(job.answering))
-
-
-def _do_share(job: _Job, journal: Journal) -> None:
-    """Answer what falls to this rank. What there is to say about its lines is said when all parts are joined."""
-    with InputFile(job.args.input) as file, _progress(job, journal.n_line) as bar:
-        for _ in _solved(job, job.reading.windows(file, None), bar, journal, mine=job.share.has):
-            pass
-    journal.mark(SHARE, job.share.rank)
-
-
-def _solved(
-    job: _Job,
-    coming: Iterator[Window],
-    bar: Bar,
-    record: Record | None,
-    mine: Callable[[int], bool] = lambda number: True,
-) -> Iterator[Solved]:
-    """Windows with the answers of the model."""
-    # What is told of a line beside its translation weighs more than that.
-    told = {20: job.args.with_attention, 3: job.args.format == "jsonl", 2: bool(job.args.alignments), 1: True}
-    weight = next(times for times, is_told in told.items() if is_told)
-    recall = Recall(weight * (1 if job.args.score else job.translator.config.n_best))
-    yield from solve(
-        coming, job.pool, recall, record, ahead=job.ahead, mine=mine, on_progress=bar.update, on_live=bar.unpause
-    )
-
-
-def _answers(job: _Job, bar: Bar, record: Record | None = None) -> Generator[list[str], None, None]:
-    """The lines to write, as soon as they are known: one list for each window of the input."""
-    with InputFile(job.args.input) as file, bar:
-        for window, answers in _solved(job, job.reading.windows(file, job.tally), bar, record):
-            yield _scores(job, window, answers) if job.args.score else _translations(job, window, answers)
-
-
-def _translations(job: _Job, window: Window, answers: list[str]) -> list[str]:
-    """What is written for a window."""
-    written, n_best = [], job.translator.config.n_best
-    for line, text in zip(window.lines, answers, strict=True):
-        told = answer_of(text)
-        flags, number = job.tally.add(line.text, line.odd, told), job.tally.n_answered
-        written.extend(answer_lines(job.args, line, number, told.answer, told.evidence, flags, n_best=n_best))
-    return written
-
-
-def _scores(job: _Job, window: Window, answers: list[str]) -> list[str]:
-    """What is written for a window of lines whose translations were given."""
-    written = []
-    for line, (*_, target), text in zip(window.lines, window.keys, answers, strict=True):
-        told = scored_of(text)
-        job.tally.add_score(told)
-        number = job.tally.n_answered
-        if job.args.format == "jsonl":
-            written.append(scored_json(line, target, told.scored, number, told.evidence))
-        else:
-            written.append(scored_line(target, told.scored, number, job.args.format))
-    return written
-
-
-def _write_stdout(job: _Job) -> None:
-    """Bytes, whatever the locale, and flushed window by window for whoever waits at the other end."""
-    with job.stop.finishing(), closing(_answers(job, _progress(job))) as answers:
-        for lines in answers:
-            write_stdout("".join(line + "\n" for line in lines))
-            job.stop.ask()
-
-
-def _progress(job: _Job, n_known: int = 0, doing: str | None = None) -> Bar:
-    """A bar where it cannot get between the lines that somebody reads. n_known: lines before; doing: not the share."""
-    args = job.args
-    shown = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())
-    total = count_lines(args.input) if args.input and shown else None
-    if total is not None and doing is None:
-        total = job.share.n_line(total, job.translator.config.window)
-    doing = doing or ("scoring" if args.score else "translating")
-    return Bar(desc=doing, total=total, initial=n_known, unit=" lines", disable=not shown)
+    The report comes before the output gets its name, so that a restart reports again. Errors of it are raised when the
+    output is there.
+    """
+    args, digest = job.args, hashlib.sha256()
+    for name in filter(None, (args.output, args.scores, args.alignments)):
+        remove_leftovers(Path(name))
+    wrong: Exception | None = None
+    with replacing(Path(args.output)) as file:
+        for line in chain.from_iterable(windows):
+            assert "\n" not in line, "a line feed inside a line would shift every line after it"
+            raw = line.encode("utf-8") + b"\n"
+            digest.update(raw)
+            file.write(raw)
+        _check_still_free(args, journals)  # hours may have passed
+        journal.mark(OUTPUT, [file.tell(), digest.hexdigest()])
+        try:
+            job.report.finish(job.lines)
+        except Exception as error:
+            wrong = error
+    for path in journals:
+        path.unlink(missing_ok=True)
+    if wrong is not None:
+        raise wrong

@@ -1,9 +1,9 @@
-"""The journal of nmt-translate: what the model has answered, on the disk beside the output, until that is whole.
+"""Journal of nmt-translate: results of the model, on disk beside the output until that is whole; ranks share an output.
 
-A file of frames, each with its length and checksum, so that a frame that a crash cut off is seen and dropped. The first
-says what the answers were made with (`fit`); then comes one for each window of the input, and marks of what is done.
-A window names its lines by a digest: the journal is good as far as the input is the same. It holds what the model said
-and not what was written, so that a restart writes, counts and warns like a run that nothing stopped.
+A journal is a file of frames, each with its length and checksum: a frame that a crash cut off is dropped. The first
+holds the settings that results depend on (`fit`); then comes one for each window of the input, and marks of what is
+done. A window is known by a digest of its lines: the journal is good as far as the input is the same. It holds results
+rather than output lines, so that a restart writes, counts and warns like a run that nothing stopped.
 """
 
 import json
@@ -11,44 +11,47 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from argparse import Namespace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from nmt.errors import NmtError
+from nmt.cli.translating.workers import LineResult
+from nmt.errors import DataError, NmtError
 from nmt.files import lock_file, replacing, sync_folder
+from nmt.processes import place_of
 
-FORMAT = 1
+FORMAT = 2
 _HEAD = struct.Struct("<III")  # bytes that follow it, lines that they answer (0: none), CRC-32 of all that
 _SYNC_EVERY = 1.0  # seconds: what a loss of power can cost; a killed process loses less
 
 
 class Frame(NamedTuple):
-    """A piece of a journal that is whole. end: where the next one begins."""
+    """An intact piece of a journal. end: where the next one begins."""
 
     end: int
     n_line: int
     payload: bytes
 
     def value(self) -> dict[str, Any]:
-        """What was written."""
+        """Decode the payload."""
         found: dict[str, Any] = json.loads(zlib.decompress(self.payload))
         return found
 
 
 class Known(NamedTuple):
-    """What a journal holds. fit: None where the file is no journal."""
+    """Content of a journal, up to `end`. fit: None where the file is no journal; marks: those after the last window."""
 
     fit: dict[str, Any] | None
     n_line: int
     marks: dict[str, Any]
-    end: int  # of what is whole
+    end: int
 
 
 def frames(file: BinaryIO) -> Iterator[Frame]:
-    """The frames of a journal up to the first that is not whole."""
+    """Read the frames of a journal up to the first that is not intact."""
     size = os.fstat(file.fileno()).st_size
     end = 0
     while len(head := file.read(_HEAD.size)) == _HEAD.size:
@@ -63,41 +66,44 @@ def frames(file: BinaryIO) -> Iterator[Frame]:
 
 
 def known(path: Path) -> Known | None:
-    """What lies there, or None if nothing does."""
+    """Read the journal at a path; None if there is none."""
     try:
-        file = path.open("rb")
+        with path.open("rb") as file:
+            return _known(file)
     except FileNotFoundError:
         return None
-    with file:
-        return _known(file)
 
 
 def _known(file: BinaryIO) -> Known:
-    """fit, n_line and end of what is whole, and the marks behind the last window."""
-    fit: dict[str, Any] | None = None
-    marks: dict[str, Any] = {}
-    n_line = end = 0
+    found = Known(None, 0, {}, 0)
     for frame in frames(file):
         if frame.n_line:
-            n_line += frame.n_line
-            marks = {}
-        elif fit is None:
-            head = frame.value()
-            if head.get("format") != FORMAT:
-                break
-            fit = head["fit"]
+            found = Known(found.fit, found.n_line + frame.n_line, {}, frame.end)
+        elif found.fit is not None:
+            found = found._replace(marks={**found.marks, **frame.value()}, end=frame.end)
+        elif (head := frame.value()).get("format") == FORMAT:
+            found = found._replace(fit=head["fit"], end=frame.end)
         else:
-            marks.update(frame.value())
-        end = frame.end
-    return Known(fit, n_line, marks, end)
+            break
+    return found
+
+
+class Results(Protocol):
+    """Results of earlier processes, window by window."""
+
+    def take(self, digest: str) -> list[LineResult] | None:
+        """Return the results of the next window, None if they are not known. digest: that of its lines."""
+
+    def add(self, digest: str, results: Sequence[LineResult]) -> None:
+        """Keep the results of the next window."""
 
 
 class OtherInput(NmtError):
-    """A journal tells of other lines than those that are there now."""
+    """Raised when a journal belongs to other lines than those that are there now."""
 
 
 class Replay:
-    """The answers of a journal, window by window, up to the byte `end`."""
+    """Results in a journal, window by window, up to the byte `end`."""
 
     def __init__(self, path: Path, end: int) -> None:
         self.path, self._end = path, end
@@ -105,8 +111,8 @@ class Replay:
         self.n_line = 0  # lines of those windows
         self._windows = self._read()
 
-    def take(self, digest: str) -> list[str] | None:
-        """The answers to the next window, whose lines have this digest; None at the end. Raises OtherInput."""
+    def take(self, digest: str) -> list[LineResult] | None:
+        """Return the results of the next window, whose lines have this digest; None at the end. Raises OtherInput."""
         frame = next(self._windows, None)
         if frame is None:
             return None
@@ -114,11 +120,10 @@ class Replay:
         if window["lines"] != digest:
             raise OtherInput(f"{self.path}: after line {self.n_line:,} of what it answers, the input is another one")
         self.taken, self.n_line = frame.end, self.n_line + frame.n_line
-        answers: list[str] = window["answers"]
-        return answers
+        return list(map(LineResult.of_json, window["results"]))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._windows.close()
 
     def _read(self) -> Generator[Frame, None, None]:
@@ -133,10 +138,9 @@ class Replay:
 
 
 class Journal:
-    """The journal that this process writes, and what an earlier process had written in it. A context manager.
+    """Journal that this process writes, with what an earlier process had written in it. A context manager.
 
-    fit: what answers depend on beside the lines, in values that JSON gives back. say: told what becomes of what was
-    there.
+    fit: the settings that results depend on, in values that JSON gives back. say: called with messages.
     """
 
     def __init__(self, path: Path, fit: dict[str, Any], say: Callable[[str], object]) -> None:
@@ -167,40 +171,40 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         if self._replay:
             self._replay.close()
-        if not self.n_line and not self.marks:  # nothing that anybody would miss
+        if not self.n_line and not self.marks:  # nothing worth keeping
             self.path.unlink(missing_ok=True)
         self._file.close()
 
-    def take(self, digest: str) -> list[str] | None:
-        """The answers to the next window, if an earlier process found them: then they need no model.
+    def take(self, digest: str) -> list[LineResult] | None:
+        """Return the results of the next window if an earlier process found them.
 
-        What does not belong to these lines is not used; nor what is left when the input has ended, a digest of "".
+        Those of other lines are not used; nor those left when the input has ended, a digest of "".
         """
         if not self._replay:
             return None
         try:
-            answers = self._replay.take(digest)
+            results = self._replay.take(digest)
         except OtherInput:
-            answers = None
+            results = None
             self._replay.close()
             n_line = self._replay.n_line
             why = f"after line {n_line:,} the input is another one" if n_line else "it was made of another input"
             self._set_aside(self._replay.taken, why)
             self.n_line, self.marks = self._replay.n_line, {}
-        if answers is None:
+        if results is None:
             self._replay = None
-        return answers
+        return results
 
-    def add(self, digest: str, n_line: int, answers: list[str]) -> None:
-        """Keep the answers to the next window."""
-        self._write(_frame(n_line, {"lines": digest, "answers": answers}))
-        self.n_line += n_line
+    def add(self, digest: str, results: Sequence[LineResult]) -> None:
+        """Keep the results of the next window."""
+        self._write(_frame(len(results), {"lines": digest, "results": [one.as_json() for one in results]}))
+        self.n_line += len(results)
         self.marks = {}
         if time.monotonic() - self._synced > _SYNC_EVERY:
             self._sync()
 
     def mark(self, name: str, value: Any) -> None:
-        """Keep, for sure, that something is done. It holds until a window is added."""
+        """Keep durably that something is done. It holds until a window is added."""
         self._write(_frame(0, {name: value}))
         self.marks[name] = value
         self._sync()
@@ -219,16 +223,16 @@ class Journal:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What the system says of the file has its name, which a descriptor does not have."""
+        """Context manager: name the file in errors of the system, which a descriptor does not have."""
         try:
             yield
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def _set_aside(self, n_byte: int, why: str) -> None:
-        """Go on with the first n_byte of what is there. All of it stays beside, for it may have cost hours."""
-        names = chain([".unused"], (f".unused-{n}" for n in count(2)))
-        beside = next(one for name in names if not (one := self.path.with_name(f"{self.path.name}{name}")).exists())
+        """Continue with the first n_byte; all of it is kept under another name, for it may have cost hours."""
+        names = (f"{self.path.name}.unused{f'-{n}' if n > 1 else ''}" for n in count(1))
+        beside = next(one for name in names if not (one := self.path.with_name(name)).exists())
         self._say(f"{self.path}: {why}, so it is not used {'further' if n_byte else 'here'}; kept as {beside.name}")
         self._file.close()
         os.replace(self.path, beside)
@@ -241,7 +245,7 @@ class Journal:
 
 
 def open_locked(path: Path) -> BinaryIO | None:
-    """The file, made if it is not there, for this process alone; None if another has it. Closing it frees it.
+    """Open a file, made if it is not there, for this process alone; None if another has it. Closing it frees it.
 
     Unbuffered: a write that failed is not tried again.
     """
@@ -277,8 +281,124 @@ def _checksum(n_line: int, payload: bytes) -> int:
 
 
 def _why(there: dict[str, Any] | None, now: dict[str, Any]) -> str:
-    """Why a journal does not fit."""
     if there is None:
         return "it is no journal that this nmt can read"
     other = [name for name in {**there, **now} if there.get(name) != now.get(name)]
     return f"it was made with another {', '.join(other)}"
+
+
+# Ranks: several processes that share one input and one output.
+
+
+SHARE = "share"  # the mark of a rank that has answered all its windows
+
+
+class Ranks(NamedTuple):
+    """The rank of this process, from 0, and how many there are."""
+
+    rank: int = 0
+    n_rank: int = 1
+
+    def has(self, number: int) -> bool:
+        """Return whether a window, by its number from 0, is for this rank. In turns, as lengths come in stretches."""
+        return number % self.n_rank == self.rank
+
+    def n_line(self, n_line: int, window: int) -> int:
+        """Count those of n_line lines that are for this rank."""
+        return sum(min(window, n_line - start) for start in range(self.rank * window, n_line, self.n_rank * window))
+
+    def journals(self, output: Path) -> list[Path]:
+        """List the journals of all ranks, by rank."""
+        names = [f"-{rank}-of-{self.n_rank}" for rank in range(self.n_rank)] if self.n_rank > 1 else [""]
+        return [output.with_name(f"{output.name}.journal{name}") for name in names]
+
+
+def ranks_of(args: Namespace, environment: Mapping[str, str] = os.environ) -> Ranks:
+    """Read the rank from --rank and --ranks, or else from torchrun, which also says which GPU is ours.
+
+    Raises NmtError if they do not fit together, or there are several ranks and no files to share.
+    """
+    if args.ranks is not None:
+        if args.rank is None and args.ranks > 1:
+            raise NmtError(f"--ranks {args.ranks} needs --rank, a number from 0 to {args.ranks - 1}.")
+        if (args.rank or 0) >= args.ranks:
+            raise NmtError(f"--rank {args.rank}: with --ranks {args.ranks} ranks go from 0 to {args.ranks - 1}.")
+        ranks = Ranks(args.rank or 0, args.ranks)
+    elif args.rank is not None:
+        raise NmtError("--rank needs --ranks, the number of all.")
+    else:
+        ranks = Ranks(*place_of(environment)[:2])
+        if ranks.n_rank > 1 and args.device in ("auto", "cuda"):
+            import torch
+
+            if args.device == "cuda" or torch.cuda.is_available():
+                args.device = f"cuda:{int(environment.get('LOCAL_RANK', '0'))}"
+    if ranks.n_rank > 1 and not (args.input and args.output):
+        told = "torchrun" if args.ranks is None else "--ranks"
+        raise NmtError(
+            f"rank {ranks.rank} of {ranks.n_rank}, as {told} says: ranks share a file, so name it with --input and "
+            "--output. To translate all of it here: --ranks 1."
+        )
+    return ranks
+
+
+class JoinedJournals:
+    """Results of all ranks, in the order of the windows."""
+
+    def __init__(self, paths: Sequence[Path], ends: Sequence[int]) -> None:
+        self._replays = [Replay(path, end) for path, end in zip(paths, ends, strict=True)]
+        self._number = 0
+
+    def take(self, digest: str) -> list[LineResult] | None:
+        """Return the results of the next window. Raises DataError if they are those of another input."""
+        replay = self._replays[self._number % len(self._replays)]
+        self._number += 1
+        try:
+            results = replay.take(digest)
+        except OtherInput:
+            results = None
+        if results is None and digest:
+            raise DataError(
+                f"{replay.path} answers another input than the one that is there now. Delete it, and let its rank "
+                "begin anew."
+            )
+        return results
+
+    def add(self, digest: str, results: Sequence[LineResult]) -> None:
+        """Refuse: every window is there."""
+        raise AssertionError("everything is there")
+
+    def close(self) -> None:
+        """Close the files."""
+        for replay in self._replays:
+            replay.close()
+
+
+def joined(paths: Sequence[Path], fit: dict[str, Any], say: Callable[[str], object]) -> JoinedJournals | None:
+    """Open the journals of all ranks if all have finished; else None, and `say` is told who has not.
+
+    Raises NmtError if one of them was made with another model or other options.
+    """
+    found = [known(path) for path in paths]
+    for path, one in zip(paths, found, strict=True):
+        if one is not None and SHARE in one.marks and one.fit != fit:
+            raise NmtError(f"{path} was made with another model or other options. Delete it, and start its rank anew.")
+    ends = [one.end for one in found if one is not None and SHARE in one.marks]
+    if len(ends) == len(paths):
+        return JoinedJournals(paths, ends)
+    missing = [str(rank) for rank, one in enumerate(found) if one is None or SHARE not in one.marks]
+    who = ", ".join(missing[:9]) + (", …" if len(missing) > 9 else "")
+    say(f"this share is done; not yet that of rank {who} of {len(paths)}. The last one joins them")
+    return None
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Context manager: a lock file. Other processes wait, and take over if this one dies."""
+    while (file := open_locked(path)) is None:
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # a process that waits for it opens the next one
+        file.close()

@@ -18,7 +18,7 @@ from nmt.api import Model, load
 from nmt.cli.begin import write_stdout
 from nmt.cli.parser import overrides_of
 from nmt.cli.translating.files import files_of_pipes, name_of
-from nmt.cli.translating.tally import blank_notes, say, warn
+from nmt.cli.translating.output import blank_notes, say, warn
 from nmt.data.lines import read_lines
 from nmt.decoding.retry import SEARCHED_WITH, Setting, rerank, settings_of
 from nmt.decoding.translation import Translation
@@ -53,14 +53,14 @@ class ScoreSets:
 
     @property
     def signature(self) -> str:
-        """How sacreBLEU has scored, known once it has."""
+        """Signature of sacreBLEU, known once it has scored."""
         return str(self._metric.get_signature().format()) + (IN_NFC if form_note(self._references) else "")
 
 
 def p_value(
     one: Sequence[str], other: Sequence[str], references: Sequence[str], name: str, trg_lang: str = ""
 ) -> float:
-    """How likely so large a difference is by chance of the lines, by sacreBLEU's paired bootstrap (Koehn 2004)."""
+    """Probability of so large a difference by chance of the lines, by sacreBLEU's paired bootstrap (Koehn 2004)."""
     systems: list[tuple[str, Sequence[str]]] = [("one", list(one)), ("other", list(other))]
     test = PairedTest(systems, {name: metric_of(name, trg_lang)}, [list(references)], test_type="bs")
     (found,) = (results for key, results in test()[1].items() if key != "System")
@@ -187,7 +187,7 @@ def _check_flags(args: argparse.Namespace, usual: Mapping[str, Any]) -> None:
 
 
 def _options_of_lines(args: argparse.Namespace) -> dict[str, str]:
-    """What was said of the lines that decided, for the record."""
+    """Options of the validation lines, for the record."""
     return {name.removeprefix("decode."): value for name, value in overrides_of(args) if name in _OF_LINES}
 
 

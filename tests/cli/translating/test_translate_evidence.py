@@ -260,7 +260,7 @@ def test_coverage_needs_a_model_that_looks_at_the_source(translate, blind):
         (["--attention", "OUT.png", "--head", "3"], "heads 1 to 2"),
         (["--score", "x", "--retry-suspect"], "--retry-suspect has nothing to do"),
         (["--score", "x", "--decode.n_best", "2"], "so --decode.n_best has nothing to do"),
-        (["--decode.shortlist", "256"], "decode.shortlist: is gone"),
+        (["--decode.shortlist", "256"], "decode.shortlist is gone"),
         (["--head", "2"], "--head needs --attention or --with-attention"),
         (["--layer", "last"], "--layer needs --attention or --with-attention"),
         (["--decode.low_score", "0.5"], "decode.low_score"),

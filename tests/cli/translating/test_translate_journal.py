@@ -14,9 +14,11 @@ from fault_process import Child
 from made_run import HASTY
 
 from nmt.cli.translate import main
-from nmt.cli.translating import answering
 from nmt.cli.translating import journal as translate_journal
+from nmt.cli.translating import workers
 from nmt.cli.translating.journal import Journal, known
+from nmt.cli.translating.workers import LineResult
+from nmt.decoding.translation import Scored
 from nmt.errors import NmtError
 
 LINES = ["the ship", "für Übung", "the ship", "", "in May", "für Übung", "the old ship left", "the ship", "left"]
@@ -36,10 +38,14 @@ def journal_of(path, fit=None):
     return Journal(path, fit or FIT, said.append), said
 
 
+def results(n, n_line=10):
+    return [LineResult(Scored([-0.1 * n], [n], [7]))] * n_line
+
+
 def fill(path, n=3):
     with journal_of(path)[0] as journal:
         for number in range(n):
-            journal.add(f"digest {number}", 10, [f"answer {number}"])
+            journal.add(f"digest {number}", results(number))
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -50,8 +56,8 @@ def test_what_was_added_is_there_again_in_order_and_then_nothing(tmp_path):
     journal, said = journal_of(tmp_path / "j")
     with journal:
         assert journal.n_line == 30
-        assert [journal.take(f"digest {n}") for n in range(4)] == [["answer 0"], ["answer 1"], ["answer 2"], None]
-        journal.add("digest 3", 1, ["answer 3"])
+        assert [journal.take(f"digest {n}") for n in range(4)] == [*map(results, range(3)), None]
+        journal.add("digest 3", results(3, 1))
     assert known(tmp_path / "j").n_line == 31 and not said
 
 
@@ -67,7 +73,7 @@ def test_a_journal_cut_off_or_damaged_anywhere_keeps_what_is_whole_before(tmp_pa
     (tmp_path / "j").write_bytes(whole[: ends[2] + 5])
     with journal_of(tmp_path / "j")[0] as journal:
         assert journal.take("digest 0") and journal.take("digest 1") and journal.take("digest 2") is None
-        journal.add("digest 2", 10, ["answer 2"])
+        journal.add("digest 2", results(2))
     assert (tmp_path / "j").read_bytes() == whole
 
 
@@ -99,10 +105,10 @@ def test_of_another_input_what_is_the_same_is_used(tmp_path):
     fill(tmp_path / "j")
     journal, said = journal_of(tmp_path / "j")
     with journal:
-        assert journal.take("digest 0") == ["answer 0"]
+        assert journal.take("digest 0") == results(0)
         assert journal.take("changed") is None and journal.take("digest 2") is None
         assert journal.n_line == 10 and "after line 10" in said[0]
-        journal.add("changed", 5, ["new"])
+        journal.add("changed", results(1, 5))
     assert known(tmp_path / "j").n_line == 15 and known(tmp_path / "j.unused").n_line == 30
 
 
@@ -116,7 +122,7 @@ def test_a_mark_holds_until_there_is_more(tmp_path):
         journal.mark("share", 1)
     assert known(tmp_path / "j").marks == {"share": 1}
     with journal_of(tmp_path / "j")[0] as journal:
-        journal.add("digest", 1, ["answer"])
+        journal.add("digest", results(1, 1))
     assert known(tmp_path / "j").marks == {}
 
 
@@ -233,14 +239,14 @@ def test_a_full_disk_costs_nothing_but_time(command, n_byte):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_stops_at_once_and_says_what_is_kept(command, name):
-    real = answering.Answering.answer
+    real = workers.LineTranslator.results
 
     def harm():
         def signalled(*args):
             os.kill(os.getpid(), getattr(signal, name))
             time.sleep(20)
 
-        answering.Answering.answer = at(5, signalled, real)
+        workers.LineTranslator.results = at(5, signalled, real)
 
     ended = command.start(harm).go().wait()
     assert ended.code == 128 + getattr(signal, name) and "Traceback" not in ended.said
@@ -252,16 +258,16 @@ def test_a_signal_stops_at_once_and_says_what_is_kept(command, name):
 def test_a_restart_asks_the_model_only_for_what_is_missing(command, monkeypatch):
     command.start(lambda: setattr(Journal, "_write", at(4, half, Journal._write))).go().wait()
     asked = []
-    real = answering.Answering.answer
+    real = workers.LineTranslator.results
 
-    def noted(engine, keys, *rest):
-        asked.extend(key[0] for key in keys)
-        return real(engine, keys, *rest)
+    def noted(lines, task):
+        asked.extend(request.source for request, _ in task.items)
+        return real(lines, task)
 
     with monkeypatch.context() as patch:
-        patch.setattr(answering.Answering, "answer", noted)
+        patch.setattr(workers.LineTranslator, "results", noted)
         assert main(command.flags()) == 0
-    assert asked == ["in May", "the old ship left", "left"]  # the last window but one has no new line
+    assert asked == ["in May", "für Übung", "the old ship left", "the ship", "left"]
 
 
 @pytest.mark.parametrize("changed", [["--decode.beam", "2"], ["--checkpoint", "model"], ["--format", "tsv"]])
@@ -295,9 +301,9 @@ def meanwhile(monkeypatch):
     """Have something done while the model answers for the third time."""
 
     def put(harm):
-        real = answering.Answering.answer
+        real = workers.LineTranslator.results
         both = at(3, lambda *args: (harm(), real(*args))[1], real)
-        monkeypatch.setattr(answering.Answering, "answer", both)
+        monkeypatch.setattr(workers.LineTranslator, "results", both)
 
     return put
 
@@ -309,7 +315,7 @@ def test_an_input_that_is_written_to_meanwhile_is_refused(command, translate, me
     (command.place / "in").write_bytes(SOURCE)
     flags = ("-i", command.place / "in", "-o", command.out, "--decode.window", 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmt.cli.translating.files.opened", lambda path: io.BytesIO(SOURCE))  # it has read ahead
+        patch.setattr("nmt.cli.translating.input.opened", lambda path: io.BytesIO(SOURCE))  # it has read ahead
         meanwhile(lambda: (command.place / "in").write_bytes(there))
         _, err = translate(*flags, code=2)
     assert "in: changed while it was read" in err and not command.out.exists()
@@ -351,7 +357,7 @@ def test_from_stdin_it_goes_on_as_well(command, translate):
     flags = ("-o", command.out, "--decode.window", 2)
     wanted, _ = translate(*flags[2:], source=SOURCE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(answering.Answering, "answer", at(5, lambda *_: 1 / 0, answering.Answering.answer))
+        patch.setattr(workers.LineTranslator, "results", at(5, lambda *_: 1 / 0, workers.LineTranslator.results))
         translate(*flags, source=SOURCE, code=1)
     _, err = translate(*flags, source=SOURCE)
     assert "has the answers to" in err
@@ -369,7 +375,7 @@ def test_given_translations_are_scored_on_after_a_stop(command, translate, monke
     flags = ("-i", command.place / "in", "--score", command.place / "in", "--decode.window", 2)
     wanted, _ = translate(*flags)
     with monkeypatch.context() as patch:
-        patch.setattr(answering.Answering, "answer", at(3, lambda *_: 1 / 0, answering.Answering.answer))
+        patch.setattr(workers.LineTranslator, "results", at(3, lambda *_: 1 / 0, workers.LineTranslator.results))
         translate(*flags, "-o", command.out, code=1)
     _, err = translate(*flags, "-o", command.out)
     assert "has the answers to 4 lines" in err

@@ -9,9 +9,8 @@ from fault_process import Child
 from made_run import HASTY
 
 from nmt.cli.translate import main
-from nmt.cli.translating import flags as translate_parts
-from nmt.cli.translating.flags import share_of
-from nmt.cli.translating.journal import Journal
+from nmt.cli.translating import journal as translate_parts
+from nmt.cli.translating.journal import Journal, ranks_of
 from nmt.errors import NmtError
 
 LINES = ["the ship", "für Übung", "the ship", "", "in May", "für Übung", "the old ship left", "the ship", "left"]
@@ -29,11 +28,6 @@ def args_of(rank=None, ranks=None, **others):
     return argparse.Namespace(rank=rank, ranks=ranks, **{"input": "in", "output": "out", "device": "cpu", **others})
 
 
-def array(number, first, last, step, n_job):
-    numbers = zip(("ID", "MIN", "MAX", "STEP", "COUNT"), (number, first, last, step, n_job), strict=True)
-    return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in numbers}
-
-
 @pytest.mark.parametrize(
     ("flags", "environment", "found"),
     [
@@ -43,13 +37,10 @@ def array(number, first, last, step, n_job):
         ((None, None), {"RANK": "1", "WORLD_SIZE": "3"}, (1, 3)),
         ((None, 1), {"RANK": "1", "WORLD_SIZE": "3"}, (0, 1)),
         ((None, None), {"RANK": "0", "WORLD_SIZE": "1"}, (0, 1)),
-        ((None, None), array(1, 0, 3, 1, 4), (0, 1)),
-        ((None, "array"), array(0, 0, 3, 1, 4), (0, 4)),
-        ((None, "array"), array(15, 5, 25, 5, 5), (2, 5)),
     ],
 )
-def test_the_rank_is_given_or_known_from_torchrun_or_slurm(flags, environment, found):
-    assert share_of(args_of(*flags), environment) == found
+def test_the_rank_is_given_or_known_from_torchrun(flags, environment, found):
+    assert ranks_of(args_of(*flags), environment) == found
 
 
 @pytest.mark.parametrize(
@@ -60,25 +51,22 @@ def test_the_rank_is_given_or_known_from_torchrun_or_slurm(flags, environment, f
         (args_of(3, 3), {}, "from 0 to 2"),
         (args_of(0, 2, output=None), {}, "name it with --input and --output"),
         (args_of(0, 2, input=None), {}, "name it with --input and --output"),
-        (args_of(None, "array"), {}, "set SLURM_ARRAY_TASK_ID"),
-        (args_of(1, "array"), array(1, 0, 3, 1, 4), "--rank 1: .* Slurm says"),
-        (args_of(None, "array"), array(7, 1, 7, 1, 3), "not at equal distances.*--array=0-2"),
     ],
 )
 def test_ranks_that_make_no_sense_are_refused(args, environment, message):
     with pytest.raises(NmtError, match=message):
-        share_of(args, environment)
+        ranks_of(args, environment)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "²"])
+@pytest.mark.parametrize("text", ["0", "-1", "two", "²", "array"])
 def test_a_number_of_ranks_that_is_none_is_refused(text, capsys):
     assert main(["x", "--rank", "0", f"--ranks={text}"]) == 2
-    assert "is not 1, 2, ... and not array" in capsys.readouterr().err
+    assert "is not 1, 2, ..." in capsys.readouterr().err
 
 
 def test_a_gpu_of_its_own_for_each_rank_of_torchrun():
     args = args_of(device="cuda")
-    share_of(args, {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
+    ranks_of(args, {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
     assert args.device == "cuda:1"
 
 
@@ -121,7 +109,7 @@ def test_ranks_in_any_order_write_what_one_process_writes_and_the_last_one_repor
 
 def test_a_rank_has_nothing_to_do_twice(translate, place, monkeypatch):
     translate(*flags_of(place, 1, 2))
-    monkeypatch.setattr("nmt.cli.translating.answering.Answering.answer", lambda *_: 1 / 0)
+    monkeypatch.setattr("nmt.cli.translating.workers.LineTranslator.results", lambda *_: 1 / 0)
     _, err = translate(*flags_of(place, 1, 2))
     assert "not yet that of rank 0 of 2" in err
     assert sorted(path.name for path in place.iterdir()) == ["in", "out.journal-1-of-2"]
@@ -152,7 +140,7 @@ def test_a_rank_that_dies_and_is_started_again_goes_on(folder, translate, place,
             real = Journal.add
             Journal.add = lambda *args: (die if next(count) == 1 else real)(*args)
         else:
-            translate_parts._Parts.take = die
+            translate_parts.JoinedJournals.take = die
 
     ended = start(folder, place, 1, 2, harm).go().wait()
     assert ended.code == 137, ended.said

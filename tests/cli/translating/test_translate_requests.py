@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from nmt.cli.translating.requests import request_reader
+from nmt.cli.translating.input import request_reader
 from nmt.decoding.phrases import Wanted
 from nmt.decoding.request import Kept, Request
 from nmt.errors import DataError, NmtError
@@ -62,7 +62,7 @@ def test_an_object_says_all_that_can_be_asked():
         ('{"source": 5}', "found {'source': 5}"),
         ('{"source": "a", "prefx": "b"}', "unknown key 'prefx'"),
         ('{"source": "a", "prefix": null}', "prefix: expected a text, found None"),
-        ('{"source": "a", "required": "b"}', "required: expected a list of texts, found 'b'"),
+        ('{"source": "a", "required": "b"}', "required: expected a list of texts, found one, 'b'"),
         ('{"source": "a", "avoided": [1]}', "avoided: expected a list of texts"),
         ('{"source": "a", "avoided": [""]}', "'' is no phrase"),
         ('{"source": "a", "required": [" b"]}', "no white space around it"),

@@ -12,7 +12,7 @@ from made_run import HASTY
 
 from nmt.cli.begin import Stop
 from nmt.cli.translate import main
-from nmt.cli.translating import answering
+from nmt.cli.translating import workers
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
 MADE_OF = HASTY
@@ -23,7 +23,7 @@ MADE_OF = HASTY
 def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate, monkeypatch, name, twice):
     wanted, _ = translate("--decode.window", 1)
     handler = signal.getsignal(getattr(signal, name))
-    real, calls = answering.Answering.answer, []
+    real, calls = workers.LineTranslator.results, []
 
     def signalled(*args):
         calls.append(args)
@@ -33,7 +33,7 @@ def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate,
                 time.sleep(0.01)
         return real(*args)
 
-    monkeypatch.setattr(answering.Answering, "answer", signalled)
+    monkeypatch.setattr(workers.LineTranslator, "results", signalled)
     lines, err = translate("--decode.window", 1, code=128 + getattr(signal, name))
     assert lines == wanted[: 1 if twice else 2]
     assert "Traceback" not in err

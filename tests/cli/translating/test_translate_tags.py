@@ -3,15 +3,16 @@
 import io
 import json
 import sys
+from dataclasses import asdict
 
 import pytest
 from made_run import OPTIONS, make_run
 
 import nmt
 from nmt.cli.translate import main
-from nmt.cli.translating.answering import key_of, request_of
-from nmt.cli.translating.requests import Window
-from nmt.decoding.request import Request
+from nmt.cli.translating.input import Line, Window
+from nmt.cli.translating.workers import _request
+from nmt.decoding.request import Kept, Request
 from nmt.errors import RecipeError
 
 TAGS = ("<2en>", "<2fr>", "<bt>", "<news>")
@@ -66,13 +67,12 @@ def test_the_same_text_with_other_tags_is_another_line(translate):
     assert scores[:4] == pytest.approx(alone, rel=1e-5)
 
 
-def test_a_journal_and_a_worker_tell_lines_with_other_tags_apart():
+def test_a_journal_and_a_worker_tell_lines_apart_that_ask_for_something_else():
     requests = [Request(**{**line, "tags": tuple(line["tags"]) if "tags" in line else None}) for line in LINES]
-    keys = [key_of(request) for request in requests]
-    assert [request_of(key) for key in keys] == requests
-    digests = {Window([(SHIP, True)], [key]).digest for key in keys}
-    assert len(digests) == len(LINES)
-    assert keys[0] == (SHIP,), "as in journals that were begun before lines had tags"
+    kept = (Kept("ship", 8, 12, (False, True)),)
+    requests += [Request(SHIP, "", ("x",), ("y",), (((4, 7), (8, 12)),)), Request(SHIP, kept=kept)]
+    assert [_request(json.loads(json.dumps(asdict(request)))) for request in requests] == requests
+    assert len({Window([Line(request, {}, {})]).digest for request in requests}) == len(requests)
 
 
 def test_the_pieces_of_a_long_line_have_its_tags(translate):
@@ -87,10 +87,9 @@ def test_the_pieces_of_a_long_line_have_its_tags(translate):
         ({"trg_lang": "it"}, "trg_lang: it, but the model translates into en, fr: choose one of those."),
         ({"tags": ["web"]}, "tags: web is no tag that the model was trained with (it knows bt, news)."),
         ({"tags": ["2fr"]}, "tags: 2fr is no tag"),
-        ({"tags": "bt"}, "tags: expected a list of texts, found 'bt'"),
+        ({"tags": "bt"}, "tags: expected a list of texts, found one, 'bt'"),
         ({"tags": ["bt", "bt"]}, "tags: one occurs twice, ['bt', 'bt']"),
         ({"trg_lang": ""}, "trg_lang: expected the code of a language, found ''"),
-        ({"trg_lang": None}, "trg_lang: expected the code of a language, found None"),
     ],
 )
 def test_what_the_model_does_not_know_is_refused_with_its_line(translate, line, complaint):

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from nmt.cli.translating import answering as translate_workers
-from nmt.cli.translating.answering import Pool, n_worker
+from nmt.cli.translating import workers as translate_workers
+from nmt.cli.translating.workers import WorkerPool, n_worker
 from nmt.errors import NmtError
 from nmt.processes import Helper
 
@@ -60,14 +60,14 @@ def only_helpers(monkeypatch):
         def get_nowait(self):
             raise translate_workers.queue.Empty
 
-    real = Pool.__init__
+    real = WorkerPool.__init__
 
     def init(pool, model, args, n_worker, loaded):
         real(pool, model, args, n_worker, loaded)
         if n_worker > 1:
             pool._tasks = Idle(pool._tasks)
 
-    monkeypatch.setattr(Pool, "__init__", init)
+    monkeypatch.setattr(WorkerPool, "__init__", init)
 
 
 def test_two_workers_write_the_bytes_of_one(translate, tmp_path, only_helpers):
@@ -111,4 +111,4 @@ def test_a_worker_that_never_comes_is_named_and_nobody_waits_for_it(translate, m
 
 def test_a_worker_answers_with_the_model_of_the_others_or_not_at_all(folder):
     with pytest.raises(NmtError, match="changed while it was loaded"):
-        translate_workers._load(args_of(folder), ["another model"])
+        translate_workers._helper({"args": vars(args_of(folder)), "loaded": ["another model"]})

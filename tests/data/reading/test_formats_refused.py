@@ -3,18 +3,22 @@
 import io
 import json
 import time
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nmt.cli.translating.files import json_line, tsv_lines
-from nmt.cli.translating.requests import Line
+from nmt.cli.translating.input import Line
+from nmt.cli.translating.output import output_lines
+from nmt.cli.translating.workers import LineResult
 from nmt.data.corpus import Prepared
 from nmt.data.forms import locate
 from nmt.data.prepare import prepare
 from nmt.decoding.beam import Hypothesis
+from nmt.decoding.request import Request
+from nmt.decoding.retry import Answer
 from nmt.decoding.translation import Translation
 from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig, SubwordsConfig, TrainingCorpus, ValidationSet
@@ -335,12 +339,12 @@ def test_what_nmt_translate_writes_is_a_corpus(at):
         Translation(text, [text], [hypothesis], [5]) for text in ("ein Hund", "zwei Hunde", "drei \t Katzen")
     ]
     sources = ["a dog", "two dogs", "three cats"]
-    told = [
-        json_line(Line(source, {}, {}), translation, n, evidence={"token_log_probs": [-0.5]}, beside={})
-        for n, (source, translation) in enumerate(zip(sources, translations, strict=True), start=1)
-    ]
-    at.write("out.jsonl", "".join(line + "\n" for line in told))
-    at.write("out.tsv", "".join(tsv_lines(one, n)[0] + "\n" for n, one in enumerate(translations, start=1)))
+    for kind in ("jsonl", "tsv"):
+        args, written = Namespace(format=kind, score=None, retry_suspect=False), []
+        for n, (source, translation) in enumerate(zip(sources, translations, strict=True), start=1):
+            result = LineResult(Answer(translation, []), {"token_log_probs": [-0.5]})
+            written += output_lines(args, Line(Request(source), {}, {}), n, result, [], n_best=1)
+        at.write(f"out.{kind}", "".join(line + "\n" for line in written))
     at.write("mono.en", "".join(line + "\n" for line in sources))
     for corpus in (
         {"file": "out.jsonl", "src_column": "output", "trg_column": "source"},

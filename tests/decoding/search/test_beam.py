@@ -14,6 +14,7 @@ from nmt.decoding import beam, candidates
 from nmt.decoding.scorer import length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, TranslationModel
+from nmt.recipe.decode_options import DecodeConfig
 
 
 def greedy_choice(model: TranslationModel, src: Tensor, ids: list[int]) -> int:
@@ -243,7 +244,8 @@ def test_continuations_cross_hypotheses_and_tokens():
 def test_with_diversity_the_second_best_of_a_hypothesis_falls_behind():
     every = candidates.continuations(torch.tensor([[-1.0, -2.5]]), *torch.zeros(2, 2).topk(2), torch.zeros(2))
     for diversity, parents in ((0.0, [0, 0, 1, 1]), (2.0, [0, 1, 0, 1])):
-        found = candidates.best_of(every, candidates.fallen_behind(every, 2, diversity), 4)
+        how = beam.BeamSettings.of(DecodeConfig(diversity=diversity), bos=BOS, eos=EOS, pad=PAD)
+        found = candidates.best_of(every, beam.ranks(every, 2, how), 4)
         assert found.parent.tolist() == [parents]
         assert found.score.tolist() == [[-1.0 if parent == 0 else -2.5 for parent in parents]]
 

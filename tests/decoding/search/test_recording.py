@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from nmt.decoding.graph import Late, Recorder
+from nmt.decoding.graph import DelayedCopy, Recorder
 from nmt.errors import MachineError
 
 
@@ -108,7 +108,7 @@ def test_elsewhere_work_is_only_done(heard):
 
 
 def test_what_stands_there_is_known_one_time_late():
-    late = Late(torch.device("cpu"))
+    late = DelayedCopy(torch.device("cpu"))
     told = [late.tell(torch.tensor([n, -n])) for n in (5, 6)]
     assert told[0] is None and told[1].tolist() == [5, -5]
     assert late.tell(torch.tensor([7, -7])).tolist() == [6, -6]
