@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmt.masks import Mask, PackedMask, Packing, SharedMask, as_matrix
+
 
 class _NoKernels:
     """A module of `nmt/kernels/` where that folder is missing: each of its functions returns None."""
@@ -17,10 +19,11 @@ class _NoKernels:
 
 
 try:
+    from nmt.kernels import attention as attentions
     from nmt.kernels import choice, cross_entropy, dropping, linears, on_gpu, passes, products, sublayers, switch
 except ImportError:
     missing: Any = _NoKernels()
-    choice = cross_entropy = missing
+    attentions = choice = cross_entropy = missing
     dropping = linears = on_gpu = passes = products = sublayers = switch = missing
 
 
@@ -108,6 +111,56 @@ def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tens
     """norm(residual + dropout(x)), (..., D): the end of a sub-layer with norm 'post'. p: the rate of dropout."""
     found = sublayers.add_and_norm(x, residual, p, norm)
     return normed(dropout(x, p, residual), norm) if found is None else found
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float = 0.0, return_attns: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """dropout(softmax(scale · q kᵀ)) v; a query that may look nowhere gets zeros. p: the rate of dropout.
+
+    q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), where H / G heads share keys and values; mask:
+    (B or 1, 1, T or 1, S). Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
+    """
+    found = attentions.attention(q, k, v, mask, scale, p, return_attns)
+    if found is not None:
+        return found
+    n_share, allowed = q.size(1) // k.size(1), as_matrix(mask)
+    if n_share > 1:
+        # The heads that share a key/value head become further queries of it: nothing is copied per head.
+        q, of_heads = q.reshape(len(q), k.size(1), -1, q.size(3)), q.shape[:3]
+        allowed = allowed.repeat(1, 1, n_share if allowed.size(2) > 1 else 1, 1)
+        output, attn = attention(q, k, v, allowed, scale, p, return_attns)
+        return output.reshape(*of_heads, -1), None if attn is None else attn.reshape(*of_heads, -1)
+    if not return_attns:
+        return F.scaled_dot_product_attention(q, k, v, allowed, p, scale=scale), None
+    score = scale * (q @ k.mT)
+    score = score.to(torch.promote_types(score.dtype, torch.float32))
+    # Half the lowest number, not -inf: a row that is all -inf would become NaN.
+    attn = torch.softmax(score.masked_fill(~allowed, torch.finfo(score.dtype).min / 2), dim=-1)
+    attn = attn.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+    return F.dropout(attn, p).to(v.dtype) @ v, attn
+
+
+def packed_mask(query: Packing, key: Packing, *, causal: bool) -> PackedMask:
+    """The mask of a packed row, with what kernels want of it. Not to be compiled."""
+    return PackedMask(query, key, causal, attentions.prepared(query, key, causal))
+
+
+def shared(mask: Mask) -> Mask:
+    """A mask for all the layers of a stack.
+
+    Only a CPU gains by it; elsewhere layers may be compiled one by one, and would be again for what is shared.
+    """
+    return SharedMask(mask) if isinstance(mask, Tensor) and mask.is_cpu and not torch.compiler.is_compiling() else mask
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each pair of neighbouring columns of x, (B, H, T, d), by its angle: cosines and sines, (T, d / 2) both."""
+    found: Tensor | None = attentions.rotate(x, *rotation)
+    if found is not None:
+        return found
+    (cos, sin), even, odd = rotation, x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
 
 
 def widened(x: Tensor) -> Tensor:

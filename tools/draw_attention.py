@@ -27,11 +27,12 @@ from matplotlib.ticker import NullLocator
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmt.models.base import Packing
+from nmt.masks import PackedMask, Packing
 from nmt.models.build import build_model
 from nmt.models.transformer.Layers import DecoderLayer
 from nmt.models.transformer.Models import Transformer, get_pad_mask, get_subsequent_mask
-from nmt.models.transformer.Modules import PackedMask, RotaryEncoding, ScaledDotProductAttention, rotate, sinusoids
+from nmt.models.transformer.Modules import RotaryEncoding, ScaledDotProductAttention, sinusoids
+from nmt.ops import rotate
 from nmt.recipe.model_options import ModelConfig
 
 N_VOCAB = 8_000
@@ -146,7 +147,7 @@ def masks() -> Picture:
     of_src = Packing.of(torch.tensor([0, 3, 5], dtype=torch.int32), longest=3, n=5)
     of_trg = Packing.of(torch.tensor([0, 4, 7], dtype=torch.int32), longest=4, n=7)
     own, causal, cross = (
-        PackedMask(*packings).written_out()
+        PackedMask(*packings).matrix()
         for packings in ((of_src, of_src, False), (of_trg, of_trg, True), (of_trg, of_src, False))
     )
     found = [

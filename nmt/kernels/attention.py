@@ -1,16 +1,128 @@
-"""The kernels of attention, called with tensors.
+"""Attention by kernels, and the choice among them: `attention`, which `ops.attention` asks.
 
-Shapes: B sentences, H query heads, G key/value heads (G divides H), T queries, S keys.
+On a CPU, at the length of sentences: a kernel in C, or, where there is none, two products and a softmax with one
+gradient for the whole. On a GPU: a kernel for the hypotheses of a search, and kernels for packed sentences.
+
+Shapes: B sentences, H query heads, G key/value heads (G divides H), T queries, S keys. Written out, the heads that
+share a key/value head are further queries of it: N = T · H / G.
 """
 
 import ctypes
+from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_int64, c_uint64, c_void_p
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from nmt.kernels.switch import half, place, switched_on
+from nmt.kernels import on_gpu, spans
+from nmt.kernels.dropping import dropped, n_drop, scale_up, seed, which
+from nmt.kernels.switch import half, place, switched_on, takes
+from nmt.masks import Mask, PackedMask, Packing, SharedMask
+
+_FEW = 16  # queries for which it does not pay to turn the keys round
+# How many numbers of fp32 the processor takes at a time.
+_LANES = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 4)
+
+
+_SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float, return_attns: bool
+) -> tuple[Tensor, Tensor | None] | None:
+    """`ops.attention` by a kernel; None for what torch's fused attention does as fast."""
+    if isinstance(mask, PackedMask):
+        if not return_attns and (found := _packed(q, k, v, mask, scale, p)) is not None:
+            return found, None
+        mask = mask.matrix()
+    mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
+    if v.is_cuda and mask.in_search and not return_attns and on_gpu.takes_hypotheses(q, k, v):
+        from nmt.kernels import search_triton
+
+        return search_triton.look(q, k, v, mask.made(search_triton.listed), scale), None
+    if not v.is_cpu or torch.compiler.is_compiling():
+        return None
+    # torch's fused kernel has no dropout on a CPU; and its many tiny products are several times slower once those of
+    # fp32 go through oneDNN. Only long inputs, whose weights would not fit the caches, are better there.
+    if not (return_attns or p or q.size(2) * k.size(2) <= _SHORT):
+        return None
+    q, k, v = _narrow(q, k, v)
+    if not return_attns and takes(q, k, v):
+        return in_kernel(q, k, v, mask.mask, scale, p, in_search=mask.in_search), None
+    n_share = q.size(1) // k.size(1)
+    bias, blind = mask.made(added, n_share, torch.promote_types(v.dtype, torch.float32))
+    of_groups = q.reshape(len(q), k.size(1), -1, q.size(3)) if n_share > 1 else q
+    output, attn = written_out(of_groups, k, v, bias, blind, scale, p)
+    return output.reshape(*q.shape[:3], -1), attn.view(*q.shape[:3], -1) if return_attns else None
+
+
+def prepared(query: Packing, key: Packing, causal: bool) -> tuple[spans.Spans | None, bool] | None:
+    """What attention on a GPU wants of a packed mask: spans for kernels of ours, if they work there, and whether torch
+    has a kernel. Not to be compiled."""
+    device = query.start.device
+    if device.type != "cuda":
+        return None
+    its = spans.Spans.within(query, key, causal=causal) if on_gpu.works(device) else None
+    return its, on_gpu.is_new(device)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
+    """`ops.rotate` by complex numbers: a pair is one, and its turn a product, one pass over x instead of several."""
+    if torch.compiler.is_compiling():  # which knows no complex numbers, and needs none to be fast
+        return None
+    if x.storage_offset() % 2 or any(stride % 2 for stride in x.stride()[:-1]):
+        x = x.contiguous()  # a part of a wider product, of which no number need begin where a complex one may
+    kind = torch.promote_types(torch.promote_types(x.dtype, cos.dtype), torch.float32)  # none in half precision
+    turned = torch.view_as_complex(x.to(kind).view(*x.shape[:-1], -1, 2)) * torch.complex(cos.to(kind), sin.to(kind))
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
+
+
+def _packed(q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, scale: float, p: float) -> Tensor | None:
+    """Attention within each sentence of the one row; None if no kernel takes these. Those of a GPU know no dropout."""
+    if v.is_cpu:
+        narrow = _narrow(q, k, v)
+        return in_kernel(*narrow, mask, scale, p) if takes(*narrow) else None
+    if mask.prepared is None:
+        return None
+    its, has_flash = mask.prepared
+    # Not x[0], whose gradient is zeros and a copy.
+    q, k, v = (x.squeeze(0).transpose(0, 1).to(v.dtype) for x in (q, k, v))  # (T, H, d)
+    if its is not None and on_gpu.fits(q, k, v) and spans.are_near(q, k, v):
+        return spans.attend(q, k, v, its, scale).transpose(0, 1).unsqueeze(0)
+    if not has_flash or v.dtype not in (torch.bfloat16, torch.float16):
+        return None
+    from torch.nn.attention.varlen import varlen_attn  # which brings the compiler with it: over a second
+
+    n_share = q.size(1) // k.size(1)
+    if n_share > 1:  # not every torch that has this kernel lets it share keys
+        k, v = k.repeat_interleave(n_share, dim=1), v.repeat_interleave(n_share, dim=1)
+    window = (-1, 0) if mask.causal else (-1, -1)
+    of_query, of_key = mask.query, mask.key
+    lengths = of_query.start, of_key.start, of_query.longest, of_key.longest
+    found = varlen_attn(q, k, v, *lengths, window_size=window, scale=scale)
+    assert isinstance(found, Tensor)
+    return found.transpose(0, 1).unsqueeze(0)
+
+
+def _narrow(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """In the type that products are made in."""
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else v.dtype
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def added(mask: Tensor, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """What a mask adds to scores of n times its queries, and the queries that may look nowhere, if any."""
+    mask = mask if n == 1 or mask.size(2) == 1 else mask.repeat(1, 1, n, 1)
+    # Half the lowest number, not -inf: a row that is all -inf would become NaN. After the softmax what is hidden is
+    # exactly zero either way.
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min / 2)
+    blind = ~mask.any(dim=-1, keepdim=True)
+    return bias, blind if blind.any() else None
+
+
+# The kernel in C, called with tensors.
 
 
 class _Heads(ctypes.Structure):
@@ -40,20 +152,6 @@ class _Shape(ctypes.Structure):
     )
 
 
-class Within(NamedTuple):
-    """Where queries look that lie end to end in one row (B = 1), as keys do: within their own sentence.
-
-    query_start, key_start: (N + 1,) int32, where sentences begin, and where the last ends: the length of the row.
-    n_query, n_key: bounds on the lengths of sentences. causal: whether they look at their own place and back alone.
-    """
-
-    query_start: Tensor
-    key_start: Tensor
-    n_query: int
-    n_key: int
-    causal: bool
-
-
 class Attention(NamedTuple):
     """dropout(softmax(scale · q kT)) v, and its gradient.
 
@@ -61,7 +159,7 @@ class Attention(NamedTuple):
     zeros. n_drop: this many weights of N_CHANCE are dropped; which ones follows from the seed. scale_up: of the others.
     """
 
-    mask: Tensor | Within
+    mask: Tensor | PackedMask
     scale: float
     seed: int = 0
     n_drop: int = 0
@@ -113,9 +211,9 @@ class Attention(NamedTuple):
 
     def _shape(self, q: Tensor, k: Tensor, v: Tensor) -> _Shape:
         mask, where = self.mask, tuple[int | None, ...]()
-        if isinstance(mask, Within):
-            size = len(mask.query_start) - 1, mask.n_query, mask.n_key
-            where = None, 0, 0, mask.query_start.data_ptr(), mask.key_start.data_ptr(), mask.causal
+        if isinstance(mask, PackedMask):
+            size = len(mask.query.start) - 1, mask.query.longest, mask.key.longest
+            where = None, 0, 0, mask.query.start.data_ptr(), mask.key.start.data_ptr(), mask.causal
         else:
             size = q.size(0), q.size(2), k.size(2)
             apart = (mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
@@ -160,3 +258,131 @@ def _side_by_side(*like: Tensor) -> tuple[Tensor, ...]:
 def _check(failed: int) -> None:
     if failed:
         raise MemoryError("no memory for the room that attention needs in each thread")
+
+
+class _InKernel(torch.autograd.Function):
+    """Attention by a kernel, which reads the heads where the projections wrote them and draws the dropout again."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        output, weight = attention.forward(q, k, v)
+        ctx.save_for_backward(q, k, v, weight)
+        ctx.attention = attention
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        (d_output,) = grads
+        return *ctx.attention.backward(*ctx.saved_tensors, d_output), None
+
+
+_in_kernel: Callable[[Tensor, Tensor, Tensor, Attention], Tensor] = _InKernel.apply
+
+
+def in_kernel(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float, p: float, *, in_search: bool = False
+) -> Tensor:
+    """dropout(softmax(scale · q kT)) v of what `switch.takes`: (B, H, T, d_v).
+
+    q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; mask: bool, (B or 1, 1, T or 1, S), True where
+    looking is allowed, or how sentences lie that are all in one row; a query that may look nowhere gets zeros.
+    in_search: queries are hypotheses of a sentence. Only then their number, which never is that of what else is in a
+    batch, decides how the sums are made: a translation is the same to the bit in any batch.
+    """
+    if isinstance(mask, Tensor) and mask.stride(3) != 1:
+        mask = mask.contiguous()
+    if not p:
+        attention = Attention(mask, scale)
+        if in_search and isinstance(mask, Tensor) and not torch.is_grad_enabled() and q.size(2) <= _FEW:
+            return attention.look_up(q, k, v)
+        return _in_kernel(q, k, v, attention)
+    return _in_kernel(q, k, v, Attention(mask, scale, seed(), n_drop(p), scale_up(p)))
+
+
+# Written out: two products and a softmax. What lies between the products is fp32 at least, which is more exact than
+# bf16 and, as rows are short, faster: torch's softmax takes rows number by number that do not fill one vector of the
+# processor. Those that still do not are made as long.
+
+
+def written_out(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, blind: Tensor | None, scale: float, p: float
+) -> tuple[Tensor, Tensor]:
+    """dropout(softmax(scale · q kT + bias)) v, and the weights before dropout. p: its rate.
+
+    q: (B, G, N, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; bias: (B or 1, 1, N or 1, S), of fp32 at
+    least; blind: (B or 1, 1, N or 1, 1), True for queries that see nothing, which get zeros. Returns (B, G, N, d_v) in
+    the type of v, and (B, G, N, S) in that of bias.
+    """
+    if torch.is_grad_enabled():
+        return _written_out(q, k, v, bias, blind, scale, p)
+    attn = _weights(q, k, bias, blind, scale)[..., : k.size(2)]
+    used, keep = attn.to(v.dtype), which(attn, p)
+    return torch.matmul(used if keep is None else dropped(used, keep, scale_up(p)), v), attn
+
+
+class _WrittenOut(torch.autograd.Function):
+    """Remembers the weights, which of them were dropped, and what entered the products."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor,
+        blind: Tensor | None,
+        scale: float,
+        p: float,
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        wide = _weights(q, k, bias, blind, scale)
+        attn = wide[..., : k.size(2)]
+        used, keep = attn.to(v.dtype), which(attn, p)
+        if keep is not None:
+            used = dropped(used, keep, scale_up(p))
+        ctx.save_for_backward(q, k, v, wide, used, keep)
+        ctx.scale, ctx.scale_up = scale, scale_up(p)
+        ctx.set_materialize_grads(False)
+        return torch.matmul(used, v), attn
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        d_output, d_attn = grads
+        q, k, v, wide, used, keep = ctx.saved_tensors
+        n_key = k.size(2)
+        d_v = None
+        if d_output is not None:
+            d_output = d_output.contiguous()
+            d_v = torch.matmul(used.transpose(2, 3), d_output)
+            d_used = torch.matmul(d_output, v.transpose(2, 3))
+            if keep is not None:
+                d_used = dropped(d_used, keep, ctx.scale_up)
+            d_attn = d_used if d_attn is None else d_attn + d_used
+        if d_attn is None:
+            return (None,) * 7
+        d_wide = d_attn.to(wide.dtype)
+        if n_key < wide.size(3):
+            d_wide = F.pad(d_wide, (0, wide.size(3) - n_key))
+        d_score = torch._softmax_backward_data(d_wide, wide, -1, wide.dtype)[..., :n_key]
+        d_score = d_score.mul_(ctx.scale).to(q.dtype)
+        return torch.matmul(d_score, k), torch.matmul(d_score.transpose(2, 3), q), d_v, None, None, None, None
+
+
+_written_out: Callable[..., tuple[Tensor, Tensor]] = _WrittenOut.apply
+
+
+def _weights(q: Tensor, k: Tensor, bias: Tensor, blind: Tensor | None, scale: float) -> Tensor:
+    """softmax(scale · q kT + bias): (B, G, N, S), and zeros behind it where S is less than _LANES."""
+    n_key = k.size(2)
+    if k.element_size() == 2:
+        k = k.contiguous()  # oneDNN reads a copy of part of a cache much faster than the part itself
+    score = torch.matmul(q, k.transpose(2, 3))
+    # Adding is one pass less than filling, and takes the scale along.
+    if n_key < _LANES:
+        wide = bias.new_empty(*score.shape[:3], _LANES)
+        wide[..., n_key:] = float("-inf")
+        torch.add(bias, score, alpha=scale, out=wide[..., :n_key])
+    else:
+        wide = torch.add(bias, score, alpha=scale)
+    attn = torch.softmax(wide, dim=-1)
+    return attn if blind is None else attn.masked_fill_(blind, 0.0)

@@ -6,19 +6,31 @@ V columns.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmt.kernels.listed import Listed
 from nmt.kernels.on_gpu import dense, on_its_device
 from nmt.kernels.tiles_triton import look_further
 
 _FEWEST = 16  # rows of a tile that is multiplied
 _N_COLUMN = 4096  # columns of a row that are looked at together
 _N_LISTED = 1024  # places and rows of a mask that are looked at together
+
+
+class Listed(NamedTuple):
+    """The places of a mask, (B or 1, 1, K or 1, S), without those where none may look.
+
+    n: (B,) int32, how many places are left; place: (B, S) int32, which, in their order; bits: (B, S), bit k of them
+    whether hypothesis k may look there, all bits where that is asked of all alike. Only the first n count.
+    """
+
+    n: Tensor
+    place: Tensor
+    bits: Tensor
 
 
 @triton.jit

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from nmt.masks import Packing
+
 
 class Spans(NamedTuple):
-    """Who looks at whom, both ways: query t at keys first_key[t], ..., end_key[t] - 1, and at key s look queries
+    """Spans of attention, both ways: query t at keys first_key[t], ..., end_key[t] - 1, and at key s look queries
     first_query[s], ..., end_query[s] - 1; int32 all. From one query to the next neither end of a span may go back."""
 
     first_key: Tensor
@@ -26,13 +28,11 @@ class Spans(NamedTuple):
     end_query: Tensor
 
     @classmethod
-    def within(
-        cls, query_start: Tensor, of_query: Tensor, key_start: Tensor, of_key: Tensor, *, causal: bool
-    ) -> "Spans":
-        """Those of sentences that lie end to end. (N + 1,) int32: where each begins, and where the last ends; (T,) and
-        (S,): which one a place belongs to. causal: whether a query looks at its own place and back alone."""
-        first_key, end_key = key_start[of_query], key_start[of_query + 1]
-        first_query, end_query = query_start[of_key], query_start[of_key + 1]
+    def within(cls, query: Packing, key: Packing, *, causal: bool) -> "Spans":
+        """Those of sentences that lie end to end. causal: whether a query looks at its own place and back alone."""
+        of_query, of_key = query.sentence, key.sentence
+        first_key, end_key = key.start[of_query], key.start[of_query + 1]
+        first_query, end_query = query.start[of_key], query.start[of_key + 1]
         if causal:
             end_key = torch.arange(1, len(of_query) + 1, device=end_key.device, dtype=end_key.dtype)
             first_query = torch.arange(len(of_key), device=first_query.device, dtype=first_query.dtype)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nmt.masks import Packing
 from nmt.models.layers import Gaps
 
 # What training may leave out of a model of any family.
@@ -111,33 +112,6 @@ class DecoderState:
             gaps.close(tensor[:, :, : self.ancestry.size(1)])  # without slots that no token fills
             self.seen[name] = tensor[: gaps.n]
         self.n_sentence = gaps.n
-
-
-class Packing(NamedTuple):
-    """Sentences that lie end to end in one row, in place of one row each with padding: see `of`.
-
-    start: (N + 1,) int32, where each begins, and where the last ends: the length of the row. longest: a bound on their
-    lengths; the same for all batches of a run, or a compiled model would be compiled for each. sentence, position:
-    which sentence each place of the row belongs to, and where in it the place is, int64, as long as the row.
-    """
-
-    start: Tensor
-    longest: int
-    sentence: Tensor
-    position: Tensor
-
-    @classmethod
-    def of(cls, start: Tensor, longest: int, n: int) -> "Packing":
-        """In a row of n places. Not to be compiled: the compiler of torch 2.11 takes start[1:] for start."""
-        place = torch.arange(n, device=start.device, dtype=start.dtype)
-        sentence = torch.bucketize(place, start[1:], right=True)
-        return cls(start, longest, sentence, (place - start[sentence]).to(torch.int64))
-
-    def twice(self) -> "Packing":
-        """How they lie in a row of twice the length, which has all sentences and then all of them once more."""
-        start = torch.cat([self.start, self.start[1:] + self.start[-1]])
-        sentence = torch.cat([self.sentence, self.sentence + len(self.start) - 1])
-        return Packing(start, self.longest, sentence, self.position.repeat(2))
 
 
 class Attns(NamedTuple):

@@ -17,7 +17,8 @@ from torch import Tensor
 from nmt import checkpoint
 from nmt.data.batches import Batch, end_to_end
 from nmt.errors import OutOfMemory, is_out_of_memory
-from nmt.models.base import Packing, TranslationModel
+from nmt.masks import Packing
+from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.training.memory import Memory, Work
 from nmt.training.objective import Objective

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.subwords import EOS, PAD
-from nmt.models.base import DROPPED, Layer, Packing, TranslationModel
+from nmt.masks import Packing
+from nmt.models.base import DROPPED, Layer, TranslationModel
 from nmt.ops import consistency, smoothed_cross_entropy
 from nmt.recipe.training_options import RegularizeConfig
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from nmt.kernels import dropping, passes, switch
-from nmt.kernels.attention import Attention, Within
+from nmt.kernels.attention import Attention
 from nmt.kernels.choice import choose
+from nmt.masks import PackedMask, Packing
 from nmt.models.layers import Dropout
 
 if why_not := switch.why_not():
@@ -251,7 +252,7 @@ def test_sentences_end_to_end_are_each_as_if_alone(sizes, n_group, causal, dtype
     apart = [attended((1, 4, n_group, *size, 24, 8), dtype, generator, tril(*size, causal)) for size in sizes]
     (q, at_query), (k, at_key), (v, _), (d_out, _) = (end_to_end([one[0][n][0] for one in apart]) for n in range(4))
     most = [max(side) for side in zip(*sizes, strict=True)]
-    attention = Attention(Within(at_query, at_key, *most, causal), 0.3)
+    attention = Attention(within(at_query, at_key, *most, causal), 0.3)
     found, weights = attention.forward(q, k, v)
     grads, past = attention.backward(q, k, v, weights, d_out), 0
     for n, ((n_query, n_key), (_, out, weight, exact)) in enumerate(zip(sizes, apart, strict=True)):
@@ -267,6 +268,11 @@ def test_sentences_end_to_end_are_each_as_if_alone(sizes, n_group, causal, dtype
         past += mine.numel()
 
 
+def within(query_start, key_start, n_query, n_key, causal):
+    sides = (query_start, n_query), (key_start, n_key)
+    return PackedMask(*(Packing.of(start, longest, int(start[-1])) for start, longest in sides), causal)
+
+
 def tril(n_query, n_key, causal):
     mask = torch.ones(1, 1, n_query, n_key, dtype=torch.bool)
     return mask.tril() if causal else mask
@@ -277,7 +283,7 @@ def test_sentences_of_one_length_are_dropped_out_end_to_end_as_they_are_side_by_
     (q, k, v, d_out), *_ = attended((5, 4, 2, 9, 11, 16, 8), torch.float32, generator, tril(9, 11, False))
     padded = Attention(tril(1, 11, False), 0.3, SEED, N_DROP, 4 / 3)
     ends = [torch.arange(0, 5 * n + 1, n, dtype=torch.int32) for n in (9, 11)]
-    packed = padded._replace(mask=Within(*ends, 9, 11, causal=False))
+    packed = padded._replace(mask=within(*ends, 9, 11, causal=False))
     row = [end_to_end(list(x))[0] for x in (q, k, v, d_out)]
     for x, whole in zip((q, k, v, d_out), row, strict=True):
         assert torch.equal(whole[0], x.transpose(0, 1).flatten(1, 2))
@@ -291,7 +297,7 @@ def test_sentences_of_one_length_are_dropped_out_end_to_end_as_they_are_side_by_
 def test_the_same_sentence_twice_is_dropped_out_otherwise(packed, generator):
     q, k, v = (torch.randn(1, 2, 9, 8, generator=generator) for _ in range(3))
     start = torch.tensor([0, 9, 18], dtype=torch.int32)
-    mask = Within(start, start, 9, 9, causal=False) if packed else tril(1, 9, False)
+    mask = within(start, start, 9, 9, causal=False) if packed else tril(1, 9, False)
     twice = [torch.cat([x, x], 2 if packed else 0) for x in (q, k, v)]
     out, _ = Attention(mask, 0.3, SEED, N_DROP, 4 / 3).forward(*twice)
     one, other = out.chunk(2, 2 if packed else 0)

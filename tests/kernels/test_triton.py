@@ -18,6 +18,7 @@ from nmt.decoding.beam import BeamSettings
 from nmt.decoding.fixed_search import Table
 from nmt.decoding.graph import Buffers
 from nmt.kernels import choice, on_gpu, spans
+from nmt.masks import Packing
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 
@@ -45,10 +46,9 @@ TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 
 def packed(lengths, device):
-    """Where sentences begin, and which one a place belongs to."""
-    lengths = torch.tensor(lengths)
-    start = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).to(torch.int32)
-    return start.to(device), torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
+    """Sentences of some lengths, end to end."""
+    start = torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
+    return Packing.of(start, max(lengths), sum(lengths))
 
 
 def formula(q, k, v, mask, scale):
@@ -66,10 +66,11 @@ def off(found, wanted):
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_in_spans_is_the_formula_and_so_is_its_gradient(causal, n_head, n_kv_head, d_k, d_v, device):
     torch.manual_seed(1)
-    start, of = packed(QUERIES, device)
-    key_start, of_key = (start, of) if causal else packed(KEYS, device)
+    queries = packed(QUERIES, device)
+    keys = queries if causal else packed(KEYS, device)
+    of, of_key = queries.sentence, keys.sentence
     n_query, n_key = len(of), len(of_key)
-    its = spans.Spans.within(start, of, key_start, of_key, causal=causal)
+    its = spans.Spans.within(queries, keys, causal=causal)
     mask = of.unsqueeze(1) == of_key
     mask = mask.tril() if causal else mask
     for dtype in dtypes(device):
@@ -94,8 +95,8 @@ def test_attention_in_spans_is_the_formula_and_so_is_its_gradient(causal, n_head
 
 
 def test_the_operators_are_what_the_compiler_takes_them_for(device):
-    start, of = packed((3, 4), device)
-    its = spans.Spans.within(start, of, start, of, causal=False)
+    its = packed((3, 4), device)
+    its = spans.Spans.within(its, its, causal=False)
     q, k, v = (torch.randn(7, 2, 16, device=device, requires_grad=True) for _ in range(3))
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.nmt.attend_in_spans.default, (q, k, v, *its, 0.25), test_utils=tests)

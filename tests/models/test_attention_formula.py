@@ -8,16 +8,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.models.base import Packing
+from nmt import ops
+from nmt.masks import PackedMask, Packing
 from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
-from nmt.models.transformer.Modules import PackedMask, ScaledDotProductAttention
+from nmt.models.transformer.Modules import ScaledDotProductAttention
 from nmt.models.transformer.SubLayers import MultiHeadAttention
 from nmt.recipe.model_options import ModelConfig
 
 B, H, T, D_K, D_V = 3, 4, 6, 5, 3
 SEQ = torch.tensor([[5, 6, 7, 8, 9, 4], [7, 6, 5, 0, 0, 0], [0, 0, 0, 0, 0, 0]])  # the last one has nothing to see
 KV_HEADS = pytest.mark.parametrize("n_kv_head", [4, 2, 1], ids=["MHA", "GQA", "MQA"])
-WAYS = pytest.mark.parametrize("write_out", [True, False], ids=["written out", "fused"])
+
+
+@pytest.fixture(params=["kernels", "plain"])
+def attention(request, monkeypatch) -> ScaledDotProductAttention:
+    """With the temperature of the paper, by what the package prefers here, and by plain torch."""
+    if request.param == "plain":
+        monkeypatch.setattr(ops, "attentions", ops._NoKernels())
+    return ScaledDotProductAttention(D_K**0.5, attn_dropout=0.0)
 
 
 def packed(causal: bool) -> PackedMask:
@@ -55,24 +63,15 @@ def inputs(n_kv_head: int) -> list[Tensor]:
     return [torch.randn(B, *shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
-def attention_of(write_out: bool) -> ScaledDotProductAttention:
-    """With the temperature of the paper, forced to go one of the two ways."""
-    attention = ScaledDotProductAttention(D_K**0.5, attn_dropout=0.0)
-    attention._prefers_written_out = lambda q, k: write_out
-    return attention
-
-
-@WAYS
 @KV_HEADS
 @pytest.mark.parametrize("kind", MASKS)
-def test_attention_is_softmax_of_q_k_over_the_root_of_d_k_times_v(kind, n_kv_head, write_out):
+def test_attention_is_softmax_of_q_k_over_the_root_of_d_k_times_v(kind, n_kv_head, attention):
     q, k, v = inputs(n_kv_head)
     allowed = torch.from_numpy(by_hand(kind)).view(B, 1, 1, T, T)
     score = torch.einsum("bghtk,bgsk->bghts", q.view(B, n_kv_head, -1, T, D_K), k) / D_K**0.5
     share = score.exp() * allowed
     weight = share / share.sum(-1, keepdim=True).where(allowed.any(-1, keepdim=True), torch.ones(()).double())
     expected = torch.einsum("bghts,bgsv->bghtv", weight, v).reshape(B, H, T, D_V)
-    attention = attention_of(write_out)
     output, nothing = attention(q, k, v, MASKS[kind])
     assert nothing is None
     assert output.shape == (B, H, T, D_V)
@@ -85,12 +84,11 @@ def test_attention_is_softmax_of_q_k_over_the_root_of_d_k_times_v(kind, n_kv_hea
     assert output.transpose(1, 2)[blind].eq(0).all() and attn.transpose(1, 2)[blind].eq(0).all()
 
 
-@WAYS
 @KV_HEADS
 @pytest.mark.parametrize("kind", MASKS)
-def test_the_gradient_of_attention_is_that_of_finite_differences(kind, n_kv_head, write_out):
+def test_the_gradient_of_attention_is_that_of_finite_differences(kind, n_kv_head, attention):
     """That of the output, and of the weights too. Fast mode: one random direction in place of every input by itself."""
-    attention, leaves = attention_of(write_out), inputs(n_kv_head)
+    leaves = inputs(n_kv_head)
     assert torch.autograd.gradcheck(lambda *qkv: attention(*qkv, MASKS[kind])[0], leaves, fast_mode=True)
     assert attention(*leaves, MASKS[kind], return_attns=True)[1].requires_grad
     assert torch.autograd.gradcheck(

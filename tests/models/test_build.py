@@ -10,7 +10,7 @@ from promises import check_autocast_to_bf16
 from nmt.errors import RecipeError
 from nmt.models.build import build_model
 from nmt.models.layers import Dropout
-from nmt.models.transformer.Modules import rotate
+from nmt.ops import rotate
 from nmt.recipe.model_options import ModelConfig
 
 MODERN = {"norm": "pre", "norm_kind": "rms", "ffn": "swiglu", "position": "rotary", "n_kv_head": 2, "qk_norm": True}

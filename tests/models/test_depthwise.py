@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nmt.masks import SharedMask
 from nmt.models.build import build_model
 from nmt.models.layers import convolved, convolved_within
-from nmt.models.transformer.Modules import SharedMask
 from nmt.models.transformer.SubLayers import DepthwiseConv
 from nmt.recipe.model_options import ModelConfig
 from tests.models.conftest import N_VOCAB, TINY

@@ -4,9 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nmt import ops
 from nmt.device import set_up
 from nmt.models.layers import Dropout
-from nmt.models.transformer.Modules import RotaryEncoding, ScaledDotProductAttention, rotate
+from nmt.models.transformer.Modules import RotaryEncoding, ScaledDotProductAttention
+from nmt.ops import rotate
 
 
 @pytest.mark.parametrize("p", [0.1, 0.15, 0.5, 0.9])
@@ -74,49 +76,10 @@ def test_dropout_is_nothing_in_evaluation_and_at_rate_zero():
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-def formula(q, k, v, mask):
-    """softmax(q kT / 1.7) v as a quotient of sums, so that nothing to see is 0 / 1: output and weights."""
-    k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
-    share = torch.where(mask, (torch.einsum("bhtk,bhsk->bhts", q, k) / 1.7).exp(), 0.0)
-    total = share.sum(-1, keepdim=True)
-    weight = share / torch.where(total == 0, 1.0, total)
-    return torch.einsum("bhts,bhsv->bhtv", weight, v), weight
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("n_mask_row", [1, 5])
-@pytest.mark.parametrize("n_kv_head", [4, 2, 1])
-def test_both_ways_of_attention_are_the_formula_rows_without_anything_to_see_included(
-    n_kv_head, n_mask_row, train, device
-):
-    torch.manual_seed(6)
-    shapes = (4, 5, 6), (n_kv_head, 7, 6), (n_kv_head, 7, 3)
-    q, k, v = leaves = [torch.randn(3, *shape).double().to(device).requires_grad_() for shape in shapes]
-    mask = torch.rand(3, 1, n_mask_row, 7) < 0.5
-    mask[0, 0, 0] = False
-    mask[1:, 0, :, -1] = True
-    mask = mask.to(device)
-    expected, weight = formula(q, k, v, mask)
-    gradients = torch.autograd.grad(expected.square().sum(), leaves)
-    attention = ScaledDotProductAttention(temperature=1.7, attn_dropout=0.0).train(train)
-    for write_out in (False, True):
-        attention._prefers_written_out = lambda q, k, write_out=write_out: write_out
-        output, none = attention(q, k, v, mask)
-        assert none is None
-        assert (output - expected).abs().max() < 1e-12
-        assert output[0, :, 0].eq(0).all()
-        for found, wanted in zip(torch.autograd.grad(output.square().sum(), leaves), gradients, strict=True):
-            assert (found - wanted).abs().max() < 1e-11
-    output, found = attention(q, k, v, mask, return_attns=True)
-    assert (output - expected).abs().max() < 1e-12
-    assert (found - weight).abs().max() < 1e-12
-
-
 @pytest.mark.parametrize(
     ("device", "dtype"), [("cpu", torch.float32), pytest.param("cuda", torch.bfloat16, marks=NEEDS_GPU)]
 )
-def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype):
+def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype, monkeypatch):
     """In the precision that training uses, where other kernels run than in double precision."""
     set_up(device)
     torch.manual_seed(6)
@@ -124,20 +87,20 @@ def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype):
     mask = torch.ones(2, 1, 24, 40, dtype=torch.bool, device=device)
     mask[0, :, :5] = mask[1] = False
     attention = ScaledDotProductAttention(8.0, 0.0).train()
-    attention._prefers_written_out = lambda q, k: False
+    monkeypatch.setattr(ops, "attentions", ops._NoKernels())
     output, _ = attention(q, k, v, mask)
     assert output[~mask.any(-1).expand(2, 4, 24)].eq(0).all()
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(output.sum(), leaves))
 
 
-def test_attention_dropout_has_the_right_mean_either_way():
+def test_attention_dropout_has_the_right_mean_either_way(monkeypatch):
     torch.manual_seed(7)
     q, k, v = (torch.randn(1, 1, 3, 4) for _ in range(3))
     mask = torch.ones(1, 1, 1, 3, dtype=torch.bool)
     attention = ScaledDotProductAttention(2.0, 0.3).train()
     expected = F.scaled_dot_product_attention(q, k, v)
-    for write_out in (False, True):
-        attention._prefers_written_out = lambda q, k, write_out=write_out: write_out
+    for kernels in (ops.attentions, ops._NoKernels()):
+        monkeypatch.setattr(ops, "attentions", kernels)
         outputs = torch.stack([attention(q, k, v, mask)[0] for _ in range(3000)])
         assert outputs.std(0).max() > 0.1
         assert (outputs.mean(0) - expected).abs().max() < 0.06

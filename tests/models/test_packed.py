@@ -9,8 +9,8 @@ from nmt.data.arrays import Ragged
 from nmt.data.batches import end_to_end, make_batch, make_packed
 from nmt.data.subwords import PAD
 from nmt.kernels import switch
+from nmt.masks import PackedMask
 from nmt.models.build import build_model as build
-from nmt.models.transformer.Modules import PackedMask
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import RegularizeConfig
@@ -113,7 +113,7 @@ def test_two_packed_passes_are_two_padded_ones(options):
 @ALL_WAYS
 @pytest.mark.parametrize("regularize", [{}, {"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}])
 def test_kernels_find_the_same_end_to_end(options, regularize, own_kernels, monkeypatch):
-    monkeypatch.delattr(PackedMask, "written_out")  # what a kernel has no need of
+    monkeypatch.delattr(PackedMask, "matrix")  # what a kernel has no need of
     model, padded = model_of(**options), make_batch(*PAIRS.picked(np.arange(4)))
     loss, gradient = loss_and_gradient(model, padded, **regularize)  # in fp64, for which there are no kernels
     assert not own_kernels["attend"]

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import Attns, DecoderState, Packing, TranslationModel, WordEmbedding
+from nmt.masks import Packing
+from nmt.models.base import Attns, DecoderState, TranslationModel, WordEmbedding
 from nmt.models.lstm.Layers import DecoderLayer, EncoderLayer, turned
 from nmt.models.lstm.Modules import GeneralScore, Recurrence, State
 from nmt.models.lstm.SubLayers import Lexicon, Readout, SourceAttention

@@ -5,9 +5,9 @@ Shapes: B sentences, S source length, T target length, K hypotheses a sentence, 
 
 from torch import Tensor
 
+from nmt.masks import Mask, SharedMask
 from nmt.models.base import DecoderState, Layer
 from nmt.models.layers import Stream
-from nmt.models.transformer.Modules import Mask, SharedMask
 from nmt.models.transformer.SubLayers import DepthwiseConv, MultiHeadAttention, PositionwiseFeedForward, Rotation
 from nmt.recipe.model_options import ModelConfig
 

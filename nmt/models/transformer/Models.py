@@ -7,22 +7,13 @@ Shapes: B sentences, S source length, T target length, D `d_model`, V target voc
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import Attns, DecoderState, Packing, Recomputing, TranslationModel, WordEmbedding
+from nmt.masks import Mask, Packing, SharedMask
+from nmt.models.base import Attns, DecoderState, Recomputing, TranslationModel, WordEmbedding
 from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
-from nmt.models.transformer.Modules import (
-    Mask,
-    PackedMask,
-    Place,
-    RotaryEncoding,
-    SharedMask,
-    extend,
-    make_norm,
-    shared,
-    sinusoids,
-)
+from nmt.models.transformer.Modules import Place, RotaryEncoding, extend, make_norm, sinusoids
 from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
-from nmt.ops import linear, normed
+from nmt.ops import linear, normed, packed_mask, shared
 from nmt.recipe.model_options import ModelConfig
 
 # Sentences that the encoder reads at once, before a search: on a CPU, and where kernels are to be large.
@@ -303,8 +294,8 @@ class Transformer(TranslationModel):
 
     def _decode_packed(self, src_seq: Tensor, trg_seq: Tensor, src: Packing, trg: Packing) -> Tensor:
         """`decode_hidden` of sentences that lie end to end."""
-        enc_output, _ = self.encoder(src_seq, PackedMask.of(src, src, causal=False), packing=src)
-        own, across = PackedMask.of(trg, trg, causal=True), PackedMask.of(trg, src, causal=False)
+        enc_output, _ = self.encoder(src_seq, packed_mask(src, src, causal=False), packing=src)
+        own, across = packed_mask(trg, trg, causal=True), packed_mask(trg, src, causal=False)
         hidden, *_ = self.decoder(trg_seq, own, enc_output, across, packing=(src, trg))
         known = self._dictionary(src_seq, enc_output, src)
         return self._end(hidden, known, across, self.decoder.enc_rotation(0, trg_seq.size(1), trg))

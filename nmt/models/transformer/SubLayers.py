@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmt.masks import Mask, PackedMask, as_matrix
 from nmt.models.layers import Dropout, Stream, behind, convolved, convolved_within
-from nmt.models.transformer.Modules import Mask, PackedMask, ScaledDotProductAttention, make_norm, rotate, visible
-from nmt.ops import add_and_norm, fused_linear, linear, linear_relu_linear, residual_and_input
+from nmt.models.transformer.Modules import ScaledDotProductAttention, make_norm
+from nmt.ops import add_and_norm, fused_linear, linear, linear_relu_linear, residual_and_input, rotate
 from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
@@ -208,9 +209,7 @@ class DepthwiseConv(nn.Module):
         weight = self.weight.squeeze(1).t().contiguous()
         if isinstance(mask, PackedMask):
             return convolved_within(x, mask.key.sentence.unsqueeze(0), weight)
-        if torch.compiler.is_compiling():
-            return convolved_within(x, visible(mask).squeeze(2).int() - 1, weight)
-        return convolved(x, visible(mask), weight)
+        return convolved(x, as_matrix(mask).view(len(x), -1, 1), weight)
 
 
 class LexicalAttention(nn.Module):

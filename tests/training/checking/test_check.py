@@ -11,7 +11,8 @@ from nmt import checkpoint
 from nmt.cli.train import main
 from nmt.data.prepare import prepare
 from nmt.errors import DataError, MachineError, RecipeError, RunError
-from nmt.models.transformer.Modules import PackedMask
+from nmt.masks import PackedMask
+from nmt.models.transformer import Models
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
@@ -316,7 +317,7 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
         "nmt.models.transformer.Models.get_subsequent_mask",
         lambda seq: torch.ones(1, seq.size(1), seq.size(1), dtype=torch.bool),
     )
-    monkeypatch.setattr(PackedMask, "of", lambda query, key, causal: PackedMask(query, key, causal=False))
+    monkeypatch.setattr(Models, "packed_mask", lambda query, key, causal: PackedMask(query, key, causal=False))
     file = tmp_path / "recipe.yaml"
     write_recipe(recipe_of(**ABLE), file)
     assert main([str(file), "--selftest"]) == 1
