@@ -91,18 +91,26 @@ def dropout(x: Tensor, p: float, residual: Tensor | None = None) -> Tensor:
     return x if residual is None else residual + x
 
 
-def normed(x: Tensor, norm: nn.Module) -> Tensor:
-    """norm(x), (..., D)"""
-    found: Tensor | None = sublayers.normed(x, norm)
-    return norm(x) if found is None else found
+def normed(x: Tensor, norm: nn.Module, more: Tensor | None = None) -> Tensor:
+    """norm(x), or norm(x + more), (..., D)"""
+    found = sublayers.sum_and_norm(x, more, norm, keep_sum=False)
+    if found is not None:
+        return found[1]
+    x = x if more is None else x + more
+    by_row: Tensor | None = sublayers.normed(x, norm)
+    return norm(x) if by_row is None else by_row
 
 
-def residual_and_input(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor]:
-    """x as it goes past a sub-layer, and as it enters it: x itself, and norm(x), or x too where norm is None.
+def residual_and_input(x: Tensor, norm: nn.Module | None, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """x, or x + more, as it goes past a sub-layer, and as it enters it: normalised, if there is a norm.
 
     (..., D) both. What enters may be of the type that products are made in, and so is its gradient: one product should
     read it.
     """
+    found = sublayers.sum_and_norm(x, more, norm)
+    if found is not None:
+        return found
+    x = x if more is None else x + more
     found = sublayers.residual_and_input(x, norm)
     return (x, x if norm is None else norm(x)) if found is None else found
 
@@ -110,7 +118,9 @@ def residual_and_input(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tenso
 def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tensor:
     """norm(residual + dropout(x)), (..., D): the end of a sub-layer with norm 'post'. p: the rate of dropout."""
     found = sublayers.add_and_norm(x, residual, p, norm)
-    return normed(dropout(x, p, residual), norm) if found is None else found
+    if found is not None:
+        return found
+    return normed(dropout(x, p, residual), norm) if p else normed(residual, norm, x)
 
 
 def attention(

@@ -10,12 +10,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.kernels import passes, switch
+from nmt.kernels import on_gpu, passes, switch
 from nmt.kernels.dropping import n_drop, scale_up, seed
 from nmt.kernels.linears import dtype_of_products
 from nmt.kernels.norms import Dropping, Norm
 
 _ENTERING = "entering"  # what a tensor of the residual stream holds: the same in the type that products are made in
+
+
+def sum_and_norm(
+    x: Tensor, more: Tensor | None, norm: nn.Module | None, *, keep_sum: bool = True
+) -> tuple[Tensor, Tensor] | None:
+    """x + more and the norm of that in one pass of a GPU, without gradients; None where there is none.
+
+    keep_sum: the sum is read, too; else x is returned for it.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        return None
+    if norm.eps is None or not norm.elementwise_affine or not on_gpu.takes_norm(x, more, norm.weight):
+        return None
+    from nmt.kernels import norms_triton
+
+    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    its = norm.weight, bias, isinstance(norm, nn.LayerNorm), norm.eps
+    if more is None or not keep_sum:
+        return x, norms_triton.normed(x, more, *its)
+    return norms_triton.added_and_normed(x, more, *its)
 
 
 def normed(x: Tensor, norm: nn.Module) -> Tensor | None:

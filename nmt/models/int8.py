@@ -111,17 +111,15 @@ class Int8FeedForward(PositionwiseFeedForward):
         self._second = product(w_2 * most, b_2, Steps(1 / product.most))
         self._eps = entered_through.eps
 
-    def forward(self, x: Tensor) -> Tensor:
+    def step(self, stream: Stream) -> Stream:
+        x = stream.total()
         if torch.is_grad_enabled() or not x.numel():
-            return super().forward(x)
+            return super().step(Stream(x))
         rows = states = x.reshape(-1, x.size(-1))
         if self.pre_norm:
             states = F.layer_norm(rows, rows.shape[-1:], self._gain, self._shift, self._eps)
         output = self._second(self._first(states), plus=rows).view(x.shape)
-        return output if self.pre_norm else self.layer_norm(output)
-
-    def step(self, stream: Stream) -> Stream:
-        return Stream(self(stream.total()))
+        return Stream(output if self.pre_norm else self.layer_norm(output))
 
 
 class Int8Linear(SameLinear):

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import nmt.kernels
+from nmt import ops
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding import beam
 from nmt.decoding.beam import BeamSettings
 from nmt.kernels import on_gpu
 from nmt.models.build import build_model
-from nmt.models.layers import Dropout, Stream, behind
+from nmt.models.layers import Dropout, behind
 from nmt.models.transformer.Modules import RMSNorm
 from nmt.recipe.model_options import ModelConfig
 
@@ -160,9 +161,9 @@ def test_steps_by_the_kernel_are_those_without_it(kind, device, kernel, monkeypa
     wanted = steps(model, src_seq)
     started = counted(monkeypatch, kernel)
     torch.testing.assert_close(steps(model, src_seq), wanted, rtol=1e-5, atol=1e-5)
-    # Each of six sub-layers ends in a sum that is one with a norm; with norm 'pre' the first norm is of no sum.
+    # Each of the decoder's six sub-layers ends in a sum that is one with a norm.
     n_sum = sum(more is not None for more in started)
-    assert n_sum == 6 * 6 and len(started) - n_sum == (6 if model.decoder.pre_norm else 0)
+    assert n_sum == 6 * 6 + (0 if model.decoder.pre_norm else 2)  # and two of the encoder
 
 
 @pytest.mark.parametrize("kind", ["pre", "post"])
@@ -214,14 +215,12 @@ def test_what_it_does_not_take_goes_another_way(monkeypatch):
         with torch.set_grad_enabled(not inference):
             for one in norms:
                 wanted = total if one is None else one(total)
-                past, entering = Stream(x, more).parted(one)
+                past, entering = ops.residual_and_input(x, one, more)
                 assert torch.equal(past, total) and torch.equal(entering, wanted)
                 assert torch.equal(behind(x, more, NO_DROPOUT, one).total(), wanted)
-                assert one is None or torch.equal(Stream(x, more).normed(one), wanted)
-    dropout = Dropout(0.5)
+                assert one is None or torch.equal(ops.normed(x, one, more), wanted)
     with torch.no_grad():
-        for one in (norm, None):
-            torch.manual_seed(3)
-            wanted = dropout.add(more, x)
-            torch.manual_seed(3)
-            assert torch.equal(behind(x, more, dropout, one).total(), wanted if one is None else one(wanted))
+        torch.manual_seed(3)
+        wanted = Dropout(0.5).add(more, x)
+        torch.manual_seed(3)
+        assert torch.equal(behind(x, more, Dropout(0.5), None).total(), wanted)

@@ -73,11 +73,12 @@ class DecoderLayer(Layer):
 
         mask: (B, 1, K, slots), src_mask: (B, 1, 1, S). This is layer n, whose keys and values lie in `state`.
         """
-        x, query = self.slf_attn.before_in_search(stream)
+        x, query = self.slf_attn.before(*stream)
         q, k, v = self.slf_attn.queries_keys_values(query, rotation)
         k, v = state.remember(n, k, v)
-        stream = self.slf_attn.attend_in_search(x, q, k, v, mask)
+        stream, _ = self.slf_attn.attend(x, q, k, v, mask)
         k, v = state.per_sentence[f"enc_k.{n}"], state.per_sentence[f"enc_v.{n}"]
-        x, query = self.enc_attn.before_in_search(stream)
+        x, query = self.enc_attn.before(*stream)
         q = self.enc_attn.queries(query, rotation if self.rotary_enc_attn else None)
-        return self.pos_ffn.step(self.enc_attn.attend_in_search(x, q, k, v, src_mask))
+        stream, _ = self.enc_attn.attend(x, q, k, v, src_mask)
+        return self.pos_ffn.step(stream)

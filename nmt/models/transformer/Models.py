@@ -217,7 +217,7 @@ class Decoder(_Stack):
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
             stream = layer.step(stream, n, mask, src_mask, state, rotation)
-        return stream.normed(self.layer_norm) if self.pre_norm else stream.total()
+        return normed(stream.x, self.layer_norm, stream.more) if self.pre_norm else stream.total()
 
 
 def _as_if_read_at_once(parts: list[dict[str, Tensor]], n_src: int) -> dict[str, Tensor]:

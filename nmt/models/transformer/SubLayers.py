@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nmt.masks import Mask, PackedMask, as_matrix
 from nmt.models.layers import Dropout, Stream, behind, convolved, convolved_within
 from nmt.models.transformer.Modules import ScaledDotProductAttention, make_norm
-from nmt.ops import add_and_norm, fused_linear, linear, linear_relu_linear, residual_and_input, rotate
+from nmt.ops import fused_linear, linear, linear_relu_linear, residual_and_input, rotate
 from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
@@ -65,15 +65,12 @@ class MultiHeadAttention(nn.Module):
             q, k, v = self.queries_keys_values(query, rotation)
         else:
             q, (k, v) = self.queries(query, rotation), self.keys_values(memory, memory_rotation)
-        return self.attend(x, q, k, v, mask, return_attns)
+        stream, attn = self.attend(x, q, k, v, mask, return_attns)
+        return stream.total(), attn
 
-    def before(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The residual, and what enters the projections: the same, normalised first with norm 'pre'."""
-        return residual_and_input(x, self.layer_norm if self.pre_norm else None)
-
-    def before_in_search(self, stream: Stream) -> tuple[Tensor, Tensor]:
-        """`before`, of a stream that may not be added up yet."""
-        return stream.parted(self.layer_norm if self.pre_norm else None)
+    def before(self, x: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The residual, x or x + more, and what enters the projections: the same, normalised with norm 'pre'."""
+        return residual_and_input(x, self.layer_norm if self.pre_norm else None, more)
 
     def queries_keys_values(self, query: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         """Of what looks at itself: (B, T, D), from `before` -> (B, H, T, d_k), (B, G, T, d_k), (B, G, T, d_v)"""
@@ -101,24 +98,11 @@ class MultiHeadAttention(nn.Module):
 
     def attend(
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """The rest of the sub-layer, given queries, keys and values. x: (B, T, D)."""
-        output, attn = self._find(q, k, v, mask, return_attns)
-        if self.pre_norm:
-            return self.dropout.add(output, x), attn
-        return add_and_norm(output, x, self.dropout.rate, self.layer_norm), attn
-
-    def attend_in_search(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Stream:
-        """`attend`, but that the sum at its end may be left to what comes next."""
-        output, _ = self._find(q, k, v, mask)
-        return behind(x, output, self.dropout, None if self.pre_norm else self.layer_norm)
-
-    def _find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """What is to be added to the residual, (B, T, D), and weights or None."""
+    ) -> tuple[Stream, Tensor | None]:
+        """The rest of the sub-layer, given the residual x, (B, T, D), queries, keys and values."""
         output, attn = self.attention(q, k, v, mask, return_attns)
-        return linear(output.transpose(1, 2).flatten(2), self.fc), attn
+        output = linear(output.transpose(1, 2).flatten(2), self.fc)
+        return behind(x, output, self.dropout, None if self.pre_norm else self.layer_norm), attn
 
     def readers(self) -> list[nn.Linear]:
         """The projections that may read the same input."""
@@ -153,15 +137,11 @@ class PositionwiseFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        x, entering = residual_and_input(x, self.layer_norm if self.pre_norm else None)
-        output = self._transform(entering)
-        if self.pre_norm:
-            return self.dropout.add(output, x)
-        return add_and_norm(output, x, self.dropout.rate, self.layer_norm)
+        return self.step(Stream(x)).total()
 
     def step(self, stream: Stream) -> Stream:
-        """`forward` in a search, of a stream that may not be added up, before as behind: (B, K, D)."""
-        x, entering = stream.parted(self.layer_norm if self.pre_norm else None)
+        """The same of a stream whose sum may still be to be made, before as behind."""
+        x, entering = residual_and_input(stream.x, self.layer_norm if self.pre_norm else None, stream.more)
         return behind(x, self._transform(entering), self.dropout, None if self.pre_norm else self.layer_norm)
 
     def readers(self) -> list[nn.Linear]:
