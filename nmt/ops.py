@@ -20,10 +20,22 @@ class _NoKernels:
 
 try:
     from nmt.kernels import attention as attentions
-    from nmt.kernels import choice, cross_entropy, dropping, linears, on_gpu, passes, products, sublayers, switch
+    from nmt.kernels import attention as attentions
+    from nmt.kernels import (
+        choice,
+        cross_entropy,
+        dropping,
+        int8_products,
+        linears,
+        on_gpu,
+        passes,
+        products,
+        sublayers,
+        switch,
+    )
 except ImportError:
     missing: Any = _NoKernels()
-    attentions = choice = cross_entropy = missing
+    attentions = choice = cross_entropy = int8_products = missing
     dropping = linears = on_gpu = passes = products = sublayers = switch = missing
 
 
@@ -171,6 +183,45 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         return found
     (cos, sin), even, odd = rotation, x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
+
+
+def recurrence(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """An LSTM, of two states, or a GRU, of one, over whole sentences: (B, L, d_in) -> the h of every place,
+    (B, L, width), and the last state.
+
+    state: (B, width) each. weights: of the input and of the state, and the biases of both.
+    """
+    device, dtype = x.device.type, x.dtype
+    # Cast here: autocast has a GPU compute in fp16, whatever it was told, and a CPU in bf16 where it has none.
+    casts = device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+    if casts:
+        dtype = torch.get_autocast_dtype(device)
+    before = [widened(part.unsqueeze(0).to(x.dtype).to(dtype)) for part in state]
+    x, weights = widened(x.to(dtype)), [widened(weight.to(dtype)) for weight in weights]
+    how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)  # with biases, one layer, no dropout
+    with torch.autocast(device, enabled=False) if casts else nullcontext():
+        output, *after = (
+            torch.lstm(x, before, weights, *how) if len(state) > 1 else torch.gru(x, *before, weights, *how)
+        )
+    return output.to(dtype), [part.squeeze(0).to(dtype) for part in after]
+
+
+def laid_out(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
+    """What multiplies by a weight (E, D) that no longer changes: (..., D), bias (E,) or None -> (..., E); None where
+    nothing is faster than torch's own."""
+    found: Callable[[Tensor, Tensor | None], Tensor] | None = products.laid_out(weight)
+    return found
+
+
+def lay_side_by_side(layers: Sequence[nn.Linear]) -> None:
+    """Prepare layers that read the same x for `fused_linear` in a search on a GPU; they are not to be trained."""
+    linears.lay_beside_each_other(layers)
+
+
+def int8_product() -> Any:
+    """The class that multiplies states by a matrix in whole numbers of 8 bits, an `Int8Product`; None if nothing does
+    exactly here."""
+    return int8_products.int8_product()
 
 
 def widened(x: Tensor) -> Tensor:

@@ -18,14 +18,14 @@ import pytest
 import torch
 
 import nmt
-from nmt import api, checkpoint
+from nmt import api, checkpoint, ops
 from nmt.cli.translate import main
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.kernels.int8_products import int8_product
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.prepacked import PrepackedLinear, _can, prepacked
+from nmt.models.prepacked import PrepackedLinear, prepacked
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run
@@ -121,7 +121,7 @@ def test_what_8_bits_leave_to_others_is_in_bf16_where_that_is_faster(folders, fa
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_what_translates_on_a_cpu_is_laid_out_for_it_once(folders, precision):
     for model in (nmt.load(folders[0], device="cpu"), nmt.load(folders, device="cpu")):
-        if precision == "bf16" and not _can(torch.zeros(8, 8, dtype=torch.bfloat16)):
+        if precision == "bf16" and not ops.laid_out(torch.zeros(8, 8, dtype=torch.bfloat16)):
             pytest.skip("oneDNN lays out no matrices of bf16 for this processor")
         ready = model.translator(model.decode(precision=precision)).model
         assert any(isinstance(module, PrepackedLinear) for module in ready.modules())

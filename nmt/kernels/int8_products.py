@@ -7,14 +7,17 @@ too large together.
 """
 
 import functools
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt.kernels.bytes import MOST, BytesLaidOut, bytes_in_kernels
+from nmt.kernels.compiler import library
+from nmt.kernels.switch import place, room, why_not, workroom
 
+PANEL, GROUP = 16, 8  # columns, and numbers of a sum, that are multiplied at a time
+MOST = 127  # of the whole numbers from 0 on that stand for states
 _LARGEST = 127  # of a matrix
 # What two neighbours of one sign may come to, before they are rounded: anything, or where 255 times both has 16 bits;
 # and what four may, of eight neighbours the first two of both halves, or the others, where 127 times them all has.
@@ -24,16 +27,7 @@ _ROWS = 128  # that states are laid out for
 _AS_PAIRS, _AS_FOURS = (1, 2), (2, 2, 2)  # a row's neighbours
 
 
-class Steps(NamedTuple):
-    """How states become whole numbers, of which n stands for (n - zero) · step.
-
-    affine: what they are multiplied by, and what is then added, (D,) both, before they are rounded; None: they only are
-    to be rounded, or are whole numbers.
-    """
-
-    step: float
-    zero: int = 0
-    affine: tuple[Tensor, Tensor] | None = None
+Affine = tuple[Tensor, Tensor] | None
 
 
 class Int8Product(Protocol):
@@ -45,11 +39,77 @@ class Int8Product(Protocol):
     most: ClassVar[int]  # of the whole numbers, from 0 on, that stand for states
     rounds: ClassVar[bool]  # states as it reads them, so that small products pay, too
 
-    def __init__(self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False) -> None:
-        """weight: (E, D), bias: (E,), fp32. relu: the output is a ReLU in steps of 1 / most, cut off at one."""
+    def __init__(
+        self, weight: Tensor, bias: Tensor, step: float, zero: int = 0, affine: Affine = None, *, relu: bool = False
+    ) -> None:
+        """weight: (E, D), bias: (E,), fp32. relu: the output is a ReLU in steps of 1 / most, cut off at one.
+
+        A whole number n stands for the state (n - zero) · step. affine: what states are multiplied by, and what is then
+        added, (D,) both, before they are rounded; None: they only are to be rounded, or are whole numbers.
+        """
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """plus: (N, E) fp32 or bf16, which the output, if it is not for a product, is added to: in that type."""
+
+
+@functools.cache
+def bytes_in_kernels() -> bool:
+    """Whether a kernel multiplies numbers of 8 bits: the processor has AVX2, and no instructions for such sums."""
+    return not why_not() and bool(library().has_bytes())
+
+
+class BytesLaidOut:
+    """A matrix (E, D) of whole numbers from -127 to 127 that is laid out as the kernel reads it; `bytes_in_kernels` was
+    asked. Of each group of 8 numbers of a row the first two of both halves, of either sign, come to 258 at most, and so
+    do the others: times MOST they have 16 bits.
+    """
+
+    def __init__(self, whole: Tensor, scale: Tensor, bias: Tensor, affine: tuple[Tensor, Tensor] | None = None) -> None:
+        """What a sum stands for is sum · scale + bias, (E,) both. affine: what states of fp32 are multiplied by, and
+        what is then added, (D,) both, to be rounded to 0 to MOST; None: they only are to be rounded."""
+        self._size = n_out, n_in = whole.shape
+        self._held, self._laid = room(library().size_of_bytes(n_out, n_in))
+        library().lay_out_bytes(self._laid, place(whole.contiguous()), n_out, n_in)
+        self._scale, self._bias = (F.pad(one.float(), (0, -n_out % PANEL)) for one in (scale, bias))
+        self._affine = [F.pad(one.float(), (0, -n_in % GROUP)) for one in affine] if affine else [None, None]
+        self._room = library().room_of_bytes(n_in)
+
+    def times(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        """(N, D) fp32, or what `states` made -> (N, E) fp32, to which plus, of that shape, is added.
+
+        A row in which something is not finite is NaN.
+        """
+        out = torch.empty(len(x), self._size[0])
+        self._multiply(x, out, None if plus is None else plus.contiguous(), None)
+        return out
+
+    def states(self, x: Tensor) -> Tensor:
+        """(N, D) fp32 -> (N, E) and zeros up to whole panels, uint8: sum · scale + bias of each, as whole numbers from
+        0 to MOST."""
+        out = torch.empty(len(x), self._size[0] + -self._size[0] % PANEL, dtype=torch.uint8)
+        self._multiply(x, None, None, out)
+        return out
+
+    def _multiply(self, x: Tensor, out: Tensor | None, plus: Tensor | None, states: Tensor | None) -> None:
+        x, n_thread, (n_out, n_in) = x.contiguous(), torch.get_num_threads(), self._size
+        known = x.dtype == torch.uint8
+        assert (known or x.dtype == torch.float32) and (plus is None or plus.dtype == torch.float32)
+        assert x.size(1) == (n_in + -n_in % PANEL if known else n_in)
+        mine = workroom(n_thread * self._room)
+        library().multiply_bytes(
+            *(place(one) for one in (out, plus, states)),
+            place(x if known else None),
+            place(None if known else x),
+            *(place(one) for one in self._affine),
+            self._laid,
+            place(self._scale),
+            place(self._bias),
+            len(x),
+            n_out,
+            n_in,
+            mine,
+            n_thread,
+        )
 
 
 class ByKernel:
@@ -58,12 +118,14 @@ class ByKernel:
     most: ClassVar[int] = MOST
     rounds: ClassVar[bool] = True
 
-    def __init__(self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, step: float, zero: int = 0, affine: Affine = None, *, relu: bool = False
+    ) -> None:
         whole, scale = in_bytes(weight, _FOUR, _AS_FOURS)
-        scale = scale * steps.step
-        bias = bias - scale * steps.zero * whole.sum(1)
+        scale = scale * step
+        bias = bias - scale * zero * whole.sum(1)
         unit = self.most if relu else 1
-        self._laid = BytesLaidOut(whole, scale * unit, bias * unit, steps.affine)
+        self._laid = BytesLaidOut(whole, scale * unit, bias * unit, affine)
         self._relu = relu
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
@@ -80,25 +142,33 @@ class ByOneDnn:
     rounds: ClassVar[bool] = False
 
     def __init__(
-        self, weight: Tensor, bias: Tensor, steps: Steps, *, relu: bool = False, pair: float | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        step: float,
+        zero: int = 0,
+        affine: Affine = None,
+        *,
+        relu: bool = False,
+        pair: float | None = None,
     ) -> None:
         """pair: what two neighbours of a row may come to; None: what this processor takes."""
         whole, self._scale = in_bytes(weight, pair or exact_pair(), _AS_PAIRS)
         self._packed = torch.ops.onednn.qlinear_prepack(whole, [_ROWS, weight.size(1)])
         self._zeros = torch.zeros(len(whole), dtype=torch.int32)
-        self._bias, self._steps = bias, steps
+        self._bias, self._step, self._zero, self._affine = bias, step, zero, affine
         self._relu = relu
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        whole, steps = x, self._steps
+        whole = x
         if x.dtype != torch.uint8:
-            if steps.affine is not None:
-                whole = torch.addcmul(steps.affine[1], x, steps.affine[0])
+            if self._affine is not None:
+                whole = torch.addcmul(self._affine[1], x, self._affine[0])
             whole = whole.round().clamp_(0, self.most).to(torch.uint8)
         matrix = (self._packed, self._scale, self._zeros, self._bias)
         dtype = torch.float32 if plus is None else plus.dtype
         to = (1 / self.most, 0, torch.uint8, "relu") if self._relu else (1.0, 0, dtype, "none")
-        out: Tensor = torch.ops.onednn.qlinear_pointwise(whole, steps.step, steps.zero, *matrix, *to, [], "")
+        out: Tensor = torch.ops.onednn.qlinear_pointwise(whole, self._step, self._zero, *matrix, *to, [], "")
         # A sum is not finite if one state is not, and is had sooner than a look at each.
         if not self._relu and x.dtype != torch.uint8 and not x.sum().isfinite():
             out[~x.isfinite().all(1)] = torch.nan
@@ -137,7 +207,7 @@ def exact_pair() -> float:
         whole, scale = in_bytes(each, pair, _AS_PAIRS)
         exact = ByOneDnn.most * whole.sum(1) * scale
         try:
-            product = ByOneDnn(each, torch.zeros(4), Steps(1.0, 0), pair=pair)(most)
+            product = ByOneDnn(each, torch.zeros(4), 1.0, pair=pair)(most)
         except (AttributeError, RuntimeError):
             return 0.0
         if torch.allclose(product, exact):

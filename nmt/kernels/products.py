@@ -8,7 +8,7 @@ N rows, D and E columns.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -150,6 +150,22 @@ class LaidOut:
         rows = x.reshape(-1, x.size(-1))
         out = torch.empty(len(rows), self.shape[0])
         return _multiply(out, rows, self._weight.t(), laid=self._place, bias=bias, zeros=True).view(*x.shape[:-1], -1)
+
+
+def laid_out(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
+    """`ops.laid_out` by kernels that multiply fp32, or by oneDNN; None where neither does."""
+    if not weight.is_cpu or weight.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    try:
+        _by_onednn(weight[:2])(weight[:2], None)  # which shows it, by two rows of the matrix times themselves
+    except (AttributeError, RuntimeError):
+        return None
+    return LaidOut(weight).linear if weight.dtype == torch.float32 and fp32_in_kernels() else _by_onednn(weight)
+
+
+def _by_onednn(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor]:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+    return lambda x, bias: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
 def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

@@ -114,6 +114,33 @@ class DecoderState:
         self.n_sentence = gaps.n
 
 
+# Sentences that an encoder reads at once, before a search: on a CPU, and where kernels are to be large.
+_N_READ, _N_READ_ELSEWHERE = 64, 512
+
+
+def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, pad_idx: int) -> dict[str, Tensor]:
+    """read(src_seq), (B, S) -> B-row tensors by name, some sentences at a time and each part as long as its longest.
+
+    A search wants many sentences at once, of which an encoder would read more padding than words. They come ordered by
+    length. Tensors of a source word have it in the last dimension if they are bool, else in the one before.
+    """
+    n_read = _N_READ if src_seq.is_cpu else _N_READ_ELSEWHERE
+    if len(src_seq) <= n_read:
+        return read(src_seq)
+    n_word = (src_seq != pad_idx).sum(1).tolist()
+    rows = [slice(first, first + n_read) for first in range(0, len(src_seq), n_read)]
+    parts = [read(src_seq[its, : max(1, *n_word[its])]) for its in rows]
+    known = {}
+    for name, first in parts[0].items():
+        of_words = -1 if first.dtype == torch.bool else -2
+        shape = [len(src_seq), *first.shape[1:]]
+        shape[of_words] = src_seq.size(1)
+        known[name] = first.new_zeros(shape)
+        for its, part in zip(rows, parts, strict=True):
+            known[name][its].narrow(of_words, 0, part[name].size(of_words)).copy_(part[name])
+    return known
+
+
 class Attns(NamedTuple):
     """Where a model looked, before dropout, rows summing to 1; None where it has no such attention.
 

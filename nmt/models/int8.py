@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmt import ops
 from nmt.errors import RunError, Unavailable
-from nmt.kernels.int8_products import Int8Product, Steps, int8_product
 from nmt.models.base import evaluating
 from nmt.models.layers import Stream
 from nmt.models.prepacked import SameLinear
@@ -73,6 +73,10 @@ def _tail(numbers: Tensor) -> float:
 _OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
 
 
+# How states become whole numbers: step, zero and affine, as `Int8Product` takes them.
+Steps = tuple[float, int, tuple[Tensor, Tensor] | None]
+
+
 class Spread(NamedTuple):
     """How numbers come about that no norm made: as if one had made them of states, times weight, plus bias, (D,)."""
 
@@ -106,9 +110,9 @@ class Int8FeedForward(PositionwiseFeedForward):
         most = (hidden_reach * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=torch.finfo(torch.float32).tiny)
         steps = _steps(entered_through, reach, taken=not ffn.pre_norm)
         if ffn.pre_norm:  # the norm itself makes steps, in place of its weight and bias
-            self._gain, self._shift = (torch.full_like(b_2, number) for number in (1 / steps.step, steps.zero))
-        self._first = product(w_1 / most.unsqueeze(1), b_1 / most, steps, relu=True)
-        self._second = product(w_2 * most, b_2, Steps(1 / product.most))
+            self._gain, self._shift = (torch.full_like(b_2, number) for number in (1 / steps[0], steps[1]))
+        self._first = product(w_1 / most.unsqueeze(1), b_1 / most, *steps, relu=True)
+        self._second = product(w_2 * most, b_2, 1 / product.most)
         self._eps = entered_through.eps
 
     def step(self, stream: Stream) -> Stream:
@@ -133,7 +137,7 @@ class Int8Linear(SameLinear):
         super().__init__(linear)
         self.reach = reach
         steps = _steps(entered_through, reach, factor)
-        self._product = _product()(*_exact(linear, entered_through, factor), steps)
+        self._product = _product()(*_exact(linear, entered_through, factor), *steps)
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not input.numel():
@@ -267,13 +271,13 @@ def _steps(norm: nn.LayerNorm | Spread, reach: float, factor: float = 1.0, *, ta
     middle = (_product().most + 1) // 2
     step = reach / (middle - 1)
     if not taken:
-        return Steps(step, middle)
+        return step, middle, None
     gain, shift = _normalised(norm, factor)
-    return Steps(step, middle, (gain / step, shift / step + middle))
+    return step, middle, (gain / step, shift / step + middle)
 
 
-def _product() -> type[Int8Product]:
+def _product() -> Any:
     """Return what multiplies. Raises Unavailable where there is nothing that does."""
-    if (found := int8_product()) is None:
+    if (found := ops.int8_product()) is None:
         raise Unavailable(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
     return found

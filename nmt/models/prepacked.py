@@ -1,5 +1,4 @@
-"""Linear layers for translation, their matrices laid out once as they are read fastest: on a CPU by oneDNN, or where
-kernels multiply fp32 by those; on a GPU those beside each other that read the same input.
+"""Linear layers for translation, their matrices laid out once as they are read fastest on the device.
 
 Each product of a search multiplies a few hundred rows by a matrix that never changes. As it is, the library lays it out
 anew every time, or reads it slowly. The arithmetic stays fp32, or bf16; sums may be made in another order.
@@ -8,14 +7,12 @@ anew every time, or reads it slowly. The arithmetic stays fp32, or bf16; sums ma
 import copy
 import functools
 import time
-from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from nmt.kernels.linears import lay_beside_each_other
-from nmt.kernels.products import LaidOut, fp32_in_kernels
+from nmt import ops
 from nmt.models.base import Reading
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -35,12 +32,10 @@ class PrepackedLinear(SameLinear):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
-        weight = linear.weight.detach()
-        in_kernels = weight.dtype == torch.float32 and fp32_in_kernels()
-        self._product = LaidOut(weight).linear if in_kernels else _by_onednn(weight)
+        self._product = ops.laid_out(linear.weight.detach())
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or not input.numel():
+        if torch.is_grad_enabled() or self._product is None or not input.numel():
             return super().forward(input)
         return self._product(input, self.bias)
 
@@ -55,7 +50,7 @@ def prepacked(model: ModuleT) -> ModuleT:
     if any(linear.weight.is_cuda for linear in linears):
         return laid_for_gpu(model)
     kinds = {(linear.weight.device, linear.weight.dtype, linear.in_features): linear.weight for linear in linears}
-    if not linears or not all(map(_can, kinds.values())):
+    if not linears or not all(ops.laid_out(weight.detach()[:2]) for weight in kinds.values()):
         return model
     copied = _copied(model)
     for module in list(copied.modules()):
@@ -70,7 +65,7 @@ def laid_for_gpu(model: ModuleT) -> ModuleT:
     copied = _copied(model)
     for module in copied.modules():
         if isinstance(module, Reading):
-            lay_beside_each_other(module.readers())
+            ops.lay_side_by_side(module.readers())
     return copied
 
 
@@ -100,21 +95,3 @@ def half_is_faster() -> bool:
                 if attempt:  # the first one pays for set-up
                     best[n] = min(best[n], time.perf_counter() - begin)
     return best[1] < best[0]
-
-
-def _can(weight: Tensor) -> bool:
-    """Whether this torch and this processor multiply by such a weight laid out so."""
-    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
-        return False
-    try:  # two rows of the matrix, times themselves
-        some = weight.detach()[:2]
-        _by_onednn(some)(some, None)
-    except (AttributeError, RuntimeError):
-        return False
-    return True
-
-
-def _by_onednn(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """(..., D), (E,) -> (..., E), by a weight (E, D)"""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-    return lambda x, bias: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmt.kernels.bytes import GROUP, MOST, PANEL, BytesLaidOut, bytes_in_kernels
+from nmt.kernels.int8_products import GROUP, MOST, PANEL, BytesLaidOut, bytes_in_kernels
 
 pytestmark = pytest.mark.skipif(not bytes_in_kernels(), reason="no kernel multiplies 8 bits on this processor")
 

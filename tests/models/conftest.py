@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.kernels.bytes import bytes_in_kernels
-from nmt.kernels.int8_products import ByKernel, ByOneDnn, Int8Product, exact_pair
+from nmt.kernels.int8_products import ByKernel, ByOneDnn, Int8Product, bytes_in_kernels, exact_pair
 from nmt.models.build import build_model
 from nmt.models.transformer.Models import Transformer
 from nmt.recipe.model_options import ModelConfig

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from nmt import ops
+from nmt.kernels import products
 from nmt.models import prepacked as prepacking
 from nmt.models.prepacked import PrepackedLinear, prepacked
 
@@ -13,7 +15,7 @@ from nmt.models.prepacked import PrepackedLinear, prepacked
 def linear_of(dtype, bias=True):
     torch.manual_seed(1)
     linear = nn.Linear(40, 56, bias=bias).to(dtype)
-    if dtype == torch.bfloat16 and not prepacking._can(linear.weight):
+    if dtype == torch.bfloat16 and not ops.laid_out(linear.weight.detach()):
         pytest.skip("oneDNN lays out no matrices of bf16 for this processor")
     return linear
 
@@ -68,7 +70,7 @@ def test_where_there_is_nothing_to_be_won_it_is_the_model(make, monkeypatch):
     def fails(*_):
         raise RuntimeError("mkldnn_linear: needs a processor with more")
 
-    monkeypatch.setattr(prepacking, "_by_onednn", fails)
+    monkeypatch.setattr(products, "_by_onednn", fails)
     assert prepacked(model) is model
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from promises import check_steps_of_a_search
 
-from nmt.models.transformer import Models
+from nmt.models import base
 
 OPTIONS = {
     "norm": ["post", "pre"],
@@ -59,7 +59,7 @@ def test_any_two_values_of_two_options_meet_in_some_combination():
 @torch.no_grad()
 @pytest.mark.parametrize("n", range(len(COMBINATIONS)))
 def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(make, batch, n, monkeypatch):
-    monkeypatch.setattr(Models, "_N_READ", (4, 3, 1)[n % 3])  # sentences at once: all, some, or each by itself
+    monkeypatch.setattr(base, "_N_READ", (4, 3, 1)[n % 3])  # sentences at once: all, some, or each by itself
     model = make(**options_of(COMBINATIONS[n]))
     src_seq, _ = batch
     torch.manual_seed(n)

@@ -3,36 +3,30 @@
 Shapes: B sentences, L length, S source length, N queries, D `d_model`. Masks are True at what is not padding.
 """
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor, nn
 
 from nmt.models.layers import Dropout
-from nmt.ops import linear, widened
+from nmt.ops import linear, recurrence
 from nmt.recipe.model_options import ModelConfig
 
 State = tuple[Tensor, ...]  # of one layer: (B, width) tensors, h first; an LSTM has c as well
 
-_HOW = (True, 1, 0.0)  # the kernels' arguments that never change: with biases, one layer, no dropout
-# Where we cast. On a GPU autocast has the kernels compute in fp16, whatever type it was told; on a CPU it would have
-# oneDNN compute in bf16 where the processor cannot.
-_CASTING = ("cuda", "cpu")
 _SHUT = 1e4  # added to a gate it makes its sigmoid exactly 0 or 1, in half precision too
 
 
 class Recurrence(nn.Module):
-    """One LSTM or GRU, over whole sentences in one kernel, or token by token.
+    """One LSTM or GRU, over whole sentences at once, or token by token.
 
     LSTM (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000):
 
         i, f, o = sigmoid(W x + U h + b),  g = tanh(W x + U h + b),  c' = f · c + i · g,  h' = o · tanh(c')
 
-    GRU (Cho et al. 2014; the reset gate acts after the product, as the kernels have it):
+    GRU (Cho et al. 2014; the reset gate acts after the product, as in torch):
 
         r, z = sigmoid(W x + U h + b),  n = tanh(W x + b + r · (U h + b)),  h' = (1 - z) · n + z · h
 
-    Padding after a sentence leaves c as it is, to the last bit, though the kernels know no lengths: the input has one
+    Padding after a sentence leaves c as it is, to the last bit, though torch is told no lengths: the input has one
     more column, which is 1 at padding, and whose weights shut the gate that writes and open the one that keeps. The
     last h is that of the last word.
     """
@@ -73,24 +67,12 @@ class Recurrence(nn.Module):
         if visible is not None:
             x = torch.cat([x, (~visible).unsqueeze(2).to(x.dtype)], 2)
             w_ih = torch.cat([w_ih, self.hold.to(w_ih.dtype)], 1)
-        before = tuple(part.unsqueeze(0).to(x.dtype) for part in state)
         weights = [w_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
-        device = x.device.type
-        casts = device in _CASTING and torch.is_autocast_enabled(device)
-        if casts:
-            dtype = torch.get_autocast_dtype(device)
-            x, before, weights = x.to(dtype), tuple(h.to(dtype) for h in before), [w.to(dtype) for w in weights]
-        wide, states, weights = widened(x), tuple(map(widened, before)), [widened(w) for w in weights]
-        with torch.autocast(device, enabled=False) if casts else nullcontext():
-            if self.is_lstm:
-                output, *after = torch.lstm(wide, states, weights, *_HOW, torch.is_grad_enabled(), False, True)
-            else:
-                output, *after = torch.gru(wide, states[0], weights, *_HOW, torch.is_grad_enabled(), False, True)
-        output, last = output.to(x.dtype), [part.squeeze(0).to(x.dtype) for part in after]
+        output, last = recurrence(x, state, weights)
         if visible is not None:
             n_real = visible.sum(1, keepdim=True)
             end = (n_real - 1).clamp(min=0).unsqueeze(2).expand(-1, 1, output.size(2))
-            last[0] = torch.where(n_real > 0, output.gather(1, end).squeeze(1), before[0].squeeze(0))
+            last[0] = torch.where(n_real > 0, output.gather(1, end).squeeze(1), state[0].to(output.dtype))
         return output, tuple(last)
 
     def step(self, x: Tensor, state: State) -> State:
@@ -110,7 +92,7 @@ class SentenceDropout(Dropout):
     """Dropout that may draw once a sentence: what is dropped at one place is dropped at all.
 
     After Y. Gal and Z. Ghahramani 2016, "A theoretically grounded application of dropout in recurrent neural networks",
-    on what goes from layer to layer; not from step to step, which would not leave the recurrence to one kernel.
+    on what goes from layer to layer; not from step to step, which would not leave the recurrence to one call.
     """
 
     def __init__(self, p: float, once: bool) -> None:

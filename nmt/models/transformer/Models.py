@@ -8,16 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from nmt.masks import Mask, Packing, SharedMask
-from nmt.models.base import Attns, DecoderState, Recomputing, TranslationModel, WordEmbedding
+from nmt.models.base import Attns, DecoderState, Recomputing, TranslationModel, WordEmbedding, read_in_parts
 from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Place, RotaryEncoding, extend, make_norm, sinusoids
 from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
 from nmt.ops import linear, normed, packed_mask, shared
 from nmt.recipe.model_options import ModelConfig
-
-# Sentences that the encoder reads at once, before a search: on a CPU, and where kernels are to be large.
-_N_READ, _N_READ_ELSEWHERE = 64, 512
 
 
 def get_pad_mask(seq: Tensor, pad_idx: int) -> Tensor:
@@ -220,21 +217,6 @@ class Decoder(_Stack):
         return normed(stream.x, self.layer_norm, stream.more) if self.pre_norm else stream.total()
 
 
-def _as_if_read_at_once(parts: list[dict[str, Tensor]], n_src: int) -> dict[str, Tensor]:
-    """What is known of some sentences, and of more, as if they had been read at once, padded to n_src words."""
-    known = {}
-    for name, first in parts[0].items():
-        of_words = -1 if first.dtype == torch.bool else -2  # the dimension of source words: of a mask the last
-        shape = [sum(len(part[name]) for part in parts), *first.shape[1:]]
-        shape[of_words] = n_src
-        known[name], row = first.new_zeros(shape), 0
-        for part in parts:
-            rows = known[name][row : row + len(part[name])]
-            rows.narrow(of_words, 0, part[name].size(of_words)).copy_(part[name])
-            row += len(rows)
-    return known
-
-
 class Transformer(TranslationModel):
     """The whole model."""
 
@@ -346,15 +328,8 @@ class Transformer(TranslationModel):
         self.decoder.reach(n_position)
 
     def start(self, src_seq: Tensor) -> DecoderState:
-        n_read = _N_READ if src_seq.device.type == "cpu" else _N_READ_ELSEWHERE
-        if len(src_seq) <= n_read:
-            return DecoderState(self._read(src_seq), {}, n_sentence=len(src_seq))
-        # A search wants many sentences at once, of which an encoder would read more padding than words: so some at a
-        # time, as long as their longest. They come ordered by length.
-        n_word = (src_seq != self.pad_idx).sum(1).tolist()
-        parts = [slice(first, first + n_read) for first in range(0, len(src_seq), n_read)]
-        known = [self._read(src_seq[part, : max(1, *n_word[part])]) for part in parts]
-        return DecoderState(_as_if_read_at_once(known, src_seq.size(1)), {}, n_sentence=len(src_seq))
+        known = read_in_parts(self._read, src_seq, self.pad_idx)
+        return DecoderState(known, {}, n_sentence=len(src_seq))
 
     def _read(self, src_seq: Tensor) -> dict[str, Tensor]:
         """(B, S) -> what is known of each sentence before its first target token: B-row tensors."""
