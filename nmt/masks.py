@@ -31,7 +31,7 @@ class Packing(NamedTuple):
         return cls(start, longest, sentence, (place - start[sentence]).to(torch.int64))
 
     def twice(self) -> "Packing":
-        """How they lie in a row of twice the length, which has all sentences and then all of them once more."""
+        """Packing of a row of twice the length, which has all sentences and then all of them once more."""
         start = torch.cat([self.start, self.start[1:] + self.start[-1]])
         sentence = torch.cat([self.sentence, self.sentence + len(self.start) - 1])
         return Packing(start, self.longest, sentence, self.position.repeat(2))

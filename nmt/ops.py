@@ -201,14 +201,14 @@ def recurrence(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) ->
     how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)  # with biases, one layer, no dropout
     with torch.autocast(device, enabled=False) if casts else nullcontext():
         output, *after = (
-            torch.lstm(x, before, weights, *how) if len(state) > 1 else torch.gru(x, *before, weights, *how)
+            torch.lstm(x, before, weights, *how) if len(state) > 1 else torch.gru(x, before[0], weights, *how)
         )
     return output.to(dtype), [part.squeeze(0).to(dtype) for part in after]
 
 
 def laid_out(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
-    """What multiplies by a weight (E, D) that no longer changes: (..., D), bias (E,) or None -> (..., E); None where
-    nothing is faster than torch's own."""
+    """Function that multiplies by a weight (E, D) that no longer changes: (..., D), bias (E,) or None -> (..., E);
+    None where nothing is faster than torch's own."""
     found: Callable[[Tensor, Tensor | None], Tensor] | None = products.laid_out(weight)
     return found
 

@@ -59,8 +59,8 @@ def attention(
 
 
 def prepared(query: Packing, key: Packing, causal: bool) -> tuple[spans.Spans | None, bool] | None:
-    """What attention on a GPU wants of a packed mask: spans for kernels of ours, if they work there, and whether torch
-    has a kernel. Not to be compiled."""
+    """Prepare a packed mask for attention on a GPU: spans, if kernels of ours work there, and True if torch has one.
+    Not to be compiled."""
     device = query.start.device
     if device.type != "cuda":
         return None
@@ -113,7 +113,7 @@ def _narrow(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def added(mask: Tensor, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """What a mask adds to scores of n times its queries, and the queries that may look nowhere, if any."""
+    """Bias that a mask adds to scores of n times its queries, and the queries that may look nowhere, if any."""
     mask = mask if n == 1 or mask.size(2) == 1 else mask.repeat(1, 1, n, 1)
     # Half the lowest number, not -inf: a row that is all -inf would become NaN. After the softmax what is hidden is
     # exactly zero either way.
@@ -179,7 +179,7 @@ class Attention(NamedTuple):
         return out, weight
 
     def look_up(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """What `forward` finds, for a few queries that see few of the keys, without dropout and without a gradient."""
+        """`forward` for a few queries that see few of the keys, without dropout and without a gradient."""
         assert not self.n_drop and isinstance(self.mask, Tensor)
         q, k, v = (_dense(x) for x in (q, k, v))
         out = _by_place(q, v.size(3))

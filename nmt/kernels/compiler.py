@@ -10,15 +10,17 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from nmt.kernels.openmp import NoOpenMP, find_openmp
-from nmt.kernels.signatures import declare
+import torch
 
 _HERE = Path(__file__).parent
 _SOURCES = (
@@ -46,9 +48,18 @@ _OF_CPU = (b"model name", b"flags", b"Features", b"CPU part")  # how lines of /p
 _N_SUM = 32  # bytes at the end of a library, of the SHA-256 of what is before them
 _SECONDS = 120  # that a compiler may take
 
+_DEFINED = re.compile(r"^(void|int|int64_t) (\w+)\(([^)]*)\) \{", re.MULTILINE)
+_KINDS: dict[str, Any] = {
+    "void": None,
+    "int": ctypes.c_int,
+    "int64_t": ctypes.c_int64,
+    "uint64_t": ctypes.c_uint64,
+    "float": ctypes.c_float,
+}
+
 
 class NotCompiled(Exception):
-    """Why there is no library."""
+    """Raised with the reason where there is no library."""
 
 
 def library() -> ctypes.CDLL:
@@ -117,7 +128,7 @@ def _declared(path: Path) -> ctypes.CDLL:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a library is as it was written: half of one would end the process that uses it."""
+    """True if a library is as it was written: half of one would end the process that uses it."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -150,7 +161,7 @@ def _compile(command: list[str], openmp: Path, path: Path) -> None:
 
 
 def _run(command: list[str]) -> bytes:
-    """What a command prints. Raises NotCompiled where it fails."""
+    """Return the output of a command. Raises NotCompiled where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -159,3 +170,39 @@ def _run(command: list[str]) -> bytes:
         said = [line for line in done.stderr.decode("utf-8", "replace").split("\n") if "error" in line]
         raise NotCompiled(f"{command[0]} failed: {said[0] if said else f'code {done.returncode}'}")
     return done.stdout
+
+
+def declare(library: ctypes.CDLL, sources: Iterable[str]) -> ctypes.CDLL:
+    """The library, whose functions take what their definitions in C say: a call with too few arguments is an error in
+    Python, and numbers need not be told their types."""
+    for source in sources:
+        for returned, name, listed in _DEFINED.findall(source):
+            parameters = [] if listed == "void" else [one.split() for one in listed.split(",")]
+            # What takes structures is called by kernels alone, and what is not compiled for this processor by nobody.
+            if all("*" in one[-1] or one[-2] in _KINDS for one in parameters) and hasattr(library, name):
+                function = getattr(library, name)
+                function.restype = _KINDS[returned]
+                function.argtypes = [ctypes.c_void_p if "*" in one[-1] else _KINDS[one[-2]] for one in parameters]
+    return library
+
+
+class NoOpenMP(Exception):
+    """Torch has no OpenMP that can be found."""
+
+    def __init__(self, why: object = "") -> None:
+        super().__init__(f"this torch has no OpenMP{f': {why}' if why else ''}")
+
+
+def find_openmp() -> Path:
+    """The file of that library, of those that are loaded. Linux only; raises NoOpenMP and OSError."""
+    try:
+        of_torch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        place = ctypes.cast(of_torch.omp_get_max_threads, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError) as error:
+        raise NoOpenMP(error) from None
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            first, end = (int(bound, 16) for bound in line.split(maxsplit=1)[0].split("-"))
+            if first <= place < end:
+                return Path("/" + line.rstrip("\n").partition("/")[2])
+    raise NoOpenMP()

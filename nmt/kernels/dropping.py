@@ -18,7 +18,7 @@ def n_drop(p: float) -> int:
 
 
 def scale_up(p: float) -> float:
-    """What is kept is multiplied by this: one over the share that is kept on average."""
+    """Factor of what is kept: one over the share that is kept on average."""
     return switch.N_CHANCE / max(1, switch.N_CHANCE - n_drop(p))
 
 
@@ -37,7 +37,7 @@ def drop_add(x: Tensor, residual: Tensor | None, p: float) -> Tensor | None:
 
 
 def which(x: Tensor, p: float) -> Tensor | None:
-    """Which elements of x stay: ones and zeros, of int16 and x's shape; None where all do."""
+    """Draw the elements of x that stay: ones and zeros, of int16 and x's shape; None where all do."""
     if not p:
         return None
     if _torch_draws(x):
@@ -46,7 +46,7 @@ def which(x: Tensor, p: float) -> Tensor | None:
 
 
 def draw(x: Tensor, p: float) -> Tensor:
-    """Which elements of x stay: ones and zeros, int16, of x's shape."""
+    """Draw them by numpy: ones and zeros, int16, of x's shape."""
     n = x.numel()
     # Numpy's generator draws words in two thirds of the time of torch's.
     words = np.random.SFC64(seed()).random_raw(-(-n // 4))

@@ -17,7 +17,7 @@ _MANY = 128  # rows, beside which laying out the right factor is little
 
 @functools.cache
 def in_kernels() -> bool:
-    """Whether kernels make products of bf16: the processor has instructions for them, of AVX-512 or AMX."""
+    """True if kernels make products of bf16: the processor has instructions for them, of AVX-512 or AMX."""
     return bool(library().has_half_products())
 
 
@@ -27,7 +27,7 @@ def _fits(n_sum: int, n_col: int) -> bool:
 
 
 def takes_product(a: Tensor, parts: Sequence[Tensor]) -> bool:
-    """Whether kernels multiply a, (N, D), by matrices (D, E), of which several lie one below the other, or one beside
+    """True if kernels multiply a, (N, D), by matrices (D, E), of which several lie one below the other, or one beside
     the other."""
     if not half(a) or len(a) < _MANY or not takes(a, *parts) or not in_kernels() or not a.is_contiguous():
         return False
@@ -35,7 +35,7 @@ def takes_product(a: Tensor, parts: Sequence[Tensor]) -> bool:
 
 
 def takes_weights(x: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether kernels multiply x, (N, D), by the weights (E, D) of layers, and then gradients of what they made,
+    """True if kernels multiply x, (N, D), by the weights (E, D) of layers, and then gradients of what they made,
     (N, sum of E), by the same."""
     if not takes_product(x, [weight.t() for weight in weights]):
         return False

@@ -54,7 +54,7 @@ class Int8Product(Protocol):
 
 @functools.cache
 def bytes_in_kernels() -> bool:
-    """Whether a kernel multiplies numbers of 8 bits: the processor has AVX2, and no instructions for such sums."""
+    """True if a kernel multiplies numbers of 8 bits: the processor has AVX2, and no instructions for such sums."""
     return not why_not() and bool(library().has_bytes())
 
 
@@ -65,7 +65,7 @@ class BytesLaidOut:
     """
 
     def __init__(self, whole: Tensor, scale: Tensor, bias: Tensor, affine: tuple[Tensor, Tensor] | None = None) -> None:
-        """What a sum stands for is sum · scale + bias, (E,) both. affine: what states of fp32 are multiplied by, and
+        """A sum stands for sum · scale + bias, (E,) both. affine: what states of fp32 are multiplied by, and
         what is then added, (D,) both, to be rounded to 0 to MOST; None: they only are to be rounded."""
         self._size = n_out, n_in = whole.shape
         self._held, self._laid = room(library().size_of_bytes(n_out, n_in))
@@ -177,7 +177,7 @@ class ByOneDnn:
 
 @functools.cache
 def int8_product() -> type[Int8Product] | None:
-    """What multiplies here; None where there is nothing that is exact."""
+    """The class that multiplies here; None where nothing is exact."""
     if bytes_in_kernels():
         return ByKernel
     return ByOneDnn if exact_pair() else None
@@ -198,7 +198,7 @@ def in_bytes(weight: Tensor, most: float, neighbours: tuple[int, ...]) -> tuple[
 
 @functools.cache
 def exact_pair() -> float:
-    """What two neighbours of a row may come to so that oneDNN's largest sums are exact: on some processors it has 16
+    """Limit of two neighbours of a row so that oneDNN's largest sums are exact: on some processors it has 16
     bits for the products of both. 0 where no limit helps, or torch has no such products.
     """
     each = torch.tensor([[1.0] * 64, [1.0, 0.0] * 32, [-1.0] * 64, [0.0, -1.0] * 32])

@@ -68,7 +68,7 @@ def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linea
 
 
 def dtype_of_products(x: Tensor) -> torch.dtype:
-    """What x is multiplied in, on a CPU."""
+    """Type of the products of x, on a CPU."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 

@@ -1,4 +1,4 @@
-"""Whether there are kernels in Triton for a GPU, and for which tensors. Triton comes with torch for CUDA."""
+"""Support of kernels in Triton: GPUs, and tensors that they take. Triton comes with torch for CUDA."""
 
 import functools
 import importlib.util
@@ -18,28 +18,28 @@ _OLDEST = (8, 0)  # capability of Ampere, the first with products in bf16
 
 @functools.cache
 def is_new(device: torch.device) -> bool:
-    """Whether a GPU is of Ampere or later: what torch's attention of variable lengths wants, and so do ours."""
+    """True for a GPU of Ampere or later: what torch's attention of variable lengths wants, and so do ours."""
     return torch.cuda.get_device_capability(device) >= _OLDEST
 
 
 @functools.cache
 def works(device: torch.device) -> bool:
-    """Whether Triton can make kernels for a GPU, which takes a C compiler: tried once, by a small one."""
+    """True if Triton can make kernels for a GPU, which takes a C compiler: tried once, by a small one."""
     if importlib.util.find_spec("triton") is None or not is_new(device):
         return False
-    from nmt.kernels import probe_triton
+    from nmt.kernels import tiles_triton
 
     with torch.cuda.device(device):
-        return probe_triton.counts(device)
+        return tiles_triton.counts(device)
 
 
 def takes(x: Tensor) -> bool:
-    """Whether kernels take a tensor like this."""
+    """True if kernels take a tensor like this."""
     return x.is_cuda and x.dtype in _DTYPES and works(x.device)
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether those of attention, where there are any, take queries, keys and values whose last dimension is the width
+    """True if those of attention, where there are any, take queries, keys and values whose last dimension is the width
     of a head."""
     if v.dtype not in _DTYPES or not q.dtype == k.dtype == v.dtype:
         return False
@@ -48,24 +48,24 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def attends(device: torch.device, width: int) -> bool:
-    """Whether those of attention take heads of this width in 16 bits."""
+    """True if those of attention take heads of this width in 16 bits."""
     head = torch.empty(width, dtype=torch.bfloat16)
     return works(device) and fits(head, head, head)
 
 
 def takes_hypotheses(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether that of a search takes (B, H, K, d_k), (B, G, S, d_k), (B, G, S, d_v): all that look at one head's keys
+    """True if that of a search takes (B, H, K, d_k), (B, G, S, d_k), (B, G, S, d_v): all that look at one head's keys
     are one tile."""
     return fits(q, k, v) and q.size(1) // k.size(1) * q.size(2) <= _MOST and takes(v)
 
 
 def takes_choice(logits: Tensor, beam: int, score: Tensor) -> bool:
-    """Whether those of the end of a step do: logits (R, V) of `beam` hypotheses of each sentence, and their scores."""
+    """True if those of the end of a step do: logits (R, V) of `beam` hypotheses of each sentence, and their scores."""
     return beam <= _WIDEST_BEAM and score.dtype == torch.float32 and takes(logits)
 
 
 def takes_norm(x: Tensor, more: Tensor | None, weight: Tensor) -> bool:
-    """Whether that of sums and norms takes x and what is added to it, (..., D), and the weight of a norm, (D,): all of
+    """True if that of sums and norms takes x and what is added to it, (..., D), and the weight of a norm, (D,): all of
     one type, in which torch would answer, too, which under autocast it would not."""
     if x.size(-1) > _WIDEST_ROW or weight.shape != x.shape[-1:] or weight.dtype != x.dtype:
         return False

@@ -57,7 +57,7 @@ def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
 
 
 def decide(like: Tensor, seed: int, n_drop: int) -> Tensor:
-    """Which elements `drop_add` lets stay: ones and zeros, int16, of the shape of `like`."""
+    """Draw the elements that `drop_add` lets stay: ones and zeros, int16, of the shape of `like`."""
     out = torch.empty(like.shape, dtype=torch.int16)
     switched_on().decide(place(out), out.numel(), seed, n_drop, torch.get_num_threads())
     return out

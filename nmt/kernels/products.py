@@ -24,13 +24,13 @@ MAX_RELATIVE_ERROR = 4  # times that of a usual product of fp32, of what may be 
 
 
 def fp32_in_kernels() -> bool:
-    """Whether kernels multiply fp32: the processor has tiles, or AVX2 alone, or AVX-512 and they were told to; and a
+    """True if kernels multiply fp32: the processor has tiles, or AVX2 alone, or AVX-512 and they were told to; and a
     product against fp64 shows that they are as exact as others."""
     return multiplies_fp32() and (in_wide_panels() or not library().has_wide_panels())
 
 
 def has_wide_panels() -> bool:
-    """Whether they can be told to."""
+    """True if they can be told to."""
     return multiplies_fp32() and bool(library().has_wide_panels())
 
 
@@ -54,7 +54,7 @@ def multiplies_fp32() -> bool:
 
 @functools.cache
 def bf16_in_fp32() -> bool:
-    """Whether products of bf16 are made of fp32."""
+    """True if products of bf16 are made of fp32."""
     return not why_not() and not library().multiplies_half()
 
 
@@ -210,7 +210,7 @@ def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
 
 
 def _is_half_gradient(d_out: Tensor, x: Tensor) -> bool:
-    """Whether kernels multiply these, of bf16. oneDNN takes much longer for a product whose first factor is read by
+    """True if kernels multiply these, of bf16. oneDNN takes much longer for a product whose first factor is read by
     columns than for others."""
     return (
         takes(d_out, x) and bool(half(d_out) and half(x) and d_out.numel() and x.numel()) and half_products.in_kernels()
@@ -238,12 +238,12 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
 
 
 def _are_widened(*factors: Tensor) -> bool:
-    """Whether any of these is, before it is multiplied."""
+    """True if any of these is, before it is multiplied."""
     return any(map(half, factors)) and takes(*factors) and bf16_in_fp32()
 
 
 def _in_kernels(a: Tensor, b: Tensor) -> bool:
-    """Whether kernels multiply these."""
+    """True if kernels multiply these."""
     return takes(a, b) and not half(a) and not half(b) and bool(a.numel() and b.numel()) and fp32_in_kernels()
 
 

@@ -1,5 +1,5 @@
-"""What a step of a search on a GPU spends most of its time in, in Triton: hypotheses look at what they and the source
-are, and the logits are passed over. No gradients.
+"""Kernels of a step of a search on a GPU, in Triton: hypotheses attend to their past and to the source, and logits are
+passed over. No gradients.
 
 Shapes: B sentences, K hypotheses of each, H query heads, G key/value heads (G divides H), S places to look at, R rows,
 V columns.
@@ -136,7 +136,7 @@ def look(q: Tensor, k: Tensor, v: Tensor, where: Listed, scale: float) -> Tensor
 
 
 def _tile(n_line: int, n_byte: int) -> tuple[int, int]:
-    """How many keys of so many bytes so many rows look at together, and by how many warps: few, so that there are many
+    """Number of keys of so many bytes that so many rows look at together, and of warps: few, so that there are many
     programs at a time, for each mostly waits for memory."""
     return 32, 1 if n_line * n_byte <= 4096 else 2 if n_line * n_byte <= 8192 else 4
 
@@ -200,7 +200,7 @@ def _scan(
 
 
 def allowed(n_column: int, never: Tensor) -> Tensor:
-    """Which of so many columns are not among `never`: (V,) uint8."""
+    """Mask of columns that are not among `never`: (V,) uint8."""
     return torch.ones(n_column, dtype=torch.uint8, device=never.device).index_fill_(0, never, 0)
 
 

@@ -40,7 +40,7 @@ class Spans(NamedTuple):
 
 
 def are_near(*tensors: Tensor) -> bool:
-    """Whether all numbers of (T, H, d) are within reach of the kernels, which count in 32 bits."""
+    """True if all numbers of (T, H, d) are within reach of the kernels, which count in 32 bits."""
     return all(x.size(0) * x.stride(0) < 1 << 31 for x in tensors)
 
 
@@ -78,7 +78,7 @@ def attend_in_spans(
     end_query: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """What was found, and of each query the logarithm to base 2 of its softmax's denominator, (H, T) fp32."""
+    """Attention in spans, and of each query the logarithm to base 2 of its softmax's denominator, (H, T) fp32."""
     from nmt.kernels import spans_triton
 
     return spans_triton.forward(q, k, v, first_key, end_key, scale)

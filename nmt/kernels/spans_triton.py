@@ -137,7 +137,7 @@ def _backward_of_keys(
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, first_key: Tensor, end_key: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """What was found, (T, H, d_v), and of each query the logarithm to base 2 of its softmax's denominator, (H, T)."""
+    """Attention in spans, (T, H, d_v), and the logarithm to base 2 of each softmax's denominator, (H, T)."""
     q, k, v = (dense(x) for x in (q, k, v))
     n_query, n_head, n_share = q.size(0), q.size(1), q.size(1) // k.size(1)
     out, log_total = q.new_empty(n_query, n_head, v.size(2)), q.new_empty(n_head, n_query, dtype=torch.float32)

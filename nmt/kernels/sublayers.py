@@ -146,7 +146,7 @@ _add_and_norm: Callable[..., tuple[Tensor, Tensor | None]] = _AddAndNorm.apply
 
 
 class _Part(torch.autograd.Function):
-    """What enters is cast, and its gradient is added to that of what goes past as it is cast back."""
+    """Cast of what enters: its gradient is added to that of what goes past as it is cast back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -41,12 +41,12 @@ def kept() -> Iterator[None]:
 
 
 def in_wide_panels() -> bool:
-    """Whether they were told to multiply fp32 with AVX-512."""
+    """True if they were told to multiply fp32 with AVX-512."""
     return _wide_panels
 
 
 def why_not() -> str:
-    """Why there are no kernels on this machine; "" where there are."""
+    """Reason why there are no kernels on this machine; "" where there are."""
     try:
         library()
     except NotCompiled as why:
@@ -55,7 +55,7 @@ def why_not() -> str:
 
 
 def takes(*tensors: Tensor) -> bool:
-    """Whether kernels are switched on and can work on these."""
+    """True if kernels are switched on and can work on these."""
     if _used is None:
         return False
     for tensor in tensors:
@@ -65,12 +65,12 @@ def takes(*tensors: Tensor) -> bool:
 
 
 def half(tensor: Tensor) -> int:
-    """Whether numbers are of two bytes."""
+    """1 if numbers are of two bytes, else 0."""
     return int(tensor.dtype == torch.bfloat16)
 
 
 def place(tensor: Tensor | None) -> int | None:
-    """Where a tensor begins; None where there is none."""
+    """Address of a tensor; None where there is none."""
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -88,7 +88,7 @@ _rooms = _Rooms()
 
 
 def workroom(size: int) -> int:
-    """Where so many bytes begin, with a line of the cache, for a kernel to work in: the next call in this thread may
+    """Address of so many bytes for a kernel to work in, at a line of the cache: the next call in this thread may
     get the same ones, so that none need be found for each product."""
     if len(_rooms.held) < size + _LINE:
         _rooms.held, place = room(size)

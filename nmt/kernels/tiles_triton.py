@@ -1,12 +1,15 @@
-"""What kernels in Triton have in common: pieces of them, not to be started alone."""
+"""Pieces that kernels in Triton share, and the smallest kernel, which shows if larger ones can be made here."""
 
+import subprocess
+
+import torch
 import triton
 import triton.language as tl
 
 
 @triton.jit
 def span_of(first, end, place, is_there):
-    """Where the spans of some places begin and end; those of places that are not there begin behind all others."""
+    """Bounds of the spans of some places; those of places that are not there begin behind all others."""
     return tl.load(first + place, mask=is_there, other=2147483647), tl.load(end + place, mask=is_there, other=0)
 
 
@@ -30,3 +33,22 @@ def look_further(z, values, top, total, found):
     total = total * shrink + tl.sum(p, 1)
     found = tl.dot(p.to(values.dtype), values, found * shrink[:, None], input_precision="ieee")
     return higher, total, found
+
+
+_N = 16
+
+
+@triton.jit
+def _count(x, N: tl.constexpr):
+    place = tl.arange(0, N)
+    tl.store(x + place, place)
+
+
+def counts(device: torch.device) -> bool:
+    """True if a kernel can be made for a device, the present one, and does its work there."""
+    try:
+        x = torch.zeros(_N, dtype=torch.int32, device=device)
+        _count[(1,)](x, N=_N)
+        return x.tolist() == list(range(_N))
+    except (triton.TritonError, RuntimeError, OSError, ImportError, subprocess.SubprocessError):
+        return False

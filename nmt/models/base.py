@@ -46,12 +46,12 @@ class Layer(nn.Module):
 
     @property
     def passed_over(self) -> bool:
-        """Whether the stack goes on as if this layer were not there."""
+        """True if the stack goes on as if this layer were not there."""
         return self.left_out and self.training
 
 
 class DecoderState:
-    """What decoding remembers between two steps, in three kinds of tensors.
+    """State of decoding between two steps, in three kinds of tensors.
 
     per_sentence: first dimension B. Written once by `start` (encoder keys and values, masks).
     per_row: first dimension R. Grows or changes with every step (LSTM state).
@@ -142,7 +142,7 @@ def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, 
 
 
 class Attns(NamedTuple):
-    """Where a model looked, before dropout, rows summing to 1; None where it has no such attention.
+    """Attention weights of a model, before dropout, rows summing to 1; None where it has no such attention.
 
     encoder: source words at the source, (n_layer, B, n_head, S, S); decoder: target words at the target so far,
     (n_layer, B, n_head, T, T); cross: target words at the source, (n_layer, B, n_head, T, S).
@@ -158,7 +158,7 @@ class Attns(NamedTuple):
 
 
 class SearchModel(nn.Module, ABC):
-    """What search, sampling and scoring may know: one model, or many as one."""
+    """Interface of search, sampling and scoring: one model, or many as one."""
 
     attends = True  # whether target words look at the source, so that `forward` can tell where
 
@@ -190,7 +190,7 @@ class SearchModel(nn.Module, ABC):
 
 
 class evaluating:
-    """Dropout off inside, and as it was afterwards: a translation is never drawn by lot."""
+    """Context manager: eval mode, restoring the previous mode."""
 
     def __init__(self, model: SearchModel) -> None:
         self._model, self._training = model, model.training
@@ -216,7 +216,7 @@ class TranslationModel(SearchModel):
 
     @property
     def packs(self) -> bool:
-        """Whether `decode_hidden` takes sentences that lie end to end."""
+        """True if `decode_hidden` takes sentences that lie end to end."""
         return False
 
     @abstractmethod

@@ -64,7 +64,7 @@ def _random_text(model: Transformer) -> list[Tensor]:
 
 
 def _tail(numbers: Tensor) -> float:
-    """What all but a thousandth do not exceed. In halves, that a difference of rounding changes hardly any range."""
+    """Bound that all but a thousandth keep. In halves, that a difference of rounding changes hardly any range."""
     sizes = numbers.detach().float().abs().flatten().nan_to_num(0.0, 0.0)  # a search says what is not finite
     tail = sizes.kthvalue(max(1, int(_THOUSANDTH * len(sizes)))).values.item()
     return round(2 * tail) / 2
@@ -78,7 +78,7 @@ Steps = tuple[float, int, tuple[Tensor, Tensor] | None]
 
 
 class Spread(NamedTuple):
-    """How numbers come about that no norm made: as if one had made them of states, times weight, plus bias, (D,)."""
+    """Spread of numbers that no norm made: as if one had made them of states, times weight, plus bias, (D,)."""
 
     weight: Tensor
     bias: Tensor
@@ -137,7 +137,7 @@ class Int8Linear(SameLinear):
         super().__init__(linear)
         self.reach = reach
         steps = _steps(entered_through, reach, factor)
-        self._product = _product()(*_exact(linear, entered_through, factor), *steps)
+        self._product: Callable[[Tensor], Tensor] = _product()(*_exact(linear, entered_through, factor), *steps)
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not input.numel():
@@ -178,7 +178,7 @@ def to_int8(model: nn.Module) -> None:
 
 
 def _multiply_in_bytes(model: Transformer, norm_of: Mapping[EncoderLayer | DecoderLayer, nn.LayerNorm]) -> None:
-    """What `to_int8` does, for one Transformer. norm_of: the norm that each layer's feed-forward sub-layer reads."""
+    """Carry out `to_int8` for one Transformer. norm_of: the norm that each layer's feed-forward sub-layer reads."""
     layers = [layer for layer in model.modules() if isinstance(layer, EncoderLayer | DecoderLayer)]
     numbers_of: dict[nn.Module, Callable[[Tensor], Sequence[Tensor]]]
     numbers_of = {layer.pos_ffn: partial(_numbers_of, layer.pos_ffn, norm_of[layer]) for layer in layers}
@@ -199,8 +199,8 @@ def _multiply_in_bytes(model: Transformer, norm_of: Mapping[EncoderLayer | Decod
 
 
 def _projections(model: Transformer) -> Iterator[tuple[MultiHeadAttention, str, nn.LayerNorm | Spread]]:
-    """What attention multiplies in 8 bits, by its name, and what its input comes from: all but values, and but keys of
-    the source, which are made once a sentence."""
+    """Projections that attention multiplies in 8 bits, by name, and the norm of their input: all but values,
+    and but keys of the source, which are made once a sentence."""
     for layer in model.modules():
         if not isinstance(layer, EncoderLayer | DecoderLayer) or not layer.slf_attn.pre_norm:
             continue
@@ -217,7 +217,7 @@ def _projections(model: Transformer) -> Iterator[tuple[MultiHeadAttention, str, 
 
 
 def _means_of_values(attention: MultiHeadAttention, norm: nn.LayerNorm) -> Spread:
-    """How far they are spread at most, that is as single values are. norm: what these are made of comes from it."""
+    """Spread of means of values, at most that of single values. norm: what these are made of comes from it."""
     weight, bias = _exact(attention.w_vs, norm)
     n_kv_head, share = attention.n_kv_head, attention.n_head // attention.n_kv_head
     of_heads = [one.view(n_kv_head, -1).repeat_interleave(share, 0).flatten() for one in (weight.norm(dim=1), bias)]
@@ -225,13 +225,13 @@ def _means_of_values(attention: MultiHeadAttention, norm: nn.LayerNorm) -> Sprea
 
 
 def _states_of(norm: nn.LayerNorm | Spread, x: Tensor, factor: float = 1.0) -> list[Tensor]:
-    """What the norm has made x of, which then was multiplied by a factor."""
+    """States that the norm has made x of, which then was multiplied by a factor."""
     gain, shift = _normalised(norm, factor)
     return [x.float() * gain + shift]
 
 
 def _numbers_of(ffn: PositionwiseFeedForward, norm: nn.LayerNorm, x: Tensor) -> list[Tensor]:
-    """What a sub-layer makes of its input x, in standard deviations: normalised states, and hidden units."""
+    """Numbers that a sub-layer makes of its input x, in standard deviations: normalised states, and hidden units."""
     if ffn.pre_norm:
         states = F.layer_norm(x.float(), x.shape[-1:], eps=norm.eps)
     else:
@@ -258,15 +258,15 @@ def _exact(linear: nn.Linear, norm: nn.LayerNorm | Spread | None = None, factor:
 
 
 def _normalised(norm: nn.LayerNorm | Spread, factor: float = 1.0) -> tuple[Tensor, Tensor]:
-    """What to multiply a norm's output times a factor by, and then to add, for its states before weight and bias."""
+    """Gain and shift of a norm's output, times a factor, for its states before weight and bias."""
     weight, bias = norm.weight.detach().float() * factor, norm.bias.detach().float() * factor
     gain = torch.where(weight.abs() > 1e-6, 1 / weight, 0.0)  # a state of no weight is its bias and nothing else
     return gain, -bias * gain
 
 
 def _steps(norm: nn.LayerNorm | Spread, reach: float, factor: float = 1.0, *, taken: bool = True) -> Steps:
-    """How to make whole numbers of a norm's output, times a factor. taken: False where that is still to be taken, and
-    makes them itself.
+    """Steps that make whole numbers of a norm's output, times a factor. taken: False where that is still to be taken,
+    and makes them itself.
     """
     middle = (_product().most + 1) // 2
     step = reach / (middle - 1)

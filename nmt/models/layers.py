@@ -74,7 +74,7 @@ def convolved(x: Tensor, there: Tensor, weight: Tensor) -> Tensor:
 
 
 def convolved_within(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
-    """What `convolved` returns, of neighbours in the same sentence: several may lie end to end in a row.
+    """`convolved` of neighbours in the same sentence: several may lie end to end in a row.
 
     x: (B, L, D); sentence: (B, L), which one each place belongs to, negative at padding; weight: (k, D), k odd.
     A compiler makes one pass of it.
@@ -165,12 +165,12 @@ def _in_large_numbers(value: Tensor, dim: int) -> Tensor:
 
 
 def _identity(value: Tensor) -> tuple[object, ...]:
-    """What two tensors have in common that are the same numbers in the same memory."""
+    """Key of tensors that are the same numbers in the same memory."""
     return value.data_ptr(), value.shape, value.stride(), value.dtype
 
 
 def closing(done: Tensor, n: int | None = None) -> Tensor:
-    """Which entries of a batch stay so that few are moved: (B,) bool, True for those that leave -> (n,).
+    """Entries of a batch that stay, so that few are moved: (B,) bool, True for those that leave -> (n,).
 
     n: how many places are left, as many as stay or more; what then fills the places up are some that are done.
     """

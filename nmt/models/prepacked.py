@@ -77,7 +77,7 @@ def _copied(model: ModuleT) -> ModuleT:
 
 @functools.cache
 def half_is_faster() -> bool:
-    """Whether this processor multiplies bf16 faster than fp32 by matrices that are laid out, which it has to show.
+    """True if this processor multiplies bf16 faster than fp32 by matrices that are laid out, which it has to show.
 
     It is either twice as fast or far slower, so other work on the machine does not change the answer.
     """

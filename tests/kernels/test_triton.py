@@ -322,8 +322,8 @@ def test_kernels_are_made_where_a_small_one_can_be(is_there, capability, probe, 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace() if is_there else None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setitem(sys.modules, "nmt.kernels.probe_triton", SimpleNamespace(counts=probe))
-    monkeypatch.setattr(nmt.kernels, "probe_triton", SimpleNamespace(counts=probe), raising=False)
+    monkeypatch.setitem(sys.modules, "nmt.kernels.tiles_triton", SimpleNamespace(counts=probe))
+    monkeypatch.setattr(nmt.kernels, "tiles_triton", SimpleNamespace(counts=probe), raising=False)
     for cached in (on_gpu.works, on_gpu.is_new):
         cached.cache_clear()
     assert on_gpu.works(device) == works and on_gpu.is_new(device) == (capability >= (8, 0))
@@ -332,7 +332,7 @@ def test_kernels_are_made_where_a_small_one_can_be(is_there, capability, probe, 
 
 
 def test_the_small_one_counts(device, monkeypatch):
-    probe = importlib.import_module("nmt.kernels.probe_triton")
+    probe = importlib.import_module("nmt.kernels.tiles_triton")
     assert probe.counts(device)
     from triton import TritonError
 

@@ -75,7 +75,7 @@ class Decoder(nn.Module):
         return words
 
     def know(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """What of a source is needed at every step: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
+        """Tensors of a source that every step needs: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
         return {}
 
     def enter(self, words: Tensor, known: Known) -> Tensor:
@@ -83,11 +83,11 @@ class Decoder(nn.Module):
         return words
 
     def beside(self, h: Tensor, known: Known) -> tuple[Tensor | None, Tensor | None]:
-        """What stands beside the states h, (B, N, D), and the weights (B, N, S) if it was found by attention."""
+        """Vectors beside the states h, (B, N, D), and the weights (B, N, S) if it was found by attention."""
         return None, None
 
     def end(self, found: Tensor, attn: Tensor | None, known: Known) -> Tensor:
-        """What enters the output layer, made of the readout, (B, N, d_out), and the weights: (B, N, d_out)"""
+        """Input of the output layer, made of the readout, (B, N, d_out), and the weights: (B, N, d_out)"""
         return found
 
     def forward(self, trg_seq: Tensor, states: list[State], known: Known) -> tuple[Tensor, Tensor | None]:
@@ -191,7 +191,7 @@ class FeedingDecoder(AttentionDecoder):
         return self.end(torch.cat(every, 1), attn, known), attn
 
     def _draw(self, x: Tensor, states: list[State]) -> list[Tensor | None]:
-        """What each layer and the readout keep of a sentence, where that is drawn once."""
+        """Dropout of a sentence in each layer and the readout, where that is drawn once."""
         widths = [x, *(state[0].unsqueeze(1) for state in states[1:]), x.new_empty(len(x), 1, self.d_out)]
         layers = [layer for layer in self.layer_stack if isinstance(layer, DecoderLayer)]
         dropouts = [*(layer.dropout for layer in layers), self.readout.dropout]

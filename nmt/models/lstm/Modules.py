@@ -106,7 +106,7 @@ class SentenceDropout(Dropout):
         return super().forward(x) if kept is None else x * kept
 
     def draw(self, x: Tensor) -> Tensor | None:
-        """What x (B, L, D) is to be multiplied by, (B, 1, D), for a sentence; None where each place draws anew."""
+        """Factors of x (B, L, D) for a sentence, (B, 1, D); None where each place draws anew."""
         return super().forward(x.new_ones(x.size(0), 1, x.size(2))) if self.once and self.is_active else None
 
 
@@ -115,7 +115,7 @@ class DotScore(nn.Module):
     translation", section 3.1, dot."""
 
     def keys(self, memory: Tensor) -> Tensor:
-        """What is computed once of the encoder's states: (B, S, D) -> (B, S, D)"""
+        """Keys, computed once, of the encoder's states: (B, S, D) -> (B, S, D)"""
         return memory
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:

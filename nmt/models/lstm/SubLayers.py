@@ -1,4 +1,4 @@
-"""What stands beside the recurrence: attention over the encoder's states, and what enters the output layer.
+"""Sub-layers beside the recurrence: attention over the encoder's states, and what enters the output layer.
 
 Shapes: B sentences, S source length, N queries, D `d_model`.
 """
@@ -20,7 +20,7 @@ class SourceAttention(nn.Module):
         self.score = make_score(config)
 
     def keys(self, enc_output: Tensor) -> Tensor:
-        """What the queries are compared with: (B, S, D) -> (B, S, D)"""
+        """Keys that queries are compared with: (B, S, D) -> (B, S, D)"""
         keys: Tensor = self.score.keys(enc_output)
         return keys
 
@@ -58,7 +58,7 @@ class Readout(nn.Module):
 
 
 class Lexicon(nn.Module):
-    """What the source words stand for in themselves, to be added to what enters the output layer.
+    """Lexical attention: what the source words stand for in themselves, to be added to what enters the output layer.
 
     Attention says which words; their embeddings, not the states of the encoder, are what is looked up. So a rare word
     finds its translation, which a state that has read many words does not hold. After T. Nguyen and D. Chiang 2018,

@@ -80,7 +80,7 @@ class LearnedPositions(nn.Module):
 
 
 class _Stack(Recomputing):
-    """What encoder and decoder share: from embedded words to what enters the first layer, and the end."""
+    """Base of encoder and decoder: from embedded words to what enters the first layer, and the end."""
 
     position_enc: nn.Module
     layer_norm: nn.Module
@@ -185,7 +185,7 @@ class Decoder(_Stack):
         return self._leave(x), slf_attns if return_attns else [], enc_attns if return_attns else []
 
     def start(self, enc_output: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
-        """What is known of each sentence before its first target token: (B, S, D), (B, 1, 1, S) -> B-row tensors."""
+        """Keys, values and mask of each sentence, for all steps: (B, S, D), (B, 1, 1, S) -> B-row tensors."""
         known, rotation = {"src_mask": src_mask}, self.enc_rotation(0, enc_output.size(1))
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
@@ -195,7 +195,7 @@ class Decoder(_Stack):
         return known
 
     def enc_rotation(self, first: Place, n: int, packing: Packing | None = None) -> Rotation:
-        """What turns queries to the source and its keys at n positions from `first` on, if they are turned."""
+        """Rotation of queries to the source and of its keys at n positions from `first` on, if they are turned."""
         if not self.rotary_enc_attn:
             return None
         assert isinstance(self.position_enc, RotaryEncoding)
@@ -283,7 +283,7 @@ class Transformer(TranslationModel):
         return self._end(hidden, known, across, self.decoder.enc_rotation(0, trg_seq.size(1), trg))
 
     def _dictionary(self, src_seq: Tensor, enc_output: Tensor, packing: Packing | None = None) -> dict[str, Tensor]:
-        """What lexical attention, if there is any, looks at: its keys, and the words as they enter the encoder."""
+        """Keys of lexical attention, if there is any, and the words as they enter the encoder."""
         if self.lexical_attn is None:
             return {}
         k = self.lexical_attn.keys(enc_output, self.decoder.enc_rotation(0, src_seq.size(1), packing))

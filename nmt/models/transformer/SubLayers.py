@@ -161,7 +161,7 @@ class PositionwiseFeedForward(nn.Module):
             return F.silu(hidden) * gate
         hidden = linear(x, self.w_1)
         if self.kind == "relu":
-            return F.relu(hidden)  # not in place: what kernels return is a view
+            return F.relu(hidden)  # not in place: `linear` may return a view
         if self.kind == "gelu":
             return F.gelu(hidden)
         return F.relu(hidden).square()  # relu2
@@ -193,7 +193,7 @@ class DepthwiseConv(nn.Module):
 
 
 class LexicalAttention(nn.Module):
-    """What the source words stand for in themselves, to be added to the decoder's last states: a dictionary.
+    """Dictionary of what source words stand for in themselves, to be added to the decoder's last states.
 
     One head looks at the encoder's output, but finds the embeddings that entered the encoder. So a word leads to its
     translation on a way of its own, which a rare word needs seen but a few times. After T. Nguyen and D. Chiang 2018,
