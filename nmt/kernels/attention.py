@@ -325,14 +325,7 @@ class _WrittenOut(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor,
-        blind: Tensor | None,
-        scale: float,
-        p: float,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, blind: Tensor | None, scale: float, p: float
     ) -> tuple[Tensor, Tensor]:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         wide = _weights(q, k, bias, blind, scale)

@@ -181,11 +181,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # What torch.compile saved it would have to copy.
         scaled = torch.Tensor.mul_ if ctx.own else torch.mul
         grad = grads[0].to(d_hidden.dtype)
-        return (
-            scaled(d_hidden, grad).to(ctx.hidden_dtype),
-            scaled(d_weight, grad).to(ctx.weight_dtype),
-            *(None,) * 5,
-        )
+        return (scaled(d_hidden, grad).to(ctx.hidden_dtype), scaled(d_weight, grad).to(ctx.weight_dtype), *(None,) * 5)
 
 
 # hidden (N, D), weight (V, D), gold (N,), smoothing, scale, pad_idx, compiled

@@ -45,14 +45,7 @@ def _drop_add(out: Tensor, x: Tensor, residual: Tensor | None, seed: int, n_drop
 def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
     """x + bias, (N, D) and (D,) fp32, in place, and the ReLU of that if wanted."""
     assert x.is_contiguous()
-    switched_on().add_bias(
-        place(x),
-        half(x),
-        place(bias),
-        relu,
-        *x.shape,
-        torch.get_num_threads(),
-    )
+    switched_on().add_bias(place(x), half(x), place(bias), relu, *x.shape, torch.get_num_threads())
     return x
 
 
@@ -71,15 +64,7 @@ def exponents(z: Tensor, gold: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     assert z.is_contiguous() and gold.is_contiguous()
     total, value = torch.empty(2, len(z)).unbind()
     switched_on().exponents(
-        place(z),
-        half(z),
-        place(gold),
-        kept,
-        place(total),
-        place(value),
-        z.size(0),
-        z.size(1),
-        torch.get_num_threads(),
+        place(z), half(z), place(gold), kept, place(total), place(value), z.size(0), z.size(1), torch.get_num_threads()
     )
     return total, value
 

@@ -85,17 +85,7 @@ def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool) -> Tensor | None:
     b = b if b_dense else b.contiguous()
     out = torch.empty(*a.shape[:2], b.size(2))
     mine = workroom(n_thread * library().room_of_thread())
-    library().multiply_each(
-        place(out),
-        place(a),
-        place(b),
-        b_dense,
-        symmetric,
-        *out.shape,
-        a.size(2),
-        mine,
-        n_thread,
-    )
+    library().multiply_each(place(out), place(a), place(b), b_dense, symmetric, *out.shape, a.size(2), mine, n_thread)
     return out
 
 
@@ -223,16 +213,7 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
     narrow, wide = sorted((d_out, x), key=lambda one: one.size(1))
     mine = workroom(n_thread * library().room_of_gradient())
     library().weight_gradient(
-        place(out),
-        add,
-        narrow is x,
-        place(narrow),
-        place(wide),
-        narrow.size(1),
-        wide.size(1),
-        len(x),
-        mine,
-        n_thread,
+        place(out), add, narrow is x, place(narrow), place(wide), narrow.size(1), wide.size(1), len(x), mine, n_thread
     )
     return out
 
