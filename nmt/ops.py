@@ -20,7 +20,6 @@ class _NoKernels:
 
 try:
     from nmt.kernels import attention as attentions
-    from nmt.kernels import attention as attentions
     from nmt.kernels import (
         choice,
         cross_entropy,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nmt.kernels import on_gpu, spans
 from nmt.kernels.dropping import dropped, n_drop, scale_up, seed, which
-from nmt.kernels.switch import half, place, switched_on, takes
+from nmt.kernels.switch import half, switched_on, takes
 from nmt.masks import Mask, PackedMask, Packing, SharedMask
 
 _FEW = 16  # queries for which it does not pay to turn the keys round
@@ -174,7 +174,7 @@ class Attention(NamedTuple):
         shape, lanes = self._shape(q, k, v), switched_on().lanes()
         weight = torch.empty(*q.shape[:3], -(-shape.n_key // lanes) * lanes)
         out = _by_place(q, v.size(3))
-        failed = switched_on().attend(byref(shape), *(byref(_Heads.of(x)) for x in (q, k, v, out)), place(weight))
+        failed = switched_on().attend(byref(shape), *(byref(_Heads.of(x)) for x in (q, k, v, out)), weight)
         _check(failed)
         return out, weight
 
@@ -194,7 +194,7 @@ class Attention(NamedTuple):
         failed = switched_on().attend_backward(
             byref(self._shape(q, k, v)),
             *(byref(_Heads.of(x)) for x in (q, k, v, d_out)),
-            place(weight),
+            weight,
             *(byref(_Heads.of(x)) for x in grads),
         )
         _check(failed)

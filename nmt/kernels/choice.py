@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmt.kernels import on_gpu
-from nmt.kernels.switch import half, place, switched_on, takes
+from nmt.kernels.switch import half, switched_on, takes
 
 
 def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -21,17 +21,7 @@ def choose(logits: Tensor, n: int, never: Tensor) -> tuple[Tensor, Tensor, Tenso
     assert n > 0 and never.dtype == torch.int64 and all(0 <= column < n_col for column in never.tolist())
     best, column, log_total = torch.empty(n_row, n), torch.empty(n_row, n, dtype=torch.int64), torch.empty(n_row)
     switched_on().choose(
-        place(logits),
-        half(logits),
-        n_row,
-        n_col,
-        place(never),
-        len(never),
-        n,
-        place(best),
-        place(column),
-        place(log_total),
-        torch.get_num_threads(),
+        logits, half(logits), n_row, n_col, never, len(never), n, best, column, log_total, torch.get_num_threads()
     )
     return best, column, log_total
 

@@ -172,9 +172,18 @@ def _run(command: list[str]) -> bytes:
     return done.stdout
 
 
+class Address(ctypes.c_void_p):
+    """Where a tensor begins, or any other pointer, as an argument of a kernel."""
+
+    @classmethod
+    def from_param(cls, value: Any) -> Any:
+        """value: a tensor, an address, an array or None."""
+        return ctypes.c_void_p(value.data_ptr()) if isinstance(value, torch.Tensor) else super().from_param(value)
+
+
 def declare(library: ctypes.CDLL, sources: Iterable[str]) -> ctypes.CDLL:
     """The library, whose functions take what their definitions in C say: a call with too few arguments is an error in
-    Python, and numbers need not be told their types."""
+    Python, numbers need not be told their types, and tensors are given as they are."""
     for source in sources:
         for returned, name, listed in _DEFINED.findall(source):
             parameters = [] if listed == "void" else [one.split() for one in listed.split(",")]
@@ -182,7 +191,7 @@ def declare(library: ctypes.CDLL, sources: Iterable[str]) -> ctypes.CDLL:
             if all("*" in one[-1] or one[-2] in _KINDS for one in parameters) and hasattr(library, name):
                 function = getattr(library, name)
                 function.restype = _KINDS[returned]
-                function.argtypes = [ctypes.c_void_p if "*" in one[-1] else _KINDS[one[-2]] for one in parameters]
+                function.argtypes = [Address if "*" in one[-1] else _KINDS[one[-2]] for one in parameters]
     return library
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmt.kernels.compiler import library
-from nmt.kernels.switch import half, place, takes, workroom
+from nmt.kernels.switch import half, takes, workroom
 
 _MANY = 128  # rows, beside which laying out the right factor is little
 
@@ -71,32 +71,10 @@ def multiply(
     for part in parts:
         part = part if 1 in part.stride() else part.contiguous()
         rows_dense = part.stride(1) == 1
-        library().lay_half(
-            laid,
-            place(part),
-            half(part),
-            part.stride(0) if rows_dense else part.stride(1),
-            not rows_dense,
-            done if beside else 0,
-            part.size(1),
-            0 if beside else done,
-            len(part),
-            n_sum,
-            n_thread,
-        )
+        stride = part.stride(0) if rows_dense else part.stride(1)
+        columns = done if beside else 0, part.size(1)
+        rows = 0 if beside else done, len(part)
+        library().lay_half(laid, part, half(part), stride, not rows_dense, *columns, *rows, n_sum, n_thread)
         done += part.size(1) if beside else len(part)
-    library().multiply_half(
-        place(out),
-        place(a),
-        laid,
-        place(bias),
-        relu,
-        place(kept),
-        place(sums),
-        n_row,
-        n_col,
-        n_sum,
-        laid + size,
-        n_thread,
-    )
+    library().multiply_half(out, a, laid, bias, relu, kept, sums, n_row, n_col, n_sum, laid + size, n_thread)
     return out

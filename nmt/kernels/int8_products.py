@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.kernels.compiler import library
-from nmt.kernels.switch import place, room, why_not, workroom
+from nmt.kernels.switch import room, why_not, workroom
 
 PANEL, GROUP = 16, 8  # columns, and numbers of a sum, that are multiplied at a time
 MOST = 127  # of the whole numbers from 0 on that stand for states
@@ -69,7 +69,7 @@ class BytesLaidOut:
         what is then added, (D,) both, to be rounded to 0 to MOST; None: they only are to be rounded."""
         self._size = n_out, n_in = whole.shape
         self._held, self._laid = room(library().size_of_bytes(n_out, n_in))
-        library().lay_out_bytes(self._laid, place(whole.contiguous()), n_out, n_in)
+        library().lay_out_bytes(self._laid, whole.contiguous(), n_out, n_in)
         self._scale, self._bias = (F.pad(one.float(), (0, -n_out % PANEL)) for one in (scale, bias))
         self._affine = [F.pad(one.float(), (0, -n_in % GROUP)) for one in affine] if affine else [None, None]
         self._room = library().room_of_bytes(n_in)
@@ -96,20 +96,9 @@ class BytesLaidOut:
         assert (known or x.dtype == torch.float32) and (plus is None or plus.dtype == torch.float32)
         assert x.size(1) == (n_in + -n_in % PANEL if known else n_in)
         mine = workroom(n_thread * self._room)
-        library().multiply_bytes(
-            *(place(one) for one in (out, plus, states)),
-            place(x if known else None),
-            place(None if known else x),
-            *(place(one) for one in self._affine),
-            self._laid,
-            place(self._scale),
-            place(self._bias),
-            len(x),
-            n_out,
-            n_in,
-            mine,
-            n_thread,
-        )
+        matrix = self._laid, self._scale, self._bias
+        rows = (x, None) if known else (None, x)
+        library().multiply_bytes(out, plus, states, *rows, *self._affine, *matrix, len(x), n_out, n_in, mine, n_thread)
 
 
 class ByKernel:

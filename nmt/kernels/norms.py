@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmt.kernels.passes import size_of_sums
-from nmt.kernels.switch import half, place, switched_on, workroom
+from nmt.kernels.switch import half, switched_on, workroom
 
 
 class Dropping(NamedTuple):
@@ -35,20 +35,9 @@ class Norm(NamedTuple):
         """(..., D) -> the same in `dtype`, and mean and rate of each row, (2, N), for the gradient."""
         assert x.is_contiguous()
         out, moments = torch.empty_like(x, dtype=dtype), torch.empty(2, x.numel() // x.size(-1))
-        switched_on().normalise(
-            place(out),
-            half(out),
-            place(x),
-            half(x),
-            place(self.weight),
-            place(self.bias),
-            *(place(one) for one in moments),
-            self.centred,
-            self.eps,
-            moments.size(1),
-            x.size(-1),
-            torch.get_num_threads(),
-        )
+        how = self.weight, self.bias, *moments, self.centred, self.eps
+        shape = moments.size(1), x.size(-1)
+        switched_on().normalise(out, half(out), x, half(x), *how, *shape, torch.get_num_threads())
         return out, moments
 
     def after_sum(
@@ -61,23 +50,9 @@ class Norm(NamedTuple):
         out, total = torch.empty_like(residual), torch.empty_like(residual)
         also = torch.empty_like(residual, dtype=torch.bfloat16) if also_half else None
         moments = torch.empty(2, x.numel() // x.size(-1))
-        switched_on().add_and_normalise(
-            place(out),
-            place(also),
-            place(total),
-            place(x),
-            half(x),
-            place(residual),
-            *dropping,
-            place(self.weight),
-            place(self.bias),
-            *(place(one) for one in moments),
-            self.centred,
-            self.eps,
-            moments.size(1),
-            x.size(-1),
-            torch.get_num_threads(),
-        )
+        how = *dropping, self.weight, self.bias, *moments, self.centred, self.eps
+        shape = moments.size(1), x.size(-1)
+        switched_on().add_and_normalise(out, also, total, x, half(x), residual, *how, *shape, torch.get_num_threads())
         return out, also, total, moments
 
     def backward(
@@ -113,25 +88,9 @@ class Norm(NamedTuple):
         """Writes the gradient of x, and that as it goes back through dropout; returns those of weight and bias."""
         n_row, n_col = moments.size(1), x.size(-1)
         sums = torch.empty(2, n_col)
-        switched_on().normalise_backward(
-            place(d_x),
-            place(dropped),
-            dropped is not None and half(dropped),
-            *dropping,
-            place(d_out),
-            half(d_out),
-            place(also),
-            place(x),
-            half(x),
-            place(beside),
-            place(self.weight),
-            *(place(one) for one in moments),
-            self.centred,
-            place(sums),
-            workroom(size_of_sums(n_row, 2 * n_col)),
-            n_row,
-            n_col,
-            torch.get_num_threads(),
-        )
+        grads = d_x, dropped, half(dropped), *dropping, d_out, half(d_out), also
+        how = x, half(x), beside, self.weight, *moments, self.centred
+        mine = workroom(size_of_sums(n_row, 2 * n_col))
+        switched_on().normalise_backward(*grads, *how, sums, mine, n_row, n_col, torch.get_num_threads())
         d_weight, d_bias = sums.unbind()
         return d_weight, d_bias

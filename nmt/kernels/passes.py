@@ -9,7 +9,7 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from nmt.kernels.switch import half, place, switched_on, takes, workroom
+from nmt.kernels.switch import half, switched_on, takes, workroom
 
 
 def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float, dtype: torch.dtype) -> Tensor:
@@ -27,32 +27,21 @@ def add_to(total: Tensor, x: Tensor) -> None:
 
 
 def _drop_add(out: Tensor, x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float) -> None:
-    switched_on().drop_add(
-        place(out),
-        half(out),
-        place(x),
-        half(x),
-        place(residual),
-        0 if residual is None else half(residual),
-        x.numel(),
-        seed,
-        n_drop,
-        scale,
-        torch.get_num_threads(),
-    )
+    tensors = out, half(out), x, half(x), residual, half(residual)
+    switched_on().drop_add(*tensors, x.numel(), seed, n_drop, scale, torch.get_num_threads())
 
 
 def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
     """x + bias, (N, D) and (D,) fp32, in place, and the ReLU of that if wanted."""
     assert x.is_contiguous()
-    switched_on().add_bias(place(x), half(x), place(bias), relu, *x.shape, torch.get_num_threads())
+    switched_on().add_bias(x, half(x), bias, relu, *x.shape, torch.get_num_threads())
     return x
 
 
 def decide(like: Tensor, seed: int, n_drop: int) -> Tensor:
     """Draw the elements that `drop_add` lets stay: ones and zeros, int16, of the shape of `like`."""
     out = torch.empty(like.shape, dtype=torch.int16)
-    switched_on().decide(place(out), out.numel(), seed, n_drop, torch.get_num_threads())
+    switched_on().decide(out, out.numel(), seed, n_drop, torch.get_num_threads())
     return out
 
 
@@ -63,9 +52,7 @@ def exponents(z: Tensor, gold: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     """
     assert z.is_contiguous() and gold.is_contiguous()
     total, value = torch.empty(2, len(z)).unbind()
-    switched_on().exponents(
-        place(z), half(z), place(gold), kept, place(total), place(value), z.size(0), z.size(1), torch.get_num_threads()
-    )
+    switched_on().exponents(z, half(z), gold, kept, total, value, z.size(0), z.size(1), torch.get_num_threads())
     return total, value
 
 
@@ -73,7 +60,7 @@ def turned(x: Tensor) -> Tensor:
     """(N, D) fp32 -> (D, N), which is dense."""
     assert x.is_contiguous() and x.dtype == torch.float32
     out = torch.empty(x.size(1), x.size(0))
-    switched_on().turn(place(out), place(x), *x.shape, torch.get_num_threads())
+    switched_on().turn(out, x, *x.shape, torch.get_num_threads())
     return out
 
 
@@ -82,14 +69,7 @@ def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
     assert x.is_contiguous() and (hidden is None or hidden.is_contiguous())
     sums = torch.empty(x.size(1))
     switched_on().column_sums(
-        place(x),
-        None if hidden is None else place(hidden),
-        half(x),
-        x.size(0),
-        x.size(1),
-        place(sums),
-        workroom(size_of_sums(*x.shape)),
-        torch.get_num_threads(),
+        x, hidden, half(x), x.size(0), x.size(1), sums, workroom(size_of_sums(*x.shape)), torch.get_num_threads()
     )
     return sums
 
@@ -107,11 +87,7 @@ def norm(tensors: Sequence[Tensor]) -> Tensor | None:
     size = [tensor.numel() for tensor in tensors]
     part = switched_on().numbers_a_part()
     sums = torch.empty(sum(-(-n // part) for n in size), dtype=torch.float64)
-    switched_on().squares(
-        (c_void_p * len(size))(*(tensor.data_ptr() for tensor in tensors)),
-        (c_int64 * len(size))(*size),
-        len(size),
-        place(sums),
-        torch.get_num_threads(),
-    )
+    n = len(size)
+    places = (c_void_p * n)(*(tensor.data_ptr() for tensor in tensors))
+    switched_on().squares(places, (c_int64 * n)(*size), n, sums, torch.get_num_threads())
     return sums.sum().sqrt().float()

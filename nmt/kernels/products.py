@@ -17,7 +17,7 @@ from torch import Tensor
 from nmt.kernels import half_products
 from nmt.kernels.compiler import library
 from nmt.kernels.passes import add_bias, add_to, column_sums, turned
-from nmt.kernels.switch import half, in_wide_panels, place, room, takes, why_not, workroom
+from nmt.kernels.switch import half, in_wide_panels, room, takes, why_not, workroom
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
 MAX_RELATIVE_ERROR = 4  # times that of a usual product of fp32, of what may be called one
@@ -85,7 +85,7 @@ def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool) -> Tensor | None:
     b = b if b_dense else b.contiguous()
     out = torch.empty(*a.shape[:2], b.size(2))
     mine = workroom(n_thread * library().room_of_thread())
-    library().multiply_each(place(out), place(a), place(b), b_dense, symmetric, *out.shape, a.size(2), mine, n_thread)
+    library().multiply_each(out, a, b, b_dense, symmetric, *out.shape, a.size(2), mine, n_thread)
     return out
 
 
@@ -133,7 +133,7 @@ class LaidOut:
         self._weight = weight = weight.contiguous()
         n_out, n_in = weight.shape
         self._held, self._place = room(library().size_laid_out(n_out, n_in))
-        library().lay_out(self._place, place(weight), n_in, 1, n_out, n_in)
+        library().lay_out(self._place, weight, n_in, 1, n_out, n_in)
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x · weightT + bias, (..., D) -> (..., E). x may have many zeros, as in `product`."""
@@ -212,9 +212,7 @@ def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
     d_out, x, n_thread = d_out.contiguous(), x.contiguous(), torch.get_num_threads()
     narrow, wide = sorted((d_out, x), key=lambda one: one.size(1))
     mine = workroom(n_thread * library().room_of_gradient())
-    library().weight_gradient(
-        place(out), add, narrow is x, place(narrow), place(wide), narrow.size(1), wide.size(1), len(x), mine, n_thread
-    )
+    library().weight_gradient(out, add, narrow is x, narrow, wide, narrow.size(1), wide.size(1), len(x), mine, n_thread)
     return out
 
 
@@ -243,24 +241,9 @@ def _multiply(
     assert out.is_contiguous() and out.dtype == torch.float32
     (a, a_stride, a_dense), (b, b_stride, rows_dense) = _as_factor(a), _as_factor(b)
     n_thread = torch.get_num_threads()
-    library().multiply(
-        out.data_ptr(),
-        add,
-        a.data_ptr(),
-        a_stride,
-        a_dense,
-        b.data_ptr(),
-        b_stride,
-        not rows_dense,
-        laid,
-        place(bias),
-        relu,
-        zeros,
-        *out.shape,
-        a.size(1),
-        workroom(n_thread * library().room_of_thread()),
-        n_thread,
-    )
+    left, right = (a, a_stride, a_dense), (b, b_stride, not rows_dense)
+    mine = workroom(n_thread * library().room_of_thread())
+    library().multiply(out, add, *left, *right, laid, bias, relu, zeros, *out.shape, a.size(1), mine, n_thread)
     return out
 
 

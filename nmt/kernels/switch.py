@@ -64,14 +64,9 @@ def takes(*tensors: Tensor) -> bool:
     return not torch.compiler.is_compiling()
 
 
-def half(tensor: Tensor) -> int:
-    """1 if numbers are of two bytes, else 0."""
-    return int(tensor.dtype == torch.bfloat16)
-
-
-def place(tensor: Tensor | None) -> int | None:
-    """Address of a tensor; None where there is none."""
-    return None if tensor is None else tensor.data_ptr()
+def half(tensor: Tensor | None) -> int:
+    """1 if there is a tensor and its numbers are of two bytes, else 0."""
+    return int(tensor is not None and tensor.dtype == torch.bfloat16)
 
 
 def room(size: int) -> tuple[Tensor, int]:

@@ -25,7 +25,7 @@ def test_every_function_that_is_called_is_declared():
 @NEEDS_COMPILER
 def test_numbers_have_the_types_of_the_definition():
     squares = compiler.library().squares
-    assert squares.argtypes == [ctypes.c_void_p] * 2 + [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int]
+    assert squares.argtypes == [compiler.Address] * 2 + [ctypes.c_int64, compiler.Address, ctypes.c_int]
     assert squares.restype is None and compiler.library().lanes.restype is ctypes.c_int
     drop_add = compiler.library().drop_add
     assert [drop_add.argtypes[i] for i in (7, 9)] == [ctypes.c_uint64, ctypes.c_float]

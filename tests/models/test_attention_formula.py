@@ -6,10 +6,12 @@ The formulas here share nothing with the package: sums over named indices, and a
 import numpy as np
 import pytest
 import torch
+from promises import check_steps_of_a_search
 from torch import Tensor
 
 from nmt import ops
-from nmt.masks import PackedMask, Packing
+from nmt.masks import PackedMask, Packing, as_matrix
+from nmt.models.transformer import SubLayers
 from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
 from nmt.models.transformer.Modules import ScaledDotProductAttention
 from nmt.models.transformer.SubLayers import MultiHeadAttention
@@ -170,3 +172,25 @@ def test_the_whole_sub_layer_is_that_of_numpy(over, norm, n_kv_head):
     expected = in_numpy(sublayer, x, x if own else memory, by_hand(kind), first)
     for one, other in zip(found, expected, strict=True):
         assert np.abs(one.numpy() - other).max() < 1e-12
+
+
+class SigmoidAttention(ScaledDotProductAttention):
+    """A variant: each weight by itself, without a softmax."""
+
+    def forward(self, q, k, v, mask, return_attns=False):
+        k, v = (x.repeat_interleave(q.size(1) // x.size(1), 1) for x in (k, v))
+        attn = torch.sigmoid(q @ k.mT / self.temperature).masked_fill(~as_matrix(mask), 0.0)
+        return attn @ v, attn if return_attns else None
+
+
+def test_a_variant_of_attention_is_one_class_for_padded_and_packed_batches_and_for_a_search(make, batch, monkeypatch):
+    monkeypatch.setattr(SubLayers, "make_attention", lambda config, d_k: SigmoidAttention(d_k**0.5, 0.0))
+    model, (src_seq, trg_seq) = make(n_kv_head=2), batch
+    padded = model.decode_hidden(src_seq, trg_seq)[trg_seq != 0]
+    sides = []
+    for seq in batch:
+        start = torch.tensor([0, *(seq != 0).sum(1)]).cumsum(0).to(torch.int32)
+        sides.append((seq[seq != 0].unsqueeze(0), Packing.of(start, 7, int(start[-1]))))
+    (src_row, src), (trg_row, trg) = sides
+    assert (model.decode_hidden(src_row, trg_row, (src, trg))[0] - padded).abs().max() < 1e-12
+    check_steps_of_a_search(model, src_seq, model.start(src_seq), torch.empty(4, 0, dtype=torch.int64), 1, [2, 3, 2, 1])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from nmt import ops
 from nmt.errors import MachineError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
@@ -19,7 +20,7 @@ from nmt.recipe.model_options import ModelConfig
 
 @pytest.fixture(autouse=True)
 def each_way(way, monkeypatch):
-    monkeypatch.setattr(int8, "int8_product", lambda: way)
+    monkeypatch.setattr(ops, "int8_product", lambda: way)
 
 
 def sub_layer(norm="pre", bias=True, dtype=torch.float32):
@@ -258,7 +259,7 @@ def test_a_model_that_cannot_is_refused(options, message):
 
 
 def test_a_processor_that_cannot_is_told(make, monkeypatch):
-    monkeypatch.setattr(int8, "int8_product", lambda: None)
+    monkeypatch.setattr(ops, "int8_product", lambda: None)
     with pytest.raises(
         MachineError, match=r"this processor, or this torch, multiplies no numbers of 8 bits\. Take bf16 or fp32"
     ):

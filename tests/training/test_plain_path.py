@@ -8,6 +8,7 @@ from torch import nn
 from nmt import ops
 from nmt.data.batches import STEP, Batch
 from nmt.data.subwords import BOS, EOS, PAD
+from nmt.masks import as_matrix
 from nmt.models.build import build_model
 from nmt.models.transformer.Modules import ScaledDotProductAttention
 from nmt.recipe.options import Recipe
@@ -103,7 +104,7 @@ def plain(recipe, seed, own, monkeypatch):
         return x if residual is None else residual + x
 
     def attend(self, q, k, v, mask, return_attns=False):
-        weight = (q @ k.transpose(-2, -1) / self.temperature).masked_fill(~mask.repeated(1), float("-inf")).softmax(-1)
+        weight = (q @ k.transpose(-2, -1) / self.temperature).masked_fill(~as_matrix(mask), float("-inf")).softmax(-1)
         if own:  # where a head of a sentence has room for the longest's, and its rows have four decisions a word
             n_head, n_key, stays = weight.size(1), weight.size(3), []
             rows = decided(self.dropout.p, n_head * int(start[-1]), -(-n_key // 4) * 4)

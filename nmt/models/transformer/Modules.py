@@ -90,3 +90,8 @@ class ScaledDotProductAttention(nn.Module):
         Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
         """
         return attention(q, k, v, mask, 1.0 / self.temperature, self.dropout.rate, return_attns)
+
+
+def make_attention(config: ModelConfig, d_k: int) -> ScaledDotProductAttention:
+    """The attention over keys of width d_k that the recipe asks for."""
+    return ScaledDotProductAttention(d_k**0.5, config.dropout if config.attn_dropout is None else config.attn_dropout)

@@ -10,16 +10,11 @@ from torch import Tensor, nn
 
 from nmt.masks import Mask, PackedMask, as_matrix
 from nmt.models.layers import Dropout, Stream, behind, convolved, convolved_within
-from nmt.models.transformer.Modules import ScaledDotProductAttention, make_norm
+from nmt.models.transformer.Modules import make_attention, make_norm
 from nmt.ops import fused_linear, linear, linear_relu_linear, residual_and_input, rotate
 from nmt.recipe.model_options import ModelConfig
 
 Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
-
-
-def _make_attention(config: ModelConfig, d_k: int) -> ScaledDotProductAttention:
-    """Attention over keys of width d_k, with the dropout that the recipe asks for."""
-    return ScaledDotProductAttention(d_k**0.5, config.dropout if config.attn_dropout is None else config.attn_dropout)
 
 
 class MultiHeadAttention(nn.Module):
@@ -41,7 +36,7 @@ class MultiHeadAttention(nn.Module):
         self.fc = nn.Linear(n_head * self.d_v, d_model, bias=config.attn_bias)
         self.q_norm = make_norm(config, self.d_k) if config.qk_norm else nn.Identity()
         self.k_norm = make_norm(config, self.d_k) if config.qk_norm else nn.Identity()
-        self.attention = _make_attention(config, self.d_k)
+        self.attention = make_attention(config, self.d_k)
         self.dropout = Dropout(config.dropout)
         self.layer_norm = make_norm(config, d_model)
         self.pre_norm = config.norm == "pre"
@@ -208,7 +203,7 @@ class LexicalAttention(nn.Module):
         self.w_qs = nn.Linear(d_model, self.d_k, bias=config.attn_bias)
         self.w_ks = nn.Linear(d_model, self.d_k, bias=config.attn_bias)
         self.fc = nn.Linear(d_model, d_model, bias=config.attn_bias)
-        self.attention = _make_attention(config, self.d_k)
+        self.attention = make_attention(config, self.d_k)
         self.dropout = Dropout(config.dropout)
 
     def reset(self) -> None:
