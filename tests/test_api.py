@@ -22,10 +22,10 @@ from nmt import api, checkpoint, ops
 from nmt.cli.translate import main
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
-from nmt.kernels.int8_products import int8_product
 from nmt.models import int8
 from nmt.models.build import build_model
 from nmt.models.prepacked import PrepackedLinear, prepacked
+from nmt.ops import int8_product
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run

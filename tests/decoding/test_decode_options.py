@@ -14,8 +14,8 @@ from nmt import api, checkpoint
 from nmt.cli.translate import main
 from nmt.data.placeholders import known_tags
 from nmt.data.subwords import EOS, PAD, Subwords
-from nmt.kernels.int8_products import int8_product
 from nmt.models.build import build_model
+from nmt.ops import int8_product
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run

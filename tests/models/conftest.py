@@ -7,14 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.kernels.int8_products import ByKernel, ByOneDnn, Int8Product, bytes_in_kernels, exact_pair
 from nmt.models.build import build_model
 from nmt.models.transformer.Models import Transformer
 from nmt.recipe.model_options import ModelConfig
 
 N_VOCAB = 24
-BY_ONEDNN = pytest.mark.skipif(not exact_pair(), reason="no exact products of 8 bits by oneDNN here")
-BY_KERNEL = pytest.mark.skipif(not bytes_in_kernels(), reason="no kernel multiplies 8 bits on this processor")
 TINY: dict[str, Any] = {"d_model": 16, "d_inner": 24, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "n_position": 8}
 
 Make = Callable[..., Transformer]
@@ -46,10 +43,3 @@ def batch() -> tuple[Tensor, Tensor]:
         for row, length in zip(seq, lengths, strict=True):
             row[length:] = 0
     return src_seq, trg_seq
-
-
-@pytest.fixture(params=[pytest.param(ByOneDnn, marks=BY_ONEDNN), pytest.param(ByKernel, marks=BY_KERNEL)])
-def way(request: pytest.FixtureRequest) -> type[Int8Product]:
-    """Each way of multiplying in 8 bits that this processor has."""
-    found: type[Int8Product] = request.param
-    return found

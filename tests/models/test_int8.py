@@ -17,6 +17,19 @@ from nmt.models.prepacked import prepacked
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
 
+products = pytest.importorskip("nmt.kernels.int8_products")
+
+BY_ONEDNN = pytest.mark.skipif(not products.exact_pair(), reason="no exact products of 8 bits by oneDNN here")
+BY_KERNEL = pytest.mark.skipif(not products.bytes_in_kernels(), reason="no kernel multiplies 8 bits on this processor")
+
+
+@pytest.fixture(
+    params=[pytest.param(products.ByOneDnn, marks=BY_ONEDNN), pytest.param(products.ByKernel, marks=BY_KERNEL)]
+)
+def way(request):
+    """Each way of multiplying in 8 bits that this processor has."""
+    return request.param
+
 
 @pytest.fixture(autouse=True)
 def each_way(way, monkeypatch):

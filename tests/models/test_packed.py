@@ -8,7 +8,6 @@ from torch import nn
 from nmt.data.arrays import Ragged
 from nmt.data.batches import end_to_end, make_batch, make_packed
 from nmt.data.subwords import PAD
-from nmt.kernels import switch
 from nmt.masks import PackedMask
 from nmt.models.build import build_model as build
 from nmt.recipe.model_options import ModelConfig
@@ -66,6 +65,7 @@ def loss_and_gradient(model, batch, longest=LONGEST, **regularize):
 
 @pytest.fixture
 def own_kernels(kernels_asked):
+    switch = pytest.importorskip("nmt.kernels.switch")
     if why := switch.why_not():
         pytest.skip(f"no kernels here: {why}")
     switch.use(True)
