@@ -1,5 +1,6 @@
 """The library of kernels: compiled once, kept where it can be, and done without where it cannot be had."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -179,3 +180,19 @@ def test_who_has_no_compiler_is_told_and_has_no_kernels(told, why, monkeypatch):
 def test_another_system_has_no_kernels(monkeypatch):
     monkeypatch.setattr(compiler.sys, "platform", "win32")
     assert "for Linux" in switch.why_not()
+
+
+@NEEDS_COMPILER
+def test_numbers_have_the_types_of_the_definition():
+    squares = compiler.library().squares
+    assert squares.argtypes == [compiler.Address] * 2 + [ctypes.c_int64, compiler.Address, ctypes.c_int]
+    assert squares.restype is None and compiler.library().lanes.restype is ctypes.c_int
+    drop_add = compiler.library().drop_add
+    assert [drop_add.argtypes[i] for i in (7, 9)] == [ctypes.c_uint64, ctypes.c_float]
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("wrong", [(0, 0, 1, 0), (0, 0.5, 1, 0, 1), ([0], 0, 1, 0, 1)])
+def test_a_wrong_call_is_an_error(wrong):
+    with pytest.raises((TypeError, ctypes.ArgumentError)):
+        compiler.library().decide(*wrong)
