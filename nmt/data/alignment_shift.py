@@ -8,7 +8,7 @@ match are learnt (`Half`), the path is found once more with those, and each chan
 read from a file of one `RECORD`, 52 bytes, a pair; in memory there are some six bytes a pair.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -255,20 +255,15 @@ def records_of(src: Block, trg: Block, anchors: Anchors) -> Records:
     return records
 
 
-def find_shifts(
-    path: Path, first: int, n_pair: int, price: float = PRICE, done: Callable[[int], object] = lambda n: None
-) -> Alignment:
-    """Look for misaligned lines among the records first to first + n_pair of a file of `RECORD`s.
-
-    price: the evidence that is asked for; done: is told how many pairs more have been looked at.
-    """
+def find_shifts(path: Path, first: int, n_pair: int) -> Alignment:
+    """Look for misaligned lines among the records first to first + n_pair of a file of `RECORD`s."""
     if n_pair < FEWEST:
         return Alignment(n_pair, (), 0.0)
     judge = _Judge(_Spool(path, first, n_pair))
-    sums = judge.sums(lambda n: done(n // 2))
-    judge.learn(sums, _best_way(sums, price))
-    sums = judge.sums(lambda n: done(n - n // 2))
-    return judge.alignment(sums, _best_way(sums, price))
+    sums = judge.sums()
+    judge.learn(sums, _best_way(sums))
+    sums = judge.sums()
+    return judge.alignment(sums, _best_way(sums))
 
 
 def _in_windows(scores: Scores) -> Scores:
@@ -276,14 +271,14 @@ def _in_windows(scores: Scores) -> Scores:
     return np.add.reduceat(scores, np.arange(0, scores.shape[1], _WINDOW), axis=1).T
 
 
-def _best_way(sums: Scores, price: float) -> NDArray[np.int8]:
-    """The state of each window, by the sum of its scores less a price for each change of state."""
+def _best_way(sums: Scores) -> NDArray[np.int8]:
+    """The state of each window, by the sum of its scores less `PRICE` for each change of state."""
     n = len(sums)
     stays, came_from = np.empty((n, _N_STATE), dtype=bool), np.empty(n, dtype=np.int8)
-    best = np.where(np.arange(_N_STATE) == FARTHEST, 0.0, -price)  # a file is parallel until shown otherwise
+    best = np.where(np.arange(_N_STATE) == FARTHEST, 0.0, -PRICE)  # a file is parallel until shown otherwise
     for k, window in enumerate(sums):
         top = best.argmax()
-        change = best[top] - price
+        change = best[top] - PRICE
         stays[k], came_from[k] = best >= change, top
         best = np.maximum(best, change) + window
     way = np.empty(n, dtype=np.int8)
@@ -354,13 +349,9 @@ class _Judge:
                     found.append(max(float(src[a:b] @ trg[a + d : b + d]) / (b - a) for d in range(_N_OFFSET)))
         return float(np.clip(np.median(found), 0.0, HIGHEST_RHO))
 
-    def sums(self, done: Callable[[int], object]) -> Scores:
-        """(n / _WINDOW, N_STATE) scores of windows of the whole file. done: is told how many lines more were scored."""
-        found = []
-        for start, end in _chunks(self._spool.n_pair):
-            found.append(_in_windows(self.scores(start, end)))
-            done(end - start)
-        return np.concatenate(found)
+    def sums(self) -> Scores:
+        """(n / _WINDOW, N_STATE) scores of windows of the whole file."""
+        return np.concatenate([_in_windows(self.scores(*chunk)) for chunk in _chunks(self._spool.n_pair)])
 
     def learn(self, sums: Scores, way: NDArray[np.int8]) -> None:
         """Learn what goes together from lines that do on a path. The even shares judge the odd ones, and these them."""
