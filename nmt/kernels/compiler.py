@@ -173,7 +173,7 @@ def _run(command: list[str]) -> bytes:
 
 
 class Address(ctypes.c_void_p):
-    """Where a tensor begins, or any other pointer, as an argument of a kernel."""
+    """Address of a tensor, or any other pointer, as an argument of a kernel."""
 
     @classmethod
     def from_param(cls, value: Any) -> Any:

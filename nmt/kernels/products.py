@@ -41,7 +41,7 @@ def in_panels(a: Tensor, weight: Tensor) -> Tensor:
 
 @functools.cache
 def multiplies_fp32() -> bool:
-    """Whether they can: a product against fp64 shows that they are as exact as others."""
+    """True if they can: a product against fp64 shows that they are as exact as others."""
     if why_not() or not (library().has_tiles() or library().has_panels()):
         return False
     generator = torch.Generator().manual_seed(0)
